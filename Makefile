@@ -468,7 +468,7 @@ sim: build/sim/sim ## simulated scenarios; or THROTTLE=1; FAIR=1; FAULTS=1 [SEED
 ifdef MUTANTS
 	@CC='$(CC)' sh tests/sim/mutants.sh
 else ifdef FAULTS
-	@for mode in faults permits holds state quotas leased; do echo "sim $$mode" && \
+	@for mode in faults permits holds state quotas shards leased; do echo "sim $$mode" && \
 	    build/sim/sim $$mode --jobs $$(nproc 2>/dev/null || echo 1) $(SIM_SEEDS) \
 	        $$([ $$mode != leased ] || echo '$(LEASED_SEEDS)') || exit; done
 else ifdef THROTTLE
@@ -506,7 +506,8 @@ FUZZ_FLAGS_grpc = -max_len=8192
 FUZZ_FLAGS_system = -max_len=8192 -len_control=0
 # What sim_faults.c, which the harness system includes, needs of the simulator.
 SIM_SOURCES = $(filter-out \
-    $(addprefix tests/sim/sim_,fair.c faults.c quota.c random.c scenarios.c throttle%), \
+    $(addprefix tests/sim/sim_,fair.c faults.c quota.c random.c scenarios.c shards% \
+    throttle%), \
     $(wildcard tests/sim/sim_*.c))
 
 fuzz: $(FUZZ:%=fuzz_%) ## fuzz everything that reads bytes (libFuzzer); SECONDS=60 FUZZ=glob

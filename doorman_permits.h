@@ -1440,7 +1440,8 @@ struct doorman_hold_request {
                                   transfer or a seizure waits, more than 0 */
     const double *amounts; /* units, one for each item of the hold, in the order of its permit */
     size_t amount_count;   /* 0: see the function */
-    const doorman_hold_item *items; /* RENEW after a change of master: what is held */
+    const doorman_hold_item *items; /* RENEW after a change of master: what is held. RELEASE by
+                                       request_id: see the function */
     size_t item_count;
 };
 
@@ -1478,7 +1479,8 @@ DOORMAN_API doorman_status doorman_permits_renew(doorman_permits *permits,
 /* Gives units back. The amount of each item becomes the smaller of what is held and what is kept.
  * So a repeated release has no effect. A request_id also cancels a permit that waits.
  *   request   client_id, and either id or request_id; optionally amounts: what is kept. Without
- *             amounts nothing is kept
+ *             amounts nothing is kept. With a request_id also items, of the permit: with shards
+ *             they say whose hold it is (N4). Otherwise they have no effect
  *   cost      also O(log holds) for each permit with `share` that the call refuses */
 DOORMAN_API doorman_status doorman_permits_release(doorman_permits *permits,
                                                    const doorman_hold_request *request,
@@ -1955,6 +1957,7 @@ typedef enum doorman_shard_result {
  *     OFFERED   does not know whether the map           COMMIT is done, or the
  *               has changed                               map has another owner  LEAVING
  *                                                       it stays: RESUME         OWNED
+ *                                                       it left and came back    LEAVING
  *     LEAVING   forgets the rows                        DROP is done             AWAY
  *
  * Two nodes never decide for one shard, if no process decides after its mastership has ended:
@@ -2081,8 +2084,9 @@ typedef struct doorman_shard_cursor {
 } doorman_shard_cursor;
 
 /* Writes the next part of what is known of a shard: counters, also those of limits that are not
- * durable, bans, reservations, and holds. Precondition: the permits do not own the shard, so that
- * nothing changes meanwhile. Override and plan rows are not in it.
+ * durable, bans, reservations, and holds, and for how much longer it learns holds.
+ * Precondition: the permits do not own the shard, so that nothing changes meanwhile. Override and
+ * plan rows are not in it.
  *   cursor    in/out. Other calls between two steps are allowed
  *   out       written: bytes for doorman_permits_restore_shard, valid until the next call on the
  *             permits
@@ -4737,7 +4741,11 @@ static void doorman__mover_adapt(doorman_shard_mover *mover, size_t shard) {
     const bool owns = doorman__mover_owns(mover, shard);
     const bool knows = moved->state != DOORMAN_SHARD_AWAY && moved->state != DOORMAN_SHARD_LEAVING;
     if (owns && moved->state == DOORMAN_SHARD_AWAY) moved->state = DOORMAN_SHARD_TAKING;
-    if (!owns && knows) moved->state = DOORMAN_SHARD_LEAVING;
+    /* it was given after its last move was settled, so another move has brought it back */
+    const bool gave =
+        moved->state == DOORMAN_SHARD_GIVING || moved->state == DOORMAN_SHARD_OFFERED;
+    const bool is_back = owns && gave && moved->map.from;
+    if ((!owns && knows) || is_back) moved->state = DOORMAN_SHARD_LEAVING;
     /* what was sent before this epoch has no effect any more */
     if (mover->epoch > moved->sent) moved->is_open = false;
 }
@@ -13344,15 +13352,15 @@ static doorman_status doorman__permits_run_checked(doorman_permits *permits,
         *out = (doorman_permit){.reason = moved, .item_index = wrong};
         return DOORMAN_OK;
     }
-    if (permits->shards.of.count && !decision->inspects) {
-        permits->shards.all[permits->shards.present].decided++;
-    }
+    const size_t shard = permits->shards.present;
+    if (permits->shards.of.count && !decision->inspects) permits->shards.all[shard].decided++;
     if (doorman__timers_due(&permits->reservations.ends) <= permits->at.now) {
         doorman__reservations_work(permits, decision->request);
     }
     if (doorman__holds_due(permits) <= permits->at.now) {
         doorman__holds_settle_for(permits, decision);
     }
+    permits->shards.present = shard; /* permits that wait were perhaps decided, of other shards */
     if (!decision->inspects && request->request_id) {
         doorman__holds_prefetch_id(permits, DOORMAN__AHEAD_NODE);
         if (doorman__permits_repeat(permits, decision, out, &status)) return status;
@@ -14134,6 +14142,23 @@ static doorman__hold_needs doorman__method_needs(doorman_method method) {
     return method == DOORMAN_RELEASE ? DOORMAN__NEEDS_ONE : DOORMAN__NEEDS_BOTH;
 }
 
+/* Returns whether a request belongs to a shard that these permits do not own (N3, N4). */
+static bool doorman__hold_request_moved(const doorman_permits *permits,
+                                        const doorman_hold_request *request,
+                                        doorman_method method) {
+    const doorman__hold *named = NULL;
+    if (!permits->shards.of.count) return false;
+    if (request->id || method != DOORMAN_RELEASE) {
+        return doorman__permits_moved_id(permits, request->id);
+    }
+    named = doorman__holds_find_request(permits, request->client_id, request->request_id);
+    if (named && !named->id) return false; /* a permit that waits is here */
+    if (named) return doorman__permits_moved_id(permits, named->id);
+    const doorman_hold_item *items = request->items;
+    if (!request->item_count) return false;
+    return doorman__permits_moved(permits, items[0].resource_id, items[0].key);
+}
+
 /* Checks what a client asks, and does it. */
 static doorman_status doorman__holds_call(doorman_permits *permits, const doorman__hold_call *call,
                                           doorman_error *error) {
@@ -14145,11 +14170,13 @@ static doorman_status doorman__holds_call(doorman_permits *permits, const doorma
     if (!permits) return doorman__missing(error, "permits");
     if (!request) return doorman__missing(error, "request");
     if (!call->out) return doorman__missing(error, "out");
-    const bool renews = call->method == DOORMAN_RENEW;
+    const bool has_items = call->method == DOORMAN_RENEW || call->method == DOORMAN_RELEASE;
     const bool transfers = call->method == DOORMAN_TRANSFER && !call->in_message;
     doorman_status status =
         doorman__hold_request_check(request, doorman__method_needs(call->method), error);
-    if (status == DOORMAN_OK && renews) status = doorman__hold_items_check(permits, request, error);
+    if (status == DOORMAN_OK && has_items) {
+        status = doorman__hold_items_check(permits, request, error);
+    }
     if (status != DOORMAN_OK) return status;
     doorman__moment_move(&permits->at, call->now);
     doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
@@ -14161,13 +14188,7 @@ static doorman_status doorman__holds_call(doorman_permits *permits, const doorma
         rule = DOORMAN__TRANSFER_RULE;
     }
     if (rule) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "amounts: %s", rule);
-    uint64_t id = request->id;
-    if (!id && call->method == DOORMAN_RELEASE) { /* a permit that waits has no id, and is here */
-        const doorman__hold *named =
-            doorman__holds_find_request(permits, request->client_id, request->request_id);
-        if (named) id = named->id;
-    }
-    if (id && doorman__permits_moved_id(permits, id)) {
+    if (doorman__hold_request_moved(permits, request, call->method)) {
         return doorman__hold_refused(DOORMAN_REASON_MOVED, call->out);
     }
     return functions[call->method - DOORMAN_RENEW](permits, request, call->out, error);
@@ -19602,7 +19623,9 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  *
  *     part      1        the version: 1
  *               4        the shard
- *     record    1        'r': a row of >>state; 'h': a hold, as in >>permit_handover
+ *     record    1        'r': a row of >>state; 'u': a row of a counter that gives nothing back to
+ *                        reservations; 'h': a hold, as in >>permit_handover;
+ *                        'l': for how much longer the shard learns its holds (P16), 8 bytes
  *               4        the bytes that follow
  *
  * Rows are also written of limits that are not durable, because a move must forget nothing. All of
@@ -19751,11 +19774,11 @@ static void doorman__part_end(doorman_permits *permits, size_t begin) {
 }
 
 /* Adds a record with a row. A row of 0 bytes is none. */
-static bool doorman__part_add_row(doorman_permits *permits, const unsigned char *row,
+static bool doorman__part_add_row(doorman_permits *permits, char type, const unsigned char *row,
                                   size_t bytes) {
     const size_t begin = permits->shards.part_bytes;
     if (!bytes) return true;
-    if (!doorman__part_begin(permits, 'r') || !doorman__part_write(permits, row, bytes)) {
+    if (!doorman__part_begin(permits, type) || !doorman__part_write(permits, row, bytes)) {
         return false;
     }
     doorman__part_end(permits, begin);
@@ -19806,7 +19829,8 @@ static bool doorman__bucket_write_counters(doorman_permits *permits, size_t shar
             if (!limit || doorman__limit_is_leased_rate(limit)) continue;
             bytes = doorman__counter_row_write(permits, slot, limit, counter, row);
         }
-        failed = failed || !doorman__part_add_row(permits, row, bytes);
+        const bool returns = is_bans || counter->flags & DOORMAN__RESERVED;
+        failed = failed || !doorman__part_add_row(permits, returns ? 'r' : 'u', row, bytes);
     }
     return !failed;
 }
@@ -19831,7 +19855,7 @@ static bool doorman__bucket_write(doorman_permits *permits, size_t shard,
             if (!doorman__reservation_in_shard(permits, reservation, shard)) continue;
             const doorman__reservation_form form = {.is_sure = true, .moves = true};
             const size_t bytes = doorman__reservation_write(permits, reservation, form, row);
-            if (!doorman__part_add_row(permits, row, bytes)) return false;
+            if (!doorman__part_add_row(permits, 'r', row, bytes)) return false;
             continue;
         }
         const doorman__hold *hold = doorman__shard_hold(permits, cursor, shard, node);
@@ -19843,6 +19867,29 @@ static bool doorman__bucket_write(doorman_permits *permits, size_t shard,
         if (out.failed) return false;
         doorman__part_end(permits, begin);
     }
+    return true;
+}
+
+/* Returns when all holds of a shard are known. */
+static doorman_time doorman__shard_learns_until(const doorman_permits *permits, size_t shard) {
+    doorman_time until = permits->shards.all[shard].learns_until;
+    for (size_t i = 0; i < permits->slot_count; i++) {
+        until = doorman__later(until, permits->slots[i]->learns_until);
+    }
+    return until;
+}
+
+/* Writes for how much longer a shard learns, because its next owner does not know more holds. */
+static bool doorman__shard_write_learning(doorman_permits *permits, size_t shard) {
+    const size_t begin = permits->shards.part_bytes;
+    const doorman_time until = doorman__shard_learns_until(permits, shard);
+    if (until <= permits->at.now) return true;
+    if (!doorman__part_begin(permits, 'l')) return false;
+    doorman__handover_writer out = {.write = doorman__part_write, .context = permits};
+    doorman__handover_add_rest(&out, until, permits->at.now);
+    doorman__handover_flush(&out);
+    if (out.failed) return false;
+    doorman__part_end(permits, begin);
     return true;
 }
 
@@ -19860,6 +19907,7 @@ doorman_status doorman_permits_next_shard_rows(doorman_permits *permits, size_t 
     own->part_bytes = 0;
     *bytes = 0;
     if (!doorman__part_write(permits, header, sizeof header) ||
+        !doorman__shard_write_learning(permits, shard) ||
         !doorman__shard_visit(permits, shard, cursor, doorman__bucket_write)) {
         *cursor = before;
         return DOORMAN_OUT_OF_MEMORY;
@@ -20020,10 +20068,11 @@ size_t doorman_shard_part_add(unsigned char *part, size_t used, size_t shard,
     return used + DOORMAN_SHARD_RECORD_HEADER + bytes;
 }
 
-/* Restores a row of a shard. */
+/* Restores a row of a shard.
+ *   returns_units   its counter gives units back to reservations that have charged it */
 static doorman_status doorman__shard_restore_row(doorman_permits *permits, size_t shard,
                                                  const unsigned char *row, size_t bytes,
-                                                 doorman_error *error) {
+                                                 bool returns_units, doorman_error *error) {
     doorman_permit_row read = {.version = 0};
     doorman__row_figures figures = {0};
     doorman_status status = doorman__permit_row_check(row, bytes, &read, &figures, error);
@@ -20032,8 +20081,28 @@ static doorman_status doorman__shard_restore_row(doorman_permits *permits, size_
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "key: is of another shard");
     }
     status = doorman__restore_row(permits, &read, &figures, true, error);
+    if (status == DOORMAN_OK && !returns_units && !read.is_ban && !read.is_reservation) {
+        doorman__row_target target = {.slot = NULL};
+        if (!doorman__permits_row_find(permits, &read, &target)) return doorman__no_memory(error);
+        if (target.counter) target.counter->flags &= (uint8_t)~DOORMAN__RESERVED;
+    }
     doorman__permits_sweep_places(permits, DOORMAN__CALL_VISITS); /* the row may be fresh */
     return status;
+}
+
+/* Restores for how much longer a shard learns its holds. */
+static void doorman__shard_restore_learning(doorman__handover_reader *in, size_t shard) {
+    doorman_permits *permits = in->permits;
+    doorman__holds *holds = &permits->holds;
+    const doorman_time until = doorman__handover_take_rest(in, false);
+    if (!in->wrong && in->left) {
+        doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "something follows a time");
+    }
+    if (in->wrong) return;
+    doorman__permit_shard *own = &permits->shards.all[shard];
+    own->learns_until = doorman__later(own->learns_until, until);
+    holds->learns_until = doorman__later(holds->learns_until, until);
+    doorman__holds_find_learned(permits);
 }
 
 /* Restores one record. */
@@ -20041,8 +20110,10 @@ static doorman_status doorman__shard_restore_record(doorman_permits *permits, si
                                                     const unsigned char *record, size_t bytes,
                                                     doorman_error *error) {
     const unsigned char *body = record + DOORMAN_SHARD_RECORD_HEADER;
-    if (record[0] == 'r') return doorman__shard_restore_row(permits, shard, body, bytes, error);
-    if (record[0] != 'h') {
+    if (record[0] == 'r' || record[0] == 'u') {
+        return doorman__shard_restore_row(permits, shard, body, bytes, record[0] == 'r', error);
+    }
+    if (record[0] != 'h' && record[0] != 'l') {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "a record is of an unknown kind");
     }
     doorman__handover_reader in = {.permits = permits,
@@ -20050,7 +20121,8 @@ static doorman_status doorman__shard_restore_record(doorman_permits *permits, si
                                    .drift = permits->options.drift,
                                    .at = body,
                                    .left = bytes};
-    doorman__shard_restore_hold(&in, shard);
+    if (record[0] == 'l') doorman__shard_restore_learning(&in, shard);
+    if (record[0] == 'h') doorman__shard_restore_hold(&in, shard);
     return in.wrong ? doorman__fail(error, in.status, "%s", in.wrong) : DOORMAN_OK;
 }
 

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Tests whether the simulator finds bugs. Each mutant is a copy of the headers, and of the state
-# machine of quotas, with one known fault, mostly a rule of the handover that is left out. This
+# Tests whether the simulator finds bugs. Each mutant is a copy of the headers, of the state machine
+# of quotas, and of the conditions of simulated stores, with one known fault, mostly a rule of the
+# handover that is left out. This
 # script builds the simulator with each mutant and prints the number of runs until the fault is
 # found. Every fault must be found.
 #
@@ -15,7 +16,8 @@
 set -eu
 seeds=${SEEDS:-3000}
 folder=build/sim/mutants
-headers='doorman.h doorman_permits.h doorman_throttle.h server/grpc/quota.c'
+headers='doorman.h doorman_permits.h doorman_throttle.h server/grpc/quota.c
+    tests/sim/shards_fences.h'
 compile="${CC:-cc} -std=c11 -D_DEFAULT_SOURCE"
 
 # Runs all mutants, several at a time, and prints their output in the order of the arguments.
@@ -132,13 +134,14 @@ try_unit() { # test
 
 # The options are those of `sim faults`. With --permits, --holds, --leased, --state or --throttle
 # first, they are those of `sim permits`, `sim holds`, `sim leased`, `sim state` or `sim throttle`,
-# and with --quotas those of `sim quotas`. With --fair they are those of `sim fair`. With --unit
-# NAME the test tests/unit/NAME.c must find the mutant, because no simulated system knows its rule.
+# and with --quotas or --shards those of `sim quotas` or `sim shards`. With --fair they are those of
+# `sim fair`. With --unit NAME the test tests/unit/NAME.c must find the mutant, because no simulated
+# system knows its rule.
 mutant() { # name, the rule and how it is broken, old text, new text, ..., options
     name=$1 rule=$2 mode=faults
     shift 2
     if [ "$wanted" ] && [ "$name" != "$wanted" ]; then return; fi
-    mkdir -p "$folder/$name/server/grpc"
+    mkdir -p "$folder/$name/server/grpc" "$folder/$name/tests/sim"
     for header in $headers server/grpc/quota.h; do cp "$header" "$folder/$name/$header"; done
     while [ $# -ge 2 ] && [ "${1#--}" = "$1" ]; do
         if ! change_headers "$folder/$name" "$1" "$2"; then
@@ -169,6 +172,10 @@ mutant() { # name, the rule and how it is broken, old text, new text, ..., optio
     fi
     if [ "${1:-}" = --quotas ]; then
         mode=quotas
+        shift
+    fi
+    if [ "${1:-}" = --shards ]; then
+        mode=shards
         shift
     fi
     if [ "${1:-}" = --throttle ]; then
@@ -950,6 +957,107 @@ mutant quota-bound 'L4: the estimate does not know the safe capacity' \
 mutant quota-name 'W5: two live streams are one holder, because their clients have one name' \
     'if (stream && stream->is_live) {' \
     'if (stream && stream->is_live && stream->number == 0) {' --quotas --favour loss
+mutant shards-sure 'N3: a map that a watch has brought is taken as sure' \
+    'if (!is_sure) { if (map->epoch > mover->epoch) mover->is_sure = false;' \
+    'if (!map) {' --shards
+mutant shards-given 'N3: a permit is decided after its shard was given' \
+    'return permits->shards.all[shard].is_owned ? DOORMAN_NO_REASON : DOORMAN_REASON_MOVED;' \
+    'return DOORMAN_NO_REASON;' --shards
+mutant shards-settled-by 'N3: a settlement is decided by another node than the owner' \
+    'return doorman_permits_owns(permits, shard) ? DOORMAN_NO_REASON : DOORMAN_REASON_MOVED;' \
+    'return DOORMAN_NO_REASON;' --shards
+mutant shards-reported 'N3: a report is charged by another node than the owner' \
+    'if (!permits->shards.of.count) return false;
+    return !doorman_permits_owns(permits, doorman_permits_shard_of(permits, resource_id, key));' \
+    'return (void)key, (void)resource_id, permits == NULL;' --shards
+mutant shards-resume 'N3: a node resumes while its transaction may still have an effect' \
+    'goes || moved->is_open ? DOORMAN_SHARD_COMMIT : DOORMAN_SHARD_RESUME,' \
+    'goes && !moved->is_open ? DOORMAN_SHARD_COMMIT : DOORMAN_SHARD_RESUME,' --shards
+mutant shards-back 'N3: a node resumes after its shard left and came back unseen' \
+    'const bool is_back = owns && gave && moved->map.from;' \
+    'const bool is_back = owns && gave && !owns;' --shards --favour loss,kill
+mutant shards-id 'N4: the id of a hold does not tell its shard' \
+    'return count ? id - id % count + shard : id;' \
+    'return count > shard ? id : id;' --shards
+mutant shards-by-id 'N4: a node answers requests on holds of other nodes' \
+    'return !doorman_permits_owns(permits, doorman__permits_shard_of_id(permits, id));' \
+    'return !id;' --shards
+mutant shards-release 'N4: a release by request_id ignores the shard of its items' \
+    'if (!request->item_count) return false;' \
+    'if (request) return false;' --shards
+mutant shards-present 'N4: a permit that has waited gives its shard to the id of another' \
+    'permits->shards.present = shard; /* permits that wait' \
+    '(void)shard; /* permits that wait' --shards
+mutant shards-items 'N5: a permit has items of two shards' \
+    '*wrong = i; return DOORMAN_REASON_SHARDS;' \
+    '*wrong = 0;' --shards
+mutant shards-commit 'N7: the map changes before all rows of a shard are written' \
+    'const bool done = result == DOORMAN_SHARD_DONE; mover->acts = false;' \
+    'const bool done = result == DOORMAN_SHARD_DONE || step == DOORMAN_SHARD_GIVE;
+    mover->acts = false;' --shards
+mutant shards-take 'N7: the next owner of a shard decides without its rows' \
+    '.move = takes ? moved->map.from : moved->move,' \
+    '.move = takes ? 0 : moved->move,' --shards
+mutant shards-restore 'N7: the next owner restores only the first row of each part' \
+    'at += DOORMAN_SHARD_RECORD_HEADER + count;' \
+    'at += bytes;' --shards
+mutant shards-drop 'N7: the last owner does not forget a shard' \
+    'while (doorman__bucket_drop_one(permits, shard, cursor)) continue;' \
+    '(void)permits; (void)shard; (void)cursor;' --shards
+mutant shards-leave 'N7: a shard that leaves is not dropped' \
+    '[DOORMAN_SHARD_LEAVING] = DOORMAN_SHARD_DROP};' \
+    '[DOORMAN_SHARD_LEAVING] = none};' --shards
+mutant shards-stored 'N7: a move is settled before the store has its rows' \
+    'if (!mover->acts && stored && doorman__mover_must_settle(mover)) {' \
+    'if (!mover->acts && doorman__mover_must_settle(mover)) {' --shards --favour kill,slow
+mutant shards-unsettled 'N7: a shard is given before its last move is settled' \
+    'goes && !moved->map.from ? DOORMAN_SHARD_GIVE : none,' \
+    'goes ? DOORMAN_SHARD_GIVE : none,' --shards
+mutant shards-fleeting 'N7: counters that are not durable do not move' \
+    'if (!limit || doorman__limit_is_leased_rate(limit)) continue;
+            bytes = doorman__counter_row_write(permits, slot, limit, counter, row);
+        }
+        const bool returns' \
+    'if (!limit || !limit->durable) continue;
+            bytes = doorman__counter_row_write(permits, slot, limit, counter, row);
+        }
+        const bool returns' --shards
+mutant shards-reserved 'N7: reservations do not move' \
+    'if (!doorman__reservation_in_shard(permits, reservation, shard)) continue;
+            const doorman__reservation_form' \
+    'if (reservation) continue;
+            const doorman__reservation_form' --shards
+mutant shards-holds 'N7: holds do not move' \
+    'const doorman__hold *hold = doorman__shard_hold(permits, cursor, shard, node);
+        if (!hold) continue;' \
+    'const doorman__hold *hold = doorman__shard_hold(permits, cursor, shard, node);
+        if (!hold || cursor->phase == DOORMAN__SHARD_HOLDS) continue;' --shards
+mutant shards-transfers 'N7: transfers do not move' \
+    'const doorman__hold *hold = doorman__shard_hold(permits, cursor, shard, node);
+        if (!hold) continue;' \
+    'const doorman__hold *hold = doorman__shard_hold(permits, cursor, shard, node);
+        if (!hold || cursor->phase == DOORMAN__SHARD_TRANSFERS) continue;' --shards
+mutant shards-returns 'P27: after a move, units come back to a counter that was reset' \
+    "returns ? 'r' : 'u'" "returns || !returns ? 'r' : 'u'" --shards
+mutant shards-waits 'N3: permits go on waiting for a shard that moves' \
+    'if (!owned) doorman__shard_refuse_waits(permits, shard);' '' --shards
+mutant shards-learning 'P16: a shard that learns its holds moves as if they were known' \
+    'if (until <= permits->at.now) return true;' 'if (until >= 0) return true;' --shards
+mutant shards-lost 'P16: the next master of an owner does not learn the holds' \
+    'if (owned && !has_holds && holds->longest) {' 'if (owned && !has_holds && !holds) {' --shards
+mutant shards-forced 'P16: after a forced move the holds are not learned' \
+    '.is_lost = takes && moved->map.is_lost' '.is_lost = false' --shards --favour die
+mutant shards-fence 'D9: a store takes rows of an old master' \
+    'if (access->term < store->term) return false;' \
+    '' --shards --favour slow,resign
+mutant shards-master 'N7: a process that is not master changes the map' \
+    'return is_master && same && world->now < election->until;' \
+    'return (is_master || same) && same;' --shards --favour loss,resign
+mutant shards-epoch 'N7: a transaction changes a map with another epoch' \
+    'bool same = world->map.epoch == access->action.epoch;' \
+    'bool same = world->map.epoch >= access->action.epoch;' --shards
+mutant shards-pieces 'N7: rows of a move that were given up are mixed with the next ones' \
+    'if (access->attempt != move->attempt) {' 'if (access->attempt < move->attempt - 1) {' --shards
 if [ -z "$missed" ] && [ "$wanted" ]; then
     echo "$wanted: no such mutant"
     missed=1

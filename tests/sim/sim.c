@@ -10,13 +10,15 @@
  *     sim leased ...
  *     sim state ...
  *     sim quotas ...
+ *     sim shards ...
  *     sim throttle [--seed N] [--seconds N] [--output FOLDER]
  *     sim fair [--seed N] [--output FOLDER] [--quick]
  *
  * The runs of `faults` have leases. Those of `permits` have permits, and those of `holds` have
  * holds. Those of `leased` have leases and leased permits, and those of `state` have permits that
  * last, in stores with faults. Those of `quotas` have clients like Envoy, which hold leases as
- * quotas: see sim_quota.c. The options are the same. `throttle` is a server with too many requests:
+ * quotas: see sim_quota.c. Those of `shards` have nodes between which shards move: see
+ * sim_shards.c. The options are the same. `throttle` is a server with too many requests:
  * see sim_throttle.c. `fair` has keys that share a limit: see sim_fair.c.
  *
  *   --seeds    the number of seeds, which count up from the first one. Default: 10 for scenarios;
@@ -36,9 +38,11 @@
 #define DOORMAN_IMPLEMENTATION
 #include "sim.h"
 #include "sim_quota.h"
+#include "sim_shards.h"
 #include "sim_throttle.h"
 
 #include "server/grpc/quota.c"
+#include "tests/sim/shards_fences.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -51,8 +55,8 @@ static int usage_error(const char *what) {
         "       sim faults [--seeds N] [--seed FIRST] [--faults LIST] [--favour LIST]\n"
         "           [--levels MOST] [--nodes MOST] [--clients MOST] [--resources MOST]\n"
         "           [--seconds MOST] [--jobs N] [--verbose] [--no-shrink]\n"
-        "       sim permits, sim holds, sim leased, sim state and sim quotas, with the options of\n"
-        "           sim faults\n"
+        "       sim permits, sim holds, sim leased, sim state, sim quotas and sim shards, with\n"
+        "           the options of sim faults\n"
         "       sim throttle [--seed N] [--seconds N] [--output FOLDER]\n"
         "       sim fair [--seed N] [--output FOLDER] [--quick]\n"
         "LIST is all, none, or kinds of faults separated by commas:\n",
@@ -136,7 +140,7 @@ int main(int argc, char **argv) {
     (void)read_faults("all", command.options.allowed);
     if (argc < 2)
         return usage_error("missing command: scenarios, faults, permits, holds, leased, state, "
-                           "quotas, throttle or fair");
+                           "quotas, shards, throttle or fair");
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "--verbose") == 0) {
             command.options.verbose = true;
@@ -161,12 +165,14 @@ int main(int argc, char **argv) {
     command.options.leased = strcmp(argv[1], "leased") == 0;
     command.options.state = strcmp(argv[1], "state") == 0;
     bool quotas = strcmp(argv[1], "quotas") == 0;
+    bool shards = strcmp(argv[1], "shards") == 0;
     bool faults = strcmp(argv[1], "faults") == 0 || command.options.leased;
     bool known = faults || command.options.permits || command.options.holds ||
-                 command.options.state || quotas;
+                 command.options.state || quotas || shards;
     if (!known) return usage_error(argv[1]);
     if (!command.seeds) command.seeds = command.options.seed ? 1 : 1000;
     if (!command.options.seed) command.options.seed = 1;
     if (quotas) return sim_quotas(&command.options, command.seeds, command.jobs);
+    if (shards) return sim_shards(&command.options, command.seeds, command.jobs);
     return sim_faults(&command.options, command.seeds, command.jobs);
 }

@@ -27,6 +27,7 @@
  *   sim_load.c           what clients with leases use
  *   sim_leased*.c        leased permits, which share resources with leases: see sim_leased.c
  *   sim_quota.c          clients like Envoy, whose leases are quotas
+ *   sim_shards*.c        shards that move between nodes: see sim_shards.c
  *   sim_throttle*.c      a server with more requests than it can do: see sim_throttle.h
  *   sim.c                the command line
  *

@@ -577,6 +577,72 @@ TEST(an_id_tells_its_shard) {
     nodes_end(&node, NULL, config);
 }
 
+TEST(a_release_by_request_id_belongs_to_the_shard_of_its_items) {
+    setup();
+    doorman_config *config = config_of(limits_text);
+    struct node node = node_of(config, &eight);
+    const size_t shard = shard_of("k");
+    const doorman_hold_item item = {.resource_id = "hold", .key = "k", .amount = 1};
+    const doorman_hold_request request = {
+        .client_id = "client", .request_id = 1, .items = &item, .item_count = 1};
+    doorman_hold out;
+    assert_int_equal(doorman_permits_release(node.permits, &request, &out, NULL, now), DOORMAN_OK);
+    assert_int_equal(out.reason, DOORMAN_REASON_MOVED);
+    assert_false(out.gone); /* the owner may have the hold */
+    own(&node, shard, true);
+    assert_true(hold(&node, "k", 1));
+    assert_int_equal(doorman_permits_release(node.permits, &request, &out, NULL, now), DOORMAN_OK);
+    assert_false(out.gone);
+    assert_true(hold(&node, "k", 2));
+    const doorman_hold_item wrong = {.resource_id = "", .key = "k", .amount = 1};
+    const doorman_hold_request bad = {
+        .client_id = "client", .request_id = 2, .items = &wrong, .item_count = 1};
+    doorman_error error = {0};
+    assert_int_equal(doorman_permits_release(node.permits, &bad, &out, &error, now),
+                     DOORMAN_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.text, "items[0].resource_id"));
+    nodes_end(&node, NULL, config);
+}
+
+TEST(an_id_tells_its_shard_also_if_a_permit_of_another_shard_was_decided_first) {
+    setup();
+    doorman_config *config = config_of(limits_text);
+    struct node node = node_of(config, &eight);
+    for (size_t i = 0; i < 8; i++) own(&node, i, true);
+    size_t n = 0;
+    char other[32];
+    do snprintf(other, sizeof other, "user-%zu", n++);
+    while (shard_of(other) == shard_of("a"));
+    for (uint64_t i = 1; i <= 4; i++) assert_true(hold(&node, "a", i));
+    const doorman_permit_item item = {.resource_id = "hold", .key = "a", .cost = 1};
+    const doorman_permit_request waits = {.items = &item,
+                                          .item_count = 1,
+                                          .client_id = "client",
+                                          .request_id = 9,
+                                          .max_wait = 50 * SECOND};
+    now += 600 * SECOND;
+    epoch += 600 * SECOND;
+    assert_int_equal(doorman_permits_acquire(node.permits, &waits, &node.out, NULL, now),
+                     DOORMAN_OK);
+    assert_true(node.out.pending);
+    now += 35 * SECOND; /* the holds end with the next call, which decides on the waiting permit */
+    epoch += 35 * SECOND;
+    const doorman_permit_item reserved = {.resource_id = "r", .key = other, .cost = 1};
+    const doorman_permit_request request = {.items = &reserved,
+                                            .item_count = 1,
+                                            .client_id = "client",
+                                            .request_id = 10,
+                                            .settle_within = SECOND};
+    assert_int_equal(doorman_permits_acquire(node.permits, &request, &node.out, NULL, now),
+                     DOORMAN_OK);
+    assert_int_equal(node.out.reservation_id % 8, shard_of(other));
+    uint64_t ticket = 0;
+    doorman_permit decided;
+    assert_true(doorman_permits_next_decision(node.permits, &ticket, &decided));
+    assert_int_equal(decided.hold_id % 8, shard_of("a"));
+    nodes_end(&node, NULL, config);
+}
+
 TEST(permits_that_wait_are_told_that_their_shard_moves) {
     setup();
     doorman_config *config = config_of(limits_text);
@@ -821,6 +887,58 @@ TEST(a_shard_whose_holds_are_lost_learns_them) {
     assert_false(hold(&node, "k", 4)); /* 3 of 4 units were believed */
     assert_int_equal(node.out.reason, DOORMAN_REASON_CONCURRENCY);
     nodes_end(&node, NULL, config);
+}
+
+TEST(a_shard_that_moves_while_it_learns_learns_at_its_next_owner) {
+    setup();
+    doorman_config *config = config_of(limits_text);
+    struct node a = node_of(config, &eight), b = node_of(config, &eight);
+    const size_t shard = shard_of("k");
+    assert_int_equal(doorman_permits_own(a.permits, shard, true, false, now), DOORMAN_OK);
+    pass(&a, 100 * SECOND);
+    move(&a, &b,
+         shard); /* it also says that the holds are known, which they are as far as a knew */
+    assert_false(hold(&b, "k", 1));
+    assert_int_equal(b.out.reason, DOORMAN_REASON_LEARNING);
+    const doorman_hold_item item = {.resource_id = "hold", .key = "k", .amount = 3};
+    const doorman_hold_request renew = {
+        .client_id = "client", .id = 8000 + shard, .items = &item, .item_count = 1};
+    doorman_hold out;
+    assert_int_equal(doorman_permits_renew(b.permits, &renew, &out, NULL, now), DOORMAN_OK);
+    assert_false(out.gone);
+    pass(&b, 560 * SECOND); /* 530 s with the drift were left */
+    assert_true(hold(&b, "k", 3));
+    assert_false(hold(&b, "k", 4));
+    assert_int_equal(b.out.reason, DOORMAN_REASON_CONCURRENCY);
+    nodes_end(&a, &b, config);
+}
+
+TEST(a_counter_that_was_reset_gives_nothing_back_after_a_move) {
+    setup();
+    doorman_config *config = config_of(limits_text);
+    struct node a = node_of(config, &eight), b = node_of(config, &eight);
+    const size_t shard = shard_of("k");
+    doorman_permit_item item = {.resource_id = "r", .key = "k", .cost = 8};
+    const doorman_permit_request request = {.items = &item,
+                                            .item_count = 1,
+                                            .client_id = "client",
+                                            .request_id = 1,
+                                            .settle_within = 60 * SECOND};
+    own(&a, shard, true);
+    assert_int_equal(doorman_permits_acquire(a.permits, &request, &a.out, NULL, now), DOORMAN_OK);
+    size_t count = 0;
+    assert_int_equal(doorman_permits_reset(a.permits, "r", "k", NULL, &count, NULL), DOORMAN_OK);
+    assert_true(ask(&a, "r", "k", 6));
+    move(&a, &b, shard);
+    item.cost = 2;
+    const doorman_settle_request settle = {
+        .client_id = "client", .request_id = 1, .items = &item, .item_count = 1};
+    doorman_settlement settled;
+    assert_int_equal(doorman_permits_settle(b.permits, &settle, &settled, NULL, now), DOORMAN_OK);
+    assert_about(settled.items[0].returned, 0);
+    assert_false(ask(&b, "r", "k", 5)); /* 6 of 10 are used, by another permit */
+    assert_true(ask(&b, "r", "k", 4));
+    nodes_end(&a, &b, config);
 }
 
 TEST(damaged_rows_of_a_shard_are_refused) {
@@ -1294,6 +1412,43 @@ TEST(a_map_with_other_shards_is_refused) {
     assert_int_equal(doorman_shard_mover_map(mover, &map, true), DOORMAN_INVALID_ARGUMENT);
     assert_int_equal(doorman_shard_mover_state(mover, SHARDS), DOORMAN_SHARD_AWAY);
     assert_int_equal(doorman_shard_mover_create(&mover, ""), DOORMAN_INVALID_ARGUMENT);
+    doorman_shard_mover_destroy(mover);
+}
+
+/* Gives a mover a sure map in which all shards have one owner, one target and one last move. */
+static void give_sure(doorman_shard_mover *mover, struct movers *m, doorman_shard shard) {
+    doorman_shard_node nodes[NODES];
+    for (size_t i = 0; i < SHARDS; i++) m->owners[i] = (doorman_shard){.owner = 1, .target = 1};
+    m->owners[0] = shard;
+    const doorman_shard_map map = movers_map(m, nodes);
+    assert_int_equal(doorman_shard_mover_map(mover, &map, true), DOORMAN_OK);
+}
+
+TEST(a_shard_that_left_and_came_back_unseen_is_restored) {
+    struct movers m = {.epoch = 5};
+    doorman_shard_mover *mover = NULL;
+    doorman_shard_action action;
+    assert_int_equal(doorman_shard_mover_create(&mover, "n0"), DOORMAN_OK);
+    doorman_shard_mover_start(mover);
+    give_sure(mover, &m, (doorman_shard){.owner = 0, .target = 1});
+    static const doorman_shard_step steps[] = {DOORMAN_SHARD_TAKE, DOORMAN_SHARD_GIVE};
+    for (size_t i = 0; i < COUNT(steps); i++) {
+        assert_true(doorman_shard_mover_next(mover, true, &action));
+        assert_int_equal(action.step, steps[i]);
+        doorman_shard_mover_end(mover, DOORMAN_SHARD_DONE);
+    }
+    assert_true(doorman_shard_mover_next(mover, true, &action));
+    assert_int_equal(action.step, DOORMAN_SHARD_COMMIT);
+    doorman_shard_mover_end(mover, DOORMAN_SHARD_UNKNOWN);
+    /* n1 has taken the shard, settled the move, decided, and given the shard back */
+    m.epoch = 8;
+    give_sure(mover, &m, (doorman_shard){.owner = 0, .target = 0, .from = 8});
+    assert_true(doorman_shard_mover_next(mover, true, &action));
+    assert_int_equal(action.step, DOORMAN_SHARD_DROP); /* and not RESUME, with old figures */
+    doorman_shard_mover_end(mover, DOORMAN_SHARD_DONE);
+    assert_true(doorman_shard_mover_next(mover, true, &action));
+    assert_int_equal(action.step, DOORMAN_SHARD_TAKE);
+    assert_int_equal(action.move, 8);
     doorman_shard_mover_destroy(mover);
 }
 
