@@ -4742,8 +4742,7 @@ static void doorman__mover_adapt(doorman_shard_mover *mover, size_t shard) {
     const bool knows = moved->state != DOORMAN_SHARD_AWAY && moved->state != DOORMAN_SHARD_LEAVING;
     if (owns && moved->state == DOORMAN_SHARD_AWAY) moved->state = DOORMAN_SHARD_TAKING;
     /* it was given after its last move was settled, so another move has brought it back */
-    const bool gave =
-        moved->state == DOORMAN_SHARD_GIVING || moved->state == DOORMAN_SHARD_OFFERED;
+    const bool gave = moved->state == DOORMAN_SHARD_GIVING || moved->state == DOORMAN_SHARD_OFFERED;
     const bool is_back = owns && gave && moved->map.from;
     if ((!owns && knows) || is_back) moved->state = DOORMAN_SHARD_LEAVING;
     /* what was sent before this epoch has no effect any more */

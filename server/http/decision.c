@@ -12,12 +12,12 @@ static doorman_time answer_time(const cJSON *object, const char *name) {
     return seconds > 0 && seconds < 1e9 ? (doorman_time)(seconds * (double)DOORMAN_SECOND) : 0;
 }
 
-static const char *answer_text(const cJSON *object, const char *name) {
+static const char *decision_text(const cJSON *object, const char *name) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
     return cJSON_IsString(item) ? item->valuestring : NULL;
 }
 
-static bool answer_is_true(const cJSON *object, const char *name) {
+static bool decision_is_true(const cJSON *object, const char *name) {
     return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, name));
 }
 
@@ -33,9 +33,9 @@ doorman_reason server_decision_reason(const char *name) {
 static void answer_read_item(struct decision *out, const cJSON *item, size_t index) {
     const cJSON *limit = NULL;
     out->grants[index] = (doorman_permit_grant){.granted = answer_number(item, "granted"),
-                                                .limit = answer_text(item, "limit")};
+                                                .limit = decision_text(item, "limit")};
     cJSON_ArrayForEach(limit, cJSON_GetObjectItemCaseSensitive(item, "limits")) {
-        const char *name = answer_text(limit, "name");
+        const char *name = decision_text(limit, "name");
         if (!name || out->permit.detail_count == DECISION_DETAIL_MAX) continue;
         out->details[out->permit.detail_count++] =
             (doorman_permit_detail){.item_index = index,
@@ -45,25 +45,26 @@ static void answer_read_item(struct decision *out, const cJSON *item, size_t ind
                                     .reset_after = answer_time(limit, "reset_after"),
                                     .more_after = answer_time(limit, "more_after"),
                                     .window = answer_time(limit, "window"),
-                                    .shadow = answer_is_true(limit, "shadow"),
-                                    .refused = answer_is_true(limit, "refused")};
+                                    .shadow = decision_is_true(limit, "shadow"),
+                                    .refused = decision_is_true(limit, "refused")};
     }
 }
 
 bool server_decision_read(struct decision *out, const cJSON *decision, size_t item_count) {
     doorman_permit *permit = &out->permit;
-    const char *word = answer_text(decision, "decision"), *reason = answer_text(decision, "reason");
+    const char *word = decision_text(decision, "decision"),
+               *reason = decision_text(decision, "reason");
     const cJSON *items = cJSON_GetObjectItemCaseSensitive(decision, "item"), *item = NULL;
     double index = answer_number(decision, "item_index");
     size_t count = 0;
     *permit = (doorman_permit){.granted = word && strcmp(word, "GRANTED") == 0,
-                               .limit = answer_text(decision, "limit"),
+                               .limit = decision_text(decision, "limit"),
                                .items = out->grants,
                                .details = out->details,
                                .item_count = item_count};
     permit->item_index = index >= 0 && index < 1000 ? (size_t)index : 0;
     permit->wait = answer_time(decision, "wait");
-    permit->warning = answer_is_true(decision, "warning");
+    permit->warning = decision_is_true(decision, "warning");
     permit->has_retry_after =
         cJSON_GetObjectItemCaseSensitive(decision, "retry_after") != NULL && !permit->granted;
     permit->retry_after = answer_time(decision, "retry_after");

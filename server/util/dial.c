@@ -37,12 +37,12 @@ static int dial_start(struct service *service, const char *address, nng_socket s
 }
 
 int server_dial(struct service *service, const char *address, nng_socket *socket, bool *has_socket,
-                nng_pipe_cb on_pipe, void *context) {
+                nng_pipe_cb notify, void *context) {
     int error = nng_req0_open(socket);
     if (error != 0) return error;
     *has_socket = true;
-    error = nng_pipe_notify(*socket, NNG_PIPE_EV_ADD_PRE, on_pipe, context);
-    if (error == 0) error = nng_pipe_notify(*socket, NNG_PIPE_EV_REM_POST, on_pipe, context);
+    error = nng_pipe_notify(*socket, NNG_PIPE_EV_ADD_PRE, notify, context);
+    if (error == 0) error = nng_pipe_notify(*socket, NNG_PIPE_EV_REM_POST, notify, context);
     if (error == 0) {
         error = nng_socket_set_size(*socket, NNG_OPT_RECVMAXSZ, DOORMAN_MESSAGE_BYTES_MAX + 4);
     }

@@ -17,9 +17,11 @@ int server_main(int argc, char **argv);
 #include "doorman_server.c"
 #undef main
 #include "server/util/base64.c"
+#include "server/util/dial.c"
 #include "server/util/host.c"
 #include "server/log/unmatched.c"
 #include "server/log/warnings.c"
+#include "server/http/decision.c"
 #include "server/http/limit_fields.c"
 #include "server/http/text.c"
 #include "server/http/tokens.c"

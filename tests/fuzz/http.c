@@ -42,6 +42,7 @@ int server_main(int argc, char **argv);
 #include "server/pages/history.c"
 #include "server/util/host.c"
 #include "server/util/socket.c"
+#include "server/http/decision.c"
 #include "server/http/http_connection.c"
 #include "server/http/http_listen.c"
 #include "server/http/http_request.c"
