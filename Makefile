@@ -289,7 +289,7 @@ build/clock_shift.so: tests/system/clock_shift.c
 
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 # These programs include files of the server.
-OF_SERVER = audit_trim certificate events forward_mark graph lock notify reports reset_count row_order store \
+OF_SERVER = audit_trim certificate events forward_mark forward_thread graph lock notify reports reset_count row_order store \
     text unmatched versions warnings watch
 $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
     $(wildcard server/*/*.c)

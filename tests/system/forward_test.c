@@ -427,8 +427,9 @@ TEST(two_nodes_with_different_maps_do_not_send_a_message_to_and_fro) {
 struct sent {
     pthread_t thread;
     const char *body;
-    bool stops; /* atomic */
-    long granted, refused, unknown;
+    bool stops;   /* atomic */
+    long granted; /* atomic */
+    long refused, unknown;
     double longest;   /* seconds until an answer */
     char sample[512]; /* of an answer that is not known */
 };
@@ -444,7 +445,7 @@ static void *sent_main(void *context) {
                                 (code_of(response) == 503 && strstr(response, "the node 'n1' "));
         if (lasted > sent->longest) sent->longest = lasted;
         if (strstr(response, "\"granted\":1")) {
-            sent->granted++;
+            __atomic_add_fetch(&sent->granted, 1, __ATOMIC_RELAXED);
         } else if (is_refused) {
             sent->refused++;
         } else {
@@ -470,24 +471,24 @@ TEST(a_standby_process_takes_over_with_messages_under_way) {
              "\"%s\"}]}]}",
              key);
     expect_at(0, "/v1/acquire", body, 200, "\"granted\":1");
-    expect_at(2, "/v1/acquire", body, 200, "\"granted\":1"); /* a standby asks its own master */
-    struct sent sent = {.body = body, .granted = 2};
+    expect_at(2, "/v1/acquire", body, 200, "master_address"); /* a standby names its master */
+    struct sent sent = {.body = body, .granted = 1};
     assert_int_equal(pthread_create(&sent.thread, NULL, sent_main, &sent), 0);
     sleep_ms(300);
     process_signal(cluster.nodes[1].process, SIGKILL);
     process_wait(cluster.nodes[1].process);
     EVENTUALLY(cluster_owned(2) == 8);
-    EVENTUALLY(node_ask(2, "api", key) == ANSWER_GRANTED);
-    expect_at(0, "/v1/acquire", body, 200, "\"granted\":1");
+    const long before = __atomic_load_n(&sent.granted, __ATOMIC_RELAXED);
+    EVENTUALLY(__atomic_load_n(&sent.granted, __ATOMIC_RELAXED) > before + 10);
     __atomic_store_n(&sent.stops, true, __ATOMIC_RELAXED);
     assert_int_equal(pthread_join(sent.thread, NULL), 0);
     print_message("%ld granted, %ld refused, %.2f s at most\n", sent.granted, sent.refused,
                   sent.longest);
     if (sent.unknown) fail_msg("%ld answers such as %s", sent.unknown, sent.sample);
-    assert_true(sent.granted > 2 && sent.refused > 0);
+    assert_true(sent.granted > 1 && sent.refused > 0);
     assert_true(sent.longest < 5);
     /* the units of an answer that was lost may be charged, and no others */
-    assert_true(used_at(0, "api", key) <= sent.granted + sent.refused + 2);
+    assert_true(used_at(0, "api", key) <= sent.granted + sent.refused);
 }
 
 static void *sent_once(void *context) {
