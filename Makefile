@@ -299,6 +299,7 @@ REDIS_PROGRAMS = $(addprefix system/,redis_test admin_test drain_test forward_te
 REDIS_TESTS = $(filter $(REDIS_PROGRAMS:%=\%/%),$(ALL_FLAVORS))
 $(REDIS_TESTS): doorman_server.c $(SERVER_HEADERS) $(wildcard server/state/*.c)
 $(REDIS_TESTS) $(REDIS_PROGRAMS:%=build/coverage/%): LIBRARIES += -lhiredis
+$(filter %/system/forward_test,$(ALL_FLAVORS)): | $(DOORMANCTL)
 CURL_TESTS = $(filter %/system/store_etcd_test,$(ALL_FLAVORS)) build/coverage/system/store_etcd_test
 $(CURL_TESTS): LIBRARIES += -lcurl
 $(CURL_TESTS): doorman_server.c $(SERVER_HEADERS) $(wildcard server/*/*.c)

@@ -240,6 +240,40 @@ TEST(a_reset_at_the_wrong_node_names_the_owner_and_changes_nothing) {
     assert_int_equal(used_at(0, "api", other), 0);
 }
 
+/* Runs doormanctl against the first node. Returns what it prints; the caller frees it. */
+static char *run_doormanctl(const char *words) {
+    char command[1024], *text = (char *)calloc(1, 4096);
+    snprintf(command, sizeof command,
+             "DOORMAN_TOKEN=top-1 build/doormanctl --url http://%s %s 2>&1",
+             cluster.nodes[0].fixture.http.url + strlen("tcp://"), words);
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    assert_non_null(text);
+    (void)fread(text, 1, 4095, pipe);
+    pclose(pipe);
+    return text;
+}
+
+TEST(doormanctl_shows_a_key_of_any_node_and_says_where_to_reset_it) {
+    char key[32], body[256], words[64];
+    require(access("build/doormanctl", X_OK) == 0, "build/doormanctl");
+    cluster_share(2);
+    key_of_node(1, "ctl", key);
+    snprintf(body, sizeof body,
+             "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"api\", \"key\": "
+             "\"%s\", \"cost\": 7}]}]}",
+             key);
+    expect_at(0, "/v1/acquire", body, 200, "\"granted\":7");
+    snprintf(words, sizeof words, "--json key api %s", key);
+    char *shown = run_doormanctl(words);
+    if (!strstr(shown, "\"used\":7")) fail_msg("%s", shown);
+    free(shown);
+    snprintf(words, sizeof words, "reset api %s", key);
+    shown = run_doormanctl(words);
+    if (!strstr(shown, "the node 'n1' decides for it")) fail_msg("%s", shown);
+    free(shown);
+}
+
 TEST(the_end_of_a_hold_at_the_wrong_node_names_the_owner) {
     char key[32], body[512];
     cluster_share(2);
@@ -472,6 +506,7 @@ TEST(a_standby_process_takes_over_with_messages_under_way) {
              key);
     expect_at(0, "/v1/acquire", body, 200, "\"granted\":1");
     expect_at(2, "/v1/acquire", body, 200, "master_address"); /* a standby names its master */
+    cluster_wish(2, "{\"rebalance\": true}", 503, "ask the master"); /* which has the audit */
     struct sent sent = {.body = body, .granted = 1};
     assert_int_equal(pthread_create(&sent.thread, NULL, sent_main, &sent), 0);
     sleep_ms(300);
