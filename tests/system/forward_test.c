@@ -108,7 +108,10 @@ TEST(a_whole_message_is_forwarded_as_the_body_of_its_method_is) {
              "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": "
              "\"api\", \"key\": \"%s\"}]}]}}",
              key);
-    expect_at(0, "/v1", body, 200, "{\"acquire\":{\"permit\":[{\"decision\":\"GRANTED\"");
+    for (int node = 0; node < 2; node++) {
+        expect_at(node, "/v1", body, 200, "\r\n\r\n{\"acquire\":{\"map_epoch\":");
+        expect_at(node, "/v1", body, 200, ",\"permit\":[{\"decision\":\"GRANTED\"");
+    }
 }
 
 TEST(a_report_and_a_settlement_reach_the_owner) {
