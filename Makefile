@@ -121,7 +121,7 @@ PARTS = MEMORY CHECK REPORTS REPLACE UNMATCHED WAITING WARNINGS WATCH NOTIFY \
     $(if $(filter 0,$(HTTP) $(STATE) $(ADMIN)),,ADMIN) \
     $(if $(filter 0,$(HTTP) $(STATE) $(ADMIN) $(ETCD)),,NOTES) \
     $(if $(filter 0,$(HTTP) $(GRPC)),,GRPC) $(if $(filter 0,$(HTTP) $(EVENTS)),,EVENTS) \
-    $(if $(filter 0,$(HTTP) $(STATE) $(REDIS) $(ETCD) $(SHARDS)),,SHARDS)
+    $(if $(filter 0,$(HTTP) $(STATE) $(REDIS) $(ETCD) $(ADMIN) $(SHARDS)),,SHARDS)
 FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
     $(if $(filter ETCD,$(PARTS)),etcd) $(if $(filter TLS,$(PARTS)),tls) \
     $(if $(filter STATE,$(PARTS)),state) $(if $(filter ADMIN,$(PARTS)),admin) \
@@ -289,7 +289,7 @@ build/clock_shift.so: tests/system/clock_shift.c
 
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 # These programs include files of the server.
-OF_SERVER = audit_trim certificate events graph lock notify reports reset_count row_order store \
+OF_SERVER = audit_trim certificate events forward_mark forward_thread graph lock notify reports reset_count row_order store \
     text unmatched versions warnings watch
 $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
     $(wildcard server/*/*.c)
@@ -299,6 +299,7 @@ REDIS_PROGRAMS = $(addprefix system/,redis_test admin_test drain_test forward_te
 REDIS_TESTS = $(filter $(REDIS_PROGRAMS:%=\%/%),$(ALL_FLAVORS))
 $(REDIS_TESTS): doorman_server.c $(SERVER_HEADERS) $(wildcard server/state/*.c)
 $(REDIS_TESTS) $(REDIS_PROGRAMS:%=build/coverage/%): LIBRARIES += -lhiredis
+$(filter %/system/forward_test,$(ALL_FLAVORS)): | $(DOORMANCTL)
 CURL_TESTS = $(filter %/system/store_etcd_test,$(ALL_FLAVORS)) build/coverage/system/store_etcd_test
 $(CURL_TESTS): LIBRARIES += -lcurl
 $(CURL_TESTS): doorman_server.c $(SERVER_HEADERS) $(wildcard server/*/*.c)
@@ -314,7 +315,7 @@ $(CONVERT_TESTS): $(wildcard server/ctl/*.[ch])
 LINKED = doorman_server $(addprefix fuzz/,calls grpc handover http permits response rows) \
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test agent_routes_test etcd_test \
     leased_test status_test store_etcd_test tls_test tree_test) \
-    $(addprefix unit/,arguments_test audit_trim_test events_test graph_test notify_test \
+    $(addprefix unit/,arguments_test audit_trim_test events_test forward_mark_test graph_test notify_test \
         reports_test reset_count_test unmatched_test versions_test warnings_test)
 $(foreach flavor,$(FLAVORS) coverage,\
     $(eval $(LINKED:%=build/$(flavor)/%): build/$(flavor)/doorman.o))

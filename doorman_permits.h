@@ -24790,6 +24790,15 @@ static void doorman__put_permit_items(doorman__writer *out, const doorman_permit
     doorman__put(out, "]");
 }
 
+/* Writes the first item of a permit whose items are in different shards, so that a refusal names
+ * both (N5). */
+static void doorman__put_first_item(doorman__writer *out, const doorman_permit_request *request) {
+    const doorman_permit_item *first = &request->items[0];
+    doorman__put(out, ",'first_item':{'resource_id':%s", first->resource_id);
+    if (first->key && first->key[0]) doorman__put(out, ",'key':%s", first->key);
+    doorman__put(out, "}");
+}
+
 /* Writes a permit. A refusal names an item of the request. */
 static void doorman__put_permit(doorman__writer *out, const doorman_permit *permit,
                                 const doorman_permit_request *request) {
@@ -24805,6 +24814,7 @@ static void doorman__put_permit(doorman__writer *out, const doorman_permit *perm
             doorman__put(out, ",'item_index':%i", (uint64_t)permit->item_index);
         }
         doorman__put_rows(out, doorman__reason_rows, permit);
+        if (permit->reason == DOORMAN_REASON_SHARDS) doorman__put_first_item(out, request);
         doorman__put(out, ",'valid_for':%t", permit->valid_for);
     }
     if (permit->granted || request->detail) {

@@ -297,7 +297,8 @@ enum {
     ACT(DRAIN, "drain")                                                                            \
     ACT(UNDRAIN, "undrain")                                                                        \
     ACT(HOLD_END, "hold_end")                                                                      \
-    ACT(RESERVATION_END, "reservation_end")
+    ACT(RESERVATION_END, "reservation_end")                                                        \
+    ACT(SHARDS, "shards")
 
 enum act_kind {
 #define ACT_OF_KIND(code, name) ACT_##code,

@@ -141,6 +141,25 @@ static bool hold_look(struct hold_call *call, const doorman_permits *permits) {
     return is_there;
 }
 
+/* Refuses an id that nothing has here. Says which node may have it, if that is another one. */
+static bool hold_refuse_unknown(const struct hold_call *call, struct service *service,
+                                struct http_response *response) {
+    const doorman_hold_request hold = {.id = call->target.id};
+    const doorman_request release = {.method = DOORMAN_RELEASE, .holds = &hold, .hold_count = 1};
+    char owner[OWNER_TEXT], error[OWNER_TEXT + 8];
+    size_t index = SIZE_MAX;
+    server_lock(&service->lock);
+    if (service->forwards) index = service->forwards->find_owner(service, &release, owner);
+    server_unlock(&service->lock);
+    if (index != SIZE_MAX) {
+        snprintf(error, sizeof error, "id: %s", owner);
+        return hold_refuse(response, 409, "UNAVAILABLE", error);
+    }
+    return hold_refuse(response, 404, "NOT_FOUND",
+                       hold_word(call, "id: there is no such reservation that is not settled",
+                                 "id: there is no such hold"));
+}
+
 /* Finds what the request names. Returns false if it is not the one that is meant: then the response
  * is an error. */
 static bool hold_find(struct hold_call *call, struct service *service,
@@ -154,11 +173,7 @@ static bool hold_find(struct hold_call *call, struct service *service,
         return hold_refuse(response, 503, "UNAVAILABLE",
                            "this process is not the master: ask the master");
     }
-    if (!is_there) {
-        return hold_refuse(response, 404, "NOT_FOUND",
-                           hold_word(call, "id: there is no such reservation that is not settled",
-                                     "id: there is no such hold"));
-    }
+    if (!is_there) return hold_refuse_unknown(call, service, response);
     if (call->resource_id && strcmp(call->resource_id, call->found_resource) != 0) {
         return hold_refuse(response, 409, "INVALID_ARGUMENT",
                            hold_word(call,

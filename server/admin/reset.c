@@ -175,6 +175,21 @@ static void reset_add_note(struct http_response *response) {
                     "because this server has no --state\"}\n");
 }
 
+/* Returns whether this node decides for all keys of a message. One about a key of another node is
+ * refused as a whole, because the audit of the owner must have it. */
+static bool reset_check_owner(struct service *service, const doorman_request *reset,
+                              struct http_response *response) {
+    char owner[OWNER_TEXT], error[OWNER_TEXT + 64];
+    if (!service->forwards) return true;
+    server_lock(&service->lock);
+    const size_t index = service->forwards->find_owner(service, reset, owner);
+    server_unlock(&service->lock);
+    if (index == SIZE_MAX) return true;
+    snprintf(error, sizeof error, "nothing was changed: entry[%zu]: %s", index, owner);
+    server_http_response_set_error(response, 409, "UNAVAILABLE", error);
+    return false;
+}
+
 /* Returns whether the message may be decided. One that is not valid, or reaches a process that is
  * not the master, changes nothing, and is answered as always.
  *   out    the act, for reset_confirm; NULL: there is none
@@ -193,6 +208,7 @@ static bool reset_keep(struct service *service, const struct http_request *reque
     *bans = is_valid && reset_bans(&exchange.request);
     if (is_valid) {
         may = server_reset_check_token(service, request, response) &&
+              reset_check_owner(service, &exchange.request, response) &&
               reset_write(service, request, &exchange.request, response, out);
     }
     doorman_json_exchange_uninit(&exchange);

@@ -5,6 +5,8 @@
 
 struct forward_job;
 
+#define OWNER_TEXT 640 /* of which node decides, with its addresses */
+
 /* Who gets the answer to a message that was forwarded. */
 struct forward_asker {
     /* Is called once, on any thread, without a lock.
@@ -21,6 +23,12 @@ struct forward_calls {
     /* Returns whether another node decides for an item of a request. Precondition: the lock is
      * held. */
     bool (*is_away)(const struct service *service, const doorman_request *request);
+
+    /* Finds the first entry of a request for which this process may not decide, and says in a
+     * phrase which node does, and where. Precondition: the lock is held.
+     *   returns   the index of the entry; SIZE_MAX: this process may decide for all */
+    size_t (*find_owner)(const struct service *service, const doorman_request *request,
+                         char out[OWNER_TEXT]);
 
     /* Looks whether another node decides for a part of a message that was decided here, and
      * prepares to send it there. Call it before the reply is written.

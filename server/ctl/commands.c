@@ -271,8 +271,11 @@ static const cJSON *entry_send(struct ctl *ctl, const char *path, cJSON *entry,
                                struct ctl_reply *reply, enum ctl_exit *code) {
     cJSON *body = cJSON_CreateObject();
     cJSON_AddItemToArray(cJSON_AddArrayToObject(body, "entry"), entry);
-    const struct ctl_request request = {
-        .path = path, .query = {{"reason", ctl->reason}}, .body = body, .expects = "entry"};
+    const struct ctl_request request = {.path = path,
+                                        .query = {{"reason", ctl->reason}},
+                                        .body = body,
+                                        .expects = "entry",
+                                        .forwards = strcmp(path, "/v1/inspect") == 0};
     *code = ctl_call(ctl, &request, reply);
     cJSON_Delete(body);
     return *code == CTL_DONE ? cJSON_GetArrayItem(list_of(reply, "entry"), 0) : NULL;

@@ -88,7 +88,7 @@ static char *url_make(const struct ctl *ctl, const struct ctl_request *request) 
         curl_free(value);
         separator = '&';
     }
-    if ((request->body || request->verb) && !request->here)
+    if ((request->body || request->verb) && !request->here && !request->forwards)
         fprintf(text, "%credirect=1", separator);
     fclose(text);
     return url;

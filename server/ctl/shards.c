@@ -87,6 +87,7 @@ static enum ctl_exit shards_wish(struct ctl *ctl, cJSON *body) {
     const bool json = ctl->json;
     ctl->json = false; /* only the last answer is printed */
     request.body = body;
+    request.here = false; /* the audit is that of the master */
     enum ctl_exit code = ctl_call(ctl, &request, &reply);
     if (code == CTL_DONE && !json) {
         ctl_say("%.0f shards move", ctl_number(reply.json, "moves"));

@@ -27,6 +27,14 @@ static bool message_add_list(cJSON *out, const cJSON *list, const size_t *indexe
     return added && next == count;
 }
 
+/* Adds a copy of a field. cJSON_AddItemReferenceToObject would leak if memory runs out. */
+static bool message_add_field(cJSON *out, const cJSON *field) {
+    cJSON *copy = cJSON_Duplicate(field, true);
+    if (copy && cJSON_AddItemToObject(out, field->string, copy)) return true;
+    cJSON_Delete(copy);
+    return false;
+}
+
 /* Writes the inner object with the chosen entries. The caller frees it with cJSON_free. */
 static char *message_print(struct forward_job *job, const size_t *indexes, size_t count) {
     const char *list = server_forward_list(job);
@@ -35,9 +43,8 @@ static char *message_print(struct forward_job *job, const size_t *indexes, size_
     bool made = out != NULL;
     for (cJSON *each = job->tree->child; each && made; each = each->next) {
         if (strcmp(each->string, "forwarded") == 0) continue; /* of nobody who may say so */
-        made = strcmp(each->string, list) == 0
-                   ? message_add_list(out, each, indexes, count)
-                   : cJSON_AddItemReferenceToObject(out, each->string, each);
+        made = strcmp(each->string, list) == 0 ? message_add_list(out, each, indexes, count)
+                                               : message_add_field(out, each);
     }
     char *text = made ? cJSON_PrintUnformatted(out) : NULL;
     cJSON_Delete(out);

@@ -112,6 +112,36 @@ static bool forward_is_away(const struct service *service, const doorman_request
     return false;
 }
 
+/* Says which node decides for a shard. Precondition: the lock is held. */
+static void owner_write(const struct service *service, size_t shard, char out[OWNER_TEXT]) {
+    const doorman_shard_map *map = service->shards->map;
+    const doorman_shard_node *node = &map->nodes[map->owners[shard].owner];
+    if (strcmp(node->name, service->node) == 0) {
+        snprintf(out, OWNER_TEXT, "its shard moves now: try again");
+        return;
+    }
+    int used =
+        snprintf(out, OWNER_TEXT, "the node '%.80s' decides for it, so ask that one", node->name);
+    for (size_t i = 0; i < node->address_count && (size_t)used < OWNER_TEXT; i++) {
+        used += snprintf(out + used, OWNER_TEXT - (size_t)used, "%s%s", i ? " or " : ", at ",
+                         node->addresses[i]);
+    }
+}
+
+static size_t forward_find_owner(const struct service *service, const doorman_request *request,
+                                 char out[OWNER_TEXT]) {
+    size_t shard = 0;
+    assert(server_lock_is_held(&service->lock));
+    if (!server_shards_on(service) || !service->shards->map) return SIZE_MAX;
+    for (size_t i = 0; i < request_count(request); i++) {
+        if (!request_find_shard(service, request, i, &shard)) continue;
+        if (shard_is_here(service, shard)) continue;
+        owner_write(service, shard, out);
+        return i;
+    }
+    return SIZE_MAX;
+}
+
 /* ---- jobs ----------------------------------------------------------------------------------- */
 
 static void job_free(struct forward_job *job) {
@@ -678,6 +708,7 @@ static void forward_destroy(struct service *service) {
 }
 
 static const struct forward_calls forward_functions = {.is_away = forward_is_away,
+                                                       .find_owner = forward_find_owner,
                                                        .prepare = forward_prepare,
                                                        .begin = forward_begin,
                                                        .ask = forward_ask,

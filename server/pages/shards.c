@@ -5,6 +5,7 @@
  *     POST /v1/shards   {"move": 17, "node": "b"}, {"drain": "a"}, {"rebalance": true},
  *                       {"force": "a"} or {"remove": "a"}
  *     GET  /shards      a page */
+#include "../admin/admin.h"
 #include "../forward/forward.h"
 
 #include "pages.h"
@@ -117,17 +118,18 @@ static void answer_map(struct service *service, struct http_response *response, 
     view_free(view);
 }
 
+static const char *const wish_names[SHARD_WISH_COUNT] = {"move", "drain", "rebalance", "force",
+                                                         "remove"};
+
 /* Reads the body of a wish. Returns what is wrong with it, or NULL. */
 static const char *wish_read(const cJSON *body, struct shard_wish *wish) {
-    static const char *const names[SHARD_WISH_COUNT] = {"move", "drain", "rebalance", "force",
-                                                        "remove"};
     const cJSON *found = NULL, *node = cJSON_GetObjectItemCaseSensitive(body, "node");
     int count = 0;
     const cJSON *each = NULL;
     if (!cJSON_IsObject(body)) return "the body must be an object of JSON";
     cJSON_ArrayForEach(each, body) {
         int kind = 0;
-        while (kind < SHARD_WISH_COUNT && strcmp(each->string, names[kind]) != 0) kind++;
+        while (kind < SHARD_WISH_COUNT && strcmp(each->string, wish_names[kind]) != 0) kind++;
         if (kind == SHARD_WISH_COUNT && each != node) return "a field is not known";
         if (kind == SHARD_WISH_COUNT) continue;
         wish->kind = (enum shard_wish_kind)kind;
@@ -152,8 +154,47 @@ static const char *wish_read(const cJSON *body, struct shard_wish *wish) {
     return NULL;
 }
 
+/* Writes a row of the audit that says what an operator wants, and that its outcome is not known.
+ * Returns NULL if nothing may be changed: then the response is an error. */
+static struct act *wish_announce(struct service *service, const struct http_request *request,
+                                 const struct shard_wish *wish, struct http_response *response) {
+    struct act *act = server_act_new(service, request, ACT_SHARDS, response);
+    if (!act) return NULL;
+    cJSON_AddStringToObject(act->row, "wish", wish_names[wish->kind]);
+    if (wish->kind == SHARD_MOVE) cJSON_AddNumberToObject(act->row, "shard", (double)wish->shard);
+    if (wish->node[0]) cJSON_AddStringToObject(act->row, "node", wish->node);
+    act->announces = true;
+    if (!server_act_add_reason(act->row, request, response)) {
+        server_act_free(act);
+        return NULL;
+    }
+    return server_act_run(act, response) ? act : NULL;
+}
+
+/* Writes into the row of the audit what became of a wish, and frees the act.
+ *   returns   false: the change was made, and the row cannot be written; the response is an error */
+static bool wish_confirm(struct act *act, const struct shard_wish *wish,
+                         struct http_response *response) {
+    struct http_response failure = server_http_response_init(NULL);
+    const char *refusal = wish->error[0] ? wish->error : NULL;
+    bool is_kept = true;
+    if (!wish->is_done) {
+        server_act_free(act); /* it may still be carried out, so the row stays as it is */
+        return true;
+    }
+    if (!refusal) cJSON_AddNumberToObject(act->row, "moves", (double)wish->moves);
+    if (server_act_confirm(act, refusal, refusal ? &failure : response)) {
+        server_act_free(act);
+    } else {
+        is_kept = refusal != NULL;
+    }
+    doorman_buffer_uninit(&failure.text.buffer);
+    return is_kept;
+}
+
 static void handle_post(struct service *service, const struct http_request *request,
                         struct http_response *response) {
+    if (!server_admin_serves(service, request, response)) return;
     /* the thread of shards may still have the wish after a time-out */
     struct shard_wish *wish = (struct shard_wish *)calloc(1, sizeof *wish);
     cJSON *body = cJSON_ParseWithLength(request->body, request->body_bytes);
@@ -164,15 +205,16 @@ static void handle_post(struct service *service, const struct http_request *requ
         free(wish);
         return;
     }
-    const char *token = request->token.name;
-    server_log(service->settings, LEVEL_INFO, "an operator changes shards", "token",
-               token[0] ? token : "(no token)", wish->node[0] ? "node" : LOG_END, wish->node,
-               LOG_END);
+    struct act *act = wish_announce(service, request, wish, response);
+    if (!act) {
+        free(wish);
+        return;
+    }
     server_shards_wish(service, wish);
-    if (wish->error[0]) {
-        server_http_response_set_error(response, 409, "UNAVAILABLE", wish->error);
-    } else {
+    if (wish_confirm(act, wish, response) && !wish->error[0]) {
         answer_map(service, response, wish->moves);
+    } else if (wish->error[0]) {
+        server_http_response_set_error(response, 409, "UNAVAILABLE", wish->error);
     }
     if (wish->is_done) free(wish);
 }

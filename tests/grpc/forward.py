@@ -22,6 +22,11 @@ with grpc.insecure_channel(address) as channel:
     def ask(*keys, hits=0):
         return request("shop", *[[("tight", each)] for each in keys], hits=hits)
 
+    def reserve(*keys):
+        message = wire.ReserveRequest(domain=b"shop", amount=1)
+        message.descriptors.extend(request("shop", *[[("wide", each)] for each in keys]).descriptors)
+        return message
+
     first = client.call(limit, ask(key, hits=2))
     assert first.overall_code == OK, first
     assert first.statuses[0].limit_remaining == 1, first
@@ -42,4 +47,17 @@ with grpc.insecure_channel(address) as channel:
     assert client.call(KUADRANT + "CheckRateLimit", ask(key)).overall_code == OVER
     assert codes(ask(other, hits=2)) == [OVER, OVER]
     assert codes(ask(other)) == [OK, OK]
+
+    # a reservation is made, found and settled at the owner
+    names = [("wide", key)]
+    reserved = client.reserve("shop", names, amount=4)
+    assert reserved.code == OK and reserved.reservation_id, reserved
+    assert client.reserve("shop", names, amount=2).code == OVER
+    assert client.commit("shop", names, amount=1, reservation=reserved.reservation_id)
+    again = client.reserve("shop", names, amount=4)
+    assert again.code == OK and again.reservation_id != reserved.reservation_id, again
+    assert client.commit("shop", names, amount=4, reservation=again.reservation_id)
+    assert client.reserve("shop", names, amount=1).code == OVER
+    code, text = client.code(KUADRANT + "Reserve", reserve(key, other))
+    assert code == "FAILED_PRECONDITION" and key in text and other in text, text
 print("forwarded")

@@ -26,9 +26,11 @@ const TIMEOUT = 60; // seconds
 const UNSEEN = new RegExp(`^(${[
   'post .* (307|429|500|503)', 'get (?!.readyz).* (500|503)', 'get .readyz 500', 'get .v1.allow 307',
   'get .v1.(audit|overrides|plans) (307|404)',
-  'get .v1.config.versions.* 307', 'get .v1.shards 200', 'post .v1.shards (200|409)'].join('|')})$`);
+  'get .v1.config.versions.* 307', 'get .v1.shards 200', 'post .v1.shards (200|409)',
+  'post .v1.reset 409'].join('|')})$`);
 const FIELDS_UNSEEN = [
-  'Act.known', 'Act.refused', 'Act.written', 'ActEntry.banned_before',
+  'Act.known', 'Act.moves', 'Act.node', 'Act.refused', 'Act.shard', 'Act.wish', 'Act.written',
+  'ActEntry.banned_before',
   'ChildStatus.lease_ends_in', 'ConfigurationChanged.warning_count',
   'ConfigurationCheck.leased_over_count', 'CountersNext.next', 'Drain.failure',
   'DrainStatus.failure',
@@ -56,6 +58,7 @@ const FIELDS_UNSEEN = [
   ...['ago', 'by_rule', 'count', 'domain', 'key', 'resource_id'].map(
     (field) => `UnmatchedDescriptor.${field}`),
   // these need a map of shards
+  'Permit.first_item', 'PermitFirstItem.key', 'PermitFirstItem.resource_id',
   'DiscoveryResponse.map', 'ReleaseHoldsResult.reason', 'RenewResult.reason', ...['Acquire', 'Inspect', 'ReleaseHolds', 'Renew', 'Report', 'Reset',
     'Seize', 'Settle', 'Transfer'].map((method) => `${method}Response.map_epoch`),
   ...['epoch', 'nodes', 'nodes.addresses', 'nodes.election_key', 'nodes.name', 'rules', 'rules.by', 'rules.glob', 'seed',
@@ -552,6 +555,7 @@ async function operate() {
   const ban = (key) => ({ resource_id: 'login', key, ban: 60 });
   await post(guarded, '/v1/reset', { entry: [ban('x'), ban('y')] }, { headers });
   await get(guarded, '/v1/bans', '?limit=1', { headers });
+  await post(guarded, '/v1/shards', { rebalance: true }, { headers }); // 404
   await get(master, '/v1/bans', '?resource=login');
   for (const query of ['?by=nearest', '?by=units&over=day', '?by=none']) {
     await get(master, '/v1/top', query);
@@ -625,7 +629,7 @@ async function refuse(path, verb, operation) {
   const isForm = operation.requestBody?.content[FORM['Content-Type']];
   for (const [address, more] of [...REFUSED, ...(verb === 'post' ? REFUSED_POSTS : [])]) {
     const url = filled(path) + queryOf(operation);
-    const isOpen = `${verb} ${path}` === 'get /v1/drain';
+    const isOpen = ['get /v1/drain', 'get /v1/shards'].includes(`${verb} ${path}`);
     const asAdmin = address === master && NEED_TOKENS.includes(path) && !isOpen;
     const headers = { ...(asAdmin ? ADMIN_TOKEN : {}), ...more.headers };
     if (isForm) headers['Sec-Fetch-Site'] = FORM['Sec-Fetch-Site'];

@@ -10,6 +10,8 @@
     "\"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 2, \"time_to_live\": 5}]}, "                 \
     "{\"identifier_glob\": \"shop/tight\", \"limits\": [{\"name\": \"tight\", \"kind\": "          \
     "\"FIXED_WINDOW\", \"limit\": 3, \"window\": 86400}]}, "                                       \
+    "{\"identifier_glob\": \"shop/wide\", \"limits\": [{\"name\": \"wide\", \"kind\": "            \
+    "\"FIXED_WINDOW\", \"limit\": 5, \"window\": 86400}]}, "                                       \
     "{\"identifier_glob\": \"slow\", \"limits\": [{\"name\": \"slow\", \"kind\": "                 \
     "\"TOKEN_BUCKET\", \"rate\": 2, \"size\": 1, \"max_debt\": 5}]}, "                             \
     "{\"identifier_glob\": \"tight\", \"limits\": [{\"name\": \"tight\", \"kind\": "               \
@@ -45,6 +47,18 @@ static void key_of_node(int node, const char *prefix, char out[32]) {
 
 static void expect_at(int node, const char *path, const char *body, int code, const char *text) {
     expect_post(&cluster.nodes[node].fixture, path, LINES, body, code, text);
+}
+
+/* Waits until the answer of a node to GET has a text. */
+static void expect_eventually(int node, const char *path, const char *text) {
+    bool has_it = false;
+    for (int i = 0; i < 500 && !has_it; i++) {
+        char *response = get(&cluster.nodes[node].fixture, path, LINES);
+        has_it = strstr(response, text) != NULL;
+        free(response);
+        if (!has_it) sleep_ms(20);
+    }
+    if (!has_it) fail_msg("%s never says %s", path, text);
 }
 
 /* Returns a number that follows a name in the answer to a message, or -1. */
@@ -94,7 +108,10 @@ TEST(a_whole_message_is_forwarded_as_the_body_of_its_method_is) {
              "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": "
              "\"api\", \"key\": \"%s\"}]}]}}",
              key);
-    expect_at(0, "/v1", body, 200, "{\"acquire\":{\"permit\":[{\"decision\":\"GRANTED\"");
+    for (int node = 0; node < 2; node++) {
+        expect_at(node, "/v1", body, 200, "\r\n\r\n{\"acquire\":{\"map_epoch\":");
+        expect_at(node, "/v1", body, 200, ",\"permit\":[{\"decision\":\"GRANTED\"");
+    }
 }
 
 TEST(a_report_and_a_settlement_reach_the_owner) {
@@ -190,6 +207,95 @@ TEST(a_gateway_may_call_any_node_with_grpc) {
     assert_int_equal(system(command), 0);
 }
 
+/* ---- administration ------------------------------------------------------------------------- */
+
+TEST(a_reset_at_the_wrong_node_names_the_owner_and_changes_nothing) {
+    char mine[32], other[32], body[512], body_of_owner[256], owner[256];
+    cluster_share(2);
+    key_of_node(0, "mine", mine);
+    key_of_node(1, "other", other);
+    const char *const keys[] = {mine, other};
+    for (int i = 0; i < 2; i++) {
+        snprintf(body, sizeof body,
+                 "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"api\", "
+                 "\"key\": \"%s\", \"cost\": 7}]}]}",
+                 keys[i]);
+        expect_at(0, "/v1/acquire", body, 200, "\"granted\":7");
+    }
+    snprintf(body, sizeof body,
+             "{\"entry\": [{\"resource_id\": \"api\", \"key\": \"%s\"}, {\"resource_id\": "
+             "\"api\", \"key\": \"%s\", \"ban\": 60}]}",
+             mine, other);
+    snprintf(owner, sizeof owner, "entry[1]: the node 'n1' decides for it, so ask that one, at %s",
+             cluster.nodes[1].fixture.server.url);
+    expect_verb(&cluster.nodes[0].fixture, "POST", "/v1/reset", OPERATOR, body, 409, owner);
+    assert_int_equal(used_at(0, "api", mine), 7);
+    assert_int_equal(used_at(0, "api", other), 7);
+    char *audit = get(&cluster.nodes[0].fixture, "/v1/audit", OPERATOR);
+    assert_null(strstr(audit, "mine-")); /* no row says that something was tried */
+    free(audit);
+    snprintf(body_of_owner, sizeof body_of_owner,
+             "{\"entry\": [{\"resource_id\": \"api\", \"key\": \"%s\"}]}", other);
+    expect_verb(&cluster.nodes[1].fixture, "POST", "/v1/reset", OPERATOR, body_of_owner, 200,
+                "\"count\":1");
+    expect_verb(&cluster.nodes[1].fixture, "GET", "/v1/audit", OPERATOR, "", 200,
+                "\"token\":\"ann\"");
+    assert_int_equal(used_at(0, "api", other), 0);
+}
+
+/* Runs doormanctl against the first node. Returns what it prints; the caller frees it. */
+static char *run_doormanctl(const char *words) {
+    char command[1024], *text = (char *)calloc(1, 4096);
+    snprintf(command, sizeof command,
+             "DOORMAN_TOKEN=top-1 build/doormanctl --url http://%s %s 2>&1",
+             cluster.nodes[0].fixture.http.url + strlen("tcp://"), words);
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    assert_non_null(text);
+    (void)fread(text, 1, 4095, pipe);
+    pclose(pipe);
+    return text;
+}
+
+TEST(doormanctl_shows_a_key_of_any_node_and_says_where_to_reset_it) {
+    char key[32], body[256], words[64];
+    require(access("build/doormanctl", X_OK) == 0, "build/doormanctl");
+    cluster_share(2);
+    key_of_node(1, "ctl", key);
+    snprintf(body, sizeof body,
+             "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"api\", \"key\": "
+             "\"%s\", \"cost\": 7}]}]}",
+             key);
+    expect_at(0, "/v1/acquire", body, 200, "\"granted\":7");
+    snprintf(words, sizeof words, "--json key api %s", key);
+    char *shown = run_doormanctl(words);
+    if (!strstr(shown, "\"used\":7")) fail_msg("%s", shown);
+    free(shown);
+    snprintf(words, sizeof words, "reset api %s", key);
+    shown = run_doormanctl(words);
+    if (!strstr(shown, "the node 'n1' decides for it")) fail_msg("%s", shown);
+    free(shown);
+}
+
+TEST(the_end_of_a_hold_at_the_wrong_node_names_the_owner) {
+    char key[32], body[512];
+    cluster_share(2);
+    key_of_node(1, "hold", key);
+    snprintf(body, sizeof body,
+             "{\"client_id\": \"c\", \"permit\": [{\"request_id\": 1, \"item\": [{\"resource_id\": "
+             "\"slots\", \"key\": \"%s\"}]}]}",
+             key);
+    long long id = -1;
+    EVENTUALLY((id = number_at(0, "/v1/acquire", body, "\"id\":")) > 0); /* it learns first */
+    snprintf(body, sizeof body, "{\"id\": %lld}", id);
+    expect_verb(&cluster.nodes[0].fixture, "POST", "/v1/holds/end", OPERATOR, body, 409,
+                "id: the node 'n1' decides for it, so ask that one, at tcp://");
+    expect_verb(&cluster.nodes[1].fixture, "POST", "/v1/holds/end", OPERATOR, body, 200,
+                "\"ended\":true");
+    expect_verb(&cluster.nodes[1].fixture, "POST", "/v1/holds/end", OPERATOR, body, 404,
+                "there is no such hold");
+}
+
 /* ---- batches -------------------------------------------------------------------------------- */
 
 TEST(the_answers_to_a_batch_are_in_its_order) {
@@ -229,7 +335,12 @@ TEST(a_permit_with_items_in_two_shards_is_refused_at_each_node) {
              "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"api\", \"key\": "
              "\"%s\"}, {\"resource_id\": \"api\", \"key\": \"%s\"}]}]}",
              first, other);
-    for (int node = 0; node < 2; node++) expect_at(node, "/v1/acquire", body, 200, "SHARDS");
+    char names[160];
+    snprintf(names, sizeof names,
+             "\"key\":\"%s\",\"item_index\":1,\"reason\":\"SHARDS\",\"first_item\":"
+             "{\"resource_id\":\"api\",\"key\":\"%s\"}",
+             other, first);
+    for (int node = 0; node < 2; node++) expect_at(node, "/v1/acquire", body, 200, names);
     assert_int_equal(used_at(0, "api", first), 0);
     assert_int_equal(used_at(0, "api", other), 0);
 }
@@ -309,6 +420,151 @@ TEST(a_client_cannot_claim_that_it_is_a_node) {
     expect(&cluster.nodes[0].fixture, "/metrics", LINES, 200,
            "doorman_forwards_total{node=\"n1\",result=\"sent\"}");
     expect(&cluster.nodes[0].fixture, "/shards", LINES, 200, "data-name='forwards'");
+}
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+TEST(two_nodes_with_different_maps_do_not_send_a_message_to_and_fro) {
+    char key[32], body[256];
+    cluster_is_cut_off = true;
+    cluster_share(2);
+    cluster_is_cut_off = false;
+    key_of_node(1, "loop", key);
+    snprintf(body, sizeof body,
+             "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"api\", \"key\": "
+             "\"%s\"}]}]}",
+             key);
+    expect_at(0, "/v1/acquire", body, 200, "\"granted\":1");
+    /* the first node does not learn that it owns all shards, so each says that the other one does */
+    proxy_cut(&cluster.proxy, true);
+    cluster_wish(1, "{\"drain\": \"n1\"}", 200, "\"moves\":8");
+    EVENTUALLY(cluster_number(1, "owned") == 0);
+    assert_int_equal(node_ask(1, "api", key), ANSWER_MOVED);
+    const double began = seconds();
+    expect_at(0, "/v1/acquire", body, 200, "MOVED");
+    char *response = get(&cluster.nodes[1].fixture, "/metrics", LINES);
+    assert_null(strstr(response, "doorman_forwards_total{node=\"n0\"")); /* none was sent back */
+    free(response);
+    expect_at(1, "/v1/acquire", body, 200, "MOVED");
+    print_message("%.2f s\n", seconds() - began);
+    assert_true(seconds() - began < 8);
+    expect_eventually(0, "/metrics", "doorman_forwards_received_total ");
+    proxy_cut(&cluster.proxy, false);
+    EVENTUALLY(cluster_number(0, "owned") == SHARDS);
+    expect_at(1, "/v1/acquire", body, 200, "\"granted\":1");
+    assert_int_equal(used_at(1, "api", key), 2);
+    proxy_stop(&cluster.proxy);
+}
+
+/* A message that a thread sends. */
+struct sent {
+    pthread_t thread;
+    const char *body;
+    bool stops;   /* atomic */
+    long granted; /* atomic */
+    long refused, unknown;
+    double longest;   /* seconds until an answer */
+    char sample[512]; /* of an answer that is not known */
+};
+
+/* Sends a message to the first node again and again. */
+static void *sent_main(void *context) {
+    struct sent *sent = (struct sent *)context;
+    while (!__atomic_load_n(&sent->stops, __ATOMIC_RELAXED)) {
+        const double began = seconds();
+        char *response = post(&cluster.nodes[0].fixture, "/v1/acquire", LINES, sent->body);
+        const double lasted = seconds() - began;
+        const bool is_refused = strstr(response, "MOVED") || strstr(response, "LEARNING") ||
+                                (code_of(response) == 503 && strstr(response, "the node 'n1' "));
+        if (lasted > sent->longest) sent->longest = lasted;
+        if (strstr(response, "\"granted\":1")) {
+            __atomic_add_fetch(&sent->granted, 1, __ATOMIC_RELAXED);
+        } else if (is_refused) {
+            sent->refused++;
+        } else {
+            sent->unknown++;
+            snprintf(sent->sample, sizeof sent->sample, "%.500s", response);
+        }
+        free(response);
+    }
+    return NULL;
+}
+
+TEST(a_standby_process_takes_over_with_messages_under_way) {
+    char key[32], body[256];
+    cluster_share(2);
+    cluster_standby = 2;
+    cluster_node_start(2);
+    cluster_standby = 0;
+    key_of_node(1, "standby", key);
+    /* the first node knows the process, which has joined last, and is not the master */
+    expect_eventually(0, "/v1/shards", cluster.nodes[2].fixture.server.url);
+    snprintf(body, sizeof body,
+             "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"api\", \"key\": "
+             "\"%s\"}]}]}",
+             key);
+    expect_at(0, "/v1/acquire", body, 200, "\"granted\":1");
+    expect_at(2, "/v1/acquire", body, 200, "master_address"); /* a standby names its master */
+    cluster_wish(2, "{\"rebalance\": true}", 503, "ask the master"); /* which has the audit */
+    struct sent sent = {.body = body, .granted = 1};
+    assert_int_equal(pthread_create(&sent.thread, NULL, sent_main, &sent), 0);
+    sleep_ms(300);
+    process_signal(cluster.nodes[1].process, SIGKILL);
+    process_wait(cluster.nodes[1].process);
+    EVENTUALLY(cluster_owned(2) == 8);
+    const long before = __atomic_load_n(&sent.granted, __ATOMIC_RELAXED);
+    EVENTUALLY(__atomic_load_n(&sent.granted, __ATOMIC_RELAXED) > before + 10);
+    __atomic_store_n(&sent.stops, true, __ATOMIC_RELAXED);
+    assert_int_equal(pthread_join(sent.thread, NULL), 0);
+    print_message("%ld granted, %ld refused, %.2f s at most\n", sent.granted, sent.refused,
+                  sent.longest);
+    if (sent.unknown) fail_msg("%ld answers such as %s", sent.unknown, sent.sample);
+    assert_true(sent.granted > 1 && sent.refused > 0);
+    assert_true(sent.longest < 5);
+    /* the units of an answer that was lost may be charged, and no others */
+    assert_true(used_at(0, "api", key) <= sent.granted + sent.refused);
+}
+
+static void *sent_once(void *context) {
+    struct sent *sent = (struct sent *)context;
+    char *response = post(&cluster.nodes[0].fixture, "/v1/acquire", LINES, sent->body);
+    snprintf(sent->sample, sizeof sent->sample, "%.500s", response);
+    free(response);
+    return NULL;
+}
+
+TEST(a_node_stops_with_messages_under_way) {
+    char key[32], body[256], metric[96];
+    cluster_share(2);
+    key_of_node(1, "stop", key);
+    snprintf(body, sizeof body,
+             "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"api\", \"key\": "
+             "\"%s\"}]}]}",
+             key);
+    expect_at(0, "/v1/acquire", body, 200, "\"granted\":1"); /* there is a connection */
+    process_signal(cluster.nodes[1].process, SIGSTOP);
+    struct sent sent[4] = {{.body = body}, {.body = body}, {.body = body}, {.body = body}};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(pthread_create(&sent[i].thread, NULL, sent_once, &sent[i]), 0);
+    }
+    snprintf(metric, sizeof metric, "doorman_forwards_total{node=\"n1\",result=\"sent\"} 5\n");
+    expect_eventually(0, "/metrics", metric);
+    const double began = seconds();
+    process_signal(cluster.nodes[0].process, SIGTERM);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(pthread_join(sent[i].thread, NULL), 0);
+        assert_null(strstr(sent[i].sample, "GRANTED"));
+        assert_non_null(strstr(sent[i].sample, "503"));
+    }
+    process_signal(cluster.nodes[1].process, SIGCONT);
+    process_end(cluster.nodes[0].process, 0);
+    print_message("stopped after %.2f s\n", seconds() - began);
+    process_signal(cluster.nodes[1].process, SIGTERM);
+    process_end(cluster.nodes[1].process, 0);
 }
 
 /* ---- moves under load ----------------------------------------------------------------------- */

@@ -20,6 +20,7 @@ struct shard_node {
 
 static struct {
     struct etcd etcd;
+    struct proxy proxy; /* between the first node and etcd, if cluster_is_cut_off */
     struct redis redis;
     const char *config;
     struct shard_node nodes[NODES_MAX];
@@ -27,13 +28,16 @@ static struct {
 
 static const char *cluster_grpc; /* --grpc of the nodes; NULL: none */
 
+static bool cluster_is_cut_off; /* the first node can be cut off from etcd */
+static int cluster_standby;     /* this process belongs to the node before it; 0: none does */
+
 /* Starts a node of the cluster, or starts it again on new ports. */
 static inline void cluster_node_start(int index) {
     struct shard_node *node = &cluster.nodes[index];
     char key[64], tokens[96];
     unsigned port = 0;
     if (!node->process) node->process = process_new();
-    snprintf(node->name, sizeof node->name, "n%d", index);
+    snprintf(node->name, sizeof node->name, "n%d", index - (index && index == cluster_standby));
     snprintf(key, sizeof key, "doorman/%s", node->name);
     file_write(node->process->config, cluster.config);
     snprintf(tokens, sizeof tokens, "%s/tokens", node->process->folder);
@@ -45,7 +49,8 @@ static inline void cluster_node_start(int index) {
                                      "--http",
                                      "127.0.0.1:0",
                                      "--etcd",
-                                     cluster.etcd.url,
+                                     index == 0 && cluster_is_cut_off ? cluster.proxy.url
+                                                                      : cluster.etcd.url,
                                      "--election-key",
                                      key,
                                      "--election-ttl",
@@ -94,6 +99,7 @@ static inline void cluster_start(const char *config, int count) {
     memset(&cluster, 0, sizeof cluster);
     cluster.config = config;
     etcd_require(&cluster.etcd);
+    if (cluster_is_cut_off) proxy_start(&cluster.proxy, &cluster.etcd);
     redis_require(&cluster.redis);
     for (int i = 0; i < count; i++) {
         cluster_node_start(i);

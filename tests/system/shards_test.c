@@ -230,6 +230,37 @@ TEST(wrong_wishes_are_refused_by_name) {
     assert_int_equal(cluster_owned(0), SHARDS);
 }
 
+/* Expects a row of the audit of a node. */
+static void expect_row(int node, const char *row) {
+    expect_verb(&cluster.nodes[node].fixture, "GET", "/v1/audit", OPERATOR, "", 200, row);
+}
+
+TEST(each_wish_is_in_the_audit_of_the_node_that_was_asked) {
+    cluster_start(LIMITS("16"), 2);
+    EVENTUALLY(cluster_number(0, "epoch") > 1);
+    expect_verb(&cluster.nodes[0].fixture, "POST", "/v1/shards?reason=hot", OPERATOR,
+                "{\"move\": 3, \"node\": \"n1\"}", 200, "\"moves\":1");
+    expect_row(0, "\"token\":\"ann\",\"role\":\"admin\"");
+    expect_row(0, "\"what\":\"shards\",\"wish\":\"move\",\"shard\":3,\"node\":\"n1\",\"reason\":"
+                  "\"hot\",\"moves\":1}");
+    EVENTUALLY(cluster_owned(1) == 1 && cluster_rests(1));
+    cluster_wish(1, "{\"rebalance\": true}", 200, "\"moves\":7");
+    expect_row(1, "\"what\":\"shards\",\"wish\":\"rebalance\",\"moves\":7}");
+    EVENTUALLY(cluster_owned(1) == 8 && cluster_rests(0));
+    cluster_wish(0, "{\"drain\": \"n1\"}", 200, "\"moves\":8");
+    expect_row(0, "\"wish\":\"drain\",\"node\":\"n1\",\"moves\":8}");
+    EVENTUALLY(cluster_owned(0) == SHARDS && cluster_rests(0));
+    cluster_wish(0, "{\"force\": \"n1\"}", 409, "the node has a master");
+    expect_row(0, "\"wish\":\"force\",\"node\":\"n1\",\"refused\":\"the node has a master");
+    cluster_wish(0, "{\"remove\": \"n1\"}", 200, "\"nodes\":[");
+    expect_row(0, "\"wish\":\"remove\",\"node\":\"n1\",\"moves\":0}");
+    expect(&cluster.nodes[0].fixture, "/metrics", LINES, 200,
+           "doorman_administration_acts_total{what=\"shards\"}");
+    char *audit = get(&cluster.nodes[0].fixture, "/v1/audit", OPERATOR);
+    assert_null(strstr(audit, "\"known\":false"));
+    free(audit);
+}
+
 TEST(the_number_of_shards_stays) {
     cluster_start(LIMITS("16"), 1);
     struct process *process = cluster.nodes[0].process;

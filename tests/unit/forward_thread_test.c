@@ -1,0 +1,340 @@
+/* The thread that forwards messages (N4), without threads and other nodes: a test takes its steps,
+ * and answers its questions in place of the nodes. */
+#define _GNU_SOURCE
+#define main server_main
+int server_main(int argc, char **argv);
+#include "../../doorman_server.c"
+#undef main
+
+/* What the files below allocate. The allocation with the number `fails_at` fails; 0: none does. */
+static size_t allocated, fails_at;
+
+static bool allocation_fails(void) { return ++allocated == fails_at; }
+static void *may_malloc(size_t bytes) { return allocation_fails() ? NULL : malloc(bytes); }
+static void *may_calloc(size_t count, size_t bytes) {
+    return allocation_fails() ? NULL : calloc(count, bytes);
+}
+
+#define malloc may_malloc
+#define calloc may_calloc
+#include "../../server/forward/forward_mark.c"
+#include "../../server/forward/forward_text.c"
+#include "../../server/forward/forward_thread.c"
+#undef malloc
+#undef calloc
+
+#include "../test.h"
+
+#define NODES 3 /* this process is the first one */
+#define GRANTED "{\"decision\":\"GRANTED\",\"item\":[{\"granted\":1}]}"
+#define MOVED "{\"decision\":\"REFUSED\",\"reason\":\"MOVED\",\"valid_for\":0}"
+
+struct world {
+    struct settings settings;
+    struct service service;
+    struct shards shards;
+    struct forward forward;
+    struct forward_question *asked; /* of the nodes, the last one first */
+    size_t sends, answers, refused;
+    char last[512]; /* the last answer; "": NULL */
+};
+
+static struct world *here; /* of the test that runs */
+
+/* ---- in place of forward_link.c ------------------------------------------------------------- */
+
+struct forward_question *server_forward_send(struct forward *forward, const char *address,
+                                             nng_msg *message, doorman_time timeout) {
+    struct forward_question *question = (struct forward_question *)may_calloc(1, sizeof *question);
+    (void)forward;
+    assert_true(timeout > 0 && address[0]);
+    if (!question) return NULL;
+    question->message = message;
+    question->started_at = doorman_clock();
+    question->next_of_link = here->asked;
+    here->asked = question;
+    here->sends++;
+    return question;
+}
+
+void server_forward_end(struct forward_question *question) {
+    if (question->message) nng_msg_free(question->message);
+    free(question->indexes);
+    free(question);
+}
+
+void server_forward_tend(struct forward *forward, doorman_time now) { (void)forward, (void)now; }
+void server_forward_close_links(struct forward *forward) { (void)forward; }
+bool server_forward_is_reached(const struct forward *forward, const char *address) {
+    (void)forward, (void)address;
+    return true;
+}
+
+/* ---- steps ---------------------------------------------------------------------------------- */
+
+static void world_setup(struct world *w) {
+    static const char *const addresses[NODES][1] = {{"tcp://a"}, {"tcp://b"}, {"tcp://c"}};
+    const doorman_shard_node nodes[NODES] = {
+        {.name = "a", .addresses = addresses[0], .address_count = 1},
+        {.name = "b", .addresses = addresses[1], .address_count = 1},
+        {.name = "c", .addresses = addresses[2], .address_count = 1}};
+    const doorman_shard owners[4] = {{.owner = 1, .target = 1},
+                                     {.owner = 2, .target = 2},
+                                     {.owner = 1, .target = 1},
+                                     {.owner = 2, .target = 2}};
+    const doorman_shard_map map = {.shards = {.count = 4, .seed = {1, 2}},
+                                   .epoch = 7,
+                                   .owners = (doorman_shard *)(uintptr_t)owners,
+                                   .nodes = (doorman_shard_node *)(uintptr_t)nodes,
+                                   .node_count = NODES};
+    w->settings.shards = "map";
+    w->service.settings = &w->settings;
+    w->service.shards = &w->shards;
+    w->service.forward = &w->forward;
+    w->service.node = "a";
+    w->forward.service = &w->service;
+    w->forward.last_job = &w->forward.jobs;
+    w->forward.is_started = true;
+    assert_true(server_lock_init(&w->service.lock, LOCK_SERVICE));
+    assert_true(w->forward.has_lock = server_lock_init(&w->forward.lock, LOCK_FORWARD));
+    assert_true(server_condition_init(&w->forward.wake));
+    assert_true(server_condition_init(&w->shards.changed));
+    assert_int_equal(doorman_shard_map_create(&w->shards.map, &map, NULL), DOORMAN_OK);
+    forward_take_map(&w->forward);
+    assert_non_null(w->forward.map);
+    here = w;
+    allocated = fails_at = 0;
+}
+
+static void world_teardown(struct world *w) {
+    assert_null(w->asked);
+    assert_int_equal(w->forward.job_count, 0);
+    assert_int_equal(w->forward.byte_count, 0);
+    forward_destroy(&w->service);
+    doorman_shard_map_destroy(w->shards.map);
+    server_lock_uninit(&w->service.lock);
+}
+FIXTURE(world)
+
+/* What the thread does in a turn. */
+static void step(struct world *w) {
+    struct forward_job *jobs = NULL, *next_job = NULL;
+    struct forward_question *done = NULL, *next_done = NULL;
+    forward_wait(&w->forward, 0, &jobs, &done);
+    for (; done; done = next_done) {
+        next_done = done->next;
+        question_take(&w->forward, done);
+    }
+    for (; jobs; jobs = next_job) {
+        next_job = jobs->next;
+        job_run(&w->forward, jobs, doorman_clock());
+    }
+    forward_run_later(&w->forward, doorman_clock());
+}
+
+/* Answers all questions with one word for each entry, or not at all.
+ *   word   NULL: the nodes do not answer */
+static void answer(struct world *w, const char *word) {
+    while (w->asked) {
+        struct forward_question *question = w->asked;
+        char text[2048] = "{\"acquire\":{\"permit\":[";
+        w->asked = question->next_of_link;
+        nng_msg_free(question->message);
+        question->message = NULL;
+        for (size_t i = 0; i < question->count; i++) {
+            if (i) strcat(text, ",");
+            strcat(text, word ? word : "");
+        }
+        strcat(text, "]}}");
+        question->result = word ? 0 : NNG_ETIMEDOUT;
+        if (word && (nng_msg_alloc(&question->message, 0) != 0 ||
+                     nng_msg_append(question->message, text, strlen(text)) != 0)) {
+            fail();
+        }
+        question->next = w->forward.done;
+        w->forward.done = question;
+    }
+}
+
+static void take_answer(void *context, const char *text, size_t bytes) {
+    struct world *w = (struct world *)context;
+    w->answers++;
+    w->refused += !text || strstr(text, "UNAVAILABLE");
+    snprintf(w->last, sizeof w->last, "%.*s", (int)bytes, text ? text : "");
+}
+
+/* Asks for permits, each of one key. Returns as `ask` of struct forward_calls. */
+static const char *ask(struct world *w, const char *const *keys, size_t count) {
+    doorman_permit_item items[4];
+    doorman_permit_request permits[4];
+    memset(items, 0, sizeof items);
+    memset(permits, 0, sizeof permits);
+    for (size_t i = 0; i < count; i++) {
+        items[i] = (doorman_permit_item){.resource_id = "api", .key = keys[i], .cost = 1};
+        permits[i] =
+            (doorman_permit_request){.client_id = "c", .items = &items[i], .item_count = 1};
+    }
+    const doorman_request request = {
+        .method = DOORMAN_ACQUIRE, .holder_id = "c", .permits = permits, .permit_count = count};
+    const struct forward_asker asker = {take_answer, w, DOORMAN_SECOND};
+    return forward_ask(&w->service, &request, &asker);
+}
+
+/* Finds a key that a node owns. */
+static const char *key_of(const struct world *w, size_t node) {
+    static char keys[NODES][16];
+    for (int i = 0; i < 100; i++) {
+        snprintf(keys[node], sizeof keys[node], "k%d", i);
+        const size_t shard = doorman_shard_of(&w->forward.map->shards, "api", keys[node], false);
+        if (w->forward.map->owners[shard].owner == node) return keys[node];
+    }
+    fail();
+    return NULL;
+}
+
+/* ---- stories -------------------------------------------------------------------------------- */
+
+TEST_WITH(world, a_message_is_split_by_node_and_its_answers_are_merged) {
+    const char *const keys[] = {key_of(w, 1), key_of(w, 2), key_of(w, 1)};
+    assert_null(ask(w, keys, 3));
+    step(w);
+    assert_int_equal(w->sends, 2);
+    answer(w, GRANTED);
+    step(w);
+    assert_int_equal(w->answers, 1);
+    assert_string_equal(w->last,
+                        "{\"acquire\":{\"permit\":[" GRANTED "," GRANTED "," GRANTED "]}}");
+}
+
+TEST_WITH(world, a_full_node_refuses_by_name_and_the_others_go_on) {
+    const char *const full[] = {key_of(w, 1)}, *const other[] = {key_of(w, 2)};
+    for (size_t i = 0; i < FORWARD_NODE_MAX; i++) assert_null(ask(w, full, 1));
+    step(w);
+    assert_int_equal(w->sends, FORWARD_NODE_MAX);
+    assert_int_equal(w->answers, 0);
+    assert_null(ask(w, full, 1));
+    step(w);
+    assert_int_equal(w->answers, 1);
+    assert_string_equal(w->last, "{\"error\":{\"code\":\"UNAVAILABLE\",\"message\":\"the node 'b' "
+                                 "has too many messages under way\"}}");
+    struct forward_figures figures[NODES];
+    memset(figures, 0, sizeof figures);
+    server_forward_read(&w->service, w->shards.map, figures);
+    assert_int_equal(figures[1].full, 1);
+    assert_null(ask(w, other, 1));
+    step(w);
+    assert_int_equal(w->sends, FORWARD_NODE_MAX + 1);
+    answer(w, GRANTED);
+    step(w);
+    assert_int_equal(w->answers, FORWARD_NODE_MAX + 2);
+    assert_int_equal(w->refused, 1);
+    assert_null(ask(w, full, 1)); /* there is room again */
+    step(w);
+    answer(w, GRANTED);
+    step(w);
+    assert_int_equal(w->refused, 1);
+}
+
+TEST_WITH(world, too_many_messages_are_refused_before_they_wait) {
+    const char *const keys[] = {key_of(w, 1)};
+    for (size_t i = 0; i < FORWARD_JOB_MAX; i++) assert_null(ask(w, keys, 1));
+    assert_string_equal(ask(w, keys, 1), "too many messages wait for other nodes");
+    while (w->answers < FORWARD_JOB_MAX) {
+        step(w);
+        answer(w, GRANTED);
+    }
+    assert_null(ask(w, keys, 1));
+    step(w);
+    answer(w, GRANTED);
+    step(w);
+}
+
+TEST_WITH(world, a_node_that_says_moved_is_asked_for_a_second_and_not_more) {
+    const char *const keys[] = {key_of(w, 1)};
+    const doorman_time began = doorman_clock();
+    assert_null(ask(w, keys, 1));
+    while (w->answers == 0) {
+        step(w);
+        answer(w, MOVED);
+        nng_msleep(2);
+        if (doorman_clock() - began > 10 * DOORMAN_SECOND) fail();
+    }
+    assert_true(doorman_clock() - began >= DOORMAN_SECOND - DOORMAN_SECOND / 100);
+    assert_true(w->sends > 3 && w->sends <= 10); /* 20, 40, 80, 160 and then 200 ms apart */
+    assert_non_null(strstr(w->last, "MOVED"));
+}
+
+TEST_WITH(world, a_node_that_does_not_answer_is_spared_for_a_moment) {
+    const char *const keys[] = {key_of(w, 1)};
+    assert_null(ask(w, keys, 1));
+    for (int i = 0; i < 5 && w->answers == 0; i++) {
+        step(w);
+        answer(w, NULL);
+    }
+    assert_int_equal(w->answers, 1);
+    assert_non_null(strstr(w->last, "the node 'b' does not answer"));
+    const size_t sends = w->sends;
+    assert_null(ask(w, keys, 1));
+    step(w);
+    assert_int_equal(w->answers, 2);
+    assert_int_equal(w->sends, sends);
+    nng_msleep(1 + (nng_duration)(NODE_PAUSE / (DOORMAN_SECOND / 1000)));
+    assert_null(ask(w, keys, 1));
+    step(w);
+    assert_int_equal(w->sends, sends + 1);
+    answer(w, GRANTED);
+    step(w);
+    assert_non_null(strstr(w->last, "GRANTED"));
+}
+
+TEST_WITH(world, an_end_answers_all_and_takes_no_more) {
+    const char *const keys[] = {key_of(w, 1), key_of(w, 2)};
+    assert_null(ask(w, keys, 1));
+    assert_null(ask(w, keys, 2));
+    step(w);
+    assert_null(ask(w, keys + 1, 1)); /* not sent yet */
+    w->forward.stops = true;
+    assert_string_equal(ask(w, keys, 1), "too many messages wait for other nodes");
+    step(w);
+    answer(w, NULL); /* as server_forward_tend does */
+    for (int i = 0; i < 5; i++) {
+        step(w);
+        answer(w, NULL);
+    }
+    assert_int_equal(w->answers, 3);
+    struct forward_job *jobs = NULL;
+    struct forward_question *done = NULL;
+    assert_false(forward_wait(&w->forward, 0, &jobs, &done)); /* the thread ends */
+}
+
+static void *cjson_malloc(size_t bytes) { return may_malloc(bytes); }
+
+/* Each allocation fails once. The asker gets one answer, or is told why there is none. */
+TEST_WITH(world, every_failed_allocation_still_gives_one_answer) {
+    const char *const keys[] = {key_of(w, 1), key_of(w, 2), key_of(w, 1)};
+    bool has_failed = true;
+    size_t whole = 0;
+    cJSON_InitHooks(&(cJSON_Hooks){cjson_malloc, free});
+    for (size_t number = 1; has_failed && number < 1000; number++) {
+        const size_t answers = w->answers;
+        allocated = 0;
+        fails_at = number;
+        const char *why = ask(w, keys, 3);
+        const doorman_time began = doorman_clock();
+        while (!why && w->answers == answers) {
+            step(w);
+            answer(w, GRANTED);
+            if (doorman_clock() - began > 10 * DOORMAN_SECOND) fail_msg("never, at %zu", number);
+        }
+        has_failed = allocated >= number;
+        fails_at = 0;
+        if (why) assert_string_equal(why, "out of memory");
+        assert_int_equal(w->answers, answers + !why);
+        assert_int_equal(w->forward.job_count, 0);
+        whole += !why && !strstr(w->last, "MOVED") && strstr(w->last, "GRANTED");
+    }
+    cJSON_InitHooks(NULL);
+    assert_false(has_failed);
+    assert_true(whole > 0);
+    assert_non_null(strstr(w->last, GRANTED "," GRANTED "," GRANTED));
+}
