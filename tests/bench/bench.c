@@ -245,14 +245,23 @@ static const struct part {
     const char *name;
     void (*measure)(bench *b);
 } parts[] = {
-    {"limiter", bench_limiter},     {"pacing", bench_pacing},
-    {"wire", bench_wire},           {"agent", bench_agent},
-    {"events", bench_events},       {"http", bench_http},
-    {"grpc", bench_grpc},           {"shards", bench_shards},
-    {"throttled", bench_throttled}, {"connections", bench_connections},
-    {"renewals", bench_renewals},   {"permits", bench_permits},
-    {"batch", bench_batch},         {"holds", bench_holds},
-    {"pool", bench_pool},           {"state", bench_state},
+    {"limiter", bench_limiter},
+    {"pacing", bench_pacing},
+    {"wire", bench_wire},
+    {"agent", bench_agent},
+    {"events", bench_events},
+    {"http", bench_http},
+    {"grpc", bench_grpc},
+    {"shards", bench_shards},
+    {"moves", bench_moves},
+    {"throttled", bench_throttled},
+    {"connections", bench_connections},
+    {"renewals", bench_renewals},
+    {"permits", bench_permits},
+    {"batch", bench_batch},
+    {"holds", bench_holds},
+    {"pool", bench_pool},
+    {"state", bench_state},
     {"throttle", bench_throttle},
 };
 

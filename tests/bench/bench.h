@@ -184,6 +184,7 @@ void bench_events(bench *b);
 void bench_http(bench *b);
 void bench_grpc(bench *b);
 void bench_shards(bench *b);
+void bench_moves(bench *b);
 void bench_connections(bench *b);
 void bench_limiter(bench *b);
 void bench_pacing(bench *b);
