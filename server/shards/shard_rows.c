@@ -1,7 +1,7 @@
 /* doorman_server, part SHARDS: the rows of shards that move (N7). The owner writes them into the
  * Redis in parts, and the next owner reads them. Each step holds the lock of the service for about
- * a millisecond, and never while it uses Redis. Most steps of the owner find few rows, so a part has
- * those of many steps: a thousand small parts would take the Redis a second. */
+ * a millisecond, and never while it uses Redis. Most steps of the owner find few rows, so a part
+ * has those of many steps: a thousand small parts would take the Redis a second. */
 #include "shards.h"
 
 #define STEP_PAUSE 100000   /* nanoseconds between two steps, so that others get the lock */

@@ -3,8 +3,9 @@
  *     build/bench [--quick] [--only PART] build/doorman_server FOLDER
  *
  * prints a table with the goal of each figure, and writes bench.csv and, for the pictures,
- * bench_cost.dat and bench_permits.dat to the folder. A PART is a function below: `shards` is bench_shards. `build/bench echo` and `build/bench http2`
- * are peers that the server is compared with.
+ * bench_cost.dat and bench_permits.dat to the folder. With --only it measures one of the parts
+ * below, such as `shards`. `build/bench echo` and `build/bench http2` are peers that the server is
+ * compared with.
  *
  * The machine is noisy, so figures are medians of several rounds. Two loads that are compared are
  * measured alternately: a short round of one, then a short round of the other. Work of a single

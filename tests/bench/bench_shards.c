@@ -94,7 +94,7 @@ static size_t response_bytes(const char *text, size_t bytes) {
 /* Sends one request, and returns the body of its response, which the caller deletes. NULL: there is
  * no answer. */
 static cJSON *node_request(const peer *p, const char *target, const char *body) {
-    char request[1024], *text = calloc(1, BUFFER_BYTES);
+    char request[8192], *text = calloc(1, BUFFER_BYTES);
     size_t bytes = write_head(request, sizeof request, target, strlen(body)), have = 0;
     int fd = try_connect(p);
     must(text, "out of memory");
@@ -535,6 +535,36 @@ static void fill(bench *b, const cluster *c, key_list *keys) {
     keys->random = true;
 }
 
+/* Each key has used a unit before the moves. Returns how many of some keys have not, by what the
+ * nodes say. */
+static double count_forgotten(const cluster *c, size_t keys) {
+    enum { MESSAGES = 20, ENTRIES = 50 };
+    double forgotten = 0;
+    uint64_t random = 2;
+    for (size_t i = 0; i < MESSAGES; i++) {
+        char body[ENTRIES * ITEM_BYTES] = "{\"entry\": [", key[KEY_BYTES];
+        size_t used = strlen(body);
+        for (size_t k = 0; k < ENTRIES; k++) {
+            write_key(key, (unsigned)random_below(&random, keys));
+            used +=
+                (size_t)snprintf(body + used, ITEM_BYTES,
+                                 "%s{\"resource_id\":\"quota\",\"key\":\"%s\"}", k ? "," : "", key);
+        }
+        snprintf(body + used, sizeof body - used, "]}");
+        cJSON *tree = node_request(c->nodes[i % c->count], "POST /v1/inspect", body);
+        char *text = tree ? cJSON_PrintUnformatted(tree) : NULL;
+        size_t known = 0;
+        for (const char *at = text; at && (at = strstr(at, "\"used\":")) != NULL; known++) {
+            at += strlen("\"used\":");
+            forgotten += strtod(at, NULL) < 1;
+        }
+        must(known >= ENTRIES, "the nodes do not say what keys have used");
+        cJSON_free(text);
+        cJSON_Delete(tree);
+    }
+    return forgotten;
+}
+
 static void rebalance(bench *b, shard_place place) {
     cluster c;
     key_list keys = {.count = b->quick ? 20000 : 1000000};
@@ -555,6 +585,8 @@ static void rebalance(bench *b, shard_place place) {
     bench_row(b, 1e3 * during.longest, "ms", ANY, "  the slowest");
     bench_row(b, 1e3 * before.p99, "ms", ANY, "  p99 before they move");
     bench_row(b, during.lost, "permits", MOST(0), "  without a decision, of %.0f", during.messages);
+    bench_row(b, count_forgotten(&c, keys.count), "keys", MOST(0),
+              "  whose use is forgotten, of 1,000");
     bench_row(b, during.length, "s", ANY, "  until all have moved, with %zu keys", keys.count);
     cluster_stop(&c);
 }
