@@ -19692,6 +19692,18 @@ static doorman__chains *doorman__shard_table(doorman_permits *permits,
     return &permits->holds.by_id;
 }
 
+/* Starts to load the first entries of later buckets into the cache. The order of a visit is not
+ * that of memory, so the CPU would wait for each bucket, and then for its first entry. */
+static void doorman__shard_prefetch(const doorman__chains *table, uint64_t position) {
+    const unsigned bits = (unsigned)__builtin_popcount(table->mask);
+    if (!bits) return;
+    const uint64_t step = UINT64_C(1) << (64 - bits); /* behind the end it begins again */
+    const size_t soon = doorman__chains_visited(table, position + 8 * step);
+    const size_t later = doorman__chains_visited(table, position + 16 * step);
+    __builtin_prefetch(doorman__chains_at(table, later));
+    doorman__chain_prefetch(*doorman__chains_at(table, soon));
+}
+
 /* Visits about 1,000 buckets. Stops earlier if the part is full, or many removals wait. */
 static bool doorman__shard_visit(doorman_permits *permits, size_t shard,
                                  doorman_shard_cursor *cursor, doorman__visit_bucket *visit) {
@@ -19710,6 +19722,7 @@ static bool doorman__shard_visit(doorman_permits *permits, size_t shard,
         if (table->bucket_count) {
             if (permits->shards.part_bytes >= DOORMAN__SHARD_PART_BYTES) break;
             if (permits->changes.removal_count >= DOORMAN__REMOVALS_MAX / 2) break;
+            doorman__shard_prefetch(table, cursor->position);
             if (!visit(permits, shard, cursor)) return false;
             left--;
         }
@@ -19803,6 +19816,17 @@ static bool doorman__bucket_adapt(doorman_permits *permits, doorman__slot *slot,
     return !failed;
 }
 
+/* Returns whether a bucket has a counter or a ban of a shard. Most buckets have none. */
+static bool doorman__bucket_has(doorman_permits *permits, const doorman__slot *slot, size_t shard,
+                                const doorman_shard_cursor *cursor) {
+    doorman__chain *node = doorman__shard_bucket(permits, cursor);
+    while (node &&
+           !doorman__counter_in_shard(permits, slot, (doorman__counter *)(void *)node, shard)) {
+        node = node->next;
+    }
+    return node != NULL;
+}
+
 /* Writes the counters or bans of one bucket. */
 static bool doorman__bucket_write_counters(doorman_permits *permits, size_t shard,
                                            const doorman_shard_cursor *cursor) {
@@ -19811,6 +19835,7 @@ static bool doorman__bucket_write_counters(doorman_permits *permits, size_t shar
     doorman__slot *slot = permits->slots[cursor->table];
     const bool is_bans = slot == doorman__permits_bans(permits);
     if (slot->kind == DOORMAN_CONCURRENCY && !is_bans) return true;
+    if (!doorman__bucket_has(permits, slot, shard, cursor)) return true;
     if (!is_bans && !doorman__bucket_adapt(permits, slot, cursor)) return false;
     doorman__chain *node = doorman__shard_bucket(permits, cursor);
     for (; node && !failed; node = node->next) {

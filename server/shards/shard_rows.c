@@ -1,10 +1,13 @@
 /* doorman_server, part SHARDS: the rows of shards that move (N7). The owner writes them into the
  * Redis in parts, and the next owner reads them. Each step holds the lock of the service for about
- * a millisecond, and never while it uses Redis. */
+ * a millisecond, and never while it uses Redis. Most steps of the owner find few rows, so a part
+ * has those of many steps: a thousand small parts would take the Redis a second. */
 #include "shards.h"
 
 #define STEP_PAUSE 100000   /* nanoseconds between two steps, so that others get the lock */
 #define FULL_PAUSE 20000000 /* while many removed rows wait to be written */
+#define GIVE_STEPS 4        /* of the owner between two pauses: nobody decides for the shard */
+#define PART_BYTES 32768    /* a part is written when it has so many */
 
 static void rows_pause(long nanoseconds) {
     const struct timespec time = {.tv_nsec = nanoseconds};
@@ -29,15 +32,23 @@ static bool rows_open(struct shards *shards) {
     return false;
 }
 
-/* Keeps a copy of a part, so that the lock need not be held while it is written. */
-static bool rows_keep(struct shards *shards, const unsigned char *part, size_t bytes) {
-    if (bytes > shards->part_capacity) {
-        unsigned char *room = (unsigned char *)realloc(shards->part, bytes);
+/* Adds the rows of a step to the part, so that the lock need not be held while it is written.
+ *   used   in/out: the bytes of the part */
+static bool rows_keep(struct shards *shards, size_t *used, const unsigned char *step,
+                      size_t bytes) {
+    if (*used && bytes) { /* the part has its header */
+        step += DOORMAN_SHARD_PART_HEADER;
+        bytes -= DOORMAN_SHARD_PART_HEADER;
+    }
+    if (*used + bytes > shards->part_capacity) {
+        const size_t capacity = *used + bytes + PART_BYTES;
+        unsigned char *room = (unsigned char *)realloc(shards->part, capacity);
         if (!room) return false;
         shards->part = room;
-        shards->part_capacity = bytes;
+        shards->part_capacity = capacity;
     }
-    if (bytes) memcpy(shards->part, part, bytes);
+    if (bytes) memcpy(shards->part + *used, step, bytes);
+    *used += bytes;
     return true;
 }
 
@@ -64,19 +75,24 @@ bool server_shard_give(struct shards *shards, size_t shard, uint64_t move) {
     if (permits) (void)doorman_permits_own(permits, shard, false, true, doorman_clock());
     server_unlock(&service->lock);
     if (!permits || !rows_open(shards)) return false;
-    while (!part.is_last) {
-        const unsigned char *bytes = NULL;
+    for (size_t steps = 1; !part.is_last; steps++) {
+        const unsigned char *step = NULL;
+        size_t bytes = 0;
         server_lock(&service->lock);
         permits = server_shards_permits(shards);
         bool done = permits &&
-                    doorman_permits_next_shard_rows(permits, shard, &cursor, &bytes, &part.count,
+                    doorman_permits_next_shard_rows(permits, shard, &cursor, &step, &bytes,
                                                     doorman_clock()) == DOORMAN_OK &&
-                    rows_keep(shards, bytes, part.count);
+                    rows_keep(shards, &part.count, step, bytes);
         server_unlock(&service->lock);
+        if (!done) return false;
         part.bytes = shards->part;
         part.is_last = cursor.at_end;
-        if (!done || !rows_put(shards, &part)) return false;
-        rows_pause(STEP_PAUSE);
+        if (part.is_last || part.count >= PART_BYTES) {
+            if (!rows_put(shards, &part)) return false;
+            part.count = 0;
+        }
+        if (steps % GIVE_STEPS == 0) rows_pause(STEP_PAUSE);
     }
     return true;
 }

@@ -1,10 +1,11 @@
 /* Measures how fast Doorman is: `make bench`, or `make bench QUICK=1` for about a minute.
  *
- *     build/bench [--quick] build/doorman_server FOLDER
+ *     build/bench [--quick] [--only PART] build/doorman_server FOLDER
  *
  * prints a table with the goal of each figure, and writes bench.csv and, for the pictures,
- * bench_cost.dat and bench_permits.dat to the folder. `build/bench echo` and `build/bench http2`
- * are peers that the server is compared with.
+ * bench_cost.dat and bench_permits.dat to the folder. With --only it measures one of the parts
+ * below, such as `shards`. `build/bench echo` and `build/bench http2` are peers that the server is
+ * compared with.
  *
  * The machine is noisy, so figures are medians of several rounds. Two loads that are compared are
  * measured alternately: a short round of one, then a short round of the other. Work of a single
@@ -241,6 +242,37 @@ static FILE *create(const char *folder, const char *name) {
     return file;
 }
 
+static const struct part {
+    const char *name;
+    void (*measure)(bench *b);
+} parts[] = {
+    {"limiter", bench_limiter},
+    {"pacing", bench_pacing},
+    {"wire", bench_wire},
+    {"agent", bench_agent},
+    {"events", bench_events},
+    {"http", bench_http},
+    {"grpc", bench_grpc},
+    {"shards", bench_shards},
+    {"moves", bench_moves},
+    {"throttled", bench_throttled},
+    {"connections", bench_connections},
+    {"renewals", bench_renewals},
+    {"permits", bench_permits},
+    {"batch", bench_batch},
+    {"holds", bench_holds},
+    {"pool", bench_pool},
+    {"state", bench_state},
+    {"throttle", bench_throttle},
+};
+
+static bool has_part(const char *name) {
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (strcmp(parts[i].name, name) == 0) return true;
+    }
+    return false;
+}
+
 static int run(bench *b, const char *folder) {
     atexit(peers_kill);
     signal(SIGINT, on_signal);
@@ -254,22 +286,9 @@ static int run(bench *b, const char *folder) {
     b->permits = create(folder, "bench_permits.dat");
     fprintf(b->csv, "name,value,unit,to_reach\n");
     printf(TABLE_GOAL_ROW, "what", "value", "unit", "goal", "reached");
-    bench_limiter(b);
-    bench_pacing(b);
-    bench_wire(b);
-    bench_agent(b);
-    bench_events(b);
-    bench_http(b);
-    bench_grpc(b);
-    bench_throttled(b);
-    bench_connections(b);
-    bench_renewals(b);
-    bench_permits(b);
-    bench_batch(b);
-    bench_holds(b);
-    bench_pool(b);
-    bench_state(b);
-    bench_throttle(b);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (!b->only || strcmp(b->only, parts[i].name) == 0) parts[i].measure(b);
+    }
     clear_step(b);
     bool written = fclose(b->csv) == 0 && fclose(b->cost) == 0 && fclose(b->permits) == 0 &&
                    fflush(stdout) == 0;
@@ -279,14 +298,19 @@ static int run(bench *b, const char *folder) {
 
 int main(int argc, char **argv) {
     bench b = {.quick = argc > 1 && strcmp(argv[1], "--quick") == 0};
+    int at = b.quick ? 2 : 1;
     if (argc == 2 && strcmp(argv[1], "echo") == 0) return echo_main();
     if (argc == 2 && strcmp(argv[1], "http2") == 0) return http2_main();
-    if (argc != (b.quick ? 4 : 3)) {
-        fprintf(stderr, "usage: bench [--quick] SERVER FOLDER\n");
+    if (at + 1 < argc && strcmp(argv[at], "--only") == 0) {
+        b.only = argv[at + 1];
+        at += 2;
+    }
+    if (argc - at != 2 || (b.only && !has_part(b.only))) {
+        fprintf(stderr, "usage: bench [--quick] [--only PART] SERVER FOLDER\n");
         return 2;
     }
     use_large_pages(argv);
     b.large_pages = has_large_pages();
-    b.server = argv[argc - 2];
-    return run(&b, argv[argc - 1]);
+    b.server = argv[at];
+    return run(&b, argv[at + 1]);
 }

@@ -29,6 +29,7 @@ typedef struct goal {
 typedef struct bench {
     bool quick;           /* fewer and shorter rounds, and smaller loads */
     bool large_pages;     /* work in one process uses pages of 2 MiB */
+    const char *only;     /* the part to measure; NULL: all */
     const char *server;   /* the path of the server program */
     FILE *csv;            /* the rows */
     FILE *cost, *permits; /* for the pictures: nanoseconds by number of holders, or of keys */
@@ -90,6 +91,7 @@ typedef struct peer {
     uint16_t port;
     char address[16]; /* of the loopback; empty: 127.0.0.1 */
     char folder[64], config[80], log[80], pid_file[80], state[80];
+    bool has_folders; /* `state` is a folder */
 } peer;
 
 /* Start a peer on a free port and return when it listens. The caller ends it with peer_stop. */
@@ -105,6 +107,18 @@ peer *peer_poolcounter(const char *program);
 peer *peer_grpc_server(const bench *b); /* the port is that of gRPC */
 peer *peer_http2(void);                 /* bench_http2.c */
 peer *peer_redis(const char *program);  /* keeps nothing on disk */
+peer *peer_etcd(const char *program);
+
+/* A node of a cluster that shares its keys. Clusters with different numbers have nothing in common,
+ * although they use the same etcd and Redis. Its name is "nCLUSTER-NODE". */
+typedef struct shard_place {
+    const peer *etcd, *redis;
+    unsigned cluster, node;
+} shard_place;
+
+#define PEER_TOKEN "bench-operator"                              /* an administrator */
+peer *peer_shard_node(const bench *b, const shard_place *place); /* the port is that of HTTP */
+
 void peer_stop(peer *p);
 
 /* Tells a peer_state_server to end, waits, and starts it again on the same port. */
@@ -169,6 +183,8 @@ void bench_agent(bench *b);
 void bench_events(bench *b);
 void bench_http(bench *b);
 void bench_grpc(bench *b);
+void bench_shards(bench *b);
+void bench_moves(bench *b);
 void bench_connections(bench *b);
 void bench_limiter(bench *b);
 void bench_pacing(bench *b);

@@ -22,7 +22,7 @@
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
 
-#define PEER_MAX 4
+#define PEER_MAX 12
 static peer peers[PEER_MAX]; /* static, because a signal handler ends them */
 
 /* The holders of each FAIR_SHARE resource want about a fourth more than its capacity, so that the
@@ -328,6 +328,87 @@ peer *peer_redis(const char *program) {
     return p;
 }
 
+peer *peer_etcd(const char *program) {
+    peer *p = peer_new();
+    char port[8], url[40], peers_url[40], cluster[64];
+    snprintf(peers_url, sizeof peers_url, "http://127.0.0.1:%u", (unsigned)try_port(0, false));
+    snprintf(cluster, sizeof cluster, "default=%s", peers_url);
+    p->port = try_port(0, false);
+    snprintf(port, sizeof port, "%u", (unsigned)p->port);
+    snprintf(url, sizeof url, "http://127.0.0.1:%s", port);
+    const char *const arguments[] = {program,   "--data-dir",
+                                     p->state,  "--listen-client-urls",
+                                     url,       "--advertise-client-urls",
+                                     url,       "--listen-peer-urls",
+                                     peers_url, "--initial-advertise-peer-urls",
+                                     peers_url, "--initial-cluster",
+                                     cluster,   NULL};
+    doorman_time end = doorman_clock() + TIMEOUT;
+    bool listens = false;
+    p->has_folders = true;
+    peer_fork(p, arguments);
+    while (!listens && doorman_clock() < end && waitpid(p->pid, NULL, WNOHANG) == 0) {
+        sleep_ms(10);
+        listens = try_port(p->port, true) != 0;
+    }
+    if (!listens) show_log(p);
+    must(listens, "etcd did not start");
+    return p;
+}
+
+/* The two limits have a counter for each key. Only those of `quota` are durable. */
+static bool write_shard_config(const peer *p) {
+    FILE *file = fopen(p->config, "w");
+    if (!file) return false;
+    fputs("{\"shards\": 64, \"resources\": [{\"identifier_glob\": \"quota\", \"limits\": "
+          "[{\"name\": \"per-key\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1e9, "
+          "\"window\": \"month\", \"max_keys\": 2000000}]}, {\"identifier_glob\": \"passing\", "
+          "\"limits\": [{\"name\": \"per-key\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1e9, "
+          "\"size\": 1e9}]}]}\n",
+          file);
+    bool written = fclose(file) == 0;
+    file = written ? fopen(p->state, "w") : NULL; /* the tokens; the counters are in the Redis */
+    if (!file) return false;
+    fputs("admin bench " PEER_TOKEN "\n", file);
+    return fclose(file) == 0;
+}
+
+peer *peer_shard_node(const bench *b, const shard_place *place) {
+    peer *p = peer_new();
+    char etcd[40], redis[48], election[40], map[40], name[16];
+    snprintf(etcd, sizeof etcd, "http://127.0.0.1:%u", (unsigned)place->etcd->port);
+    snprintf(redis, sizeof redis, "redis://127.0.0.1:%u/%u", (unsigned)place->redis->port,
+             place->cluster);
+    snprintf(name, sizeof name, "n%u-%u", place->cluster, place->node);
+    snprintf(election, sizeof election, "bench/%s", name);
+    snprintf(map, sizeof map, "bench/shards-%u", place->cluster);
+    must(write_shard_config(p), "cannot write a configuration");
+    const char *const arguments[] = {b->server,
+                                     "--config",
+                                     p->config,
+                                     "--listen",
+                                     "tcp://127.0.0.1:0",
+                                     "--http",
+                                     "127.0.0.1:0",
+                                     "--http-token",
+                                     p->state,
+                                     "--node",
+                                     name,
+                                     "--etcd",
+                                     etcd,
+                                     "--election-key",
+                                     election,
+                                     "--election-ttl",
+                                     "20",
+                                     "--state",
+                                     redis,
+                                     "--shards",
+                                     map,
+                                     NULL};
+    peer_start(p, arguments, LISTENS_HTTP);
+    return p;
+}
+
 #define POOLCOUNTER_PORT 7531 /* it cannot be changed */
 
 /* PoolCounter has a fixed port, so it listens on an address of the loopback that other programs do
@@ -360,6 +441,16 @@ peer *peer_echo(void) {
     return p;
 }
 
+/* Removes folders too. Safe in a signal handler. */
+static void remove_all(const char *path) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        execl("/bin/rm", "rm", "-rf", "--", path, (char *)NULL);
+        _exit(127);
+    }
+    if (pid > 0) waitpid(pid, NULL, 0);
+}
+
 /* Ends a process and removes its folder. Safe in a signal handler. */
 static void peer_end(peer *p) {
     if (p->pid > 0) {
@@ -377,8 +468,10 @@ static void peer_end(peer *p) {
             snprintf(path, sizeof path, "%s%s", p->state, i ? "-wal" : "-shm");
             unlink(path);
         }
+        if (p->has_folders) remove_all(p->state);
         rmdir(p->folder);
         p->folder[0] = 0;
+        p->has_folders = false;
     }
 }
 
