@@ -1,0 +1,3 @@
+module doorman.example/client
+
+go 1.18
