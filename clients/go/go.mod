@@ -1,3 +1,3 @@
-module doorman.example/client
+module doorman.example/doorman
 
 go 1.18

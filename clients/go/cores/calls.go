@@ -89,6 +89,9 @@ func (i Item) units() float64 {
 	return i.Cost
 }
 
+// Units returns the cost, which is 1 if neither Cost nor Look is set.
+func (i Item) Units() float64 { return i.units() }
+
 func (i Item) hasMin() bool { return i.HasMin || i.Min != 0 }
 
 func (i Item) least() float64 {

@@ -438,6 +438,9 @@ func newLeaseWorld(client object) *world {
 	given := fields(checkKeys(client, "kind client_id addresses request_timeout release_delay"))
 	options := LeaseOptions{RequestTimeout: given.time("request_timeout", 5),
 		ReleaseDelay: given.time("release_delay", -1), Random: func() float64 { return 0 }}
+	if options.ReleaseDelay == 0 {
+		options.ReleaseDelay = -1
+	}
 	core, err := NewLeaseCore(given.clientID(), given.addresses(), storyStart, options)
 	must(err)
 	w := &leaseWorld{newWorld(core), core, map[string]*Resource{}}
