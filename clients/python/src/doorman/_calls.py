@@ -317,42 +317,86 @@ def _with_life(entry: Dict[str, Any], time_to_live: float) -> Dict[str, Any]:
 
 
 @dataclass
+class Grant:
+    """What a decision grants to one item, and its limit with the fewest units left."""
+
+    granted: float
+    limit: Optional[str]
+    remaining: float
+    reset_after: int
+
+
+@dataclass
+class Figures:
+    """The details of one limit, which a permit with `detail` gets."""
+
+    name: str
+    shadow: bool
+    quota: float
+    remaining: float
+    window: int
+    reset_after: int
+
+
+@dataclass
 class Decision:
-    """The decision of a server on a permit."""
+    """The decision of a server on a permit. figures: the details of the limits of each item."""
 
     granted: bool
-    entry: Reader
-    units: List[float] = field(default_factory=list)
+    figures: List[List[Figures]] = field(default_factory=list)
+    grants: List[Grant] = field(default_factory=list)
     hold_id: int = 0
     waited: int = 0
     expires_in: int = 0
     reservation: bool = False
     settle_within: int = 0
     wait: int = 0
+    warning: bool = False
     item_index: int = 0
     reason: Optional[str] = None
+    limit: Optional[str] = None
     valid_for: int = 0
     retry_after: Optional[int] = None
 
     @property
-    def grants(self) -> List[Reader]:
-        return [Reader(value, "item") for value in self.entry.list("item")]
+    def units(self) -> List[float]:
+        return [grant.granted for grant in self.grants]
+
+
+def _read_figures(item: Reader) -> List[Figures]:
+    limits = item.list("limits") if item.has("limits") else []
+    return [Figures(limit.text("name", ""), limit.flag("shadow"), limit.amount("limit", 0),
+                    limit.amount("remaining", 0), limit.duration("window", 0),
+                    limit.duration("reset_after", 0))
+            for limit in (Reader(value, "limits[]") for value in limits)]
+
+
+def _read_grant(item: Reader) -> Grant:
+    return Grant(item.amount("granted"), item.text("limit", "") or None,
+                 item.amount("remaining", 0), item.duration("reset_after", 0))
 
 
 def read_decision(value: Any, count: int) -> Decision:
-    """Reads a decision. Raises InvalidResponse."""
+    """Reads all fields of a decision on a permit of `count` items. Raises InvalidResponse."""
     entry = Reader(value, "permit[]")
-    if entry.text("decision") != "GRANTED":
-        index = entry.integer("item_index", count - 1) if entry.has("item_index") else 0
-        retry = entry.duration("retry_after") if entry.has("retry_after") else None
-        return Decision(False, entry, item_index=index, reason=entry.text("reason", "") or None,
-                        valid_for=entry.duration("valid_for", 0), retry_after=retry)
-    items = [Reader(item, "item[]") for item in entry.list("item", count)]
-    for item in items:
-        item.amount("remaining", 0)
-        item.duration("reset_after", 0)
-    decision = Decision(True, entry, [item.amount("granted") for item in items],
-                        wait=entry.duration("wait", 0))
+    granted = entry.text("decision") == "GRANTED"
+    items: List[Reader] = []
+    if granted or entry.has("item"):
+        values = entry.list("item", count if granted else None)
+        items = [Reader(item, "item[]") for item in values]
+    decision = Decision(granted, [_read_figures(item) for item in items])
+    if not granted:
+        if entry.has("item_index"):
+            decision.item_index = entry.integer("item_index", count - 1)
+        if entry.has("retry_after"):
+            decision.retry_after = entry.duration("retry_after")
+        decision.reason = entry.text("reason", "") or None
+        decision.limit = entry.text("limit", "") or None
+        decision.valid_for = entry.duration("valid_for", 0)
+        return decision
+    decision.grants = [_read_grant(item) for item in items]
+    decision.wait = entry.duration("wait", 0)
+    decision.warning = entry.flag("warning")
     if entry.has("hold"):
         hold = entry.object("hold")
         decision.hold_id = hold.integer("id")
@@ -445,15 +489,3 @@ def read_reported(value: Any) -> Reported:
     if not is_number(charged) or abs(charged) > AMOUNT_MAX:
         raise InvalidResponse("entry[].charged: must be an amount")
     return Reported(float(charged), entry.text("reason", "") or None)
-
-
-def figures_of(decision: Decision, item_index: Optional[int]) -> List[Reader]:
-    """Returns the details of the limits that a decision is about.
-    item_index: of a refusal; None: all items."""
-    found: List[Reader] = []
-    items = decision.entry.value.get("item", [])
-    for index, item in enumerate(items if isinstance(items, list) else []):
-        limits = item.get("limits", []) if isinstance(item, dict) else []
-        if item_index is None or index == item_index:
-            found += [Reader(limit, "limits[]") for limit in limits]
-    return found

@@ -23,7 +23,7 @@ from typing import Any, Deque, Dict, List, Mapping, Optional, Sequence, Tuple
 from ._base import (GRAINS, NEVER, SECOND, Addresses, InvalidResponse, Request, check_client_id,
                     check_duration, read_body, seconds)
 from ._calls import (METHODS, REQUEST_ID_MAX, Acquired, Batch, Call, Decision, Held, Hold,
-                     HoldResult, Item, Kind, Permit, Reported, Sent, Settled, State, figures_of,
+                     HoldResult, Item, Kind, Permit, Reported, Sent, Settled, State,
                      put_entry, read_decision, read_hold_result, read_reported, read_settled)
 from ._limiters import Limit, LocalLimiters, grains
 from ._stock import Stocks
@@ -580,7 +580,7 @@ class PermitCore:
         retry_at = NEVER if decision.retry_after is None else self.now + decision.retry_after
         self.refusals[call.items[0].pair] = _Refusal(
             until, call.permit.least(0), call.sent_max_wait, retry_at, decision.reason,
-            decision.entry.text("limit", "") or None)
+            decision.limit)
         self.refusals.move_to_end(call.items[0].pair)
 
     # ---- reservations (P27)
@@ -718,10 +718,10 @@ class PermitCore:
             stock = self.stocks.open(item, self.now) if self._uses_stock(call) else None
         if stock is None:
             return
-        stock.warning = decision.entry.flag("warning")
-        stock.remaining = grant.amount("remaining", 0)
-        stock.reset_at = self.now + grant.duration("reset_after", 0)
-        stock.limit = grant.text("limit", "") or None
+        stock.warning = decision.warning
+        stock.remaining = grant.remaining
+        stock.reset_at = self.now + grant.reset_after
+        stock.limit = grant.limit
         if not call.prefetches:
             stock.granted_most = max(stock.granted_most, decision.units[0])
             self.stocks.lapse(stock, self.now)
@@ -1175,13 +1175,12 @@ class PermitCore:
         acquired, hold = call.acquired, call.hold
         self.counts.granted += 1
         acquired.granted, acquired.units = True, list(decision.units)
-        acquired.warning = decision.entry.flag("warning")
-        limits = [grant for grant in decision.grants if grant.has("limit")]
+        acquired.warning = decision.warning
+        limits = [grant for grant in decision.grants if grant.limit is not None]
         if limits:
-            least = min(limits, key=lambda grant: grant.amount("remaining", 0))
-            acquired.limit = least.text("limit")
-            acquired.remaining = least.amount("remaining", 0)
-            acquired.reset_after = seconds(least.duration("reset_after", 0))
+            least = min(limits, key=lambda grant: grant.remaining)
+            acquired.limit, acquired.remaining = least.limit, least.remaining
+            acquired.reset_after = seconds(least.reset_after)
         if hold:
             acquired.hold, acquired.ends_at = hold.number, hold.end
         if decision.reservation:
@@ -1191,7 +1190,7 @@ class PermitCore:
         acquired = call.acquired
         self.counts.refused += 1
         acquired.reason, acquired.item_index = decision.reason, decision.item_index
-        acquired.limit = decision.entry.text("limit", "") or None
+        acquired.limit = decision.limit
         if decision.retry_after is not None:
             acquired.retry_after = seconds(decision.retry_after)
         if not call.attended:
@@ -1200,16 +1199,17 @@ class PermitCore:
     @staticmethod
     def _note_figures(acquired: Acquired, decision: Decision) -> None:
         """Copies the figures of the limit that the decision names."""
-        index = None if decision.granted else decision.item_index
-        for limit in figures_of(decision, index):
-            remaining = limit.amount("remaining", 0)
-            if limit.flag("shadow") or limit.text("name", "") != acquired.limit:
+        items = decision.figures
+        if not decision.granted:
+            items = items[decision.item_index:decision.item_index + 1]
+        for limit in (limit for item in items for limit in item):
+            if limit.shadow or limit.name != (acquired.limit or ""):
                 continue
-            if acquired.quota > 0 and remaining >= acquired.remaining:
+            if acquired.quota > 0 and limit.remaining >= acquired.remaining:
                 continue
-            acquired.quota, acquired.remaining = limit.amount("limit", 0), remaining
-            acquired.window = seconds(limit.duration("window", 0))
-            acquired.reset_after = seconds(limit.duration("reset_after", 0))
+            acquired.quota, acquired.remaining = limit.quota, limit.remaining
+            acquired.window = seconds(limit.window)
+            acquired.reset_after = seconds(limit.reset_after)
 
     def _decide_report(self, call: Call, result: Reported) -> None:
         """P28: a report that a server cannot remember is sent without a request_id."""

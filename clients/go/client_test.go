@@ -1,0 +1,522 @@
+package doorman
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// This file tests the client, with a real server and with a server that lies.
+
+var background = context.Background()
+
+func within(t *testing.T, limit time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(background, limit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func check(t *testing.T, good bool, format string, values ...any) {
+	t.Helper()
+	if !good {
+		t.Fatalf(format, values...)
+	}
+}
+
+func succeed(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// acquire asks for a permit of one item, and has patience.
+func acquire(t *testing.T, client *Client, items ...Item) *Acquired {
+	t.Helper()
+	decision, err := client.AcquireItems(background, AcquireOptions{Timeout: patience, Detail: true},
+		items...)
+	succeed(t, err)
+	return decision
+}
+
+func rateOf(t *testing.T, client *Client, name string, options ResourceOptions) *Rate {
+	t.Helper()
+	rate, err := client.Rate(name, options)
+	succeed(t, err)
+	return rate
+}
+
+func holdOf(t *testing.T, client *Client, options HoldOptions, item Item) *Hold {
+	t.Helper()
+	if options.Timeout == 0 {
+		options.Timeout = patience
+	}
+	hold, err := client.Hold(background, options, item)
+	succeed(t, err)
+	return hold
+}
+
+func TestARateGetsALeaseAndGivesItBack(t *testing.T) {
+	s := startServer(t, testConfig)
+	client, _ := newTestClient(t, Options{}, far, s.url)
+	rate := rateOf(t, client, "db/orders", ResourceOptions{Wants: 50})
+	succeed(t, rate.Wait(within(t, patience), 5))
+	eventually(t, "there is a lease", func() bool { return rate.Info().Leased })
+	check(t, rate.Info().Capacity == 50 && rate.Info().Allowed >= 5, "%+v", rate.Info())
+	other, _ := newTestClient(t, Options{}, s.url)
+	rest := rateOf(t, other, "db/orders", ResourceOptions{Wants: 100})
+	eventually(t, "there is another lease", func() bool { return rest.Info().Leased })
+	check(t, rest.Info().Capacity <= 50, "%+v", rest.Info())
+	rate.Close()
+	rate.Close()
+	check(t, !rate.TryUse(1), "a closed rate has units")
+	check(t, errors.Is(rate.Wait(background, 1), ErrClosed), "a closed rate can wait")
+	eventually(t, "the other client gets the rest", func() bool { return rest.Info().Capacity == 100 })
+}
+
+func TestTheWantsOfARateFollowItsUse(t *testing.T) {
+	s := startServer(t, testConfig)
+	client, _ := newTestClient(t, Options{}, s.url)
+	rate := rateOf(t, client, "db/follows", ResourceOptions{})
+	eventually(t, "the lease grows", func() bool {
+		for rate.TryUse(1) {
+		}
+		return rate.Info().Capacity > 2
+	})
+	wait, known := rate.RetryAfter(1)
+	check(t, known && wait > 0, "%v", wait)
+}
+
+func TestManyGoroutinesWaitForARate(t *testing.T) {
+	s := startServer(t, testConfig)
+	client, _ := newTestClient(t, Options{}, s.url)
+	rate := rateOf(t, client, "db/many", ResourceOptions{Wants: 100})
+	var all sync.WaitGroup
+	for i := 0; i < 40; i++ {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			if err := rate.Wait(within(t, patience), 1); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	all.Wait()
+	check(t, rate.Info().Allowed == 40, "%+v", rate.Info())
+}
+
+func TestAGaugeLimitsWhatIsInUse(t *testing.T) {
+	s := startServer(t, testConfig)
+	client, _ := newTestClient(t, Options{}, s.url)
+	gauge, err := client.Gauge("conn", ResourceOptions{})
+	succeed(t, err)
+	ran := false
+	succeed(t, gauge.Use(within(t, patience), 2, func() error {
+		ran = true
+		check(t, gauge.Info().InUse == 2, "%+v", gauge.Info())
+		succeed(t, gauge.Wait(within(t, patience), 1))
+		err := gauge.Use(within(t, 50*time.Millisecond), 1, func() error { return nil })
+		check(t, errors.Is(err, context.DeadlineExceeded), "%v", err)
+		return gauge.Release(1)
+	}))
+	check(t, ran && gauge.Info().InUse == 0, "%+v", gauge.Info())
+	check(t, gauge.Release(1) != nil, "more was released than is in use")
+}
+
+func TestPermitsAreGrantedAndRefused(t *testing.T) {
+	s := startServer(t, testConfig)
+	client, _ := newTestClient(t, Options{}, s.url)
+	alice := Item{Resource: "login", Key: "alice", Cost: 4}
+	first := acquire(t, client, alice)
+	check(t, first.Granted && first.By == ByServer && first.Limit == "per-user" && first.Quota == 5,
+		"%+v", first)
+	second := acquire(t, client, alice)
+	check(t, !second.Granted && second.Reason == "RATE" && second.RetryAfter > time.Second,
+		"%+v", second)
+	both := acquire(t, client, Item{Resource: "login", Key: "alice", Cost: 3, Min: 1},
+		Item{Resource: "llm"})
+	check(t, reflect.DeepEqual(both.Units, []float64{1, 1}), "%+v", both)
+	look := acquire(t, client, Item{Resource: "login", Key: "eve", Look: true})
+	check(t, look.Granted && look.Remaining == 5, "%+v", look)
+	check(t, strings.Contains(client.Metrics(), "\ndoorman_client_permits_granted_total 3\n"),
+		"%s", client.Metrics())
+}
+
+func TestManyCallersShareAClient(t *testing.T) {
+	s := startServer(t, testConfig)
+	client, _ := newTestClient(t, Options{}, s.url)
+	granted := make(chan bool, 20)
+	for i := 0; i < 20; i++ {
+		go func() {
+			decision, err := client.AcquireItems(background, AcquireOptions{Timeout: patience},
+				Item{Resource: "login", Key: "crowd"})
+			granted <- err == nil && decision.Granted
+		}()
+	}
+	count := 0
+	for i := 0; i < 20; i++ {
+		if <-granted {
+			count++
+		}
+	}
+	check(t, count == 5, "%d", count)
+	check(t, client.Counts().Messages <= 20, "%+v", client.Counts())
+}
+
+func TestAHoldIsReleasedWaitedForAndTransferred(t *testing.T) {
+	s := startServer(t, testConfig)
+	client, _ := newTestClient(t, Options{}, s.url)
+	slot := Item{Resource: "transcode", Key: "b"}
+	waited := make(chan *Hold, 1)
+	first := holdOf(t, client, HoldOptions{}, Item{Resource: "transcode", Key: "acme", Cost: 2})
+	succeed(t, first.Run(func(hold *Hold) error {
+		check(t, hold.Left() > time.Second, "%v", hold.Left())
+		check(t, reflect.DeepEqual(hold.Units(), []float64{2}), "%v", hold.Units())
+		var refused *RefusedError
+		err := holdOf(t, client, HoldOptions{}, slot).Run(func(*Hold) error { return nil })
+		check(t, errors.As(err, &refused) && refused.Decision.Reason == "CONCURRENCY", "%v", err)
+		go func() {
+			hold, err := client.Hold(background, HoldOptions{MaxWait: 50 * time.Second}, slot)
+			if err != nil {
+				t.Error(err)
+			}
+			waited <- hold
+		}()
+		time.Sleep(50 * time.Millisecond)
+		dave := acquire(t, client, Item{Resource: "login", Key: "dave"})
+		check(t, dave.By == ByServer, "%+v", dave)
+		return nil
+	}))
+	hold := <-waited
+	check(t, hold.Granted, "%+v", hold.Decision)
+	moved, err := hold.Transfer(within(t, patience), TransferOptions{})
+	succeed(t, err)
+	check(t, moved.Granted, "%+v", moved)
+	seized, err := client.Seize(within(t, patience), moved.TransferID, SeizeOptions{})
+	succeed(t, err)
+	check(t, reflect.DeepEqual(seized.Units(), []float64{1}), "%v", seized.Units())
+	check(t, hold.Left() == 0, "%v", hold.Left())
+	seized.Release()
+	eventually(t, "all holds are released", func() bool { return client.Counts().Holds == 0 })
+}
+
+func TestAWaitForAHoldThatIsCancelledGivesUpItsPlace(t *testing.T) {
+	s := startServer(t, testConfig)
+	client, _ := newTestClient(t, Options{}, s.url)
+	first := holdOf(t, client, HoldOptions{}, Item{Resource: "transcode", Key: "acme", Cost: 2})
+	ctx, cancel := context.WithCancel(background)
+	time.AfterFunc(50*time.Millisecond, cancel)
+	_, err := client.Hold(ctx, HoldOptions{MaxWait: 50 * time.Second},
+		Item{Resource: "transcode", Key: "c"})
+	check(t, errors.Is(err, context.Canceled), "%v", err)
+	first.Release()
+	second := holdOf(t, client, HoldOptions{MaxWait: 50 * time.Second},
+		Item{Resource: "transcode", Key: "d", Cost: 2})
+	check(t, second.Granted, "%+v", second.Decision) // what was cancelled does not stay taken
+	second.Release()
+}
+
+func TestAReservationIsSettled(t *testing.T) {
+	s := startServer(t, testConfig)
+	client, _ := newTestClient(t, Options{}, s.url)
+	reserve := func(key string, cost float64) *Reservation {
+		r, err := client.Reserve(background, ReserveOptions{Timeout: patience},
+			Item{Resource: "llm", Key: key, Cost: cost})
+		succeed(t, err)
+		return r
+	}
+	succeed(t, reserve("acme", 6).Run(func() ([]float64, error) { return []float64{1}, nil }))
+	problem := errors.New("of the application")
+	err := reserve("acme", 3).Run(func() ([]float64, error) { return []float64{0}, problem })
+	check(t, errors.Is(err, problem), "%v", err)
+	eventually(t, "both are settled", func() bool { return client.Counts().Settled == 2 })
+	check(t, acquire(t, client, Item{Resource: "llm", Key: "acme", Cost: 6}).Granted, "6 are left")
+	check(t, !acquire(t, client, Item{Resource: "llm", Key: "acme"}).Granted, "none is left")
+	succeed(t, client.Report("llm", "acme", 1))
+	eventually(t, "the report is answered", func() bool { return client.Counts().Reported == 1 })
+	third := reserve("other", 6)
+	check(t, third.Settle(1, 2) != nil, "two costs for one item")
+	check(t, third.Settle(math.NaN()) != nil, "a cost that is no number")
+	settled, err := third.SettleAndWait(within(t, patience), 2)
+	succeed(t, err)
+	check(t, settled.Granted && reflect.DeepEqual(settled.Units, []float64{-4}), "%+v", settled)
+	again, err := third.SettleAndWait(background, 5)
+	check(t, again == nil && err == nil, "a second settle has an effect")
+}
+
+func TestAClientOutlivesACrashOfTheServer(t *testing.T) {
+	s := startServer(t, testConfig)
+	client, seen := newTestClient(t, Options{Permits: PermitPolicy{Fallback: Closed}}, s.url)
+	rate := rateOf(t, client, "db/crash", ResourceOptions{Wants: 10})
+	eventually(t, "there is a lease", func() bool { return rate.Info().Leased })
+	a := Item{Resource: "login", Key: "a"}
+	check(t, acquire(t, client, a).By == ByServer, "the server decides")
+	s.crash()
+	check(t, acquire(t, client, a).By == ByFallback, "the fallback decides")
+	check(t, seen.String() != "", "there is no warning")
+	check(t, rate.Info().Leased, "the lease stays")
+	address, err := url.Parse(s.url)
+	succeed(t, err)
+	s.startAt(address.Host)
+	eventually(t, "the server decides again", func() bool {
+		decision, err := client.Acquire(background, "login", "b")
+		return err == nil && decision.By == ByServer
+	})
+	hold := holdOf(t, client, HoldOptions{}, Item{Resource: "transcode"})
+	check(t, hold.Left() > time.Second, "%v", hold.Left())
+	hold.Release()
+}
+
+func TestATokenIsSentAndAWrongOneIsRefused(t *testing.T) {
+	const token = "0123456789abcdef0123456789abcdef"
+	file := filepath.Join(t.TempDir(), "tokens")
+	succeed(t, os.WriteFile(file, []byte("write me "+token+"\n"), 0o600))
+	s := startServer(t, testConfig, "--http-token", file)
+	right, _ := newTestClient(t, Options{TokenSource: func() (string, error) { return token, nil }},
+		s.url)
+	item := Item{Resource: "login", Key: "a"}
+	check(t, acquire(t, right, item).By == ByServer, "the token is right")
+	wrong, seen := newTestClient(t, Options{Token: "wrong" + token}, s.url)
+	check(t, acquire(t, wrong, item).By == ByFallback, "the token is wrong")
+	eventually(t, "there is a warning",
+		func() bool { return strings.Contains(seen.String(), "UNAUTHENTICATED") })
+}
+
+func TestOnlyAServerWithAKnownCertificateIsAsked(t *testing.T) {
+	if _, err := exec.LookPath("openssl"); err != nil {
+		t.Skip("there is no openssl")
+	}
+	folder := t.TempDir()
+	key, certificate := filepath.Join(folder, "key.pem"), filepath.Join(folder, "certificate.pem")
+	succeed(t, exec.Command("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+		"ec_paramgen_curve:P-256", "-nodes", "-keyout", key, "-out", certificate, "-days", "2",
+		"-subj", "/CN=doorman", "-addext", "subjectAltName=IP:127.0.0.1").Run())
+	s := startServer(t, testConfig, "--tls-cert", certificate, "--tls-key", key)
+	check(t, strings.HasPrefix(s.url, "https:"), "%s", s.url)
+	item := Item{Resource: "login", Key: "tls"}
+	known, _ := newTestClient(t, Options{CAFile: certificate}, s.url)
+	check(t, acquire(t, known, item).By == ByServer, "the certificate is known")
+	unknown, seen := newTestClient(t, Options{}, s.url)
+	check(t, acquire(t, unknown, item).By == ByFallback, "the certificate is not known")
+	eventually(t, "there is a warning",
+		func() bool { return strings.Contains(seen.String(), "certificate") })
+}
+
+func TestTheFallbackDecidesWithoutAServer(t *testing.T) {
+	for fallback, granted := range map[string]bool{Open: true, Closed: false} {
+		client, seen := newTestClient(t, Options{Permits: PermitPolicy{Fallback: fallback}}, far)
+		decision := acquire(t, client, Item{Resource: "login", Key: "a"})
+		check(t, decision.Granted == granted && decision.By == ByFallback, "%+v", decision)
+		eventually(t, "there is a warning",
+			func() bool { return strings.Contains(seen.String(), "refused") })
+	}
+	local, _ := newTestClient(t, Options{Permits: PermitPolicy{Fallback: Local,
+		Local: &LocalLimit{Kind: FixedWindow, Limit: 2, Window: 1e6 * time.Second}}}, far)
+	for i := 0; i < 3; i++ {
+		decision, err := local.AcquireItems(background, AcquireOptions{Timeout: -1}, Item{Resource: "x"})
+		succeed(t, err)
+		check(t, decision.Granted == (i < 2), "%d: %+v", i, decision)
+	}
+}
+
+func TestTheSafeCapacityIsUsedWithoutALease(t *testing.T) {
+	client, _ := newTestClient(t, Options{}, far)
+	rate := rateOf(t, client, "db", ResourceOptions{Wants: 100, SafeCapacity: 1000})
+	succeed(t, rate.Wait(within(t, patience), 1))
+	check(t, !rate.Info().Leased, "%+v", rate.Info())
+}
+
+func TestTheKillSwitchGrantsEverything(t *testing.T) {
+	client, _ := newTestClient(t, Options{Permits: PermitPolicy{Fallback: Closed}}, far)
+	rate := rateOf(t, client, "db", ResourceOptions{Wants: 100})
+	check(t, !rate.TryUse(1), "there is no lease")
+	client.KillSwitch(true)
+	check(t, rate.TryUse(1), "the kill switch is on")
+	check(t, acquire(t, client, Item{Resource: "x"}).By == ByBypass, "the kill switch is on")
+}
+
+const grants = `{"permit": [{"decision": "GRANTED", "item": [{"granted": 1}]}]}`
+
+func TestAnswersThatAreNotValidAreFailures(t *testing.T) {
+	for _, answer := range []struct {
+		status int
+		body   string
+	}{
+		{200, "<html>"}, {200, "{}"}, {200, `{"permit": [{}, {}]}`}, {500, "{}"},
+		{200, strings.Repeat("[", 100000)}, {302, "{}"}, {200, `{"permit": [{"decision": 7}]}`},
+		{0, ""}, {200, `{"permit": [{"decision": "GRANTED", "item": [{"granted": 1, "limits": 7}]}]}`},
+		{200, strings.Repeat("x", 5<<20)}, {200, `{"mastership": 7}`}, {200, `null`},
+		{401, `{"error": {"code": "UNAUTHENTICATED", "message": "no"}}`},
+	} {
+		fake := startFake(t, func(string, map[string]any) (int, string) {
+			return answer.status, answer.body
+		})
+		client, seen := newTestClient(t, Options{}, fake.URL)
+		decision := acquire(t, client, Item{Resource: "login", Key: "a"})
+		check(t, decision.By == ByFallback, "%.60s: %+v", answer.body, decision)
+		eventually(t, "there is a warning", func() bool { return seen.String() != "" })
+	}
+}
+
+func TestARedirectIsFollowedWithTheToken(t *testing.T) {
+	master := startFake(t, func(string, map[string]any) (int, string) { return 200, grants })
+	other := startFake(t, func(string, map[string]any) (int, string) {
+		return 200, `{"mastership": {"http_address": "` + master.URL + `"}}`
+	})
+	client, _ := newTestClient(t, Options{Token: "t", Header: map[string][]string{"X-Team": {"a"}}},
+		other.URL)
+	for i := 0; i < 2; i++ {
+		check(t, acquire(t, client, Item{Resource: "login"}).By == ByServer, "the master decides")
+	}
+	header := master.all()[0].header
+	check(t, len(other.all()) == 1 && header.Get("Authorization") == "Bearer t" &&
+		header.Get("X-Team") == "a", "%v", header)
+}
+
+func TestAConnectionThatTheServerHasClosedIsNoFailure(t *testing.T) {
+	fake := startFake(t, func(string, map[string]any) (int, string) { return 200, grants })
+	client, seen := newTestClient(t, Options{}, fake.URL)
+	for i := 0; i < 5; i++ {
+		check(t, acquire(t, client, Item{Resource: "login"}).By == ByServer, "%s", seen)
+		fake.CloseClientConnections()
+	}
+	check(t, seen.String() == "", "%s", seen)
+}
+
+func TestAServerThatHangsDelaysNoLaterCall(t *testing.T) {
+	goOn := make(chan struct{})
+	fake := startFake(t, func(_ string, message map[string]any) (int, string) {
+		item := message["permit"].([]any)[0].(map[string]any)["item"].([]any)[0]
+		if item.(map[string]any)["resource_id"] == "slow" {
+			<-goOn
+		}
+		return 200, grants
+	})
+	defer close(goOn)
+	client, _ := newTestClient(t, Options{PermitTimeout: 100 * time.Millisecond}, fake.URL)
+	slow, err := client.AcquireItems(background, AcquireOptions{Timeout: 100 * time.Millisecond},
+		Item{Resource: "slow"})
+	succeed(t, err)
+	check(t, slow.By == ByFallback, "%+v", slow)
+	eventually(t, "another call is decided",
+		func() bool { return acquire(t, client, Item{Resource: "x"}).By == ByServer })
+}
+
+func TestAHoldThatIsGoneIsTold(t *testing.T) {
+	fake := startFake(t, func(method string, _ map[string]any) (int, string) {
+		if method != "acquire" {
+			return 200, `{"entry": [{"gone": true}]}`
+		}
+		return 200, `{"permit": [{"decision": "GRANTED", "item": [{"granted": 1}],
+			"hold": {"id": 7, "node": "eu", "waited": 0, "expires_in": 0.3}}]}`
+	})
+	client, _ := newTestClient(t, Options{}, fake.URL)
+	gone := make(chan Held, 1)
+	hold := holdOf(t, client, HoldOptions{OnGone: func(held Held) { gone <- held }},
+		Item{Resource: "t", Key: "k"})
+	check(t, (<-gone).Gone, "it is gone")
+	eventually(t, "the hold ends", func() bool { return hold.Left() == 0 })
+	check(t, client.Counts().HoldsLost == 1, "%+v", client.Counts())
+}
+
+func TestAReservationThatIsCancelledIsSettledWithACostOfZero(t *testing.T) {
+	answer := make(chan struct{})
+	fake := startFake(t, func(method string, _ map[string]any) (int, string) {
+		if method == "settle" {
+			return 200, `{"entry": [{"item": [{"charged": 0, "returned": 5}]}]}`
+		}
+		<-answer
+		return 200, `{"permit": [{"decision": "GRANTED", "reservation": {"settle_within": 60},
+			"item": [{"granted": 5}]}]}`
+	})
+	client, _ := newTestClient(t, Options{PermitTimeout: patience}, fake.URL)
+	ctx, cancel := context.WithCancel(background)
+	go func() {
+		for len(fake.all()) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+	}()
+	_, err := client.Reserve(ctx, ReserveOptions{Timeout: patience},
+		Item{Resource: "llm", Key: "a", Cost: 5})
+	check(t, errors.Is(err, context.Canceled), "%v", err)
+	close(answer)
+	eventually(t, "it is settled", func() bool { return client.Counts().Settled == 1 })
+	entry := fake.all()[1].message["entry"].([]any)[0].(map[string]any)
+	item := entry["item"].([]any)[0].(map[string]any)
+	check(t, item["cost"] == 0.0, "%v", item)
+}
+
+func TestOptionsOfASecondOpeningThatAreNotInForceAreWarnedOf(t *testing.T) {
+	client, seen := newTestClient(t, Options{}, far)
+	rateOf(t, client, "db", ResourceOptions{Wants: 5})
+	rateOf(t, client, "db", ResourceOptions{Wants: 5})
+	check(t, !strings.Contains(seen.String(), "first opening"), "%s", seen)
+	second := rateOf(t, client, "db", ResourceOptions{Wants: 7})
+	check(t, strings.Contains(seen.String(), "db: Wants: not as in the first opening"), "%s", seen)
+	check(t, second.Info().Wants == 5 && second.Info().OptionsDiffer == "Wants", "%+v", second.Info())
+	_, err := client.Gauge("db", ResourceOptions{})
+	check(t, err != nil && strings.Contains(err.Error(), "Kind: db is open as a rate"), "%v", err)
+}
+
+func TestAClientThatIsClosedSaysSo(t *testing.T) {
+	client, _ := newTestClient(t, Options{}, far)
+	rate := rateOf(t, client, "db", ResourceOptions{Wants: 1})
+	waits := make(chan error, 2)
+	for i := 0; i < 2; i++ {
+		go func() { waits <- rate.Wait(background, 1) }()
+	}
+	time.Sleep(10 * time.Millisecond)
+	ctx, cancel := context.WithCancel(background)
+	cancel()
+	_ = client.Shutdown(ctx)
+	client.Close()
+	for i := 0; i < 2; i++ {
+		check(t, errors.Is(<-waits, ErrClosed), "who waits learns it")
+	}
+	check(t, !rate.TryUse(1), "a closed client has units")
+	_, err := client.Acquire(background, "x", "")
+	check(t, errors.Is(err, ErrClosed), "%v", err)
+	check(t, errors.Is(client.Report("x", "", 1), ErrClosed), "a closed client reports")
+	_, err = client.Rate("y", ResourceOptions{})
+	check(t, errors.Is(err, ErrClosed), "%v", err)
+}
+
+func TestWrongArgumentsNameWhatIsWrong(t *testing.T) {
+	fails := func(err error, text string) {
+		t.Helper()
+		check(t, err != nil && strings.Contains(err.Error(), text), "%v, expected %s", err, text)
+	}
+	open := func(options Options, addresses ...string) error {
+		_, err := New(options, addresses...)
+		return err
+	}
+	fails(open(Options{}), "addresses: must be 1 to 16")
+	fails(open(Options{}, "tcp://127.0.0.1:15000"), "address: must be like http://")
+	fails(open(Options{}, "http://127.0.0.1:99999"), "the port must be a number")
+	fails(open(Options{Permits: PermitPolicy{Fallback: Local}}, far), "Local: is needed")
+	fails(open(Options{CAFile: "none"}, far), "CAFile")
+	client, _ := newTestClient(t, Options{}, far)
+	_, err := client.Rate("db", ResourceOptions{Wants: -1})
+	fails(err, "Wants: must be a number from 0")
+	fails(rateOf(t, client, "db", ResourceOptions{}).Wait(background, math.NaN()), "units: must be")
+	_, err = client.Acquire(background, "", "")
+	fails(err, "Resource: must be 1 to 256 bytes")
+	_, err = client.AcquireItems(background, AcquireOptions{}, Item{Resource: "x", Min: 2})
+	fails(err, "Min: must be at most the cost")
+	_, err = client.AcquireItems(background, AcquireOptions{})
+	fails(err, "items: must be 1 to 100")
+	_, err = client.Reserve(background, ReserveOptions{SettleWithin: 2 * time.Hour}, Item{Resource: "x"})
+	fails(err, "SettleWithin: must be")
+	_, err = client.Seize(background, 0, SeizeOptions{})
+	fails(err, "transferID: must be")
+}

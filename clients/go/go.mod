@@ -1,0 +1,3 @@
+module doorman.example/doorman
+
+go 1.18

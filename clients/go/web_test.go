@@ -1,0 +1,93 @@
+package doorman
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// This file tests the middleware, with a server whose answers are known.
+
+const webGranted = `{"permit": [{"decision": "GRANTED", "item": [{"granted": 1, "limit": "per-user",
+	"remaining": 4.5, "reset_after": 9.2, "limits": [{"name": "per-user", "limit": 5, "used": 0.5,
+	"remaining": 4.5, "reset_after": 9.2, "window": 50}]}]}]}`
+const webRefused = `{"permit": [{"decision": "REFUSED", "resource_id": "login", "limit": "per-user",
+	"reason": "RATE", "retry_after": 3.1, "item": [{"limits": [{"name": "per-user", "limit": 5,
+	"used": 5, "remaining": 0, "reset_after": 50, "window": 50, "refused": true}]}]}]}`
+
+func TestRequestsAreLimitedAndResponsesHaveTheHeaders(t *testing.T) {
+	fake := startFake(t, func(_ string, message map[string]any) (int, string) {
+		if strings.Contains(fmt.Sprint(message), "key:bob") {
+			return 200, webRefused
+		}
+		return 200, webGranted
+	})
+	client, _ := newTestClient(t, Options{}, fake.URL)
+	limit := Middleware{Client: client, Timeout: patience,
+		ResourceOf: func(r *http.Request) string {
+			if r.URL.Path == "/free" {
+				return ""
+			}
+			return "login"
+		},
+		Key:  func(r *http.Request) string { return r.URL.RawQuery },
+		Cost: func(*http.Request) float64 { return 2 }}
+	web := httptest.NewServer(limit.Wrap(http.HandlerFunc(
+		func(w http.ResponseWriter, r *http.Request) {
+			by := "nobody"
+			if decision := DecisionOf(r); decision != nil {
+				by = decision.By
+			}
+			_, _ = io.WriteString(w, by)
+		})))
+	defer web.Close()
+	ask := func(path string) (int, string, http.Header) {
+		response, err := http.Get(web.URL + path)
+		succeed(t, err)
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		succeed(t, err)
+		return response.StatusCode, string(text), response.Header
+	}
+
+	_, text, header := ask("/?alice")
+	check(t, text == "server" && header.Get("RateLimit-Policy") == `"per-user";q=5;w=50` &&
+		header.Get("RateLimit") == `"per-user";r=4;t=10`, "%s %v", text, header)
+	permit := fake.all()[0].message["permit"].([]any)[0].(map[string]any)
+	check(t, permit["item"].([]any)[0].(map[string]any)["cost"] == 2.0, "%v", permit)
+	status, text, header := ask("/?bob")
+	check(t, status == 429 && header.Get("Retry-After") == "4" &&
+		header.Get("RateLimit") == `"per-user";r=0;t=4` &&
+		header.Get("Cache-Control") == "no-store", "%d %v", status, header)
+	check(t, text == `{"decision":"REFUSED","limit":"per-user","reason":"RATE"}`, "%s", text)
+	_, text, header = ask("/free")
+	check(t, text == "nobody" && header.Get("RateLimit") == "", "%s %v", text, header)
+	status, _, _ = ask("/?" + strings.Repeat("x", 300))
+	check(t, status == 500, "%d", status)
+}
+
+func TestNamesOfLimitsAreEscaped(t *testing.T) {
+	header := http.Header{}
+	SetHeaders(header, &Acquired{Granted: true, Limit: "a\"\\é", Quota: 5, Remaining: 2})
+	check(t, header.Get("RateLimit-Policy") == `"a\"\\%C3%A9";q=5`, "%v", header)
+	header = http.Header{}
+	SetHeaders(header, &Acquired{Granted: true, By: ByFallback})
+	check(t, len(header) == 0, "%v", header)
+	request := httptest.NewRequest("GET", "/", nil)
+	request.RemoteAddr = "[::1]:80"
+	check(t, KeyByAddress(request) == "::1", "%s", KeyByAddress(request))
+	defer func() { check(t, recover() != nil, "a wrong status is taken") }()
+	Middleware{RefuseStatus: 200}.Wrap(http.NotFoundHandler())
+}
+
+func TestMetricsAreServed(t *testing.T) {
+	client, _ := newTestClient(t, Options{}, far)
+	rateOf(t, client, `a"b\c`, ResourceOptions{Wants: 1})
+	recorder := httptest.NewRecorder()
+	client.MetricsHandler().ServeHTTP(recorder, httptest.NewRequest("GET", "/metrics", nil))
+	check(t, strings.Contains(recorder.Body.String(), `resource_wants{resource="a\"b\\c"} 1`),
+		"%s", recorder.Body)
+}
