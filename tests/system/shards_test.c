@@ -166,6 +166,7 @@ TEST(a_node_that_was_killed_keeps_its_shards_and_the_others_work) {
     }
     assert_true(unavailable > 0 && unavailable < USERS);
     cluster_node_start(1);
+    process_await(cluster.nodes[1].process, "counters read", 1); /* until then they are unknown */
     EVENTUALLY(cluster_owned(1) == 8);
     expect_exact();
 }
@@ -230,15 +231,8 @@ TEST(wrong_wishes_are_refused_by_name) {
     assert_int_equal(cluster_owned(0), SHARDS);
 }
 
-TEST(the_number_of_shards_stays) {
-    cluster_start(LIMITS("16"), 1);
-    struct process *process = cluster.nodes[0].process;
-    file_write(process->config, LIMITS("32"));
-    process_signal(process, SIGHUP);
-    process_await(process, "must stay 16, not 32", 1);
-    assert_int_equal(cluster_owned(0), SHARDS);
-    cluster.config = LIMITS("32");
-    char key[] = "doorman/other";
+/* Starts one more process, which must refuse to serve. */
+static void expect_no_start(const char *node, const char *key, const char *text) {
     struct process *other = process_new();
     file_write(other->config, cluster.config);
     const char *const arguments[] = {"--config",
@@ -252,7 +246,7 @@ TEST(the_number_of_shards_stays) {
                                      "--election-key",
                                      key,
                                      "--node",
-                                     "other",
+                                     node,
                                      "--state",
                                      cluster.redis.address,
                                      "--shards",
@@ -261,8 +255,26 @@ TEST(the_number_of_shards_stays) {
     process_start(other, arguments, NULL);
     process_end(other, 1);
     char *log_text = file_read(other->err);
-    assert_non_null(strstr(log_text, "must stay 16, not 32"));
+    assert_non_null(strstr(log_text, text));
     free(log_text);
+}
+
+TEST(the_number_of_shards_stays) {
+    cluster_start(LIMITS("16"), 1);
+    struct process *process = cluster.nodes[0].process;
+    file_write(process->config, LIMITS("32"));
+    process_signal(process, SIGHUP);
+    process_await(process, "must stay 16, not 32", 1);
+    assert_int_equal(cluster_owned(0), SHARDS);
+    cluster.config = LIMITS("32");
+    expect_no_start("other", "doorman/other", "must stay 16, not 32");
+}
+
+TEST(a_name_has_one_election_and_an_election_one_name) {
+    cluster_start(LIMITS("16"), 1);
+    expect_no_start("n0", "doorman/other", "has a node 'n0' with --election-key doorman/n0, not");
+    expect_no_start("other", "doorman/n0", "each node needs its own key");
+    assert_int_equal(cluster_owned(0), SHARDS);
 }
 
 TEST(shards_need_an_election_and_a_redis) {
