@@ -277,6 +277,31 @@ TEST(a_name_has_one_election_and_an_election_one_name) {
     assert_int_equal(cluster_owned(0), SHARDS);
 }
 
+TEST(a_node_without_a_master_gets_no_shards) {
+    cluster_start(LIMITS("16"), 3);
+    EVENTUALLY(cluster_number(0, "epoch") > 2);
+    process_signal(cluster.nodes[2].process, SIGKILL);
+    process_wait(cluster.nodes[2].process);
+    sleep_ms(1000 * (atoi(NODE_TTL) + 2)); /* its mastership ends */
+    cluster_wish(0, "{\"move\": 3, \"node\": \"n2\"}", 409, "the node has no master");
+    cluster_wish(0, "{\"rebalance\": true}", 200, "\"moves\":8");
+    EVENTUALLY(cluster_owned(0) == 8 && cluster_owned(1) == 8 && cluster_rests(0));
+    cluster_wish(0, "{\"drain\": \"n1\"}", 200, "\"moves\":8");
+    EVENTUALLY(cluster_owned(0) == 16 && cluster_rests(0));
+    cluster_wish(1, "{\"drain\": \"n2\"}", 200, "\"moves\":0"); /* it has none */
+    cluster_node_start(2);
+    EVENTUALLY(cluster_number(2, "is_master") == 1);
+    cluster_wish(2, "{\"rebalance\": true}", 200, "\"moves\":10");
+    EVENTUALLY(cluster_owned(2) == 5 && cluster_rests(2));
+    process_signal(cluster.nodes[2].process, SIGKILL);
+    process_wait(cluster.nodes[2].process);
+    sleep_ms(1000 * (atoi(NODE_TTL) + 2));
+    cluster_wish(0, "{\"rebalance\": true}", 409, "'n2' has shards, but no master");
+    cluster_wish(0, "{\"drain\": \"n2\"}", 409, "'n2' has shards, but no master");
+    cluster_wish(0, "{\"drain\": \"n1\"}", 200, "\"moves\":");
+    EVENTUALLY(cluster_owned(0) == 11);
+}
+
 TEST(shards_need_an_election_and_a_redis) {
     expect_refusal((const char *[]){"--shards", "k", NULL}, 2, "--shards needs --election-key");
 }
