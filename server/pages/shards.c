@@ -111,17 +111,31 @@ static void answer_map(struct service *service, struct http_response *response, 
     view_free(view);
 }
 
+static const char *const wish_names[SHARD_WISH_COUNT] = {"move", "drain", "rebalance", "force",
+                                                         "remove"};
+
+/* Logs a wish in the words of doormanctl, and why it is refused. */
+static void wish_log(const struct service *service, const char *token,
+                     const struct shard_wish *wish) {
+    char text[64 + DOORMAN_ID_BYTES_MAX], number[24] = "";
+    if (wish->kind == SHARD_MOVE) snprintf(number, sizeof number, " %zu", wish->shard);
+    snprintf(text, sizeof text, "%s%s%s%s", wish_names[wish->kind], number,
+             wish->node[0] ? " " : "", wish->node);
+    server_log(service->settings, LEVEL_INFO,
+               wish->error[0] ? "a change of shards is refused" : "an operator changes shards",
+               "token", token[0] ? token : "(no token)", "change", text,
+               wish->error[0] ? "reason" : LOG_END, wish->error, LOG_END);
+}
+
 /* Reads the body of a wish. Returns what is wrong with it, or NULL. */
 static const char *wish_read(const cJSON *body, struct shard_wish *wish) {
-    static const char *const names[SHARD_WISH_COUNT] = {"move", "drain", "rebalance", "force",
-                                                        "remove"};
     const cJSON *found = NULL, *node = cJSON_GetObjectItemCaseSensitive(body, "node");
     int count = 0;
     const cJSON *each = NULL;
     if (!cJSON_IsObject(body)) return "the body must be an object of JSON";
     cJSON_ArrayForEach(each, body) {
         int kind = 0;
-        while (kind < SHARD_WISH_COUNT && strcmp(each->string, names[kind]) != 0) kind++;
+        while (kind < SHARD_WISH_COUNT && strcmp(each->string, wish_names[kind]) != 0) kind++;
         if (kind == SHARD_WISH_COUNT && each != node) return "a field is not known";
         if (kind == SHARD_WISH_COUNT) continue;
         wish->kind = (enum shard_wish_kind)kind;
@@ -158,11 +172,8 @@ static void handle_post(struct service *service, const struct http_request *requ
         free(wish);
         return;
     }
-    const char *token = request->token.name;
-    server_log(service->settings, LEVEL_INFO, "an operator changes shards", "token",
-               token[0] ? token : "(no token)", wish->node[0] ? "node" : LOG_END, wish->node,
-               LOG_END);
     server_shards_wish(service, wish);
+    wish_log(service, request->token.name, wish);
     if (wish->error[0]) {
         server_http_response_set_error(response, 409, "UNAVAILABLE", wish->error);
     } else {

@@ -106,7 +106,8 @@ static bool wish_move(struct shard_edit *edit, struct shard_wish *wish, size_t n
     return true;
 }
 
-static bool wish_remove(struct shard_edit *edit, struct shard_wish *wish, size_t node) {
+static bool wish_remove(struct shard_edit *edit, struct shard_wish *wish, size_t node,
+                        const bool *has_master) {
     doorman_shard_map *map = &edit->map;
     for (size_t i = 0; i < map->shards.count; i++) {
         if (edit->owners[i].owner == node || edit->owners[i].target == node) {
@@ -115,6 +116,10 @@ static bool wish_remove(struct shard_edit *edit, struct shard_wish *wish, size_t
         }
         edit->owners[i].owner -= edit->owners[i].owner > node;
         edit->owners[i].target -= edit->owners[i].target > node;
+    }
+    if (has_master[node]) {
+        wish_refuse(wish, "the node has a master, and would join again; stop its processes first");
+        return false;
     }
     map->node_count--;
     for (size_t i = node; i < map->node_count; i++) edit->nodes[i] = edit->nodes[i + 1];
@@ -176,9 +181,9 @@ static bool wish_edit(struct shards *shards, struct shard_edit *edit, struct sha
     size_t node = map->node_count;
     bool has_master[DOORMAN_SHARD_NODES_MAX];
     if (wish->kind != SHARD_REBALANCE && !wish_find(map, wish, &node)) return false;
-    if (wish->kind == SHARD_REMOVE) return wish_remove(edit, wish, node);
     if (wish->kind == SHARD_FORCE) return wish_force(shards, edit, wish, node, conditions);
     if (!wish_find_masters(shards, wish, has_master)) return false;
+    if (wish->kind == SHARD_REMOVE) return wish_remove(edit, wish, node, has_master);
     if (wish->kind == SHARD_MOVE) return wish_move(edit, wish, node, has_master);
     if (wish->kind == SHARD_REBALANCE) return wish_balance(edit, wish, has_master);
     if (!wish_drain(edit, wish, node, has_master)) return false;

@@ -289,6 +289,9 @@ TEST(a_node_without_a_master_gets_no_shards) {
     cluster_wish(0, "{\"drain\": \"n1\"}", 200, "\"moves\":8");
     EVENTUALLY(cluster_owned(0) == 16 && cluster_rests(0));
     cluster_wish(1, "{\"drain\": \"n2\"}", 200, "\"moves\":0"); /* it has none */
+    cluster_wish(0, "{\"remove\": \"n1\"}", 409, "would join again");
+    process_await(cluster.nodes[0].process, "change=\"drain n1\"", 1);
+    process_await(cluster.nodes[0].process, "change=\"remove n1\"", 1);
     cluster_node_start(2);
     EVENTUALLY(cluster_number(2, "is_master") == 1);
     cluster_wish(2, "{\"rebalance\": true}", 200, "\"moves\":10");
