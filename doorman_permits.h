@@ -15432,7 +15432,6 @@ static const char *doorman__bucket_read(doorman__permit_row_rest *rest, doorman_
                                         doorman__row_figures *out) {
     out->level = doorman__permit_row_double(rest);
     out->at = doorman__permit_row_time(rest);
-    out->back = (doorman__back){.scale = 1};
     if (!rest->short_ && rest->at != rest->end) {
         out->back.pending = doorman__permit_row_double(rest);
         out->back.scale = doorman__permit_row_double(rest);
@@ -15454,6 +15453,7 @@ static const char *doorman__figures_read(const doorman_permit_row *row,
                                          doorman__row_figures *out) {
     const doorman_time written_at = row->written_at;
     out->ring_count = 0;
+    out->back = (doorman__back){.scale = 1}; /* only a bucket has more, but all kinds read it */
     if (row->is_ban) {
         out->rest = doorman__permit_row_time(rest);
         bool valid = out->rest > 0 && doorman__duration_valid(out->rest);

@@ -337,7 +337,11 @@ static enum ctl_exit run_ban(struct ctl *ctl, char *const words[]) {
     cJSON *entry = entry_make(words);
     cJSON_AddNumberToObject(entry, "ban", seconds);
     const cJSON *answer = entry_send(ctl, "/v1/reset", entry, &reply, &code);
-    if (answer && !ctl->json && seconds > 0) {
+    if (answer && seconds > 0 && !(ctl_number(answer, "count") > 0)) {
+        code =
+            ctl_fail(CTL_REFUSED, "the key is not banned: with --shards, ask a master of the node "
+                                  "that decides for it");
+    } else if (answer && !ctl->json && seconds > 0) {
         ctl_say("banned for %s", ctl_seconds(time, seconds));
     } else if (answer && !ctl->json) {
         ctl_say("%s", ctl_number(answer, "count") > 0 ? "the ban has ended" : "there was no ban");

@@ -89,7 +89,9 @@ static enum ctl_exit shards_wish(struct ctl *ctl, cJSON *body) {
     request.body = body;
     request.here = false; /* the audit is that of the master */
     enum ctl_exit code = ctl_call(ctl, &request, &reply);
-    if (code == CTL_DONE && !json) {
+    if (code == CTL_DONE && !json && cJSON_GetObjectItemCaseSensitive(body, "remove")) {
+        ctl_say("the node has left the map");
+    } else if (code == CTL_DONE && !json) {
         ctl_say("%.0f shards move", ctl_number(reply.json, "moves"));
     }
     if (code == CTL_DONE) code = shards_await(ctl, &reply);

@@ -375,8 +375,9 @@ static void allow_report(struct allow *allow, struct service *service,
 /* Makes the response to a decision, or to one that no node can make yet. */
 static void response_set_decided(struct http_response *response, const struct allow *allow) {
     if (!allow->granted && allow->reason == DOORMAN_REASON_MOVED) {
-        server_http_response_set_error(response, 503, "UNAVAILABLE",
-                                       "MOVED: the shard of the key moves to another node");
+        server_http_response_set_error(
+            response, 503, "UNAVAILABLE",
+            "MOVED: another node has the shard of the key, or gets it now");
         response->more = "Retry-After: 1\r\n";
         return;
     }

@@ -121,6 +121,19 @@ static void answer_map(struct service *service, struct http_response *response, 
 static const char *const wish_names[SHARD_WISH_COUNT] = {"move", "drain", "rebalance", "force",
                                                          "remove"};
 
+/* Logs a wish in the words of doormanctl, and why it is refused. */
+static void wish_log(const struct service *service, const char *token,
+                     const struct shard_wish *wish) {
+    char text[64 + DOORMAN_ID_BYTES_MAX], number[24] = "";
+    if (wish->kind == SHARD_MOVE) snprintf(number, sizeof number, " %zu", wish->shard);
+    snprintf(text, sizeof text, "%s%s%s%s", wish_names[wish->kind], number,
+             wish->node[0] ? " " : "", wish->node);
+    server_log(service->settings, LEVEL_INFO,
+               wish->error[0] ? "a change of shards is refused" : "an operator changes shards",
+               "token", token[0] ? token : "(no token)", "change", text,
+               wish->error[0] ? "reason" : LOG_END, wish->error, LOG_END);
+}
+
 /* Reads the body of a wish. Returns what is wrong with it, or NULL. */
 static const char *wish_read(const cJSON *body, struct shard_wish *wish) {
     const cJSON *found = NULL, *node = cJSON_GetObjectItemCaseSensitive(body, "node");
@@ -211,6 +224,7 @@ static void handle_post(struct service *service, const struct http_request *requ
         return;
     }
     server_shards_wish(service, wish);
+    wish_log(service, request->token.name, wish);
     if (wish_confirm(act, wish, response) && !wish->error[0]) {
         answer_map(service, response, wish->moves);
     } else if (wish->error[0]) {

@@ -143,12 +143,13 @@ bool server_shard_key_find_master(struct shard_key *key, const char *election_ke
     *has_master = entry != NULL;
     bool is_read = response != NULL;
     cJSON_Delete(response);
+    if (is_read && !epoch) return true;
     key_write_epoch(election_key, name);
     response =
         is_read ? server_etcd_call(&key->etcd, "/v3/kv/range", "{\"key\":\"%s\"}", name) : NULL;
     is_read = response != NULL;
     entry = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(response, "kvs"), 0);
-    *epoch = strtoull(server_etcd_number(entry, "version"), NULL, 10);
+    if (epoch) *epoch = strtoull(server_etcd_number(entry, "version"), NULL, 10);
     cJSON_Delete(response);
     return is_read || key_fail(key, key->etcd.error.text);
 }

@@ -90,7 +90,6 @@ static bool shards_read(struct shards *shards) {
         server_shards_fail(shards, "the map of shards cannot be read", shards->key.error);
         return false;
     }
-    server_shards_work_again(shards);
     shards_publish(shards);
     return true;
 }
@@ -101,6 +100,34 @@ static bool node_has(const doorman_shard_node *node, const char *address) {
         if (strcmp(node->addresses[i], address) == 0) return true;
     }
     return false;
+}
+
+/* Returns whether the map has no other election for this node, and no other node for its election.
+ * Otherwise two masters would decide for the shards of one node.
+ *   why   out: the text, if false */
+static bool shards_fit(const struct shards *shards, char why[PROBLEM_TEXT]) {
+    const doorman_shard_map *map = shards->key.map;
+    const char *key = shards->service->settings->election_key;
+    for (size_t i = 0; map && i < map->node_count; i++) {
+        const doorman_shard_node *node = &map->nodes[i];
+        const bool is_name = strcmp(node->name, shards->node) == 0;
+        if (!node->election_key || is_name == (strcmp(node->election_key, key) == 0)) continue;
+        if (is_name) {
+            snprintf(
+                why, PROBLEM_TEXT,
+                "the map has a node '%.128s' with --election-key %.128s, not %.128s: give this "
+                "process the same key, or another --node",
+                node->name, node->election_key, key);
+        } else {
+            snprintf(
+                why, PROBLEM_TEXT,
+                "the map has the node '%.128s' with --election-key %.128s: each node needs its "
+                "own key, and all processes of a node have the same --node",
+                node->name, key);
+        }
+        return false;
+    }
+    return true;
 }
 
 /* Puts this process into the map, unless it is there. A list that is full loses its first address,
@@ -359,15 +386,20 @@ static bool shards_move(const struct shards *shards) {
 static void *shards_main(void *context) {
     struct shards *shards = (struct shards *)context;
     struct service *service = shards->service;
+    char why[PROBLEM_TEXT];
     server_lock(&service->lock);
     while (!shards->stops) {
         server_unlock(&service->lock);
         const bool is_master = shards_follow(shards);
+        shards->has_failed = false;
         if (shards_read(shards)) {
-            shards_join(shards);
+            const bool fits = shards_fit(shards, why);
+            if (!fits) server_shards_fail(shards, "this node cannot use the map of shards", why);
+            if (fits) shards_join(shards);
             shards_run_wish(shards);
-            if (is_master && shards_tell(shards)) shards_act(shards);
+            if (fits && is_master && shards_tell(shards)) shards_act(shards);
         }
+        if (!shards->has_failed) server_shards_work_again(shards);
         shards_note_states(shards);
         server_lock(&service->lock);
         const bool is_called =
@@ -486,6 +518,9 @@ static enum exit_status shards_listen(struct service *service) {
     if (!shards->key.map || !has_secret) {
         return server_fatal_error(EXIT_ERROR, "--shards %s: %s", settings->shards,
                                   shards->key.error);
+    }
+    if (!shards_fit(shards, error)) {
+        return server_fatal_error(EXIT_ERROR, "--shards %s: %s", settings->shards, error);
     }
     shards_publish(shards);
     const char *why = shards_refuse(service, service->config, error);

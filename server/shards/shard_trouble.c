@@ -10,6 +10,7 @@ doorman_permits *server_shards_permits(const struct shards *shards) {
 void server_shards_fail(struct shards *shards, const char *what, const char *error) {
     struct service *service = shards->service;
     char reason[sizeof shards->trouble.reason];
+    shards->has_failed = true;
     snprintf(reason, sizeof reason, "%s: %.*s", what, (int)sizeof reason - 100, error);
     server_lock(&service->lock);
     const bool is_new = shards->trouble.since == 0;

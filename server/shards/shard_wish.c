@@ -18,59 +18,96 @@ static bool wish_find(const doorman_shard_map *map, struct shard_wish *wish, siz
     return false;
 }
 
-/* Balances the shards. A node that was drained stays empty until the next rebalance.
- *   leaves   a node that gets none; node_count: all nodes get some */
-static bool wish_balance(struct shard_edit *edit, struct shard_wish *wish, size_t leaves) {
-    bool stays[DOORMAN_SHARD_NODES_MAX];
-    const size_t count = edit->map.node_count;
-    if (count - (leaves < count) == 0) {
-        wish_refuse(wish, "there is no other node");
+/* Finds which nodes have a master. A node without one takes no shards, and gives none.
+ *   has_master   out: one for each node
+ *   returns      false: etcd does not answer */
+static bool wish_find_masters(struct shards *shards, struct shard_wish *wish, bool *has_master) {
+    const doorman_shard_map *map = shards->key.map;
+    for (size_t i = 0; i < map->node_count; i++) {
+        const char *key = map->nodes[i].election_key;
+        has_master[i] = true;
+        if (!key || server_shard_key_find_master(&shards->key, key, &has_master[i], NULL)) continue;
+        wish_refuse(wish, shards->key.error);
         return false;
     }
-    for (size_t i = 0; i < count; i++) stays[i] = i != leaves;
-    wish->moves = doorman_shards_balance(edit->owners, edit->map.shards.count, stays, count);
     return true;
 }
 
+/* Refuses a wish, because a node that must give a shard has no master. */
+static bool wish_refuse_giver(const struct shard_edit *edit, struct shard_wish *wish, size_t node) {
+    snprintf(wish->error, sizeof wish->error,
+             "the node '%.256s' has shards, but no master that could move them: start a process of "
+             "it, or take its shards with force",
+             edit->map.nodes[node].name);
+    return false;
+}
+
+/* Balances the shards. A node that was drained stays empty until the next rebalance. */
+static bool wish_balance(struct shard_edit *edit, struct shard_wish *wish, const bool *has_master) {
+    const size_t shards = edit->map.shards.count;
+    for (size_t i = 0; i < shards; i++) {
+        const size_t owner = edit->owners[i].owner;
+        if (!has_master[owner]) return wish_refuse_giver(edit, wish, owner);
+    }
+    wish->moves = doorman_shards_balance(edit->owners, shards, has_master, edit->map.node_count);
+    return true;
+}
+
+/* Returns the node that has fewest shards, of those that may take some; node_count: none may. */
+static size_t wish_fewest(const size_t *loads, const bool *takes, size_t node_count) {
+    size_t best = node_count;
+    for (size_t i = 0; i < node_count; i++) {
+        if (takes[i] && (best == node_count || loads[i] < loads[best])) best = i;
+    }
+    return best;
+}
+
 /* Moves only the shards of one node, each to the node that has fewest. */
-static bool wish_drain(struct shard_edit *edit, struct shard_wish *wish, size_t node) {
+static bool wish_drain(struct shard_edit *edit, struct shard_wish *wish, size_t node,
+                       const bool *has_master) {
     const size_t count = edit->map.node_count, shards = edit->map.shards.count;
     size_t loads[DOORMAN_SHARD_NODES_MAX] = {0};
-    if (count < 2) {
-        wish_refuse(wish, "there is no other node");
+    bool takes[DOORMAN_SHARD_NODES_MAX];
+    for (size_t i = 0; i < count; i++) takes[i] = i != node && has_master[i];
+    if (wish_fewest(loads, takes, count) == count) {
+        wish_refuse(wish, "there is no other node with a master");
         return false;
     }
     for (size_t i = 0; i < shards; i++) loads[edit->owners[i].target]++;
     for (size_t i = 0; i < shards; i++) {
-        size_t best = node == 0 ? 1 : 0;
-        if (edit->owners[i].owner != node && edit->owners[i].target != node) continue;
-        for (size_t j = 0; j < count; j++) {
-            if (j != node && loads[j] < loads[best]) best = j;
-        }
-        if (edit->owners[i].target != node) best = edit->owners[i].target;
-        if (edit->owners[i].owner != node && edit->owners[i].target == node) {
-            best = edit->owners[i].owner; /* it was on its way */
-        }
-        loads[edit->owners[i].target]--;
+        const size_t owner = edit->owners[i].owner, target = edit->owners[i].target;
+        if (owner != node && target != node) continue;
+        size_t best = wish_fewest(loads, takes, count);
+        if (takes[target]) best = target;
+        if (owner != node) best = owner; /* it was on its way */
+        loads[target]--;
         loads[best]++;
         edit->owners[i].target = best;
-        wish->moves += edit->owners[i].owner == node;
+        wish->moves += owner == node;
     }
     return true;
 }
 
-static bool wish_move(struct shard_edit *edit, struct shard_wish *wish, size_t node) {
+static bool wish_move(struct shard_edit *edit, struct shard_wish *wish, size_t node,
+                      const bool *has_master) {
     if (wish->shard >= edit->map.shards.count) {
         snprintf(wish->error, sizeof wish->error, "there are only the shards 0 to %zu",
                  edit->map.shards.count - 1);
         return false;
     }
+    const size_t owner = edit->owners[wish->shard].owner;
+    if (owner != node && !has_master[owner]) return wish_refuse_giver(edit, wish, owner);
+    if (owner != node && !has_master[node]) {
+        wish_refuse(wish, "the node has no master that could decide for the shard");
+        return false;
+    }
     edit->owners[wish->shard].target = node;
-    wish->moves = edit->owners[wish->shard].owner != node;
+    wish->moves = owner != node;
     return true;
 }
 
-static bool wish_remove(struct shard_edit *edit, struct shard_wish *wish, size_t node) {
+static bool wish_remove(struct shard_edit *edit, struct shard_wish *wish, size_t node,
+                        const bool *has_master) {
     doorman_shard_map *map = &edit->map;
     for (size_t i = 0; i < map->shards.count; i++) {
         if (edit->owners[i].owner == node || edit->owners[i].target == node) {
@@ -79,6 +116,10 @@ static bool wish_remove(struct shard_edit *edit, struct shard_wish *wish, size_t
         }
         edit->owners[i].owner -= edit->owners[i].owner > node;
         edit->owners[i].target -= edit->owners[i].target > node;
+    }
+    if (has_master[node]) {
+        wish_refuse(wish, "the node has a master, and would join again; stop its processes first");
+        return false;
     }
     map->node_count--;
     for (size_t i = node; i < map->node_count; i++) edit->nodes[i] = edit->nodes[i + 1];
@@ -91,7 +132,7 @@ static bool wish_force(struct shards *shards, struct shard_edit *edit, struct sh
                        size_t node, struct shard_conditions *conditions) {
     const doorman_shard_map *map = shards->key.map;
     const char *key = map->nodes[node].election_key;
-    bool has_master = false;
+    bool has_master = false, masters[DOORMAN_SHARD_NODES_MAX];
     server_lock(&shards->service->lock);
     const bool is_master = server_shards_permits(shards) != NULL;
     server_unlock(&shards->service->lock);
@@ -111,7 +152,8 @@ static bool wish_force(struct shards *shards, struct shard_edit *edit, struct sh
                           "machine is gone, wait until its mastership has ended");
         return false;
     }
-    if (!wish_drain(edit, wish, node)) return false;
+    if (!wish_find_masters(shards, wish, masters)) return false;
+    if (!wish_drain(edit, wish, node, masters)) return false;
     if (!server_shard_give_for(shards, node, edit->map.epoch)) {
         server_lock(&shards->service->lock);
         wish_refuse(wish, shards->trouble.since ? shards->trouble.reason : "out of memory");
@@ -137,12 +179,15 @@ static bool wish_edit(struct shards *shards, struct shard_edit *edit, struct sha
                       struct shard_conditions *conditions) {
     const doorman_shard_map *map = shards->key.map;
     size_t node = map->node_count;
+    bool has_master[DOORMAN_SHARD_NODES_MAX];
     if (wish->kind != SHARD_REBALANCE && !wish_find(map, wish, &node)) return false;
-    if (wish->kind == SHARD_MOVE) return wish_move(edit, wish, node);
-    if (wish->kind == SHARD_REMOVE) return wish_remove(edit, wish, node);
-    if (wish->kind == SHARD_DRAIN) return wish_drain(edit, wish, node);
     if (wish->kind == SHARD_FORCE) return wish_force(shards, edit, wish, node, conditions);
-    return wish_balance(edit, wish, map->node_count);
+    if (!wish_find_masters(shards, wish, has_master)) return false;
+    if (wish->kind == SHARD_REMOVE) return wish_remove(edit, wish, node, has_master);
+    if (wish->kind == SHARD_MOVE) return wish_move(edit, wish, node, has_master);
+    if (wish->kind == SHARD_REBALANCE) return wish_balance(edit, wish, has_master);
+    if (!wish_drain(edit, wish, node, has_master)) return false;
+    return has_master[node] || wish->moves == 0 || wish_refuse_giver(edit, wish, node);
 }
 
 #define WISH_TRIES 20 /* other nodes may change the map at the same time, once for each shard */

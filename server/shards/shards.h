@@ -51,6 +51,7 @@ enum shard_write server_shard_key_write(struct shard_key *key, const doorman_sha
                                         const struct shard_conditions *conditions);
 
 /* Reads whether a node has a master, and the epoch of its last mastership.
+ *   epoch     out; NULL: it is not read
  *   returns   false: etcd does not answer */
 bool server_shard_key_find_master(struct shard_key *key, const char *election_key, bool *has_master,
                                   uint64_t *epoch);
@@ -96,6 +97,7 @@ struct shards {
     pthread_t thread;
     uint64_t secret[2];         /* of the cluster; constant after the start */
     bool is_started, has_swept; /* has_swept: no rows of other shards are left of the last start */
+    bool has_failed;            /* something has failed since the map was last read */
     uint64_t victory;           /* the mastership that the thread works for */
     uint64_t stored_wish;       /* of the store, that all rows that were taken are written */
     unsigned char *part;        /* a copy of the rows that are written */

@@ -82,7 +82,9 @@ static inline int cluster_number(int index, const char *name) {
     char *response = get(&cluster.nodes[index].fixture, "/v1/shards", LINES);
     cJSON *json = cJSON_Parse(body_of(response));
     const cJSON *value = cJSON_GetObjectItem(json, name);
-    int number = cJSON_IsNumber(value) ? value->valueint : -1;
+    int number = cJSON_IsNumber(value) ? value->valueint
+                 : cJSON_IsBool(value) ? cJSON_IsTrue(value)
+                                       : -1;
     cJSON_Delete(json);
     free(response);
     return number;
@@ -105,7 +107,7 @@ static inline void cluster_start(const char *config, int count) {
         cluster_node_start(i);
         if (i == 0) EVENTUALLY(cluster_owned(0) > 0);
     }
-    for (int i = 0; i < count; i++) EVENTUALLY(cluster_number(i, "is_master") != 0);
+    for (int i = 0; i < count; i++) EVENTUALLY(cluster_number(i, "is_master") == 1);
 }
 
 /* Sends a wish to a node, and expects the answer to contain a text. */

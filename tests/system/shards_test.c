@@ -166,6 +166,7 @@ TEST(a_node_that_was_killed_keeps_its_shards_and_the_others_work) {
     }
     assert_true(unavailable > 0 && unavailable < USERS);
     cluster_node_start(1);
+    process_await(cluster.nodes[1].process, "counters read", 1); /* until then they are unknown */
     EVENTUALLY(cluster_owned(1) == 8);
     expect_exact();
 }
@@ -252,8 +253,8 @@ TEST(each_wish_is_in_the_audit_of_the_node_that_was_asked) {
     EVENTUALLY(cluster_owned(0) == SHARDS && cluster_rests(0));
     cluster_wish(0, "{\"force\": \"n1\"}", 409, "the node has a master");
     expect_row(0, "\"wish\":\"force\",\"node\":\"n1\",\"refused\":\"the node has a master");
-    cluster_wish(0, "{\"remove\": \"n1\"}", 200, "\"nodes\":[");
-    expect_row(0, "\"wish\":\"remove\",\"node\":\"n1\",\"moves\":0}");
+    cluster_wish(0, "{\"remove\": \"n1\"}", 409, "would join again");
+    expect_row(0, "\"wish\":\"remove\",\"node\":\"n1\",\"refused\":\"");
     expect(&cluster.nodes[0].fixture, "/metrics", LINES, 200,
            "doorman_administration_acts_total{what=\"shards\"}");
     char *audit = get(&cluster.nodes[0].fixture, "/v1/audit", OPERATOR);
@@ -261,15 +262,8 @@ TEST(each_wish_is_in_the_audit_of_the_node_that_was_asked) {
     free(audit);
 }
 
-TEST(the_number_of_shards_stays) {
-    cluster_start(LIMITS("16"), 1);
-    struct process *process = cluster.nodes[0].process;
-    file_write(process->config, LIMITS("32"));
-    process_signal(process, SIGHUP);
-    process_await(process, "must stay 16, not 32", 1);
-    assert_int_equal(cluster_owned(0), SHARDS);
-    cluster.config = LIMITS("32");
-    char key[] = "doorman/other";
+/* Starts one more process, which must refuse to serve. */
+static void expect_no_start(const char *node, const char *key, const char *text) {
     struct process *other = process_new();
     file_write(other->config, cluster.config);
     const char *const arguments[] = {"--config",
@@ -283,7 +277,7 @@ TEST(the_number_of_shards_stays) {
                                      "--election-key",
                                      key,
                                      "--node",
-                                     "other",
+                                     node,
                                      "--state",
                                      cluster.redis.address,
                                      "--shards",
@@ -292,8 +286,54 @@ TEST(the_number_of_shards_stays) {
     process_start(other, arguments, NULL);
     process_end(other, 1);
     char *log_text = file_read(other->err);
-    assert_non_null(strstr(log_text, "must stay 16, not 32"));
+    assert_non_null(strstr(log_text, text));
     free(log_text);
+}
+
+TEST(the_number_of_shards_stays) {
+    cluster_start(LIMITS("16"), 1);
+    struct process *process = cluster.nodes[0].process;
+    file_write(process->config, LIMITS("32"));
+    process_signal(process, SIGHUP);
+    process_await(process, "must stay 16, not 32", 1);
+    assert_int_equal(cluster_owned(0), SHARDS);
+    cluster.config = LIMITS("32");
+    expect_no_start("other", "doorman/other", "must stay 16, not 32");
+}
+
+TEST(a_name_has_one_election_and_an_election_one_name) {
+    cluster_start(LIMITS("16"), 1);
+    expect_no_start("n0", "doorman/other", "has a node 'n0' with --election-key doorman/n0, not");
+    expect_no_start("other", "doorman/n0", "each node needs its own key");
+    assert_int_equal(cluster_owned(0), SHARDS);
+}
+
+TEST(a_node_without_a_master_gets_no_shards) {
+    cluster_start(LIMITS("16"), 3);
+    EVENTUALLY(cluster_number(0, "epoch") > 2);
+    process_signal(cluster.nodes[2].process, SIGKILL);
+    process_wait(cluster.nodes[2].process);
+    sleep_ms(1000 * (atoi(NODE_TTL) + 2)); /* its mastership ends */
+    cluster_wish(0, "{\"move\": 3, \"node\": \"n2\"}", 409, "the node has no master");
+    cluster_wish(0, "{\"rebalance\": true}", 200, "\"moves\":8");
+    EVENTUALLY(cluster_owned(0) == 8 && cluster_owned(1) == 8 && cluster_rests(0));
+    cluster_wish(0, "{\"drain\": \"n1\"}", 200, "\"moves\":8");
+    EVENTUALLY(cluster_owned(0) == 16 && cluster_rests(0));
+    cluster_wish(1, "{\"drain\": \"n2\"}", 200, "\"moves\":0"); /* it has none */
+    cluster_wish(0, "{\"remove\": \"n1\"}", 409, "would join again");
+    process_await(cluster.nodes[0].process, "change=\"drain n1\"", 1);
+    process_await(cluster.nodes[0].process, "change=\"remove n1\"", 1);
+    cluster_node_start(2);
+    EVENTUALLY(cluster_number(2, "is_master") == 1);
+    cluster_wish(2, "{\"rebalance\": true}", 200, "\"moves\":10");
+    EVENTUALLY(cluster_owned(2) == 5 && cluster_rests(2));
+    process_signal(cluster.nodes[2].process, SIGKILL);
+    process_wait(cluster.nodes[2].process);
+    sleep_ms(1000 * (atoi(NODE_TTL) + 2));
+    cluster_wish(0, "{\"rebalance\": true}", 409, "'n2' has shards, but no master");
+    cluster_wish(0, "{\"drain\": \"n2\"}", 409, "'n2' has shards, but no master");
+    cluster_wish(0, "{\"drain\": \"n1\"}", 200, "\"moves\":");
+    EVENTUALLY(cluster_owned(0) == 11);
 }
 
 TEST(shards_need_an_election_and_a_redis) {
