@@ -115,8 +115,7 @@ struct ctl_request {
     const char *header;  /* a line of the head; NULL: none */
     const char *expects; /* a field of each answer of a Doorman; NULL: any text is an answer */
     bool here;           /* about this process, so the master is not asked instead */
-    bool
-        forwards; /* the server asks other nodes, so the query has no redirect=1, which forbids it */
+    bool forwards;       /* the server asks other nodes: no redirect=1, which forbids that */
 };
 
 struct ctl_reply {

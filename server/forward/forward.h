@@ -102,9 +102,6 @@ void server_forward_end(struct forward_question *question);
 void server_forward_tend(struct forward *forward, doorman_time now);
 void server_forward_close_links(struct forward *forward);
 
-/* Returns whether an address has a connection. */
-bool server_forward_is_reached(const struct forward *forward, const char *address);
-
 /* ---- >>jobs --------------------------------------------------------------------------------- */
 
 struct forward_entry {

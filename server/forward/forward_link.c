@@ -10,7 +10,8 @@
 
 #include <nng/protocol/reqrep0/req.h>
 
-#define LINK_KEPT (60 * DOORMAN_SECOND) /* without a question */
+#define CONNECT_TIME (DOORMAN_SECOND / 4) /* until a process has taken a message */
+#define LINK_KEPT (60 * DOORMAN_SECOND)   /* without a question */
 
 void server_forward_note_done(struct forward *forward, struct forward_question *question) {
     server_lock(&forward->lock);
@@ -20,9 +21,13 @@ void server_forward_note_done(struct forward *forward, struct forward_question *
     server_unlock(&forward->lock);
 }
 
-/* Gives the next operation the rest of the time. */
+/* Gives the next operation the rest of the time, or less if the process has no connection. Only the
+ * connection is in such a hurry: a message that a process has taken may be decided already. */
 static void question_set_timeout(const struct forward_question *question) {
-    const doorman_time left = question->ends_at - doorman_clock();
+    const bool connects = question->state == QUESTION_SENDING &&
+                          __atomic_load_n(&question->link->pipe_count, __ATOMIC_RELAXED) <= 0;
+    doorman_time left = question->ends_at - doorman_clock();
+    if (connects && left > CONNECT_TIME) left = CONNECT_TIME;
     nng_aio_set_timeout(question->aio,
                         1 + (left > 0 ? (nng_duration)(left / (DOORMAN_SECOND / 1000)) : 0));
 }
@@ -96,11 +101,6 @@ static struct forward_link *link_open(struct forward *forward, const char *addre
     link->next = forward->links;
     forward->links = link;
     return link;
-}
-
-bool server_forward_is_reached(const struct forward *forward, const char *address) {
-    const struct forward_link *link = link_find(forward, address);
-    return link && __atomic_load_n(&link->pipe_count, __ATOMIC_RELAXED) > 0;
 }
 
 static struct forward_question *question_take(struct forward_link *link) {

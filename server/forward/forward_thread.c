@@ -17,9 +17,8 @@
  * maps cannot send a message to and fro. The thread owns all jobs; no other thread waits for it. */
 #include "forward.h"
 
-#define NODE_PAUSE (DOORMAN_SECOND / 5)   /* after a node did not answer */
-#define CONNECT_TIME (DOORMAN_SECOND / 4) /* for a process without a connection */
-#define PAUSE_MIN (DOORMAN_SECOND / 50)   /* before a message tries again; doubled each time */
+#define NODE_PAUSE (DOORMAN_SECOND / 5) /* after a node did not answer */
+#define PAUSE_MIN (DOORMAN_SECOND / 50) /* before a message tries again; doubled each time */
 #define PAUSE_MAX (DOORMAN_SECOND / 5)
 #define NUDGE (DOORMAN_SECOND / 20) /* between two orders to read the map */
 #define TRIES_MAX 8                 /* processes that one message to a node asks in turn */
@@ -364,7 +363,7 @@ static bool node_ask(struct forward *forward, struct forward_node *node, struct 
                      size_t *indexes, size_t count, size_t tries) {
     const char *address = node_address(forward, node);
     const doorman_time now = doorman_clock();
-    doorman_time timeout = job->ends_at + job->wait - now;
+    const doorman_time timeout = job->ends_at + job->wait - now;
     if (!address) job_fail(job, node, "is not in the map of shards");
     if (node->asked >= FORWARD_NODE_MAX) {
         job_fail(job, node, "has too many messages under way");
@@ -376,9 +375,6 @@ static bool node_ask(struct forward *forward, struct forward_node *node, struct 
         address = NULL;
     }
     if (!address || timeout <= 0) return false;
-    if (!server_forward_is_reached(forward, address) && timeout > CONNECT_TIME) {
-        timeout = CONNECT_TIME;
-    }
     nng_msg *message = server_forward_message(job, indexes, count, forward->secret);
     struct forward_question *question =
         message ? server_forward_send(forward, address, message, timeout) : NULL;

@@ -185,7 +185,7 @@ static struct act *wish_announce(struct service *service, const struct http_requ
 }
 
 /* Writes into the row of the audit what became of a wish, and frees the act.
- *   returns   false: the change was made, and the row cannot be written; the response is an error */
+ *   returns   false: the change was made, and the row cannot be written. The response says so */
 static bool wish_confirm(struct act *act, const struct shard_wish *wish,
                          struct http_response *response) {
     struct http_response failure = server_http_response_init(NULL);

@@ -439,7 +439,7 @@ TEST(two_nodes_with_different_maps_do_not_send_a_message_to_and_fro) {
              "\"%s\"}]}]}",
              key);
     expect_at(0, "/v1/acquire", body, 200, "\"granted\":1");
-    /* the first node does not learn that it owns all shards, so each says that the other one does */
+    /* the first node does not learn that it owns all shards: each says that the other one does */
     proxy_cut(&cluster.proxy, true);
     cluster_wish(1, "{\"drain\": \"n1\"}", 200, "\"moves\":8");
     EVENTUALLY(cluster_number(1, "owned") == 0);

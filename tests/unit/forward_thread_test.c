@@ -65,10 +65,6 @@ void server_forward_end(struct forward_question *question) {
 
 void server_forward_tend(struct forward *forward, doorman_time now) { (void)forward, (void)now; }
 void server_forward_close_links(struct forward *forward) { (void)forward; }
-bool server_forward_is_reached(const struct forward *forward, const char *address) {
-    (void)forward, (void)address;
-    return true;
-}
 
 /* ---- steps ---------------------------------------------------------------------------------- */
 
