@@ -482,17 +482,16 @@ static void forwards(bench *b, cluster *c, size_t permits, goal to) {
     bench_row(b, 1e6 * median(cpu[1], rounds), "us", ANY,
               "CPU time of both nodes for a forward of %zu permit%s", permits,
               permits > 1 ? "s" : "");
-    bench_row(b, 1e6 * median(cpu[0], rounds), "us", ANY, "  of a message to the owner");
+    bench_row(b, 1e6 * median(cpu[0], rounds), "us", ANY, "  CPU time for a message to the owner");
     bench_row(b, median(more, rounds), "times", to, "  the forward relative to it");
     bench_row(b, 1e6 * median(late[1], rounds), "us", ANY, "  latency of the forward, median");
-    bench_row(b, 1e6 * median(late[0], rounds), "us", ANY, "  of a message to the owner");
+    bench_row(b, 1e6 * median(late[0], rounds), "us", ANY, "  latency of a message to the owner");
     bench_row(b, median(later, rounds), "times", to, "  the latency relative to it");
 }
 
 /* ---- a rebalance ----------------------------------------------------------------------------- */
 
 typedef struct watch {
-    bench *b;
     const peer *node;
     atomic_bool over;
 } watch;
@@ -571,7 +570,7 @@ static void rebalance(bench *b, shard_place place) {
     fill(b, &c, &keys);
     bench_step(b, "shards with %zu keys move under load", keys.count);
     asks before = ask_any(b, &c, &keys, (b->quick ? 2 : 5) * DOORMAN_SECOND, NULL);
-    watch w = {.b = b, .node = c.nodes[0]};
+    watch w = {.node = c.nodes[0]};
     size_t moves = cluster_wish(&c, "{\"rebalance\": true}");
     must(pthread_create(&thread, NULL, watch_main, &w) == 0, "cannot start a thread");
     asks during = ask_any(b, &c, &keys, 10 * TIMEOUT, &w.over);
