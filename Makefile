@@ -453,7 +453,7 @@ endif
 
 # Without the library of a peer, its rows are skipped.
 build/bench: BENCH_FLAGS = $(if $(filter GRPC,$(PARTS)),-DBENCH_HTTP2) \
-    $(if $(filter REDIS,$(PARTS)),-DBENCH_REDIS)
+    $(if $(filter REDIS,$(PARTS)),-DBENCH_REDIS) $(if $(filter SHARDS,$(PARTS)),-DBENCH_SHARDS)
 build/bench: LIBRARIES += $(if $(filter GRPC,$(PARTS)),-lnghttp2) \
     $(if $(filter REDIS,$(PARTS)),-lhiredis)
 build/bench: $(wildcard tests/bench/*.[ch]) $(HEADERS) | build_deps
