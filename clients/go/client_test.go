@@ -357,6 +357,7 @@ func TestAnswersThatAreNotValidAreFailures(t *testing.T) {
 		{200, strings.Repeat("x", 5<<20)}, {200, `{"mastership": 7}`}, {200, `null`},
 		{401, `{"error": {"code": "UNAUTHENTICATED", "message": "no"}}`},
 	} {
+		answer := answer
 		fake := startFake(t, func(string, map[string]any) (int, string) {
 			return answer.status, answer.body
 		})
