@@ -302,8 +302,8 @@ func (c *Client) Counts() Counts {
 // ends. What servers do not learn ends by itself.
 func (c *Client) Shutdown(ctx context.Context) error { return c.engine.stop(ctx) }
 
-// Close is Shutdown with at most 5 s. It returns no error, because what servers do not learn ends by
-// itself.
+// Close is Shutdown with at most 5 s. It returns no error, because what servers do not learn ends
+// by itself.
 func (c *Client) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()

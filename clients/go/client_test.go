@@ -469,6 +469,58 @@ func TestOptionsOfASecondOpeningThatAreNotInForceAreWarnedOf(t *testing.T) {
 	check(t, err != nil && strings.Contains(err.Error(), "Kind: db is open as a rate"), "%v", err)
 }
 
+func TestAClientClosesWhileManyGoroutinesUseIt(t *testing.T) {
+	s := startServer(t, testConfig)
+	client, _ := newTestClient(t, Options{}, s.url)
+	rate := rateOf(t, client, "db/stress", ResourceOptions{})
+	gauge, err := client.Gauge("conn", ResourceOptions{})
+	succeed(t, err)
+	ignore := func(any, error) {}
+	work := func(i int) {
+		ctx, cancel := context.WithTimeout(background, time.Duration(1+i%7)*time.Millisecond)
+		defer cancel()
+		key := string(rune('a' + i%5))
+		ignore(client.Acquire(ctx, "login", key))
+		ignore(nil, rate.Wait(ctx, 1))
+		ignore(nil, gauge.Use(ctx, 1, func() error { return nil }))
+		ignore(client.Metrics(), client.Report("llm", key, 0))
+		if r, err := client.Reserve(ctx, ReserveOptions{}, Item{Resource: "llm", Key: key}); err == nil {
+			ignore(nil, r.Run(func() ([]float64, error) { return []float64{0}, nil }))
+		}
+		slot := Item{Resource: "transcode", Key: key}
+		hold, err := client.Hold(ctx, HoldOptions{MaxWait: time.Second, OnGone: func(Held) {}}, slot)
+		if err == nil {
+			ignore(hold.Transfer(ctx, TransferOptions{}))
+			hold.Release()
+		}
+	}
+	var all sync.WaitGroup
+	closed := make(chan struct{})
+	for i := 0; i < 16; i++ {
+		i := i
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for ; ; i++ {
+				select {
+				case <-closed:
+					return
+				default:
+					work(i)
+				}
+			}
+		}()
+	}
+	eventually(t, "there are permits and settles", func() bool {
+		counts := client.Counts()
+		return counts.Granted > 10 && counts.Settled > 0
+	})
+	client.Close()
+	close(closed)
+	all.Wait()
+	check(t, client.Counts().Waiting == 0, "%+v", client.Counts())
+}
+
 func TestAClientThatIsClosedSaysSo(t *testing.T) {
 	client, _ := newTestClient(t, Options{}, far)
 	rate := rateOf(t, client, "db", ResourceOptions{Wants: 1})
@@ -516,7 +568,8 @@ func TestWrongArgumentsNameWhatIsWrong(t *testing.T) {
 	fails(err, "Min: must be at most the cost")
 	_, err = client.AcquireItems(background, AcquireOptions{})
 	fails(err, "items: must be 1 to 100")
-	_, err = client.Reserve(background, ReserveOptions{SettleWithin: 2 * time.Hour}, Item{Resource: "x"})
+	_, err = client.Reserve(background, ReserveOptions{SettleWithin: 2 * time.Hour},
+		Item{Resource: "x"})
 	fails(err, "SettleWithin: must be")
 	_, err = client.Seize(background, 0, SeizeOptions{})
 	fails(err, "transferID: must be")

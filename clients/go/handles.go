@@ -352,7 +352,8 @@ func (r *Reservation) Settle(costs ...float64) error {
 	return err
 }
 
-// SettleAndWait is Settle, and waits for the result. It is nil if the reservation was settled before.
+// SettleAndWait is Settle, and waits for the result. It is nil if the reservation was settled
+// before.
 func (r *Reservation) SettleAndWait(ctx context.Context, costs ...float64) (*Acquired, error) {
 	return r.settle(ctx, true, costs)
 }

@@ -152,7 +152,8 @@ func TestExamplesOfTheReadmeRun(t *testing.T) {
 	web.Stdout, web.Stderr = output, output
 	succeed(t, web.Start())
 	defer func() { _ = web.Process.Kill(); _ = web.Wait() }()
-	eventually(t, "the example listens", func() bool { return strings.Contains(output.String(), "\n") })
+	eventually(t, "the example listens",
+		func() bool { return strings.Contains(output.String(), "\n") })
 	address := strings.TrimSpace(output.String())
 	form := regexp.MustCompile(`^"per-user";r=\d;t=\d+$`)
 	for i := 0; i < 7; i++ {

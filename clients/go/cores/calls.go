@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// This file has what the core of permits works with: calls, holds, and what it writes into messages.
-// The rules (P, H) are those of the section >>permit_client of doorman_permits.h.
+// This file has what the core of permits works with: calls, holds, and what it writes into
+// messages. The rules (P, H) are those of the section >>permit_client of doorman_permits.h.
 
 const (
 	permitItemsMax = 100
@@ -422,8 +422,8 @@ func (h *hold) describe() Held {
 	return Held{h.number, h.state == holdEnding, append([]float64{}, h.amounts...), h.end}
 }
 
-// sent is a call of a message that is under way, with the hold that it asks for. A call that has its
-// result already is nil there.
+// sent is a call of a message that is under way, with the hold that it asks for. A call that has
+// its result already is nil there.
 type sent struct {
 	call *Call
 	hold *hold

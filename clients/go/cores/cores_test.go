@@ -34,7 +34,8 @@ func openRate(t *testing.T, core *LeaseCore, options ResourceOptions) *Resource 
 }
 
 // answer answers the next request of a core of leases with one lease.
-func answer(t *testing.T, core *LeaseCore, now time.Duration, capacity, expiresIn, interval float64) {
+func answer(t *testing.T, core *LeaseCore, now time.Duration,
+	capacity, expiresIn, interval float64) {
 	t.Helper()
 	request := core.Next(now)
 	err := core.Response(request, 200, plain(object{"response": []any{object{"resource_id": "db",
