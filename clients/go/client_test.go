@@ -457,6 +457,59 @@ func TestAReservationThatIsCancelledIsSettledWithACostOfZero(t *testing.T) {
 	check(t, item["cost"] == 0.0, "%v", item)
 }
 
+func TestAHoldThatIsAReservationIsSettledAndReleased(t *testing.T) {
+	fake := startFake(t, func(method string, _ map[string]any) (int, string) {
+		switch method {
+		case "settle":
+			return 200, `{"entry": [{"item": [{"charged": 0, "returned": 3}]}]}`
+		case "release":
+			return 200, `{"entry": [{}]}`
+		}
+		return 200, `{"permit": [{"decision": "GRANTED", "item": [{"granted": 5}],
+			"hold": {"id": 7, "expires_in": 30}, "reservation": {"settle_within": 60}}]}`
+	})
+	client, _ := newTestClient(t, Options{}, fake.URL)
+	hold := holdOf(t, client, HoldOptions{SettleWithin: time.Minute},
+		Item{Resource: "llm", Key: "a", Cost: 5})
+	check(t, hold.Decision.Reservation != 0 && hold.Left() > 0, "%+v", hold.Decision)
+	check(t, hold.Settle(1, 2) != nil, "two costs for one item")
+	succeed(t, hold.Settle(2))
+	succeed(t, hold.Settle(3))
+	check(t, hold.Left() == 0, "%v", hold.Left())
+	eventually(t, "it is settled and released", func() bool {
+		counts := client.Counts()
+		return counts.Settled == 1 && counts.Holds == 0 && counts.Waiting == 0
+	})
+	settles := 0
+	for _, request := range fake.all() {
+		if request.method == "settle" {
+			settles++
+			entry := request.message["entry"].([]any)[0].(map[string]any)
+			check(t, entry["item"].([]any)[0].(map[string]any)["cost"] == 2.0, "%v", entry)
+		}
+	}
+	check(t, settles == 1, "%d settles", settles)
+}
+
+func TestAServerSettlesAHoldThatIsAReservation(t *testing.T) {
+	s := startServer(t, `{"unmatched": "reject", "resources": [{"identifier_glob": "job", "limits": [
+		{"name": "tokens", "kind": "FIXED_WINDOW", "limit": 10, "window": 100000000},
+		{"name": "slots", "kind": "CONCURRENCY", "limit": 8, "time_to_live": 30,
+		 "on_restart": "full"}]}]}`)
+	client, _ := newTestClient(t, Options{}, s.url)
+	job := Item{Resource: "job", Key: "a", Cost: 8}
+	hold := holdOf(t, client, HoldOptions{SettleWithin: time.Minute}, job)
+	check(t, hold.Granted && hold.Decision.Reservation != 0, "%+v", hold.Decision)
+	succeed(t, hold.Settle(2))
+	eventually(t, "it is settled and released", func() bool {
+		counts := client.Counts()
+		return counts.Settled == 1 && counts.Holds == 0
+	})
+	next := holdOf(t, client, HoldOptions{}, job)
+	check(t, next.Granted, "%+v", next.Decision) // 6 tokens and 8 slots came back
+	next.Release()
+}
+
 func TestOptionsOfASecondOpeningThatAreNotInForceAreWarnedOf(t *testing.T) {
 	client, seen := newTestClient(t, Options{}, far)
 	rateOf(t, client, "db", ResourceOptions{Wants: 5})

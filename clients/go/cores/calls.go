@@ -265,7 +265,7 @@ type Acquired struct {
 	Hold int64
 	// Reservation is the number of the reservation; 0: there is nothing to settle.
 	Reservation int64
-	// TransferID names a transfer to who seizes it.
+	// TransferID names a transfer, for the client that seizes it.
 	TransferID int64
 	// EndsAt is the end of the hold, and SettleBy that of the reservation, as times of the clock of
 	// the core; 0: there is none.
