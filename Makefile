@@ -280,6 +280,7 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	    tests/throttle_check.sh tests/doormanctl_check.sh \
 	    tests/openapi_check.sh tests/cmake_check.sh tests/gateway_check.sh tests/fuzz/replay.sh \
 	    tests/python_client_check.sh tests/javascript_client_check.sh \
+	    tests/go_client_check.sh \
 	    tests/text_check.sh tests/comment_check.sh tests/contributing_check.sh
 
 # clock_test.c loads this into a server.

@@ -159,6 +159,8 @@ type HoldOptions struct {
 	// Share ends the wait with the reason SHARED when a hold of the same resource and key is
 	// released.
 	Share bool
+	// SettleWithin makes the hold a reservation too, which Hold.Settle settles; at most an hour.
+	SettleWithin time.Duration
 	// OnGone is called when the hold has become smaller, or is gone, without a call of this program.
 	OnGone func(Held)
 }
@@ -166,9 +168,9 @@ type HoldOptions struct {
 // Hold asks for units that stay taken until they are released. A wait whose context ends gives up
 // its place in the queue.
 func (c *Client) Hold(ctx context.Context, options HoldOptions, items ...Item) (*Hold, error) {
-	permit := cores.Permit{Items: items, Hold: true, MaxWait: options.MaxWait,
+	permit := cores.Permit{Items: append([]Item{}, items...), Hold: true, MaxWait: options.MaxWait,
 		TimeToLive: options.TimeToLive, Priority: options.Priority,
-		HasPriority: options.HasPriority, Share: options.Share}
+		HasPriority: options.HasPriority, Share: options.Share, SettleWithin: options.SettleWithin}
 	if options.Timeout == 0 {
 		options.Timeout = options.MaxWait + 5*time.Second
 	}
@@ -176,7 +178,8 @@ func (c *Client) Hold(ctx context.Context, options HoldOptions, items ...Item) (
 	if err != nil {
 		return nil, err
 	}
-	return &Hold{c.engine, decision, decision.Granted}, nil
+	return &Hold{engine: c.engine, items: permit.Items, Decision: decision,
+		Granted: decision.Granted}, nil
 }
 
 // ReserveOptions are those of Reserve.
@@ -279,7 +282,7 @@ func (c *Client) Seize(ctx context.Context, transferID int64, options SeizeOptio
 	if err != nil {
 		return nil, err
 	}
-	return &Hold{e, decision, decision.Granted}, nil
+	return &Hold{engine: e, Decision: decision, Granted: decision.Granted}, nil
 }
 
 // KillSwitch says whether nothing is refused. Refusals are still counted.
@@ -302,8 +305,8 @@ func (c *Client) Counts() Counts {
 // ends. What servers do not learn ends by itself.
 func (c *Client) Shutdown(ctx context.Context) error { return c.engine.stop(ctx) }
 
-// Close is Shutdown with at most 5 s. It returns no error, because what servers do not learn ends by
-// itself.
+// Close is Shutdown with at most 5 s. It returns no error, because what servers do not learn ends
+// by itself.
 func (c *Client) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()

@@ -357,6 +357,7 @@ func TestAnswersThatAreNotValidAreFailures(t *testing.T) {
 		{200, strings.Repeat("x", 5<<20)}, {200, `{"mastership": 7}`}, {200, `null`},
 		{401, `{"error": {"code": "UNAUTHENTICATED", "message": "no"}}`},
 	} {
+		answer := answer
 		fake := startFake(t, func(string, map[string]any) (int, string) {
 			return answer.status, answer.body
 		})
@@ -456,6 +457,59 @@ func TestAReservationThatIsCancelledIsSettledWithACostOfZero(t *testing.T) {
 	check(t, item["cost"] == 0.0, "%v", item)
 }
 
+func TestAHoldThatIsAReservationIsSettledAndReleased(t *testing.T) {
+	fake := startFake(t, func(method string, _ map[string]any) (int, string) {
+		switch method {
+		case "settle":
+			return 200, `{"entry": [{"item": [{"charged": 0, "returned": 3}]}]}`
+		case "release":
+			return 200, `{"entry": [{}]}`
+		}
+		return 200, `{"permit": [{"decision": "GRANTED", "item": [{"granted": 5}],
+			"hold": {"id": 7, "expires_in": 30}, "reservation": {"settle_within": 60}}]}`
+	})
+	client, _ := newTestClient(t, Options{}, fake.URL)
+	hold := holdOf(t, client, HoldOptions{SettleWithin: time.Minute},
+		Item{Resource: "llm", Key: "a", Cost: 5})
+	check(t, hold.Decision.Reservation != 0 && hold.Left() > 0, "%+v", hold.Decision)
+	check(t, hold.Settle(1, 2) != nil, "two costs for one item")
+	succeed(t, hold.Settle(2))
+	succeed(t, hold.Settle(3))
+	check(t, hold.Left() == 0, "%v", hold.Left())
+	eventually(t, "it is settled and released", func() bool {
+		counts := client.Counts()
+		return counts.Settled == 1 && counts.Holds == 0 && counts.Waiting == 0
+	})
+	settles := 0
+	for _, request := range fake.all() {
+		if request.method == "settle" {
+			settles++
+			entry := request.message["entry"].([]any)[0].(map[string]any)
+			check(t, entry["item"].([]any)[0].(map[string]any)["cost"] == 2.0, "%v", entry)
+		}
+	}
+	check(t, settles == 1, "%d settles", settles)
+}
+
+func TestAServerSettlesAHoldThatIsAReservation(t *testing.T) {
+	s := startServer(t, `{"unmatched": "reject", "resources": [{"identifier_glob": "job", "limits": [
+		{"name": "tokens", "kind": "FIXED_WINDOW", "limit": 10, "window": 100000000},
+		{"name": "slots", "kind": "CONCURRENCY", "limit": 8, "time_to_live": 30,
+		 "on_restart": "full"}]}]}`)
+	client, _ := newTestClient(t, Options{}, s.url)
+	job := Item{Resource: "job", Key: "a", Cost: 8}
+	hold := holdOf(t, client, HoldOptions{SettleWithin: time.Minute}, job)
+	check(t, hold.Granted && hold.Decision.Reservation != 0, "%+v", hold.Decision)
+	succeed(t, hold.Settle(2))
+	eventually(t, "it is settled and released", func() bool {
+		counts := client.Counts()
+		return counts.Settled == 1 && counts.Holds == 0
+	})
+	next := holdOf(t, client, HoldOptions{}, job)
+	check(t, next.Granted, "%+v", next.Decision) // 6 tokens and 8 slots came back
+	next.Release()
+}
+
 func TestOptionsOfASecondOpeningThatAreNotInForceAreWarnedOf(t *testing.T) {
 	client, seen := newTestClient(t, Options{}, far)
 	rateOf(t, client, "db", ResourceOptions{Wants: 5})
@@ -466,6 +520,58 @@ func TestOptionsOfASecondOpeningThatAreNotInForceAreWarnedOf(t *testing.T) {
 	check(t, second.Info().Wants == 5 && second.Info().OptionsDiffer == "Wants", "%+v", second.Info())
 	_, err := client.Gauge("db", ResourceOptions{})
 	check(t, err != nil && strings.Contains(err.Error(), "Kind: db is open as a rate"), "%v", err)
+}
+
+func TestAClientClosesWhileManyGoroutinesUseIt(t *testing.T) {
+	s := startServer(t, testConfig)
+	client, _ := newTestClient(t, Options{}, s.url)
+	rate := rateOf(t, client, "db/stress", ResourceOptions{})
+	gauge, err := client.Gauge("conn", ResourceOptions{})
+	succeed(t, err)
+	ignore := func(any, error) {}
+	work := func(i int) {
+		ctx, cancel := context.WithTimeout(background, time.Duration(1+i%7)*time.Millisecond)
+		defer cancel()
+		key := string(rune('a' + i%5))
+		ignore(client.Acquire(ctx, "login", key))
+		ignore(nil, rate.Wait(ctx, 1))
+		ignore(nil, gauge.Use(ctx, 1, func() error { return nil }))
+		ignore(client.Metrics(), client.Report("llm", key, 0))
+		if r, err := client.Reserve(ctx, ReserveOptions{}, Item{Resource: "llm", Key: key}); err == nil {
+			ignore(nil, r.Run(func() ([]float64, error) { return []float64{0}, nil }))
+		}
+		slot := Item{Resource: "transcode", Key: key}
+		hold, err := client.Hold(ctx, HoldOptions{MaxWait: time.Second, OnGone: func(Held) {}}, slot)
+		if err == nil {
+			ignore(hold.Transfer(ctx, TransferOptions{}))
+			hold.Release()
+		}
+	}
+	var all sync.WaitGroup
+	closed := make(chan struct{})
+	for i := 0; i < 16; i++ {
+		i := i
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for ; ; i++ {
+				select {
+				case <-closed:
+					return
+				default:
+					work(i)
+				}
+			}
+		}()
+	}
+	eventually(t, "there are permits and settles", func() bool {
+		counts := client.Counts()
+		return counts.Granted > 10 && counts.Settled > 0
+	})
+	client.Close()
+	close(closed)
+	all.Wait()
+	check(t, client.Counts().Waiting == 0, "%+v", client.Counts())
 }
 
 func TestAClientThatIsClosedSaysSo(t *testing.T) {
@@ -515,7 +621,8 @@ func TestWrongArgumentsNameWhatIsWrong(t *testing.T) {
 	fails(err, "Min: must be at most the cost")
 	_, err = client.AcquireItems(background, AcquireOptions{})
 	fails(err, "items: must be 1 to 100")
-	_, err = client.Reserve(background, ReserveOptions{SettleWithin: 2 * time.Hour}, Item{Resource: "x"})
+	_, err = client.Reserve(background, ReserveOptions{SettleWithin: 2 * time.Hour},
+		Item{Resource: "x"})
 	fails(err, "SettleWithin: must be")
 	_, err = client.Seize(background, 0, SeizeOptions{})
 	fails(err, "transferID: must be")

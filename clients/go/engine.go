@@ -75,8 +75,8 @@ type sink struct {
 	abandoned func(*Acquired)
 }
 
-// engine has both cores of a client, and what they need of the world. The mutex guards the cores and
-// all fields below it.
+// engine has both cores of a client, and what they need of the world. The mutex guards the cores
+// and all fields below it.
 type engine struct {
 	clientID    string
 	clock       *wallClock

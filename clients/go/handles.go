@@ -203,9 +203,11 @@ func (g *Gauge) Use(ctx context.Context, units float64, work func() error) error
 // Hold has units that stay taken until they are released. The client renews them.
 type Hold struct {
 	engine *engine
+	items  []Item
 	// Decision says who has decided, and why. Granted is that of the decision.
 	Decision *Acquired
 	Granted  bool
+	settled  bool // the mutex of the engine guards it
 }
 
 // Left returns the time until the units may not be used any more; 0: now. It is very long if there
@@ -251,6 +253,26 @@ func (h *Hold) Release() {
 	h.engine.step()
 }
 
+// Settle says what a hold with SettleWithin has really cost, of each item, and releases it. It does
+// not wait: the client repeats the settle until a server has counted it. Later calls have no
+// effect.
+func (h *Hold) Settle(costs ...float64) error {
+	e := h.engine
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	if h.settled {
+		return nil
+	}
+	err := e.permits.Settle(h.Decision.Reservation, h.items, costs, 0, nil, e.clock.now())
+	if err == nil {
+		h.settled = true
+		delete(e.onGone, h.Decision.Hold)
+		e.permits.Release(h.Decision.Hold, nil, e.clock.now())
+	}
+	e.step()
+	return err
+}
+
 // Keep gives units back except those that are kept, of each item.
 func (h *Hold) Keep(units ...float64) {
 	h.engine.mutex.Lock()
@@ -259,7 +281,8 @@ func (h *Hold) Keep(units ...float64) {
 	h.engine.step()
 }
 
-// Transfer moves units into a transfer. Who learns its TransferID can seize them with Client.Seize.
+// Transfer moves units into a transfer. A client that learns its
+// TransferID can seize them with Client.Seize.
 func (h *Hold) Transfer(ctx context.Context, options TransferOptions) (*Acquired, error) {
 	return h.engine.decision(ctx, func(s *sink) error {
 		return h.engine.permits.Transfer(h.Decision.Hold, options, timeoutOf(ctx, time.Second), s,
@@ -352,7 +375,8 @@ func (r *Reservation) Settle(costs ...float64) error {
 	return err
 }
 
-// SettleAndWait is Settle, and waits for the result. It is nil if the reservation was settled before.
+// SettleAndWait is Settle, and waits for the result. It is nil if the reservation was settled
+// before.
 func (r *Reservation) SettleAndWait(ctx context.Context, costs ...float64) (*Acquired, error) {
 	return r.settle(ctx, true, costs)
 }

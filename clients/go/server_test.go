@@ -100,7 +100,8 @@ func (s *server) write(name, text string) {
 
 // startAt starts the process. After crash it can start again at the address that it had.
 func (s *server) startAt(address string) {
-	log, err := os.OpenFile(filepath.Join(s.folder, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := os.OpenFile(filepath.Join(s.folder, "log"),
+		os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -133,7 +134,8 @@ type fakeServer struct {
 	seen  []seenRequest
 }
 
-func startFake(t *testing.T, answer func(method string, message map[string]any) (int, string)) *fakeServer {
+func startFake(t *testing.T,
+	answer func(method string, message map[string]any) (int, string)) *fakeServer {
 	fake := &fakeServer{}
 	fake.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, _ := io.ReadAll(r.Body)

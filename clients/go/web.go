@@ -68,6 +68,9 @@ func (m Middleware) Wrap(next http.Handler) http.Handler {
 		}
 		options := AcquireOptions{Timeout: m.Timeout, Detail: true}
 		decision, err := m.Client.AcquireItems(request.Context(), options, item)
+		if request.Context().Err() != nil {
+			return // the peer has gone
+		}
 		if err != nil {
 			m.Client.engine.warn(fmt.Sprintf("middleware: %v", err))
 			http.Error(w, "the request has no decision", http.StatusInternalServerError)

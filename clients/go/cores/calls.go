@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// This file has what the core of permits works with: calls, holds, and what it writes into messages.
-// The rules (P, H) are those of the section >>permit_client of doorman_permits.h.
+// This file has what the core of permits works with: calls, holds, and what it writes into
+// messages. The rules (P, H) are those of the section >>permit_client of doorman_permits.h.
 
 const (
 	permitItemsMax = 100
@@ -265,7 +265,7 @@ type Acquired struct {
 	Hold int64
 	// Reservation is the number of the reservation; 0: there is nothing to settle.
 	Reservation int64
-	// TransferID names a transfer to who seizes it.
+	// TransferID names a transfer, for the client that seizes it.
 	TransferID int64
 	// EndsAt is the end of the hold, and SettleBy that of the reservation, as times of the clock of
 	// the core; 0: there is none.
@@ -422,8 +422,8 @@ func (h *hold) describe() Held {
 	return Held{h.number, h.state == holdEnding, append([]float64{}, h.amounts...), h.end}
 }
 
-// sent is a call of a message that is under way, with the hold that it asks for. A call that has its
-// result already is nil there.
+// sent is a call of a message that is under way, with the hold that it asks for. A call that has
+// its result already is nil there.
 type sent struct {
 	call *Call
 	hold *hold

@@ -6,8 +6,8 @@ import (
 )
 
 // This file estimates how much a resource should want, out of its use (L4). The section >>client of
-// doorman.h, "client: demand", explains the estimate. An estimator is a pure structure: its input is
-// what a limiter has counted, and what the responses of the server show.
+// doorman.h, "client: demand", explains the estimate. An estimator is a pure structure: its input
+// is what a limiter has counted, and what the responses of the server show.
 
 const (
 	sampleCount     = 11

@@ -2,7 +2,8 @@
 // connection, for programs with a loop of their own. Most programs use the client of package
 // doorman, which has both cores.
 //
-//	core, err := cores.NewLeaseCore("web-7", []string{"http://127.0.0.1:15050"}, now, cores.LeaseOptions{})
+//	addresses := []string{"http://127.0.0.1:15050"}
+//	core, err := cores.NewLeaseCore("web-7", addresses, now, cores.LeaseOptions{})
 //	resource, err := core.Open("db/orders", cores.ResourceOptions{Wants: 50}, now)
 //	for request := core.Next(now); request != nil; request = core.Next(now) {
 //		... // send it, and pass what comes to core.Response or core.Failed

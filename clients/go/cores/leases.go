@@ -729,7 +729,8 @@ type leaseUnderWay struct {
 	reported bool // the request reports a lease
 }
 
-// LeaseCore requests leases for the resources of an application. One request at a time is under way.
+// LeaseCore requests leases for the resources of an application. One request at a time is under
+// way.
 type LeaseCore struct {
 	clientID     string
 	addresses    addresses

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// This file has the limiters of a resource, which follow its lease, and limiters of a process, which
-// need no server. The rules are those of the section >>limiters of doorman.h.
+// This file has the limiters of a resource, which follow its lease, and limiters of a process,
+// which need no server. The rules are those of the section >>limiters of doorman.h.
 
 const (
 	ticksOfNano = 256

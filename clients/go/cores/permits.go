@@ -348,8 +348,8 @@ func (c *PermitCore) Transfer(number int64, options TransferOptions, timeout tim
 	return nil
 }
 
-// Seize makes the units of a transfer a hold of this client. timeToLive is that of the hold; 0: that
-// of the limits.
+// Seize makes the units of a transfer a hold of this client. timeToLive is that of the hold; 0:
+// that of the limits.
 func (c *PermitCore) Seize(transferID int64, timeToLive, timeout time.Duration, context any,
 	now time.Duration) (*Call, error) {
 	c.tick(now)
@@ -466,8 +466,8 @@ func (c *PermitCore) Failed(request *Request, now time.Duration) {
 	}
 }
 
-// RetrySoon lets the test of an open breaker come early, because a master has answered leases (P23).
-// It comes at least a second after the last message.
+// RetrySoon lets the test of an open breaker come early, because a master has answered leases
+// (P23). It comes at least a second after the last message.
 func (c *PermitCore) RetrySoon(now time.Duration) {
 	if c.main.state == stateBackingOff {
 		c.main.retryAt = earlier(c.main.retryAt, later(now, c.main.sentAt+time.Second))
@@ -1184,7 +1184,8 @@ func (c *PermitCore) isOpen() bool {
 	return c.main.state == stateRequested && c.main.failures >= breakerFailures
 }
 
-// nextKind returns the kind of the next message, or -1. In those of the client, the kinds alternate.
+// nextKind returns the kind of the next message, or -1. In those of the client, the kinds
+// alternate.
 func (c *PermitCore) nextKind(b *batch) callKind {
 	for i := callKind(1); i <= kindCount; i++ {
 		kind := (b.kind + i) % kindCount
@@ -1284,8 +1285,8 @@ func (c *PermitCore) batchRequest(b *batch) *Request {
 		Message: map[string]any{"client_id": c.clientID, kind.list(): entries}}
 }
 
-// beginLane gives the next message of a lane the address that the client uses now, or another one if
-// the permit has failed before.
+// beginLane gives the next message of a lane the address that the client uses now, or another one
+// if the permit has failed before.
 func (c *PermitCore) beginLane(b *batch, call *Call) {
 	own, main := &b.addresses, &c.main.addresses
 	failed := call.failures % len(main.own)
@@ -1663,8 +1664,8 @@ func noteFigures(acquired *Acquired, d *decision) {
 	}
 }
 
-// decideReport processes the answer to a report. One that a server cannot remember is sent without a
-// request_id (P28).
+// decideReport processes the answer to a report. One that a server cannot remember is sent without
+// a request_id (P28).
 func (c *PermitCore) decideReport(call *Call, result *reported) {
 	switch {
 	case result.reason == "LEARNING":

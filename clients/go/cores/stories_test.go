@@ -781,13 +781,19 @@ func TestAWrongStoryFails(t *testing.T) {
 	opens := `{"opens": {"resource_id": "a", "wants": 5}}`
 	asks := `{"acquires": {"call": "p", "item": [{"resource_id": "a"}]}}`
 	for _, wrong := range []string{
-		`{"client": {}, "steps": [` + opens + `, {"sends": {"message": {"resource": [{"wants": 6}]}}}]}`,
-		`{"client": {}, "steps": [` + opens + `, {"sends": {}}, {"breaks": {}}, {"at": [1.5, 2], "sends": {}}]}`,
+		`{"client": {}, "steps": [` + opens + `,
+			{"sends": {"message": {"resource": [{"wants": 6}]}}}]}`,
+		`{"client": {}, "steps": [` + opens + `,
+			{"sends": {}}, {"breaks": {}}, {"at": [1.5, 2], "sends": {}}]}`,
 		`{"client": {}, "steps": [` + opens + `, {"at": 1, "waits": {}}]}`,
-		`{"client": {}, "steps": [` + opens + `, {"sends": {"message": {"client_id": null}}}]}`,
-		`{"client": {}, "steps": [` + opens + `, {"sends": {}}, {"reads": {"resource_id": "a", "capacity": 5}}]}`,
-		`{"client": {"kind": "permits"}, "steps": [` + asks + `, {"sends": {}}, {"at": 0.5, "decides": {"call": "p"}}]}`,
-		`{"client": {"kind": "permits"}, "steps": [` + asks + `, {"sends": {}}, {"at": 2, "waits": {}}]}`,
+		`{"client": {}, "steps": [` + opens + `,
+			{"sends": {"message": {"client_id": null}}}]}`,
+		`{"client": {}, "steps": [` + opens + `,
+			{"sends": {}}, {"reads": {"resource_id": "a", "capacity": 5}}]}`,
+		`{"client": {"kind": "permits"}, "steps": [` + asks + `,
+			{"sends": {}}, {"at": 0.5, "decides": {"call": "p"}}]}`,
+		`{"client": {"kind": "permits"}, "steps": [` + asks + `,
+			{"sends": {}}, {"at": 2, "waits": {}}]}`,
 		`{"client": {}, "steps": [{"sings": {}}]}`,
 		`{"client": {}, "steps": [{"waits": {"long": true}}]}`,
 	} {
