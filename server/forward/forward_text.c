@@ -232,12 +232,9 @@ static doorman_status error_status(const char *text, size_t bytes) {
 
 /* Returns a text around another one, which the caller frees. */
 static char *text_wrap(const char *before, const char *text, size_t bytes, const char *after) {
-    const size_t first = strlen(before), last = strlen(after);
-    char *out = (char *)malloc(first + bytes + last + 1);
-    if (!out) return NULL;
-    memcpy(out, before, first);
-    memcpy(out + first, text, bytes);
-    memcpy(out + first + bytes, after, last + 1);
+    const size_t size = strlen(before) + bytes + strlen(after) + 1;
+    char *out = (char *)malloc(size);
+    if (out) snprintf(out, size, "%s%.*s%s", before, (int)bytes, text, after);
     return out;
 }
 

@@ -400,7 +400,7 @@ static doorman_shard_map map_of(const shards_map *map, const shards_world *world
     static const char *const names[SHARDS_NODES] = {"n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7"};
     static const char *const address[] = {"tcp://127.0.0.1:1"};
     for (size_t i = 0; i < map->node_count; i++) {
-        nodes[i] = (doorman_shard_node){names[i], address, 1};
+        nodes[i] = (doorman_shard_node){.name = names[i], .addresses = address, .address_count = 1};
     }
     return (doorman_shard_map){.epoch = map->epoch,
                                .shards = world->shards,
