@@ -173,6 +173,16 @@ static bool secret_make(struct shard_key *key, const char *name) {
     return is_made || key_fail(key, key->etcd.error.text);
 }
 
+/* Reads a secret from its digits. */
+static bool secret_read(char *digits, size_t bytes, uint64_t secret[2]) {
+    digits[bytes] = 0;
+    if (bytes != SECRET_DIGITS || strspn(digits, "0123456789abcdef") != bytes) return false;
+    secret[1] = strtoull(digits + bytes / 2, NULL, 16);
+    digits[bytes / 2] = 0;
+    secret[0] = strtoull(digits, NULL, 16);
+    return true;
+}
+
 bool server_shard_key_secret(struct shard_key *key, uint64_t secret[2]) {
     char path[SECRET_KEY_BYTES], name[BASE64_TEXT(SECRET_KEY_BYTES)], digits[SECRET_DIGITS + 2];
     size_t bytes = 0;
@@ -187,8 +197,7 @@ bool server_shard_key_secret(struct shard_key *key, uint64_t secret[2]) {
         cJSON_Delete(response);
         if (!is_read) return key_fail(key, key->etcd.error.text);
         if (is_there) {
-            if (fits) digits[bytes] = 0;
-            if (!fits || sscanf(digits, "%16" SCNx64 "%16" SCNx64, &secret[0], &secret[1]) != 2) {
+            if (!fits || !secret_read(digits, bytes, secret)) {
                 return key_fail(key, "the key with the secret of the cluster has no secret; "
                                      "remove it, and start all processes again");
             }

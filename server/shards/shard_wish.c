@@ -179,7 +179,7 @@ static bool wish_edit(struct shards *shards, struct shard_edit *edit, struct sha
                       struct shard_conditions *conditions) {
     const doorman_shard_map *map = shards->key.map;
     size_t node = map->node_count;
-    bool has_master[DOORMAN_SHARD_NODES_MAX];
+    bool has_master[DOORMAN_SHARD_NODES_MAX] = {false};
     if (wish->kind != SHARD_REBALANCE && !wish_find(map, wish, &node)) return false;
     if (wish->kind == SHARD_FORCE) return wish_force(shards, edit, wish, node, conditions);
     if (!wish_find_masters(shards, wish, has_master)) return false;
