@@ -477,9 +477,12 @@ static void connection_on_answer(void *context, const char *text, size_t bytes) 
 
 const char *server_http_ask(struct service *service, const struct http_request *request,
                             const doorman_request *message) {
+    const union {
+        const struct http_request *request;
+        char *bytes;
+    } at = {.request = request}; /* it is a member of its connection, which changes */
     struct http_connection *connection =
-        (struct http_connection *)(void *)((char *)(uintptr_t)request -
-                                           offsetof(struct http_connection, request));
+        (struct http_connection *)(void *)(at.bytes - offsetof(struct http_connection, request));
     struct http *http = service->http;
     const struct forward_asker asker = {connection_on_answer, connection, DOORMAN_NEVER};
     server_connection_move(connection, CONNECTION_ANSWERING);
