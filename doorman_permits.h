@@ -16397,7 +16397,7 @@ static doorman_status doorman__restore_row(doorman_permits *permits, const doorm
 doorman_status doorman_permits_restore(doorman_permits *permits, const unsigned char *row,
                                        size_t bytes, doorman_error *error, doorman_time now) {
     doorman_permit_row read = {.version = 0};
-    doorman__row_figures figures; /* large, so only what the kind has is written */
+    doorman__row_figures figures = {0};
     if (!permits) return doorman__missing(error, "permits");
     if (!row) return doorman__missing(error, "row");
     doorman_status status = doorman__permit_row_check(row, bytes, &read, &figures, error);

@@ -93,7 +93,6 @@ static int http_ask(int port, const char *target, const char *body, char *out, s
                                "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
                                target, strlen(body), body);
     size_t have = 0;
-    int code = 0;
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     if (fd < 0) return 0;
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
@@ -107,7 +106,7 @@ static int http_ask(int port, const char *target, const char *body, char *out, s
     }
     close(fd);
     out[have] = 0;
-    return sscanf(out, "HTTP/1.1 %d", &code) == 1 ? code : 0;
+    return strncmp(out, "HTTP/1.1 ", 9) == 0 ? (int)strtol(out + 9, NULL, 10) : 0;
 }
 
 /* Returns the sum of a metric over its labels. */
@@ -159,7 +158,11 @@ static void tool_become(const demo *d, const char *const *arguments) {
     const int log = open(d->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
     if (log < 0 || dup2(log, STDOUT_FILENO) < 0 || dup2(log, STDERR_FILENO) < 0) _exit(127);
     setpgid(0, 0); /* Ctrl-C reaches only the demo */
-    execvp(arguments[0], (char *const *)(uintptr_t)arguments);
+    const union {
+        const char *const *given;
+        char *const *taken;
+    } words = {.given = arguments}; /* execvp changes none of them */
+    execvp(arguments[0], words.taken);
     _exit(127);
 }
 
@@ -220,11 +223,12 @@ static bool start_tools(demo *d) {
 
 static bool start_node(demo *d, int index) {
     node *n = &d->nodes[index];
-    snprintf(n->name, sizeof n->name, "%c", 'a' + index);
-    snprintf(n->key, sizeof n->key, "doorman/%s", n->name);
+    const char letter = (char)('a' + index);
+    snprintf(n->name, sizeof n->name, "%c", letter);
+    snprintf(n->key, sizeof n->key, "doorman/%c", letter);
     n->http = free_port();
     snprintf(n->http_address, sizeof n->http_address, "127.0.0.1:%d", n->http);
-    snprintf(n->server.log, sizeof n->server.log, "%s/%s.log", d->folder, n->name);
+    snprintf(n->server.log, sizeof n->server.log, "%s/%c.log", d->folder, letter);
     const char *const arguments[] = {
         "--config",       d->config, "--node", n->name,         "--election-key", n->key,
         "--election-ttl", "4",       "--etcd", d->etcd_url,     "--state",        d->redis_url,
