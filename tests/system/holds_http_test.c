@@ -239,7 +239,7 @@ TEST(people_see_who_holds_and_who_waits) {
     expect(&fixture, "/holds", HOST, 200, "<td data-name='holder'>&lt;web&gt;-7:4242...</td>");
     expect(&fixture, "/holds", HOST, 200, "<td data-name='holder'>sec...</td>");
     expect(&fixture, "/limits", HOST, 200, "2 held at once, each for 600 s, 1000 may wait");
-    expect(&fixture, "/limits", HOST, 200, "1 holds, 1 permits wait");
+    expect(&fixture, "/limits", HOST, 200, "1 hold, 1 permit waits");
     char *response = get(&fixture, "/v1/holds", HOST);
     cJSON *tree = cJSON_Parse(body_of(response));
     assert_null(strstr(response, "secret"));
