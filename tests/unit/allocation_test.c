@@ -1799,6 +1799,7 @@ static const char *const other_functions[] = {
     "doorman_config_fits",
     "doorman_permits_end_override",
     "doorman_permits_end_reservation", /* see reservations_test.c */
+    "doorman_server_set_shard_map",    /* see map_messages_test.c */
     "doorman_permits_check_plan",
     "doorman_permits_end_plan",
     "doorman_permit_row_read",
