@@ -60,36 +60,6 @@ static const struct line_shape {
                      .numbers = {"audit", "entries"}},
 };
 
-/* ---- hashes --------------------------------------------------------------------------------- */
-
-static uint64_t rotate(uint64_t value, int bits) { return value << bits | value >> (64 - bits); }
-
-static void sip_round(uint64_t v[4]) {
-    v[0] += v[1], v[1] = rotate(v[1], 13) ^ v[0], v[0] = rotate(v[0], 32);
-    v[2] += v[3], v[3] = rotate(v[3], 16) ^ v[2];
-    v[0] += v[3], v[3] = rotate(v[3], 21) ^ v[0];
-    v[2] += v[1], v[1] = rotate(v[1], 17) ^ v[2], v[2] = rotate(v[2], 32);
-}
-
-uint64_t server_event_hash(const uint64_t secret[2], const char *text, size_t bytes) {
-    uint64_t v[4] = {
-        secret[0] ^ UINT64_C(0x736f6d6570736575), secret[1] ^ UINT64_C(0x646f72616e646f6d),
-        secret[0] ^ UINT64_C(0x6c7967656e657261), secret[1] ^ UINT64_C(0x7465646279746573)};
-    for (size_t at = 0; at <= bytes; at += 8) {
-        const bool is_last = bytes - at < 8;
-        uint64_t word = is_last ? (uint64_t)bytes << 56 : 0;
-        for (size_t i = 0; i < 8 && at + i < bytes; i++) {
-            word |= (uint64_t)(unsigned char)text[at + i] << (8 * i);
-        }
-        v[3] ^= word;
-        sip_round(v), sip_round(v);
-        v[0] ^= word;
-    }
-    v[2] ^= 0xff;
-    for (int i = 0; i < 4; i++) sip_round(v);
-    return v[0] ^ v[1] ^ v[2] ^ v[3];
-}
-
 /* ---- topics --------------------------------------------------------------------------------- */
 
 /* Appends a resource or the name of an act to a topic. */
@@ -126,7 +96,7 @@ static struct topic_slot *topic_find(struct event_lines *lines, uint64_t hash) {
 /* Returns the number of an event in its topic. */
 static uint64_t topic_number(struct event_lines *lines, const struct event *event) {
     const doorman_buffer *topic = &lines->text.buffer;
-    const uint64_t hash = server_event_hash(lines->secret, topic->text, topic->bytes);
+    const uint64_t hash = server_siphash(lines->secret, topic->text, topic->bytes);
     struct topic_slot *slot = topic_find(lines, hash);
     slot->number += 1 + (lines->lost - slot->lost);
     slot->lost = lines->lost;
@@ -156,7 +126,7 @@ static void field_person(const struct event_lines *lines, struct text *text, con
     if (!name || !value || lines->keys == EVENT_KEYS_NONE) return;
     if (lines->keys == EVENT_KEYS_HASH && *value) {
         snprintf(hash, sizeof hash, "%016" PRIx64,
-                 server_event_hash(lines->secret, value, strlen(value)));
+                 server_siphash(lines->secret, value, strlen(value)));
         value = hash;
     }
     field_text(text, name, value);

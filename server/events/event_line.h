@@ -3,6 +3,7 @@
 #define DOORMAN_SERVER_EVENT_LINE_H
 
 #include "../http/http.h"
+#include "../util/siphash.h"
 #include "event_ring.h"
 
 /* The kinds of events. The name is the start of their topic, and the field `event` of their line:
@@ -72,8 +73,5 @@ struct event_lines {
  *   returns   false: memory has run out, and the event counts as lost */
 bool server_event_line_write(struct event_lines *lines, const struct event *event);
 void server_event_lines_uninit(struct event_lines *lines);
-
-/* A hash that nobody can compute without the secret (SipHash-2-4). */
-uint64_t server_event_hash(const uint64_t secret[2], const char *text, size_t bytes);
 
 #endif

@@ -1,56 +1,11 @@
 /* doorman_server, part SHARDS: the mark of messages between nodes. This file changes only its
  * arguments.
  *
- * The hash is SipHash-2-4 by Aumasson and Bernstein, a keyed hash whose values nobody can guess
- * without the key. A guess needs a message to the server, so 64 bits are enough. */
+ * A guess of a mark needs a message to the server, so the 64 bits of the hash are enough. */
 #include "forward.h"
+#include "../util/siphash.h"
 
 #include <nng/supplemental/util/platform.h>
-
-static uint64_t rotate(uint64_t value, int bits) { return value << bits | value >> (64 - bits); }
-
-static void sip_round(uint64_t v[4]) {
-    v[0] += v[1], v[2] += v[3];
-    v[1] = rotate(v[1], 13) ^ v[0], v[3] = rotate(v[3], 16) ^ v[2];
-    v[0] = rotate(v[0], 32);
-    v[2] += v[1], v[0] += v[3];
-    v[1] = rotate(v[1], 17) ^ v[2], v[3] = rotate(v[3], 21) ^ v[0];
-    v[2] = rotate(v[2], 32);
-}
-
-/* A hash of several pieces of text, one after the other. */
-struct sip {
-    uint64_t v[4], word;
-    size_t bytes;
-};
-
-static void sip_start(struct sip *sip, const uint64_t key[2]) {
-    *sip = (struct sip){.v = {key[0] ^ 0x736f6d6570736575U, key[1] ^ 0x646f72616e646f6dU,
-                              key[0] ^ 0x6c7967656e657261U, key[1] ^ 0x7465646279746573U}};
-}
-
-static void sip_take_word(struct sip *sip, uint64_t word) {
-    sip->v[3] ^= word;
-    sip_round(sip->v);
-    sip_round(sip->v);
-    sip->v[0] ^= word;
-}
-
-static void sip_add(struct sip *sip, const char *text, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++) {
-        sip->word |= (uint64_t)(unsigned char)text[i] << (sip->bytes % 8 * 8);
-        if (++sip->bytes % 8 != 0) continue;
-        sip_take_word(sip, sip->word);
-        sip->word = 0;
-    }
-}
-
-static uint64_t sip_end(struct sip *sip) {
-    sip_take_word(sip, sip->word | (uint64_t)sip->bytes << 56);
-    sip->v[2] ^= 0xff;
-    for (int i = 0; i < 4; i++) sip_round(sip->v);
-    return sip->v[0] ^ sip->v[1] ^ sip->v[2] ^ sip->v[3];
-}
 
 /* A part of a message. */
 struct span {
@@ -61,12 +16,12 @@ struct span {
 /* Returns the hash of the method, of the first two numbers of a mark, and of the rest. */
 static uint64_t mark_sign(const uint64_t secret[2], struct span method, const char *numbers,
                           struct span rest) {
-    struct sip sip;
-    sip_start(&sip, secret);
-    sip_add(&sip, method.text, method.bytes);
-    sip_add(&sip, numbers, 34); /* with both points */
-    sip_add(&sip, rest.text, rest.bytes);
-    return sip_end(&sip);
+    struct siphash hash;
+    server_siphash_start(&hash, secret);
+    server_siphash_add(&hash, method.text, method.bytes);
+    server_siphash_add(&hash, numbers, 34); /* with both points */
+    server_siphash_add(&hash, rest.text, rest.bytes);
+    return server_siphash_end(&hash);
 }
 
 size_t server_mark_write(char out[MARK_HEAD_BYTES], const char *method, const uint64_t secret[2],

@@ -20,6 +20,7 @@ static void *may_calloc(size_t count, size_t bytes) {
 #include "../../server/forward/forward_mark.c"
 #include "../../server/forward/forward_text.c"
 #include "../../server/forward/forward_thread.c"
+#include "../../server/util/siphash.c"
 #undef malloc
 #undef calloc
 
@@ -305,7 +306,7 @@ TEST_WITH(world, an_end_answers_all_and_takes_no_more) {
 
 static void *cjson_malloc(size_t bytes) { return may_malloc(bytes); }
 
-/* Each allocation fails once. The asker gets one answer, or is told why there is none. */
+/* Each allocation fails once. The asker gets one answer, or the call says why there is none. */
 TEST_WITH(world, every_failed_allocation_still_gives_one_answer) {
     const char *const keys[] = {key_of(w, 1), key_of(w, 2), key_of(w, 1)};
     bool has_failed = true;
