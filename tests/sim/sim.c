@@ -46,6 +46,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static int usage_error(const char *what) {
     fprintf(
@@ -131,6 +134,29 @@ static int run_throttle(const sim_command *command) {
 static int run_fair(const sim_command *command) {
     const uint64_t seed = command->options.seed ? command->options.seed : 1;
     return command->quick ? sim_fair_quick(seed) : sim_fair(seed, command->folder);
+}
+
+bool sim_in_processes(sim_seeds_function *run, const sim_run_options *options, uint64_t seeds,
+                      uint64_t jobs) {
+    bool failed = false;
+    size_t children = 0;
+    fflush(stdout);
+    for (uint64_t i = 1; i < jobs && i < seeds; i++) {
+        pid_t child = fork();
+        if (child < 0) abort();
+        if (child == 0) {
+            failed = run(options, i, seeds, jobs);
+            fflush(stdout);
+            _Exit(failed);
+        }
+        children++;
+    }
+    failed = run(options, 0, seeds, jobs);
+    for (; children > 0; children--) {
+        int status = 1;
+        if (wait(&status) < 0 || status != 0) failed = true;
+    }
+    return failed;
 }
 
 int main(int argc, char **argv) {

@@ -658,6 +658,15 @@ typedef struct sim_run_options {
 
 int sim_faults(const sim_run_options *options, uint64_t seeds, uint64_t jobs);
 
+/* Runs every `step`-th seed, beginning with number `first`. Returns whether a promise is broken. */
+typedef bool sim_seeds_function(const sim_run_options *options, uint64_t first, uint64_t seeds,
+                                uint64_t step);
+
+/* Shares the seeds of a system with a world of its own among processes. Returns whether one of them
+ * has found a broken promise. */
+bool sim_in_processes(sim_seeds_function *run, const sim_run_options *options, uint64_t seeds,
+                      uint64_t jobs);
+
 /* Prints what keys get of a fair limit (P29), and in the order of arrival. Writes the data of a
  * picture to the folder. Returns 1 if a promise is broken. */
 int sim_fair(uint64_t seed, const char *folder);

@@ -22,9 +22,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/types.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define SECOND DOORMAN_SECOND
 #define ENVOYS 50
@@ -841,23 +838,5 @@ static bool run_seeds(const sim_run_options *options, uint64_t first, uint64_t s
 }
 
 int sim_quotas(const sim_run_options *options, uint64_t seeds, uint64_t jobs) {
-    bool failed = false;
-    size_t children = 0;
-    fflush(stdout);
-    for (uint64_t i = 1; i < jobs && i < seeds; i++) {
-        pid_t child = fork();
-        if (child < 0) abort();
-        if (child == 0) {
-            failed = run_seeds(options, i, seeds, jobs);
-            fflush(stdout);
-            _Exit(failed);
-        }
-        children++;
-    }
-    failed = run_seeds(options, 0, seeds, jobs);
-    for (; children > 0; children--) {
-        int status = 1;
-        if (wait(&status) < 0 || status != 0) failed = true;
-    }
-    return failed;
+    return sim_in_processes(run_seeds, options, seeds, jobs);
 }

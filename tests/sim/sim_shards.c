@@ -25,9 +25,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/types.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define SECOND DOORMAN_SECOND
 #define EPOCH (1792000000 * SECOND) /* October 2026 */
@@ -263,7 +260,7 @@ static void force(shards_world *world) {
     for (size_t i = 0; i < world->process_count; i++) {
         if (world->processes[i].node == from && world->processes[i].alive) return;
     }
-    /* whoever forces takes the place of a master, so that no late write of one counts */
+    /* a forced move raises the term like a new master, so a late write of a master fails */
     world->stores[from].term = ++election->term;
     world->stores[from].number = UINT64_MAX;
     world->force = (shards_force){.used = true, .shard = shard, .from = from, .target = target};
@@ -536,23 +533,5 @@ static bool run_seeds(const sim_run_options *options, uint64_t first, uint64_t s
 }
 
 int sim_shards(const sim_run_options *options, uint64_t seeds, uint64_t jobs) {
-    bool failed = false;
-    size_t children = 0;
-    fflush(stdout);
-    for (uint64_t i = 1; i < jobs && i < seeds; i++) {
-        pid_t child = fork();
-        if (child < 0) abort();
-        if (child == 0) {
-            failed = run_seeds(options, i, seeds, jobs);
-            fflush(stdout);
-            _Exit(failed);
-        }
-        children++;
-    }
-    failed = run_seeds(options, 0, seeds, jobs);
-    for (; children > 0; children--) {
-        int status = 1;
-        if (wait(&status) < 0 || status != 0) failed = true;
-    }
-    return failed;
+    return sim_in_processes(run_seeds, options, seeds, jobs);
 }

@@ -1,7 +1,7 @@
 /* What the clients of shards do: see sim_shards.c.
  *
- * A client knows a map, perhaps an old one. It asks the node that owns the shard of its call. If it
- * is told MOVED, it reads the map again, later, and asks the owner. It repeats calls without
+ * A client knows a map, perhaps an old one. It asks the node that owns the shard of its call. After
+ * an answer MOVED it reads the map again, later, and asks the owner. It repeats calls without
  * answers. Messages are lost, late and doubled. */
 #include "sim_shards.h"
 

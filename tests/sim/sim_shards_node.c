@@ -423,7 +423,8 @@ static void forget_shard(shards_world *world, size_t process, size_t shard) {
     own->is_first[shard] = own->knows[shard] = false;
 }
 
-/* The first sure map of a mastership says of which shards the rows were read in vain. */
+/* Forgets the shards that the first sure map of a mastership gives to other nodes. Their rows were
+ * read from the store before the map was known. */
 static void take_first_map(shards_world *world, size_t process) {
     shards_process *own = process_of(world, process);
     own->has_map = true;

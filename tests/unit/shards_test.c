@@ -374,6 +374,13 @@ static bool hold(struct node *node, const char *key, uint64_t request_id) {
     return node->out.granted;
 }
 
+/* Writes a key of another shard. */
+static void key_elsewhere(char out[32], const char *key) {
+    size_t n = 0;
+    do snprintf(out, 32, "user-%zu", n++);
+    while (shard_of(out) == shard_of(key));
+}
+
 /* Asks for a hold that may wait. Returns whether it waits. */
 static bool wait_for_hold(struct node *node, const char *key, uint64_t request_id) {
     const doorman_permit_item item = {.resource_id = "hold", .key = key, .cost = 1};
@@ -444,10 +451,8 @@ TEST(only_keys_of_owned_shards_are_decided) {
     doorman_config *config = config_of(limits_text);
     struct node node = node_of(config, &eight);
     const size_t mine = shard_of("mine");
-    size_t other = 0;
     char key[32];
-    do snprintf(key, sizeof key, "user-%zu", other++);
-    while (shard_of(key) == mine);
+    key_elsewhere(key, "mine");
     assert_false(ask(&node, "r", "mine", 1));
     assert_int_equal(node.out.reason, DOORMAN_REASON_MOVED);
     own(&node, mine, true);
@@ -503,10 +508,8 @@ TEST(items_of_two_shards_are_refused_also_where_one_node_has_both) {
     doorman_config *config = config_of(limits_text);
     struct node node = node_of(config, &eight);
     for (size_t i = 0; i < 8; i++) own(&node, i, true);
-    size_t n = 0;
     char other[32];
-    do snprintf(other, sizeof other, "user-%zu", n++);
-    while (shard_of(other) == shard_of("acme"));
+    key_elsewhere(other, "acme");
     const doorman_permit_item items[] = {
         {"r", "acme", 1, .min = 0}, {"r", "x{acme}", 1, .min = 0}, {"r", other, 1, .min = 0}};
     doorman_permit_request request = {.items = items, .item_count = 3};
@@ -609,10 +612,8 @@ TEST(an_id_tells_its_shard_also_if_a_permit_of_another_shard_was_decided_first) 
     doorman_config *config = config_of(limits_text);
     struct node node = node_of(config, &eight);
     for (size_t i = 0; i < 8; i++) own(&node, i, true);
-    size_t n = 0;
     char other[32];
-    do snprintf(other, sizeof other, "user-%zu", n++);
-    while (shard_of(other) == shard_of("a"));
+    key_elsewhere(other, "a");
     for (uint64_t i = 1; i <= 4; i++) assert_true(hold(&node, "a", i));
     const doorman_permit_item item = {.resource_id = "hold", .key = "a", .cost = 1};
     const doorman_permit_request waits = {.items = &item,
@@ -780,9 +781,8 @@ TEST(a_new_master_forgets_the_rows_of_shards_that_have_moved) {
     struct node a = node_of(config, &eight), b = node_of(config, &eight);
     unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX], part[8192];
     char other[32];
-    size_t n = 0, rows = 0, used = 0, shard = 0;
-    do snprintf(other, sizeof other, "user-%zu", n++);
-    while (shard_of(other) == shard_of("k"));
+    size_t rows = 0, used = 0, shard = 0;
+    key_elsewhere(other, "k");
     own(&a, shard_of("k"), true);
     own(&a, shard_of(other), true);
     assert_true(ask(&a, "r", "k", 5));
@@ -859,10 +859,8 @@ TEST(a_shard_whose_holds_are_lost_learns_them) {
     doorman_config *config = config_of(limits_text);
     struct node node = node_of(config, &eight);
     const size_t lost = shard_of("k");
-    size_t n = 0;
     char other[32];
-    do snprintf(other, sizeof other, "user-%zu", n++);
-    while (shard_of(other) == lost);
+    key_elsewhere(other, "k");
     own(&node, shard_of(other), true);
     assert_int_equal(doorman_permits_own(node.permits, lost, true, false, now), DOORMAN_OK);
     assert_false(hold(&node, "k", 1));
