@@ -1961,8 +1961,8 @@ typedef enum doorman_shard_result {
  *     LEAVING   forgets the rows                        DROP is done             AWAY
  *
  * Two nodes never decide for one shard, if no process decides after its mastership has ended:
- *    - Only the master of the owner changes the owner, or whoever knows that the node has no
- *      master. The transaction checks this, and the epoch of the map.
+ *    - Only the master of the owner changes the owner, or another master if the node has none. The
+ *      transaction checks this, and the epoch of the map.
  *    - A master begins without shards. It takes what a map says that was read while it was master.
  *    - A shard is given only after its last move was settled. Otherwise GIVE would overwrite rows
  *      that the map still names.
@@ -1999,7 +1999,7 @@ DOORMAN_API void doorman_shard_mover_stop(doorman_shard_mover *mover);
 DOORMAN_API doorman_status doorman_shard_mover_map(doorman_shard_mover *mover,
                                                    const doorman_shard_map *map, bool is_sure);
 
-/* Returns what to do next. The same action is returned until its end is told.
+/* Returns the next action. The call returns the same action until doorman_shard_mover_end.
  *   stored    the store of this node has all rows that were restored until now: SETTLE needs it
  *   out       written on true
  *   returns   false: nothing, until a map or the store changes

@@ -9,7 +9,8 @@
  *
  * Each row of the table is a node, with its shards, the permits that it decided and the messages
  * that it forwarded in the last second, and how many shards it has taken or given. The demo checks
- * all the time that no key got more than its own, whoever decided. It needs etcd and redis-server.
+ * all the time that all nodes together grant no key more than its limit. It needs etcd and
+ * redis-server.
  */
 #define DEMO_HAS_PERMITS
 #include "demo.h"
@@ -142,10 +143,10 @@ static void node_look(node *n) {
 static double growth(double now, double before) { return now < before ? now : now - before; }
 
 /* Asks node a, as `doormanctl shards` does. */
-static bool operator_wish(const demo *d, const char *wish) {
+static bool operator_change(const demo *d, const char *change) {
     char text[1024];
-    const int code = http_ask(d->nodes[0].http, "POST /v1/shards", wish, text, sizeof text);
-    if (code < 200 || code > 299) fprintf(stderr, "demo: %s: %s\n", wish, text);
+    const int code = http_ask(d->nodes[0].http, "POST /v1/shards", change, text, sizeof text);
+    if (code < 200 || code > 299) fprintf(stderr, "demo: %s: %s\n", change, text);
     return code >= 200 && code <= 299;
 }
 
@@ -436,8 +437,8 @@ static int show_result(demo *d, bool ended) {
 static bool play(demo *d, const struct event *event) {
     d->phase = event->phase;
     switch (event->act) {
-    case SPREAD: return operator_wish(d, "{\"rebalance\": true}");
-    case DRAIN: return operator_wish(d, "{\"drain\": \"b\"}");
+    case SPREAD: return operator_change(d, "{\"rebalance\": true}");
+    case DRAIN: return operator_change(d, "{\"drain\": \"b\"}");
     case KILL: server_stop(&d->nodes[2].server, SIGKILL); break;
     case START: server_launch(&d->nodes[2].server); break;
     case WATCH: break;

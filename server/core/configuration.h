@@ -92,10 +92,7 @@ static bool config_configure(struct service *service, const doorman_config *conf
                              char error[PROBLEM_TEXT]) {
     doorman_error unfit = {0};
     EACH_PART(part, refuses) {
-        char why[PROBLEM_TEXT];
-        if (!(*part)->refuses(service, config, why)) continue;
-        memcpy(error, why, PROBLEM_TEXT);
-        return false;
+        if ((*part)->refuses(service, config, error)) return false;
     }
     EACH_PART(part, configures)(*part)->configures(service);
     doorman_status status = doorman_server_configure(service->server, config, doorman_clock());

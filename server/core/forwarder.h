@@ -5,7 +5,7 @@
 
 struct forward_job;
 
-#define OWNER_TEXT 640 /* of which node decides, with its addresses */
+#define OWNER_TEXT 640 /* bytes of the phrase that names an owner */
 
 /* Who gets the answer to a message that was forwarded. */
 struct forward_asker {

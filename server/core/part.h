@@ -111,11 +111,10 @@ struct server_part {
      * first part that has this function is asked. */
     enum exit_status (*refuse_config)(const struct settings *settings,
                                       const struct config_problems *problems);
-    /* Refuses a configuration that is valid, but not for this process. With the lock.
-     *   error     room for the reason
-     *   returns   the reason, or NULL */
-    const char *(*refuses)(const struct service *service, const doorman_config *config,
-                           char error[PROBLEM_TEXT]);
+    /* Returns whether a configuration that is valid cannot be that of this process, and writes why.
+     * With the lock. */
+    bool (*refuses)(const struct service *service, const doorman_config *config,
+                    char error[PROBLEM_TEXT]);
     void (*before_config)(struct service *service); /* a new configuration was loaded. May wait */
     /* Logs a configuration that was loaded or refused. Without such a part the core logs a line. */
     void (*report_config)(struct service *service, const struct config_change *change);

@@ -80,8 +80,8 @@ static enum ctl_exit shards_await(struct ctl *ctl, struct ctl_reply *reply) {
     return code;
 }
 
-/* Sends a wish, and waits for its end. */
-static enum ctl_exit shards_wish(struct ctl *ctl, cJSON *body) {
+/* Sends a change, and waits for its end. */
+static enum ctl_exit shards_change(struct ctl *ctl, cJSON *body) {
     struct ctl_request request = shards_request;
     struct ctl_reply reply;
     const bool json = ctl->json;
@@ -103,7 +103,7 @@ static enum ctl_exit shards_wish(struct ctl *ctl, cJSON *body) {
     return code;
 }
 
-/* Makes a wish about a node. */
+/* Makes a change about a node. */
 static cJSON *shards_body(const char *name, const char *node) {
     cJSON *body = (cJSON *)ctl_need(cJSON_CreateObject());
     ctl_need(cJSON_AddStringToObject(body, name, node));
@@ -118,24 +118,24 @@ enum ctl_exit ctl_run_shards_move(struct ctl *ctl, char *const words[]) {
     }
     cJSON *body = shards_body("node", words[1]);
     ctl_need(cJSON_AddNumberToObject(body, "move", (double)shard));
-    return shards_wish(ctl, body);
+    return shards_change(ctl, body);
 }
 
 enum ctl_exit ctl_run_shards_drain(struct ctl *ctl, char *const words[]) {
-    return shards_wish(ctl, shards_body("drain", words[0]));
+    return shards_change(ctl, shards_body("drain", words[0]));
 }
 
 enum ctl_exit ctl_run_shards_rebalance(struct ctl *ctl, char *const words[]) {
     cJSON *body = (cJSON *)ctl_need(cJSON_CreateObject());
     (void)words;
     ctl_need(cJSON_AddTrueToObject(body, "rebalance"));
-    return shards_wish(ctl, body);
+    return shards_change(ctl, body);
 }
 
 enum ctl_exit ctl_run_shards_force(struct ctl *ctl, char *const words[]) {
-    return shards_wish(ctl, shards_body("force", words[0]));
+    return shards_change(ctl, shards_body("force", words[0]));
 }
 
 enum ctl_exit ctl_run_shards_remove(struct ctl *ctl, char *const words[]) {
-    return shards_wish(ctl, shards_body("remove", words[0]));
+    return shards_change(ctl, shards_body("remove", words[0]));
 }

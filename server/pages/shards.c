@@ -118,64 +118,66 @@ static void answer_map(struct service *service, struct http_response *response, 
     view_free(view);
 }
 
-static const char *const wish_names[SHARD_WISH_COUNT] = {"move", "drain", "rebalance", "force",
-                                                         "remove"};
+static const char *const change_names[SHARD_CHANGE_COUNT] = {"move", "drain", "rebalance", "force",
+                                                             "remove"};
 
-/* Logs a wish in the words of doormanctl, and why it is refused. */
-static void wish_log(const struct service *service, const char *token,
-                     const struct shard_wish *wish) {
+/* Logs a change in the words of doormanctl, and why it is refused. */
+static void change_log(const struct service *service, const char *token,
+                       const struct shard_change *change) {
     char text[64 + DOORMAN_ID_BYTES_MAX], number[24] = "";
-    if (wish->kind == SHARD_MOVE) snprintf(number, sizeof number, " %zu", wish->shard);
-    snprintf(text, sizeof text, "%s%s%s%s", wish_names[wish->kind], number,
-             wish->node[0] ? " " : "", wish->node);
+    if (change->kind == SHARD_MOVE) snprintf(number, sizeof number, " %zu", change->shard);
+    snprintf(text, sizeof text, "%s%s%s%s", change_names[change->kind], number,
+             change->node[0] ? " " : "", change->node);
     server_log(service->settings, LEVEL_INFO,
-               wish->error[0] ? "a change of shards is refused" : "an operator changes shards",
+               change->error[0] ? "a change of shards is refused" : "an operator changes shards",
                "token", token[0] ? token : "(no token)", "change", text,
-               wish->error[0] ? "reason" : LOG_END, wish->error, LOG_END);
+               change->error[0] ? "reason" : LOG_END, change->error, LOG_END);
 }
 
-/* Reads the body of a wish. Returns what is wrong with it, or NULL. */
-static const char *wish_read(const cJSON *body, struct shard_wish *wish) {
+/* Reads the body of a change. Returns what is wrong with it, or NULL. */
+static const char *change_read(const cJSON *body, struct shard_change *change) {
     const cJSON *found = NULL, *node = cJSON_GetObjectItemCaseSensitive(body, "node");
     int count = 0;
     const cJSON *each = NULL;
     if (!cJSON_IsObject(body)) return "the body must be an object of JSON";
     cJSON_ArrayForEach(each, body) {
         int kind = 0;
-        while (kind < SHARD_WISH_COUNT && strcmp(each->string, wish_names[kind]) != 0) kind++;
-        if (kind == SHARD_WISH_COUNT && each != node) return "a field is not known";
-        if (kind == SHARD_WISH_COUNT) continue;
-        wish->kind = (enum shard_wish_kind)kind;
+        while (kind < SHARD_CHANGE_COUNT && strcmp(each->string, change_names[kind]) != 0) kind++;
+        if (kind == SHARD_CHANGE_COUNT && each != node) return "a field is not known";
+        if (kind == SHARD_CHANGE_COUNT) continue;
+        change->kind = (enum shard_change_kind)kind;
         found = each;
         count++;
     }
     if (count != 1) return "give one of move, drain, rebalance, force and remove";
-    const bool moves = wish->kind == SHARD_MOVE, all = wish->kind == SHARD_REBALANCE;
+    const bool moves = change->kind == SHARD_MOVE, all = change->kind == SHARD_REBALANCE;
     if (moves && !(found->valuedouble >= 0 && found->valuedouble < DOORMAN_SHARDS_MAX &&
                    cJSON_IsNumber(found) && found->valuedouble == (double)found->valueint)) {
         return "move: must be the number of a shard";
     }
     if (all && !cJSON_IsTrue(found)) return "rebalance: must be true";
     if (!moves && node) return "node: only with move";
-    if (moves) wish->shard = (size_t)found->valueint;
+    if (moves) change->shard = (size_t)found->valueint;
     if (moves) found = node;
     const char *name = cJSON_GetStringValue(found);
     if (!all && (!name || !name[0] || strlen(name) > DOORMAN_ID_BYTES_MAX)) {
         return moves ? "node: must be the name of a node" : "must be the name of a node";
     }
-    if (!all) snprintf(wish->node, sizeof wish->node, "%s", name);
+    if (!all) snprintf(change->node, sizeof change->node, "%s", name);
     return NULL;
 }
 
 /* Writes a row of the audit that says what an operator wants, and that its outcome is not known.
  * Returns NULL if nothing may be changed: then the response is an error. */
-static struct act *wish_announce(struct service *service, const struct http_request *request,
-                                 const struct shard_wish *wish, struct http_response *response) {
+static struct act *change_announce(struct service *service, const struct http_request *request,
+                                   const struct shard_change *change,
+                                   struct http_response *response) {
     struct act *act = server_act_new(service, request, ACT_SHARDS, response);
     if (!act) return NULL;
-    cJSON_AddStringToObject(act->row, "wish", wish_names[wish->kind]);
-    if (wish->kind == SHARD_MOVE) cJSON_AddNumberToObject(act->row, "shard", (double)wish->shard);
-    if (wish->node[0]) cJSON_AddStringToObject(act->row, "node", wish->node);
+    cJSON_AddStringToObject(act->row, "change", change_names[change->kind]);
+    if (change->kind == SHARD_MOVE)
+        cJSON_AddNumberToObject(act->row, "shard", (double)change->shard);
+    if (change->node[0]) cJSON_AddStringToObject(act->row, "node", change->node);
     act->announces = true;
     if (!server_act_add_reason(act->row, request, response)) {
         server_act_free(act);
@@ -184,18 +186,18 @@ static struct act *wish_announce(struct service *service, const struct http_requ
     return server_act_run(act, response) ? act : NULL;
 }
 
-/* Writes into the row of the audit what became of a wish, and frees the act.
+/* Writes into the row of the audit what became of a change, and frees the act.
  *   returns   false: the change was made, and the row cannot be written. The response says so */
-static bool wish_confirm(struct act *act, const struct shard_wish *wish,
-                         struct http_response *response) {
+static bool change_confirm(struct act *act, const struct shard_change *change,
+                           struct http_response *response) {
     struct http_response failure = server_http_response_init(NULL);
-    const char *refusal = wish->error[0] ? wish->error : NULL;
+    const char *refusal = change->error[0] ? change->error : NULL;
     bool is_kept = true;
-    if (!wish->is_done) {
+    if (!change->is_done) {
         server_act_free(act); /* it may still be carried out, so the row stays as it is */
         return true;
     }
-    if (!refusal) cJSON_AddNumberToObject(act->row, "moves", (double)wish->moves);
+    if (!refusal) cJSON_AddNumberToObject(act->row, "moves", (double)change->moves);
     if (server_act_confirm(act, refusal, refusal ? &failure : response)) {
         server_act_free(act);
     } else {
@@ -208,29 +210,29 @@ static bool wish_confirm(struct act *act, const struct shard_wish *wish,
 static void handle_post(struct service *service, const struct http_request *request,
                         struct http_response *response) {
     if (!server_admin_serves(service, request, response)) return;
-    /* the thread of shards may still have the wish after a time-out */
-    struct shard_wish *wish = (struct shard_wish *)calloc(1, sizeof *wish);
+    /* the thread of shards may still have the change after a time-out */
+    struct shard_change *change = (struct shard_change *)calloc(1, sizeof *change);
     cJSON *body = cJSON_ParseWithLength(request->body, request->body_bytes);
-    const char *wrong = wish ? wish_read(body, wish) : "out of memory";
+    const char *wrong = change ? change_read(body, change) : "out of memory";
     cJSON_Delete(body);
     if (wrong) {
         server_http_response_set_error(response, 400, "INVALID_ARGUMENT", wrong);
-        free(wish);
+        free(change);
         return;
     }
-    struct act *act = wish_announce(service, request, wish, response);
+    struct act *act = change_announce(service, request, change, response);
     if (!act) {
-        free(wish);
+        free(change);
         return;
     }
-    server_shards_wish(service, wish);
-    wish_log(service, request->token.name, wish);
-    if (wish_confirm(act, wish, response) && !wish->error[0]) {
-        answer_map(service, response, wish->moves);
-    } else if (wish->error[0]) {
-        server_http_response_set_error(response, 409, "UNAVAILABLE", wish->error);
+    server_shards_change(service, change);
+    change_log(service, request->token.name, change);
+    if (change_confirm(act, change, response) && !change->error[0]) {
+        answer_map(service, response, change->moves);
+    } else if (change->error[0]) {
+        server_http_response_set_error(response, 409, "UNAVAILABLE", change->error);
     }
-    if (wish->is_done) free(wish);
+    if (change->is_done) free(change);
 }
 
 static void handle_json(struct service *service, const struct http_request *request,

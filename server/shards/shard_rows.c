@@ -7,7 +7,7 @@
 #define STEP_PAUSE 100000   /* nanoseconds between two steps, so that others get the lock */
 #define FULL_PAUSE 20000000 /* while many removed rows wait to be written */
 #define GIVE_STEPS 4        /* of the owner between two pauses: nobody decides for the shard */
-#define PART_BYTES 32768    /* a part is written when it has so many */
+#define PART_BYTES 32768    /* a part of this size is written */
 
 static void rows_pause(long nanoseconds) {
     const struct timespec time = {.tv_nsec = nanoseconds};

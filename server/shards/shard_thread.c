@@ -19,7 +19,7 @@
 #define LOOK (DOORMAN_SECOND / 2)         /* between two reads of the map */
 #define LOOK_MOVING (DOORMAN_SECOND / 20) /* the same while shards move */
 #define FIRST_TRIES 20                    /* of etcd at the start, one each half second */
-#define WISH_SECONDS 60                   /* for a wish; only FORCE takes more than a moment */
+#define CHANGE_SECONDS 60                 /* for a change; only FORCE takes more than a moment */
 
 static void shards_log_move(struct shards *shards, const char *what, size_t shard,
                             const char *node) {
@@ -221,7 +221,7 @@ static doorman_shard_result shards_take(struct shards *shards, const doorman_sha
         return DOORMAN_SHARD_FAILED;
     }
     if (!action->move) return DOORMAN_SHARD_DONE;
-    shards->stored_wish = server_state_want_flush(shards->service);
+    shards->flush_wanted = server_state_want_flush(shards->service);
     shards_log_move(shards, "a shard has come to this node", action->shard, shards->node);
     server_lock(&shards->service->lock);
     shards->moved_in++;
@@ -320,7 +320,7 @@ static void shards_act(struct shards *shards) {
     doorman_shard_action action;
     bool goes_on = true;
     while (goes_on) {
-        const bool stored = server_state_is_flushed(shards->service, shards->stored_wish);
+        const bool stored = server_state_is_flushed(shards->service, shards->flush_wanted);
         if (!doorman_shard_mover_next(shards->mover, stored, &action)) break;
         if (shards_wait(shards, &action)) break;
         if (action.step == DOORMAN_SHARD_READ_MAP) {
@@ -352,23 +352,23 @@ static bool shards_follow(struct shards *shards) {
     if (is_new && is_master) {
         doorman_shard_mover_start(shards->mover);
         shards->has_swept = false;
-        shards->stored_wish = 0;
+        shards->flush_wanted = 0;
     }
     return is_master;
 }
 
-/* Carries out the wish that waits, if there is one. */
-static void shards_run_wish(struct shards *shards) {
+/* Carries out the change that waits, if there is one. */
+static void shards_run_change(struct shards *shards) {
     struct service *service = shards->service;
     server_lock(&service->lock);
-    struct shard_wish *wish = shards->wish;
+    struct shard_change *change = shards->change;
     server_unlock(&service->lock);
-    if (!wish) return;
-    server_shards_carry_out(shards, wish);
+    if (!change) return;
+    server_shards_carry_out(shards, change);
     shards_publish(shards);
     server_lock(&service->lock);
-    wish->is_done = true;
-    shards->wish = NULL;
+    change->is_done = true;
+    shards->change = NULL;
     pthread_cond_broadcast(&shards->finished);
     server_unlock(&service->lock);
 }
@@ -396,14 +396,14 @@ static void *shards_main(void *context) {
             const bool fits = shards_fit(shards, why);
             if (!fits) server_shards_fail(shards, "this node cannot use the map of shards", why);
             if (fits) shards_join(shards);
-            shards_run_wish(shards);
+            shards_run_change(shards);
             if (fits && is_master && shards_tell(shards)) shards_act(shards);
         }
         if (!shards->has_failed) server_shards_work_again(shards);
         shards_note_states(shards);
         server_lock(&service->lock);
         const bool is_called =
-            shards->stops || shards->wish || shards->victory != shards->victories;
+            shards->stops || shards->change || shards->victory != shards->victories;
         const doorman_time pause = shards_move(shards) ? LOOK_MOVING : LOOK;
         if (!is_called) server_condition_wait(&shards->changed, &service->lock, pause);
     }
@@ -411,20 +411,20 @@ static void *shards_main(void *context) {
     return NULL;
 }
 
-void server_shards_wish(struct service *service, struct shard_wish *wish) {
+void server_shards_change(struct service *service, struct shard_change *change) {
     struct shards *shards = service->shards;
-    const doorman_time until = doorman_clock() + WISH_SECONDS * DOORMAN_SECOND;
+    const doorman_time until = doorman_clock() + CHANGE_SECONDS * DOORMAN_SECOND;
     server_lock(&service->lock);
-    shards->wish = wish;
+    shards->change = change;
     pthread_cond_signal(&shards->changed);
-    while (!wish->is_done && !shards->stops && doorman_clock() < until) {
+    while (!change->is_done && !shards->stops && doorman_clock() < until) {
         server_condition_wait(&shards->finished, &service->lock, LOOK);
     }
-    /* the thread has taken it perhaps, so the wish must stay valid until it is done */
-    const bool is_late = !wish->is_done && shards->wish == wish;
-    if (is_late) shards->wish = NULL;
-    if (!wish->is_done) {
-        snprintf(wish->error, sizeof wish->error, "%s",
+    /* the thread has taken it perhaps, so the change must stay valid until it is done */
+    const bool is_late = !change->is_done && shards->change == change;
+    if (is_late) shards->change = NULL;
+    if (!change->is_done) {
+        snprintf(change->error, sizeof change->error, "%s",
                  shards->stops ? "the server is stopping"
                                : "etcd does not answer; look at the map before you try again");
     }
@@ -459,8 +459,8 @@ static size_t shards_of(const doorman_config *config) {
     return read.shard_count;
 }
 
-static const char *shards_refuse(const struct service *service, const doorman_config *config,
-                                 char error[PROBLEM_TEXT]) {
+static bool shards_refuse(const struct service *service, const doorman_config *config,
+                          char error[PROBLEM_TEXT]) {
     const size_t has = shards_of(config);
     const size_t wants =
         service->shards && service->shards->map ? service->shards->map->shards.count : 0;
@@ -470,11 +470,11 @@ static const char *shards_refuse(const struct service *service, const doorman_co
                  "counters would not; to change the number, start a new cluster with another key "
                  "of --shards",
                  wants, has);
-        return error;
+        return true;
     }
-    if (server_shards_on(service) || !has) return NULL;
+    if (server_shards_on(service) || !has) return false;
     snprintf(error, PROBLEM_TEXT, "shards: needs --shards KEY, the key of etcd with the map");
-    return error;
+    return true;
 }
 
 /* Reads the map, or makes the first one: the seed is needed before the first decision. */
@@ -482,8 +482,8 @@ static enum exit_status shards_listen(struct service *service) {
     char error[PROBLEM_TEXT];
     struct shards *shards = service->shards;
     if (!server_shards_on(service)) {
-        const char *why = shards_refuse(service, service->config, error);
-        return why ? server_fatal_error(EXIT_ERROR, "%s: %s", service->settings->config, why)
+        return shards_refuse(service, service->config, error)
+                   ? server_fatal_error(EXIT_ERROR, "%s: %s", service->settings->config, error)
                    : CONTINUE;
     }
     const struct settings *settings = service->settings;
@@ -523,8 +523,9 @@ static enum exit_status shards_listen(struct service *service) {
         return server_fatal_error(EXIT_ERROR, "--shards %s: %s", settings->shards, error);
     }
     shards_publish(shards);
-    const char *why = shards_refuse(service, service->config, error);
-    return why ? server_fatal_error(EXIT_ERROR, "%s: %s", settings->config, why) : CONTINUE;
+    return shards_refuse(service, service->config, error)
+               ? server_fatal_error(EXIT_ERROR, "%s: %s", settings->config, error)
+               : CONTINUE;
 }
 
 static void shards_begin(struct service *service) {

@@ -68,18 +68,18 @@ void server_shard_edit(struct shard_edit *edit, const doorman_shard_map *map);
 
 /* ---- >>the part ----------------------------------------------------------------------------- */
 
-enum shard_wish_kind {
+enum shard_change_kind {
     SHARD_MOVE,      /* one shard to a node */
     SHARD_DRAIN,     /* all shards of a node to the others */
     SHARD_REBALANCE, /* equally many shards for each node */
     SHARD_FORCE,     /* as DRAIN, of a node that has no master */
     SHARD_REMOVE,    /* a node that has no shards leaves the map */
-    SHARD_WISH_COUNT
+    SHARD_CHANGE_COUNT
 };
 
 /* What an operator wants. */
-struct shard_wish {
-    enum shard_wish_kind kind;
+struct shard_change {
+    enum shard_change_kind kind;
     size_t shard;                        /* MOVE */
     char node[DOORMAN_ID_BYTES_MAX + 1]; /* not REBALANCE */
     size_t moves;                        /* out: how many shards move */
@@ -99,7 +99,7 @@ struct shards {
     bool is_started, has_swept; /* has_swept: no rows of other shards are left of the last start */
     bool has_failed;            /* something has failed since the map was last read */
     uint64_t victory;           /* the mastership that the thread works for */
-    uint64_t stored_wish;       /* of the store, that all rows that were taken are written */
+    uint64_t flush_wanted;      /* of the store, that all rows that were taken are written */
     unsigned char *part;        /* a copy of the rows that are written */
     size_t part_capacity;
 
@@ -109,7 +109,7 @@ struct shards {
     uint64_t victories, epoch; /* how many masterships have begun; the epoch of the last one */
     doorman_shard_map *map;    /* a copy for other threads; NULL: none yet */
     unsigned char states[DOORMAN_SHARDS_MAX];        /* a doorman_shard_state for each shard */
-    struct shard_wish *wish;                         /* of the thread of pages; NULL: none */
+    struct shard_change *change;                     /* of the thread of pages; NULL: none */
     struct trouble trouble;                          /* why the map, the store or a move fails */
     uint64_t moved_out, moved_in, forced, rows_lost; /* shards; rows that had no room */
 };
@@ -121,10 +121,10 @@ static inline bool server_shards_on(const struct service *service) {
 
 /* Does what an operator wants. Waits for etcd, and for some seconds at most. Without the lock.
  * Only the thread of pages calls this. */
-void server_shards_wish(struct service *service, struct shard_wish *wish);
+void server_shards_change(struct service *service, struct shard_change *change);
 
-/* Carries a wish out. Only the thread of the part calls this. */
-void server_shards_carry_out(struct shards *shards, struct shard_wish *wish);
+/* Carries a change out. Only the thread of the part calls this. */
+void server_shards_carry_out(struct shards *shards, struct shard_change *change);
 
 /* The rows of a shard on their way from one node to another. Each returns false after a failure,
  * which shards->trouble names. */

@@ -147,8 +147,8 @@ static void cluster_start(bench *b, cluster *c, size_t count, shard_place place)
 }
 
 /* Asks for a move of shards. Returns how many will move. */
-static size_t cluster_wish(const cluster *c, const char *wish) {
-    cJSON *tree = node_request(c->nodes[0], "POST /v1/shards", wish);
+static size_t cluster_change(const cluster *c, const char *change) {
+    cJSON *tree = node_request(c->nodes[0], "POST /v1/shards", change);
     const cJSON *moves = cJSON_GetObjectItem(tree, "moves");
     must(cJSON_IsNumber(moves) && moves->valuedouble >= 0, "the shards cannot be moved");
     size_t count = (size_t)moves->valuedouble;
@@ -184,7 +184,7 @@ static void cluster_find_keys(cluster *c, unsigned number) {
 
 /* Gives each node equally many shards, and finds keys of each. */
 static void cluster_share(bench *b, cluster *c, unsigned number) {
-    if (c->count > 1) cluster_wish(c, "{\"rebalance\": true}");
+    if (c->count > 1) cluster_change(c, "{\"rebalance\": true}");
     for (size_t i = 0; i < c->count; i++) {
         node_await(b, c->nodes[i], "owned", LEAST((double)(SHARDS / c->count)));
     }
@@ -571,7 +571,7 @@ static void rebalance(bench *b, shard_place place) {
     bench_step(b, "shards with %zu keys move under load", keys.count);
     asks before = ask_any(b, &c, &keys, (b->quick ? 2 : 5) * DOORMAN_SECOND, NULL);
     watch w = {.node = c.nodes[0]};
-    size_t moves = cluster_wish(&c, "{\"rebalance\": true}");
+    size_t moves = cluster_change(&c, "{\"rebalance\": true}");
     must(pthread_create(&thread, NULL, watch_main, &w) == 0, "cannot start a thread");
     asks during = ask_any(b, &c, &keys, 10 * TIMEOUT, &w.over);
     pthread_join(thread, NULL);

@@ -29,7 +29,7 @@ const UNSEEN = new RegExp(`^(${[
   'get .v1.config.versions.* 307', 'get .v1.shards 200', 'post .v1.shards (200|409)',
   'post .v1.reset 409'].join('|')})$`);
 const FIELDS_UNSEEN = [
-  'Act.known', 'Act.moves', 'Act.node', 'Act.refused', 'Act.shard', 'Act.wish', 'Act.written',
+  'Act.known', 'Act.moves', 'Act.node', 'Act.refused', 'Act.shard', 'Act.change', 'Act.written',
   'ActEntry.banned_before',
   'ChildStatus.lease_ends_in', 'ConfigurationChanged.warning_count',
   'ConfigurationCheck.leased_over_count', 'CountersNext.next', 'Drain.failure',

@@ -25,7 +25,7 @@ static void cluster_share(int count) {
     cluster_start(LIMITS, count);
     EVENTUALLY(cluster_number(0, "epoch") > count - 1);
     snprintf(moves, sizeof moves, "\"moves\":%d", count == 2 ? 8 : 10);
-    cluster_wish(0, "{\"rebalance\": true}", 200, moves);
+    cluster_change(0, "{\"rebalance\": true}", 200, moves);
     for (int i = 0; i < count; i++) EVENTUALLY(cluster_owned(i) >= SHARDS / count);
     EVENTUALLY(cluster_rests(0));
     for (int i = 1; i < count; i++) {
@@ -441,7 +441,7 @@ TEST(two_nodes_with_different_maps_do_not_send_a_message_to_and_fro) {
     expect_at(0, "/v1/acquire", body, 200, "\"granted\":1");
     /* the first node does not learn that it owns all shards: each says that the other one does */
     proxy_cut(&cluster.proxy, true);
-    cluster_wish(1, "{\"drain\": \"n1\"}", 200, "\"moves\":8");
+    cluster_change(1, "{\"drain\": \"n1\"}", 200, "\"moves\":8");
     EVENTUALLY(cluster_number(1, "owned") == 0);
     assert_int_equal(node_ask(1, "api", key), ANSWER_MOVED);
     const double began = seconds();
@@ -509,7 +509,7 @@ TEST(a_standby_process_takes_over_with_messages_under_way) {
              key);
     expect_at(0, "/v1/acquire", body, 200, "\"granted\":1");
     expect_at(2, "/v1/acquire", body, 200, "master_address"); /* a standby names its master */
-    cluster_wish(2, "{\"rebalance\": true}", 503, "ask the master"); /* which has the audit */
+    cluster_change(2, "{\"rebalance\": true}", 503, "ask the master"); /* which has the audit */
     struct sent sent = {.body = body, .granted = 1};
     assert_int_equal(pthread_create(&sent.thread, NULL, sent_main, &sent), 0);
     sleep_ms(300);
@@ -602,9 +602,9 @@ TEST(shards_move_under_load_and_no_client_notices) {
     for (int i = 0; i < 2; i++) {
         assert_int_equal(pthread_create(&load.threads[i], NULL, load_main, (void *)(intptr_t)i), 0);
     }
-    cluster_wish(0, "{\"drain\": \"n0\"}", 200, "\"moves\":6");
+    cluster_change(0, "{\"drain\": \"n0\"}", 200, "\"moves\":6");
     EVENTUALLY(cluster_owned(0) == 0 && cluster_rests(1));
-    cluster_wish(1, "{\"rebalance\": true}", 200, "\"moves\":");
+    cluster_change(1, "{\"rebalance\": true}", 200, "\"moves\":");
     EVENTUALLY(cluster_owned(0) > 3 && cluster_rests(1));
     __atomic_store_n(&load.stops, true, __ATOMIC_RELAXED);
     for (int i = 0; i < 2; i++) assert_int_equal(pthread_join(load.threads[i], NULL), 0);

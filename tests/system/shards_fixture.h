@@ -110,9 +110,9 @@ static inline void cluster_start(const char *config, int count) {
     for (int i = 0; i < count; i++) EVENTUALLY(cluster_number(i, "is_master") == 1);
 }
 
-/* Sends a wish to a node, and expects the answer to contain a text. */
-static inline void cluster_wish(int index, const char *wish, int code, const char *text) {
-    expect_verb(&cluster.nodes[index].fixture, "POST", "/v1/shards", OPERATOR, wish, code, text);
+/* Sends a change to a node, and expects the answer to contain a text. */
+static inline void cluster_change(int index, const char *change, int code, const char *text) {
+    expect_verb(&cluster.nodes[index].fixture, "POST", "/v1/shards", OPERATOR, change, code, text);
 }
 
 enum answer { ANSWER_GRANTED, ANSWER_REFUSED, ANSWER_MOVED, ANSWER_NONE };

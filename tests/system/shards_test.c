@@ -105,20 +105,20 @@ TEST(shards_move_under_load_and_nothing_is_forgotten) {
     cluster_start(LIMITS("16"), 3);
     EVENTUALLY(cluster_number(0, "epoch") > 2);
     load_start();
-    cluster_wish(1, "{\"rebalance\": true}", 200, "\"moves\":10");
+    cluster_change(1, "{\"rebalance\": true}", 200, "\"moves\":10");
     EVENTUALLY(cluster_owned(0) == 6 && cluster_owned(1) == 5 && cluster_owned(2) == 5);
     EVENTUALLY(cluster_rests(0));
-    cluster_wish(0, "{\"drain\": \"n0\"}", 200, "\"moves\":6");
+    cluster_change(0, "{\"drain\": \"n0\"}", 200, "\"moves\":6");
     EVENTUALLY(cluster_owned(0) == 0 && cluster_owned(1) == 8 && cluster_owned(2) == 8);
     EVENTUALLY(cluster_rests(2));
-    cluster_wish(2, "{\"move\": 3, \"node\": \"n0\"}", 200, "\"moves\":1");
+    cluster_change(2, "{\"move\": 3, \"node\": \"n0\"}", 200, "\"moves\":1");
     EVENTUALLY(cluster_owned(0) == 1);
     load_stop();
     expect_exact();
     for (int i = 0; i < 3; i++) assert_true(load.decided[i] > 0);
     EVENTUALLY(cluster_rests(0));
     assert_int_equal(cluster_number(1, "rows_lost"), 0);
-    cluster_wish(0, "{\"remove\": \"n0\"}", 409, "has shards");
+    cluster_change(0, "{\"remove\": \"n0\"}", 409, "has shards");
 }
 
 TEST(a_hold_is_released_at_the_next_owner) {
@@ -131,7 +131,7 @@ TEST(a_hold_is_released_at_the_next_owner) {
     if (!at) fail_msg("no hold in %s", response);
     const long long id = atoll(strstr(at, "id\":") + strlen("id\":"));
     free(response);
-    cluster_wish(0, "{\"drain\": \"n0\"}", 200, "\"moves\":16");
+    cluster_change(0, "{\"drain\": \"n0\"}", 200, "\"moves\":16");
     EVENTUALLY(cluster_owned(1) == SHARDS);
     assert_int_equal(node_ask(1, "slots", "k"), ANSWER_NONE); /* it lacks a request_id */
     char body[128];
@@ -148,7 +148,7 @@ TEST(a_hold_is_released_at_the_next_owner) {
 TEST(a_node_that_was_killed_keeps_its_shards_and_the_others_work) {
     cluster_start(LIMITS("16"), 2);
     EVENTUALLY(cluster_number(0, "epoch") > 1);
-    cluster_wish(0, "{\"rebalance\": true}", 200, "\"moves\":8");
+    cluster_change(0, "{\"rebalance\": true}", 200, "\"moves\":8");
     EVENTUALLY(cluster_owned(0) == 8 && cluster_owned(1) == 8 && cluster_rests(0));
     load_start();
     sleep_ms(500);
@@ -174,13 +174,13 @@ TEST(a_node_that_was_killed_keeps_its_shards_and_the_others_work) {
 TEST(another_node_takes_the_shards_of_a_node_that_is_gone) {
     cluster_start(LIMITS("16"), 3);
     EVENTUALLY(cluster_number(0, "epoch") > 2);
-    cluster_wish(0, "{\"rebalance\": true}", 200, "\"moves\":10");
+    cluster_change(0, "{\"rebalance\": true}", 200, "\"moves\":10");
     EVENTUALLY(cluster_owned(0) == 6 && cluster_owned(2) == 5 && cluster_rests(0));
     load_start();
     sleep_ms(500);
     load_stop();
     sleep_ms(2500);
-    cluster_wish(0, "{\"force\": \"n2\"}", 409, "the node has a master");
+    cluster_change(0, "{\"force\": \"n2\"}", 409, "the node has a master");
     process_signal(cluster.nodes[2].process, SIGKILL);
     process_wait(cluster.nodes[2].process);
     char *response = NULL;
@@ -197,7 +197,7 @@ TEST(another_node_takes_the_shards_of_a_node_that_is_gone) {
     EVENTUALLY(cluster_owned(0) == 8 && cluster_owned(1) == 8);
     EVENTUALLY(cluster_rests(0));
     expect_exact(); /* of the durable limit; a burst starts fresh */
-    cluster_wish(1, "{\"remove\": \"n2\"}", 200, "\"nodes\":[");
+    cluster_change(1, "{\"remove\": \"n2\"}", 200, "\"nodes\":[");
     cluster_node_start(2); /* it comes back, without shards */
     EVENTUALLY(cluster_number(2, "is_master") != 0);
     enum answer answer;
@@ -205,9 +205,9 @@ TEST(another_node_takes_the_shards_of_a_node_that_is_gone) {
     assert_int_equal(cluster_owned(2), 0);
 }
 
-TEST(wrong_wishes_are_refused_by_name) {
+TEST(wrong_changes_are_refused_by_name) {
     static const struct {
-        const char *wish, *text;
+        const char *change, *text;
         int code;
     } wrong[] = {
         {"", "must be an object", 400},
@@ -226,7 +226,7 @@ TEST(wrong_wishes_are_refused_by_name) {
     };
     cluster_start(LIMITS("16"), 1);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        cluster_wish(0, wrong[i].wish, wrong[i].code, wrong[i].text);
+        cluster_change(0, wrong[i].change, wrong[i].code, wrong[i].text);
     }
     assert_int_equal(cluster_owned(0), SHARDS);
 }
@@ -236,25 +236,25 @@ static void expect_row(int node, const char *row) {
     expect_verb(&cluster.nodes[node].fixture, "GET", "/v1/audit", OPERATOR, "", 200, row);
 }
 
-TEST(each_wish_is_in_the_audit_of_the_node_that_was_asked) {
+TEST(each_change_is_in_the_audit_of_the_node_that_was_asked) {
     cluster_start(LIMITS("16"), 2);
     EVENTUALLY(cluster_number(0, "epoch") > 1);
     expect_verb(&cluster.nodes[0].fixture, "POST", "/v1/shards?reason=hot", OPERATOR,
                 "{\"move\": 3, \"node\": \"n1\"}", 200, "\"moves\":1");
     expect_row(0, "\"token\":\"ann\",\"role\":\"admin\"");
-    expect_row(0, "\"what\":\"shards\",\"wish\":\"move\",\"shard\":3,\"node\":\"n1\",\"reason\":"
+    expect_row(0, "\"what\":\"shards\",\"change\":\"move\",\"shard\":3,\"node\":\"n1\",\"reason\":"
                   "\"hot\",\"moves\":1}");
     EVENTUALLY(cluster_owned(1) == 1 && cluster_rests(1));
-    cluster_wish(1, "{\"rebalance\": true}", 200, "\"moves\":7");
-    expect_row(1, "\"what\":\"shards\",\"wish\":\"rebalance\",\"moves\":7}");
+    cluster_change(1, "{\"rebalance\": true}", 200, "\"moves\":7");
+    expect_row(1, "\"what\":\"shards\",\"change\":\"rebalance\",\"moves\":7}");
     EVENTUALLY(cluster_owned(1) == 8 && cluster_rests(0));
-    cluster_wish(0, "{\"drain\": \"n1\"}", 200, "\"moves\":8");
-    expect_row(0, "\"wish\":\"drain\",\"node\":\"n1\",\"moves\":8}");
+    cluster_change(0, "{\"drain\": \"n1\"}", 200, "\"moves\":8");
+    expect_row(0, "\"change\":\"drain\",\"node\":\"n1\",\"moves\":8}");
     EVENTUALLY(cluster_owned(0) == SHARDS && cluster_rests(0));
-    cluster_wish(0, "{\"force\": \"n1\"}", 409, "the node has a master");
-    expect_row(0, "\"wish\":\"force\",\"node\":\"n1\",\"refused\":\"the node has a master");
-    cluster_wish(0, "{\"remove\": \"n1\"}", 409, "would join again");
-    expect_row(0, "\"wish\":\"remove\",\"node\":\"n1\",\"refused\":\"");
+    cluster_change(0, "{\"force\": \"n1\"}", 409, "the node has a master");
+    expect_row(0, "\"change\":\"force\",\"node\":\"n1\",\"refused\":\"the node has a master");
+    cluster_change(0, "{\"remove\": \"n1\"}", 409, "would join again");
+    expect_row(0, "\"change\":\"remove\",\"node\":\"n1\",\"refused\":\"");
     expect(&cluster.nodes[0].fixture, "/metrics", LINES, 200,
            "doorman_administration_acts_total{what=\"shards\"}");
     char *audit = get(&cluster.nodes[0].fixture, "/v1/audit", OPERATOR);
@@ -308,9 +308,9 @@ TEST(a_name_has_one_election_and_an_election_one_name) {
     assert_int_equal(cluster_owned(0), SHARDS);
 }
 
-/* Sends a wish to a node. Returns whether it was carried out. */
-static bool wish_is_taken(int node, const char *wish) {
-    char *response = post(&cluster.nodes[node].fixture, "/v1/shards", OPERATOR, wish);
+/* Sends a change to a node. Returns whether it was carried out. */
+static bool change_is_taken(int node, const char *change) {
+    char *response = post(&cluster.nodes[node].fixture, "/v1/shards", OPERATOR, change);
     const bool is_taken = strstr(response, "200 OK") != NULL;
     free(response);
     return is_taken;
@@ -322,25 +322,25 @@ TEST(a_node_without_a_master_gets_no_shards) {
     process_signal(cluster.nodes[2].process, SIGKILL);
     process_wait(cluster.nodes[2].process);
     sleep_ms(1000 * (atoi(NODE_TTL) + 2)); /* its mastership ends */
-    cluster_wish(0, "{\"move\": 3, \"node\": \"n2\"}", 409, "the node has no master");
-    cluster_wish(0, "{\"rebalance\": true}", 200, "\"moves\":8");
+    cluster_change(0, "{\"move\": 3, \"node\": \"n2\"}", 409, "the node has no master");
+    cluster_change(0, "{\"rebalance\": true}", 200, "\"moves\":8");
     EVENTUALLY(cluster_owned(0) == 8 && cluster_owned(1) == 8 && cluster_rests(0));
-    cluster_wish(0, "{\"drain\": \"n1\"}", 200, "\"moves\":8");
+    cluster_change(0, "{\"drain\": \"n1\"}", 200, "\"moves\":8");
     EVENTUALLY(cluster_owned(0) == 16 && cluster_rests(0));
-    cluster_wish(1, "{\"drain\": \"n2\"}", 200, "\"moves\":0"); /* it has none */
-    cluster_wish(0, "{\"remove\": \"n1\"}", 409, "would join again");
+    cluster_change(1, "{\"drain\": \"n2\"}", 200, "\"moves\":0"); /* it has none */
+    cluster_change(0, "{\"remove\": \"n1\"}", 409, "would join again");
     process_await(cluster.nodes[0].process, "change=\"drain n1\"", 1);
     process_await(cluster.nodes[0].process, "change=\"remove n1\"", 1);
     cluster_node_start(2);
     EVENTUALLY(cluster_number(2, "is_master") == 1);
-    EVENTUALLY(wish_is_taken(2, "{\"rebalance\": true}")); /* it reads the store first */
+    EVENTUALLY(change_is_taken(2, "{\"rebalance\": true}")); /* it reads the store first */
     EVENTUALLY(cluster_owned(2) == 5 && cluster_rests(2));
     process_signal(cluster.nodes[2].process, SIGKILL);
     process_wait(cluster.nodes[2].process);
     sleep_ms(1000 * (atoi(NODE_TTL) + 2));
-    cluster_wish(0, "{\"rebalance\": true}", 409, "'n2' has shards, but no master");
-    cluster_wish(0, "{\"drain\": \"n2\"}", 409, "'n2' has shards, but no master");
-    cluster_wish(0, "{\"drain\": \"n1\"}", 200, "\"moves\":");
+    cluster_change(0, "{\"rebalance\": true}", 409, "'n2' has shards, but no master");
+    cluster_change(0, "{\"drain\": \"n2\"}", 409, "'n2' has shards, but no master");
+    cluster_change(0, "{\"drain\": \"n1\"}", 200, "\"moves\":");
     EVENTUALLY(cluster_owned(0) == 11);
 }
 
