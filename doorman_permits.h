@@ -1897,7 +1897,7 @@ DOORMAN_API void doorman_shard_map_destroy(doorman_shard_map *map); /* NULL has 
 DOORMAN_API size_t doorman_shard_map_find(const doorman_shard_map *map, const char *resource_id,
                                           const char *key);
 
-/* Returns the index of the node with a name, or node_count. */
+/* Returns the index of the node with a name, or node_count. Costs O(nodes). */
 DOORMAN_API size_t doorman_shard_map_node(const doorman_shard_map *map, const char *name);
 
 /* Sets the targets of all shards so that the nodes that stay have equally many, and as few shards
@@ -2029,7 +2029,8 @@ DOORMAN_API doorman_shard_state doorman_shard_mover_state(const doorman_shard_mo
 /* Divides the keys into shards. The permits own none of them until doorman_permits_own.
  *   shards    used only during the call; NULL: no shards, and every key is decided here
  *   returns   OK | INVALID_ARGUMENT: the count; or there are counters, bans, holds or reservations,
- *             whose shards would change | OUT_OF_MEMORY */
+ *             whose shards would change | OUT_OF_MEMORY
+ *   cost      O(shards) */
 DOORMAN_API doorman_status doorman_permits_set_shards(doorman_permits *permits,
                                                       const doorman_shards *shards);
 
@@ -2051,15 +2052,16 @@ DOORMAN_API bool doorman_permits_owns(const doorman_permits *permits, size_t sha
  * SHARDS does not count. Returns 0 if there is no such shard. */
 DOORMAN_API uint64_t doorman_permits_shard_decided(const doorman_permits *permits, size_t shard);
 
-/* Returns the shard of an item by the configuration of the permits. Precondition: there are
- * shards. */
+/* Returns the shard of an item by the configuration of the permits. Precondition: there are shards.
+ *   cost      a hash of the key; with `shard_by` in a template also a search for the template */
 DOORMAN_API size_t doorman_permits_shard_of(const doorman_permits *permits, const char *resource_id,
                                             const char *key);
 
 /* Finds the shard of a row of a store (>>state).
  *   row, bytes   used only during the call
  *   shard        written on OK
- *   returns      OK | INVALID_ARGUMENT: the row is malformed, or about no shard, as a clock */
+ *   returns      OK | INVALID_ARGUMENT: the row is malformed, or about no shard, as a clock
+ *   cost         O(bytes) */
 DOORMAN_API doorman_status doorman_permits_shard_of_row(const doorman_permits *permits,
                                                         const unsigned char *row, size_t bytes,
                                                         size_t *shard);
@@ -2072,7 +2074,9 @@ DOORMAN_API doorman_status doorman_permits_shard_of_row(const doorman_permits *p
  *   part      room for what it has, DOORMAN_SHARD_RECORD_HEADER and the row; for the first row also
  *             for DOORMAN_SHARD_PART_HEADER
  *   used      bytes of the part so far; 0: it is empty
- *   returns   bytes of the part with the row */
+ *   shard     that of all rows of the part
+ *   returns   bytes of the part with the row
+ *   cost      O(bytes) */
 DOORMAN_API size_t doorman_shard_part_add(unsigned char *part, size_t used, size_t shard,
                                           const unsigned char *row, size_t bytes);
 
@@ -2399,7 +2403,9 @@ DOORMAN_API doorman_status doorman_server_set_shard_map(doorman_server *server,
                                                         const doorman_shard_map *map);
 
 /* Divides the keys of the permits of a server into shards, as doorman_permits_set_shards does. Any
- * server may be the argument, and each victory begins with no shards. */
+ * server may be the argument, and each victory begins with no shards.
+ *   returns   as doorman_permits_set_shards
+ *   cost      O(shards) */
 DOORMAN_API doorman_status doorman_server_set_shards(doorman_server *server,
                                                      const doorman_shards *shards);
 
@@ -2498,7 +2504,8 @@ DOORMAN_API doorman_status doorman_json_read_shard_map(doorman_shard_map **out, 
 /* Writes a map. doorman_json_read_shard_map makes an equal map from the text.
  *   map       from doorman_shard_map_create, or as valid
  *   text      in/out: its text is replaced
- *   returns   OK | OUT_OF_MEMORY | INVALID_ARGUMENT (NULL) */
+ *   returns   OK | OUT_OF_MEMORY | INVALID_ARGUMENT (NULL)
+ *   cost      O(nodes + shards) */
 DOORMAN_API doorman_status doorman_json_write_shard_map(const doorman_shard_map *map,
                                                         doorman_buffer *text);
 
