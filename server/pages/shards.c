@@ -331,7 +331,7 @@ static void metrics_add_forwards(struct text *text, const struct shards_view *vi
         const struct forward_figures *figures = &view->forwards[i];
         const uint64_t values[] = {figures->sent, figures->failed, figures->full};
         for (size_t j = 0; j < 3 && figures->is_known; j++) {
-            server_text_add(text, "doorman_forwards_total{node=\"");
+            server_text_add(text, "doorman_forwards_total{to=\"");
             server_text_add_escaped(text, view->map->nodes[i].name, server_escape_label);
             server_text_addf(text, "\",result=\"%s\"} %" PRIu64 "\n", names[j], values[j]);
         }
@@ -340,7 +340,7 @@ static void metrics_add_forwards(struct text *text, const struct shards_view *vi
                           "How long messages to other nodes were under way.");
     for (size_t i = 0; i < view->map->node_count; i++) {
         if (!view->forwards[i].is_known) continue;
-        server_text_add(text, "doorman_forward_seconds_total{node=\"");
+        server_text_add(text, "doorman_forward_seconds_total{to=\"");
         server_text_add_escaped(text, view->map->nodes[i].name, server_escape_label);
         server_text_addf(text, "\"} %.6f\n", (double)view->forwards[i].nanoseconds / 1e9);
     }

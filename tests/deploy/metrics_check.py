@@ -1,5 +1,6 @@
 """Checks the dashboard and the alerts against the metrics of running servers: a root, a leaf, a
-server with TLS, one with versions of its configuration, and a process whose etcd cannot be reached.
+server with TLS, one with versions of its configuration, a process whose etcd cannot be reached, and
+two nodes that share their keys. Needs etcd and redis-server.
 Every metric must exist, with every label that an expression or a text uses. A value that an
 expression compares a label with must occur. The dashboard must show every metric that a server has,
 with the right unit.
@@ -10,6 +11,7 @@ Also writes the expressions of the dashboard as rules to FOLDER/dashboard.yml, f
 
 import json
 import re
+import socket
 import ssl
 import subprocess
 import sys
@@ -19,8 +21,6 @@ import urllib.request
 TIMEOUT = 60
 TOKEN = "0123456789abcdef"
 TARGET_LABELS = {"job", "instance", "node"}  # Prometheus adds them to each series
-# They need an etcd and a Redis; tests/system/shards_test.c reads them.
-OF_SHARDS = {"doorman_shards", "doorman_shards_owned"}
 NAME = r"\b(?:doorman|process)_[a-z_]+"
 
 
@@ -79,12 +79,70 @@ def start_with_versions(program, folder):
     return server
 
 
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def start_tool(command, port, log):
+    """Starts a program, and waits until it listens."""
+    with open(log, "w", encoding="utf-8") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out)
+    end = time.monotonic() + TIMEOUT
+    while time.monotonic() < end and process.poll() is None:
+        with socket.socket() as one:
+            if one.connect_ex(("127.0.0.1", port)) == 0:
+                return process
+        time.sleep(0.05)
+    sys.exit(f"{command[0]} did not start: see {log}")
+
+
+def start_etcd(folder):
+    """Returns the process and its URL."""
+    port = free_port()
+    url, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{free_port()}"
+    command = ["etcd", "--data-dir", f"{folder}/etcd", "--listen-client-urls", url,
+               "--advertise-client-urls", url, "--listen-peer-urls", peer,
+               "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"]
+    return start_tool(command, port, f"{folder}/etcd.log"), url
+
+
+def start_redis(folder):
+    """Returns the process and its URL."""
+    port = free_port()
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", folder,
+               "--save", ""]
+    return start_tool(command, port, f"{folder}/redis.log"), f"redis://127.0.0.1:{port}"
+
+
+def start_shards(program, folder, etcd, redis):
+    """Starts two nodes. The first owns all shards, so the second forwards a permit."""
+    limit = {"name": "day", "kind": "FIXED_WINDOW", "limit": 10, "window": 86400}
+    config = {"shards": 4, "resources": [{"identifier_glob": "*", "limits": [limit]}]}
+    with open(f"{folder}/shards.json", "w", encoding="utf-8") as file:
+        json.dump(config, file)
+    nodes = []
+    for name in "ab":
+        nodes.append(Server(program, f"{folder}/{name}", [
+            "--config", f"{folder}/shards.json", "--etcd", etcd, "--state", redis,
+            "--election-key", f"doorman/{name}", "--election-ttl", "4", "--node", name,
+            "--shards", "doorman/shards"]))
+        end = time.monotonic() + TIMEOUT
+        while "doorman_shards_owned 4" not in nodes[0].get("/metrics"):
+            if time.monotonic() > end:
+                sys.exit(f"the first node owns no shards: see {folder}/a")
+            time.sleep(0.1)
+    nodes[1].get("/v1/allow?resource=api&key=bob")
+    return nodes
+
+
 def series_of(program, folder):
     """Returns the labels of all series of the servers, by the name of the metric, and the names of
     all metrics, also of those without a series."""
     config = ["--config", "config.example.json"]
     request = b'{"client_id": "a", "resource": [{"resource_id": "db/orders", "wants": 1}]}'
-    servers = []
+    servers, tools = [], []
     try:
         state = ["--state", f"{folder}/counters", "--events", "tcp://127.0.0.1:0"]
         gateways = ["--grpc", "127.0.0.1:0"]
@@ -95,12 +153,18 @@ def series_of(program, folder):
         servers.append(Server(program, f"{folder}/standby", config + etcd))
         servers.append(Server(program, f"{folder}/tls", config + make_certificate(folder)))
         servers.append(start_with_versions(program, folder))
+        for start in (start_etcd, start_redis):
+            tools.append(start(folder))
+        servers += start_shards(program, folder, tools[0][1], tools[1][1])
         for server in servers[:2]:
             server.get("/v1/get_capacity", request)
         pages = [server.get("/metrics") for server in servers]
     finally:
         for server in servers:
             server.stop()
+        for process, _ in tools:
+            process.kill()
+            process.wait(TIMEOUT)
     series = {}
     for name, labels in re.findall(r"^([a-z_]+)(?:\{(.*)\})? ", "\n".join(pages), re.M):
         series.setdefault(name, []).append(dict(re.findall(r'(\w+)="([^"]*)"', labels)))
@@ -124,8 +188,6 @@ def check_expression(series, text, legend=""):
     """Returns what is wrong with an expression, and with the labels in its legend."""
     problems, known = [], set(TARGET_LABELS)
     for metric, selector in re.findall(rf"({NAME})(\{{[^}}]*\}})?", text):
-        if metric in OF_SHARDS:
-            continue
         if metric not in series:
             problems.append(f"no server has {metric}")
             continue
@@ -143,7 +205,7 @@ def check_unit(text, unit):
     """Returns what is wrong with the unit of an expression of the dashboard."""
     rates = {"cps", "ops", "reqps"}
     if "/" in text:
-        right = {"percentunit"}
+        right = {"s"} if re.search(r"_seconds_total.* / ", text) else {"percentunit"}
     elif "timestamp_seconds" in text and "- time()" not in text:
         right = {"dateTimeAsIso"}
     elif re.search(r"_seconds(?!_total)", text):

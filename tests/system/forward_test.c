@@ -418,7 +418,7 @@ TEST(a_client_cannot_claim_that_it_is_a_node) {
     free(response);
     assert_int_equal(used_at(0, "api", key), 0);
     expect(&cluster.nodes[0].fixture, "/metrics", LINES, 200,
-           "doorman_forwards_total{node=\"n1\",result=\"sent\"}");
+           "doorman_forwards_total{to=\"n1\",result=\"sent\"}");
     expect(&cluster.nodes[0].fixture, "/shards", LINES, 200, "data-name='forwards'");
 }
 
@@ -447,7 +447,7 @@ TEST(two_nodes_with_different_maps_do_not_send_a_message_to_and_fro) {
     const double began = seconds();
     expect_at(0, "/v1/acquire", body, 200, "MOVED");
     char *response = get(&cluster.nodes[1].fixture, "/metrics", LINES);
-    assert_null(strstr(response, "doorman_forwards_total{node=\"n0\"")); /* none was sent back */
+    assert_null(strstr(response, "doorman_forwards_total{to=\"n0\"")); /* none was sent back */
     free(response);
     expect_at(1, "/v1/acquire", body, 200, "MOVED");
     print_message("%.2f s\n", seconds() - began);
@@ -551,7 +551,7 @@ TEST(a_node_stops_with_messages_under_way) {
     for (int i = 0; i < 4; i++) {
         assert_int_equal(pthread_create(&sent[i].thread, NULL, sent_once, &sent[i]), 0);
     }
-    snprintf(metric, sizeof metric, "doorman_forwards_total{node=\"n1\",result=\"sent\"} 5\n");
+    snprintf(metric, sizeof metric, "doorman_forwards_total{to=\"n1\",result=\"sent\"} 5\n");
     expect_eventually(0, "/metrics", metric);
     const double began = seconds();
     process_signal(cluster.nodes[0].process, SIGTERM);
