@@ -4,11 +4,11 @@
 
 #include "../server.h"
 
-/* Wants that all changes until now are written, soon. Returns the number of the wish. Without the
- * lock. Precondition: there is a store. */
+/* Asks for all changes until now to be written soon. Returns the number of this request. Without
+ * the lock. Precondition: there is a store. */
 uint64_t server_state_want_flush(struct service *service);
 
-/* Returns whether a wish is fulfilled. 0: yes. Without the lock. */
-bool server_state_is_flushed(struct service *service, uint64_t wish);
+/* Returns whether a request is done. 0: yes. Without the lock. */
+bool server_state_is_flushed(struct service *service, uint64_t number);
 
 #endif

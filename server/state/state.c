@@ -95,7 +95,7 @@ struct state {
     pthread_cond_t changed;  /* the thread waits for it */
     pthread_cond_t finished; /* threads that wait for the thread */
     struct batch *filled;    /* changes that the thread has not begun to write */
-    uint64_t flush_wanted;   /* the number of the last wish that all is written */
+    uint64_t flush_wanted;   /* the number of the last request to write all */
     uint64_t flush_seen, flush_done; /* the last one that the thread knows, and has fulfilled */
     doorman_time late_at; /* when permits no longer wait for the rows; DOORMAN_NEVER: they do not */
     doorman_time
@@ -1080,9 +1080,9 @@ static void state_flush(struct service *service) {
     if (!state) return;
     server_lock(&service->lock);
     doorman_time now = doorman_clock(), until = now + FLUSH_SECONDS * DOORMAN_SECOND;
-    uint64_t wish = ++state->flush_wanted;
+    uint64_t number = ++state->flush_wanted;
     pthread_cond_signal(&state->changed);
-    while (now < until && state->flush_done < wish && !state->status.is_reading &&
+    while (now < until && state->flush_done < number && !state->status.is_reading &&
            state_permits(state) && !state->has_ended) {
         server_condition_wait(&state->finished, &service->lock, until - now);
         now = doorman_clock();
@@ -1093,15 +1093,15 @@ static void state_flush(struct service *service) {
 uint64_t server_state_want_flush(struct service *service) {
     struct state *state = service->state;
     server_lock(&service->lock);
-    const uint64_t wish = ++state->flush_wanted;
+    const uint64_t number = ++state->flush_wanted;
     pthread_cond_signal(&state->changed);
     server_unlock(&service->lock);
-    return wish;
+    return number;
 }
 
-bool server_state_is_flushed(struct service *service, uint64_t wish) {
+bool server_state_is_flushed(struct service *service, uint64_t number) {
     server_lock(&service->lock);
-    const bool is_done = service->state->flush_done >= wish;
+    const bool is_done = service->state->flush_done >= number;
     server_unlock(&service->lock);
     return is_done;
 }
