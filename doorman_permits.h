@@ -23107,7 +23107,8 @@ void doorman_permit_client_destroy(doorman_permit_client *client) {
     doorman__calls_free(&client->waiting);
     doorman__calls_free(&client->decided);
     assert(client->call_count == 0 && client->timers.count == 0 && client->action_count == 0);
-    for (doorman__list_link *at; (at = client->all_holds.first);) {
+    for (doorman__list_link *at = client->all_holds.first, *next; at; at = next) {
+        next = at->next;
         doorman__client_hold_destroy(DOORMAN__WITHIN(doorman__client_hold, all, at));
     }
     assert(client->new_hold_count == 0 && client->changes.count == 0);

@@ -137,7 +137,7 @@ static bool change_force(struct shards *shards, struct shard_edit *edit,
                          struct shard_conditions *conditions) {
     const doorman_shard_map *map = shards->key.map;
     const char *key = map->nodes[node].election_key;
-    bool has_master = false, masters[DOORMAN_SHARD_NODES_MAX];
+    bool has_master = false, masters[DOORMAN_SHARD_NODES_MAX] = {false};
     server_lock(&shards->service->lock);
     const bool is_master = server_shards_permits(shards) != NULL;
     server_unlock(&shards->service->lock);
