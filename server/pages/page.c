@@ -102,7 +102,9 @@ static void page_nav(struct text *text, const struct service *service) {
     if (!has_acts) return;
     server_text_add(text, "<nav aria-label=pages><a href='/limits'>limits</a>"
                           "<a href='/overrides'>overrides</a><a href='/audit'>audit</a>"
-                          "<a href='/versions'>versions</a></nav>");
+                          "<a href='/versions'>versions</a>");
+    if (service->settings->shards) server_text_add(text, "<a href='/shards'>shards</a>");
+    server_text_add(text, "</nav>");
 }
 
 /* Starts a page.
