@@ -87,25 +87,72 @@ static void worker_finish(struct waiter *waiter, bool answers) {
     }
 }
 
-static void worker_handle(struct worker *worker, nng_msg *message) {
-    const nng_pipe pipe = nng_msg_get_pipe(message);
-    worker->message = message;
-    const struct forward_calls *forwards = worker->service->forwards;
-    const bool is_signed =
-        forwards && forwards->is_signed(worker->service, (const char *)nng_msg_body(message),
-                                        nng_msg_len(message));
+/* Decides one message. Returns false if it waits.
+ *   is_signed   another node has sent it, which has checked the rights of its sender
+ *   may_wait    other messages do not wait for this worker */
+static bool worker_decide(struct worker *worker, struct forward_span text, bool is_signed,
+                          bool may_wait) {
+    const nng_pipe pipe = nng_msg_get_pipe(worker->message);
+    const struct waiting_calls *waits = worker->service->waits;
     worker->exchange.forbids_administration = !is_signed; /* nng does not say who asks */
     worker->exchange.forbids_figures = !is_signed;
-    const struct waiting_calls *waits = worker->service->waits;
     worker->waiter = (struct waiter){.exchange = &worker->exchange,
                                      .peer = {.pipe = pipe},
                                      .connection = (uint64_t)nng_pipe_id(pipe),
-                                     .prepare = waits ? waits->replace_worker : NULL,
+                                     .prepare = waits && may_wait ? waits->replace_worker : NULL,
                                      .finish = worker_finish};
-    if (server_handle_message(worker->service, &worker->waiter, (const char *)nng_msg_body(message),
-                              nng_msg_len(message))) {
-        worker_answer(worker);
+    return server_handle_message(worker->service, &worker->waiter, text.text, text.bytes);
+}
+
+/* Decides messages that another node has sent as one. Returns their answers, or NULL if memory has
+ * run out. */
+static nng_msg *worker_decide_all(struct worker *worker, const struct forward_span *messages,
+                                  size_t count) {
+    const struct forward_calls *forwards = worker->service->forwards;
+    size_t bytes[FORWARD_JOINED_MAX];
+    nng_msg *answer = forwards->open();
+    bool made = answer != NULL;
+    for (size_t i = 0; i < count && made; i++) {
+        (void)worker_decide(worker, messages[i], true, false);
+        const doorman_buffer *reply = &worker->exchange.reply;
+        bytes[i] = reply->bytes;
+        made = reply->bytes > 0 && nng_msg_append(answer, reply->text, reply->bytes) == 0 &&
+               nng_msg_append(answer, ",", 1) == 0;
     }
+    if (made && forwards->close(answer, bytes, count)) return answer;
+    if (answer) nng_msg_free(answer);
+    return NULL;
+}
+
+/* Answers messages that another node has sent as one. If memory runs out, it asks again. */
+static void worker_handle_all(struct worker *worker, const struct forward_span *messages,
+                              size_t count) {
+    nng_msg *answer = worker_decide_all(worker, messages, count), *message = worker->message;
+    nng_msg_clear(message);
+    const bool answered =
+        answer && nng_msg_append(message, nng_msg_body(answer), nng_msg_len(answer)) == 0;
+    if (answer) nng_msg_free(answer);
+    if (answered) {
+        worker_send(worker, message);
+    } else {
+        worker_discard(worker, message);
+        worker_end(worker);
+    }
+}
+
+static void worker_handle(struct worker *worker, nng_msg *message) {
+    const struct forward_span text = {(const char *)nng_msg_body(message), nng_msg_len(message)};
+    const struct forward_calls *forwards = worker->service->forwards;
+    struct forward_span messages[FORWARD_JOINED_MAX];
+    const size_t count =
+        forwards ? forwards->split(worker->service, text.text, text.bytes, messages) : 0;
+    worker->message = message;
+    if (count > 0) {
+        worker_handle_all(worker, messages, count);
+        return;
+    }
+    const bool is_signed = forwards && forwards->is_signed(worker->service, text.text, text.bytes);
+    if (worker_decide(worker, text, is_signed, true)) worker_answer(worker);
 }
 
 /* nng calls this function when a worker has received a request or sent a response. nng also calls

@@ -26,6 +26,26 @@ enum mark_result { MARK_NONE, MARK_RIGHT, MARK_WRONG };
 enum mark_result server_mark_check(const char *text, size_t bytes, const uint64_t secret[2],
                                    int64_t now);
 
+/* ---- >>batches ------------------------------------------------------------------------------ */
+
+/* Several messages travel as {"batch":{"bytes":[LENGTH,...],"messages":[MESSAGE,...]}}, and so do
+ * their answers. Each message has its own mark, and its answer has the same place. */
+
+/* Begins a batch: append messages to it, with a comma after each. Returns NULL if memory has run
+ * out. */
+nng_msg *server_batch_open(void);
+
+/* Ends a batch. nng_msg_insert of nng 1.5.2 can write beyond the memory of a message, so the head
+ * goes into room that server_batch_open has left for it.
+ *   bytes     of each message
+ *   returns   false: memory has run out */
+bool server_batch_close(nng_msg *text, const size_t *bytes, size_t count);
+
+/* Finds the messages of a batch.
+ *   out       room for FORWARD_JOINED_MAX
+ *   returns   how many there are; 0: the text is no batch */
+size_t server_batch_split(const char *text, size_t bytes, struct forward_span *out);
+
 /* ---- >>links -------------------------------------------------------------------------------- */
 
 #define FORWARD_NODE_MAX 1024                /* questions to one node at the same time */
@@ -34,6 +54,7 @@ enum mark_result server_mark_check(const char *text, size_t bytes, const uint64_
 #define FORWARD_SECOND DOORMAN_SECOND        /* how long a message tries again */
 
 struct forward_link;
+struct forward_job;
 
 /* Another node, as this process knows it. Nodes are never freed before the end. */
 struct forward_node {
@@ -48,26 +69,14 @@ struct forward_node {
                                                 the answer */
 };
 
-/* One message to one node. A question has an aio and a context of its link, and keeps them for the
- * next message.
- *
- *     state     meaning                      event            next
- *     IDLE      in the list of its link      it is asked      SENDING
- *     SENDING   nng has the message          it was sent      WAITING, DONE
- *     WAITING   the node has not answered    answer, error    DONE
- *     DONE      the thread has not seen it   it is read       IDLE, or freed
- */
-enum question_state { QUESTION_IDLE, QUESTION_SENDING, QUESTION_WAITING, QUESTION_DONE };
-
+/* One message to one node. */
 struct forward_question {
-    struct forward_link *link;
-    struct forward_question *next, *next_of_link;
-    enum question_state state;
-    nng_ctx context;
-    nng_aio *aio;
-    doorman_time started_at, ends_at;
+    struct forward_question *next; /* in its batch, then in the list for the thread */
+    struct forward_batch *batch;
+    doorman_time started_at;
     int result;       /* 0, or an error of nng */
-    nng_msg *message; /* the answer; NULL: none */
+    const char *text; /* the answer, in the message of the batch */
+    size_t bytes;
 
     /* For the owner. */
     struct forward_node *node;
@@ -77,25 +86,59 @@ struct forward_question {
     size_t count;
 };
 
+/* Questions that travel as one. A batch has an aio and a context of its link, and keeps them for
+ * later questions.
+ *
+ *     state     meaning                         event                 next
+ *     IDLE      in the list of its link         a message is sent     QUEUED
+ *     QUEUED    it waits for others             its turn              SENDING
+ *                                               it joins another one  IDLE
+ *     SENDING   nng has the message             it was sent           WAITING, DONE
+ *     WAITING   the node has not answered       answer, error         DONE
+ *     DONE      not all questions have ended    the last one ends     IDLE */
+enum batch_state { BATCH_IDLE, BATCH_QUEUED, BATCH_SENDING, BATCH_WAITING, BATCH_DONE };
+
+struct forward_batch {
+    struct forward_link *link;
+    struct forward_batch *next, *next_of_link;
+    enum batch_state state; /* threads of nng write it from SENDING to DONE */
+    bool is_alone;          /* other questions do not wait for it, and do not join it */
+    bool is_sent;           /* from SENDING to the end of the last question */
+    nng_ctx context;
+    nng_aio *aio;
+    doorman_time ends_at;
+    nng_msg *message; /* what it sends while it is QUEUED, then the answer; NULL: none */
+    struct forward_question *questions;
+    size_t count, left; /* left: questions that have not ended */
+};
+
 struct forward_link {
     struct forward *forward;
     struct forward_link *next;
     char address[DOORMAN_ID_BYTES_MAX + 1];
     nng_socket socket;
     bool has_socket;
-    struct forward_question *all, *idle;
+    struct forward_batch *all, *idle;
+    struct forward_batch *queue, **queue_end; /* the first one is the oldest */
+    size_t queue_count, queue_bytes;
+    size_t sent_count; /* batches that were sent and have not ended, without those alone */
     doorman_time used_at;
     int pipe_count; /* atomic */
     bool is_lost;   /* atomic: a connection has ended */
 };
 
-/* Sends a message to an address.
- *   message   the call takes it on success
- *   returns   NULL: it cannot be sent */
+/* Prepares to send a message to an address. It goes with the next call of server_forward_flush, or
+ * later with other messages.
+ *   message    the call takes it on success
+ *   is_alone   its answer may come late, so other messages must not wait for it
+ *   returns    NULL: it cannot be sent */
 struct forward_question *server_forward_send(struct forward *forward, const char *address,
-                                             nng_msg *message, doorman_time timeout);
+                                             nng_msg *message, doorman_time timeout, bool is_alone);
 
-/* Gives a question back after its end. */
+/* Sends what should wait no longer. */
+void server_forward_flush(struct forward *forward);
+
+/* Frees a question after its end. */
 void server_forward_end(struct forward_question *question);
 
 /* Ends the questions of connections that were lost, and closes links that are not used. */
@@ -199,7 +242,8 @@ void server_forward_read(struct service *service, const doorman_shard_map *map,
 /* Reads how many messages of other nodes have come, and how many had a wrong mark. */
 void server_forward_read_marks(const struct service *service, uint64_t *received, uint64_t *wrong);
 
-/* Puts a question that is over into the list for the thread. Any thread calls this. */
-void server_forward_note_done(struct forward *forward, struct forward_question *question);
+/* Puts the questions of a batch that is over into the list for the thread. Any thread calls this.
+ *   batch   NULL: the thread has something else to do */
+void server_forward_note_done(struct forward *forward, const struct forward_batch *batch);
 
 #endif

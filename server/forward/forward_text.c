@@ -60,17 +60,16 @@ static nng_msg *message_make(const struct forward_job *job, const char *inner, s
     nng_msg *message = NULL;
     if (!start) return NULL;
     const size_t count = bytes - (size_t)(start + 1 - inner);
-    if (nng_msg_alloc(&message, 0) != 0) return NULL;
-    bool made =
-        nng_msg_append(message, start + 1, count) == 0 && nng_msg_append(message, "}", 1) == 0;
-    const doorman_buffer rest = {.text = (char *)nng_msg_body(message),
-                                 .bytes = nng_msg_len(message)};
+    if (nng_msg_alloc(&message, MARK_HEAD_BYTES + count + 1) != 0) return NULL;
+    char *room = (char *)nng_msg_body(message) + MARK_HEAD_BYTES;
+    memcpy(room, start + 1, count);
+    room[count] = '}';
+    const doorman_buffer rest = {.text = room, .bytes = count + 1};
     const char *method = doorman_method_name(job->method, false);
     const size_t head_bytes = server_mark_write(head, method, secret, &rest, (int64_t)time(NULL));
-    made = made && nng_msg_insert(message, head, head_bytes) == 0;
-    if (made) return message;
-    nng_msg_free(message);
-    return NULL;
+    nng_msg_trim(message, MARK_HEAD_BYTES - head_bytes); /* see server_batch_close */
+    memcpy(nng_msg_body(message), head, head_bytes);
+    return message;
 }
 
 nng_msg *server_forward_message(struct forward_job *job, const size_t *indexes, size_t count,
@@ -147,8 +146,7 @@ static enum forward_result take_tree(const struct forward_question *question, co
         cJSON_GetObjectItemCaseSensitive(tree, doorman_method_name(job->method, false));
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(body, server_forward_list(job));
     const cJSON *mastership = cJSON_GetObjectItemCaseSensitive(body, "mastership");
-    const char *text = (const char *)nng_msg_body(question->message);
-    if (error) return take_error(job, error, text, nng_msg_len(question->message));
+    if (error) return take_error(job, error, question->text, question->bytes);
     if (mastership) {
         snprintf(master, DOORMAN_ID_BYTES_MAX + 1, "%s", string_of(mastership, "master_address"));
         return FORWARD_REDIRECT;
@@ -164,13 +162,11 @@ static enum forward_result take_tree(const struct forward_question *question, co
 enum forward_result server_forward_take(const struct forward_question *question,
                                         char master[DOORMAN_ID_BYTES_MAX + 1]) {
     struct forward_job *job = question->job;
-    const char *text = (const char *)nng_msg_body(question->message);
-    const size_t bytes = nng_msg_len(question->message);
     bool is_whole = question->count == job->count;
     for (size_t i = 0; i < job->count; i++) is_whole = is_whole && !job->entries[i].is_everywhere;
     master[0] = 0;
-    if (is_whole && take_whole(job, text, bytes)) return FORWARD_TAKEN;
-    cJSON *tree = cJSON_ParseWithLength(text, bytes);
+    if (is_whole && take_whole(job, question->text, question->bytes)) return FORWARD_TAKEN;
+    cJSON *tree = cJSON_ParseWithLength(question->text, question->bytes);
     const enum forward_result result = take_tree(question, tree, master);
     cJSON_Delete(tree);
     return result;

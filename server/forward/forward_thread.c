@@ -278,12 +278,12 @@ static void forward_begin(struct service *service, struct forward_job *job) {
 }
 
 static const char *forward_ask(struct service *service, const doorman_request *request,
-                               const struct forward_asker *asker) {
+                               struct forward_asker asker) {
     struct forward *forward = service->forward;
     struct forward_job *job = forward->is_started ? job_create(request, NULL, 0) : NULL;
     if (!job) return forward->is_started ? "out of memory" : "the server is starting";
     job_note_entries(job, service, request, NULL);
-    job->asker = *asker;
+    job->asker = asker;
     if (!job_count(forward, job, true)) {
         job_free(job);
         return "too many messages wait for other nodes";
@@ -376,8 +376,9 @@ static bool node_ask(struct forward *forward, struct forward_node *node, struct 
     }
     if (!address || timeout <= 0) return false;
     nng_msg *message = server_forward_message(job, indexes, count, forward->secret);
+    const bool is_alone = job->wait > 0 || timeout < FORWARD_SECOND / 2;
     struct forward_question *question =
-        message ? server_forward_send(forward, address, message, timeout) : NULL;
+        message ? server_forward_send(forward, address, message, timeout, is_alone) : NULL;
     if (!question && message) nng_msg_free(message);
     if (!question) {
         job_fail(job, node, "cannot be asked");
@@ -604,6 +605,7 @@ static void *forward_main(void *context) {
             job_run(forward, jobs, now);
         }
         due = forward_run_later(forward, now);
+        server_forward_flush(forward);
     }
     return NULL;
 }
@@ -618,6 +620,15 @@ static bool forward_is_signed(struct service *service, const char *text, size_t 
     if (result == MARK_WRONG) server_counter_add(&forward->marks_wrong, 1);
     if (result == MARK_RIGHT) server_counter_add(&forward->received, 1);
     return result == MARK_RIGHT;
+}
+
+static size_t forward_split(struct service *service, const char *text, size_t bytes,
+                            struct forward_span *out) {
+    const size_t count = server_batch_split(text, bytes, out);
+    for (size_t i = 0; i < count; i++) {
+        if (!forward_is_signed(service, out[i].text, out[i].bytes)) return 0;
+    }
+    return count;
 }
 
 /* If another node has sent a message about a shard that this process does not own, its map may be
@@ -708,7 +719,10 @@ static const struct forward_calls forward_functions = {.is_away = forward_is_awa
                                                        .prepare = forward_prepare,
                                                        .begin = forward_begin,
                                                        .ask = forward_ask,
-                                                       .is_signed = forward_is_signed};
+                                                       .is_signed = forward_is_signed,
+                                                       .split = forward_split,
+                                                       .open = server_batch_open,
+                                                       .close = server_batch_close};
 
 const struct server_part server_part_forward = {
     SERVER_PART_STATE(forward),    .listen = forward_listen,   .stopping = forward_stopping,

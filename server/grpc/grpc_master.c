@@ -260,7 +260,7 @@ struct grpc_question *server_grpc_master_forward(struct grpc_master *master,
     question->owner = owner;
     question_add(question);
     const struct forward_asker asker = {question_on_forwarded, question, timeout};
-    const char *why = master->service->forwards->ask(master->service, &call->request, &asker);
+    const char *why = master->service->forwards->ask(master->service, &call->request, asker);
     if (!why) return question;
     question_free(question);
     server_grpc_fail(status, GRPC_UNAVAILABLE, "%s", why);

@@ -493,7 +493,7 @@ const char *server_http_ask(struct service *service, const struct http_request *
     connection->is_answered = false;
     connection->waits = true;
     server_unlock(&http->lock);
-    const char *why = service->forwards->ask(service, message, &asker);
+    const char *why = service->forwards->ask(service, message, asker);
     if (!why) return NULL;
     connection->waits = false;
     return why;

@@ -17,6 +17,7 @@ static void *may_calloc(size_t count, size_t bytes) {
 
 #define malloc may_malloc
 #define calloc may_calloc
+#include "../../server/forward/forward_batch.c"
 #include "../../server/forward/forward_mark.c"
 #include "../../server/forward/forward_text.c"
 #include "../../server/forward/forward_thread.c"
@@ -30,13 +31,21 @@ static void *may_calloc(size_t count, size_t bytes) {
 #define GRANTED "{\"decision\":\"GRANTED\",\"item\":[{\"granted\":1}]}"
 #define MOVED "{\"decision\":\"REFUSED\",\"reason\":\"MOVED\",\"valid_for\":0}"
 
+/* A question that a test answers. */
+struct asked {
+    struct forward_question question; /* the first member */
+    struct asked *next;
+    nng_msg *message;
+    char answer[2048];
+};
+
 struct world {
     struct settings settings;
     struct service service;
     struct shards shards;
     struct forward forward;
-    struct forward_question *asked; /* of the nodes, the last one first */
-    size_t sends, answers, refused;
+    struct asked *asked; /* the last one first */
+    size_t sends, alone, answers, refused;
     char last[512]; /* the last answer; "": NULL */
 };
 
@@ -45,25 +54,27 @@ static struct world *here; /* of the test that runs */
 /* ---- in place of forward_link.c ------------------------------------------------------------- */
 
 struct forward_question *server_forward_send(struct forward *forward, const char *address,
-                                             nng_msg *message, doorman_time timeout) {
-    struct forward_question *question = (struct forward_question *)may_calloc(1, sizeof *question);
+                                             nng_msg *message, doorman_time timeout,
+                                             bool is_alone) {
+    struct asked *asked = (struct asked *)may_calloc(1, sizeof *asked);
     (void)forward;
     assert_true(timeout > 0 && address[0]);
-    if (!question) return NULL;
-    question->message = message;
-    question->started_at = doorman_clock();
-    question->next_of_link = here->asked;
-    here->asked = question;
+    if (!asked) return NULL;
+    asked->message = message;
+    asked->question.started_at = doorman_clock();
+    asked->next = here->asked;
+    here->asked = asked;
     here->sends++;
-    return question;
+    here->alone += is_alone;
+    return &asked->question;
 }
 
 void server_forward_end(struct forward_question *question) {
-    if (question->message) nng_msg_free(question->message);
     free(question->indexes);
-    free(question);
+    free((struct asked *)(void *)question);
 }
 
+void server_forward_flush(struct forward *forward) { (void)forward; }
 void server_forward_tend(struct forward *forward, doorman_time now) { (void)forward, (void)now; }
 void server_forward_close_links(struct forward *forward) { (void)forward; }
 
@@ -133,21 +144,19 @@ static void step(struct world *w) {
  *   word   NULL: the nodes do not answer */
 static void answer(struct world *w, const char *word) {
     while (w->asked) {
-        struct forward_question *question = w->asked;
-        char text[2048] = "{\"acquire\":{\"permit\":[";
-        w->asked = question->next_of_link;
-        nng_msg_free(question->message);
-        question->message = NULL;
+        struct asked *asked = w->asked;
+        struct forward_question *question = &asked->question;
+        w->asked = asked->next;
+        nng_msg_free(asked->message);
+        strcpy(asked->answer, "{\"acquire\":{\"permit\":[");
         for (size_t i = 0; i < question->count; i++) {
-            if (i) strcat(text, ",");
-            strcat(text, word ? word : "");
+            if (i) strcat(asked->answer, ",");
+            strcat(asked->answer, word ? word : "");
         }
-        strcat(text, "]}}");
+        strcat(asked->answer, "]}}");
+        question->text = asked->answer;
+        question->bytes = strlen(asked->answer);
         question->result = word ? 0 : NNG_ETIMEDOUT;
-        if (word && (nng_msg_alloc(&question->message, 0) != 0 ||
-                     nng_msg_append(question->message, text, strlen(text)) != 0)) {
-            fail();
-        }
         question->next = w->forward.done;
         w->forward.done = question;
     }
@@ -174,7 +183,7 @@ static const char *ask(struct world *w, const char *const *keys, size_t count) {
     const doorman_request request = {
         .method = DOORMAN_ACQUIRE, .holder_id = "c", .permits = permits, .permit_count = count};
     const struct forward_asker asker = {take_answer, w, DOORMAN_SECOND};
-    return forward_ask(&w->service, &request, &asker);
+    return forward_ask(&w->service, &request, asker);
 }
 
 /* Finds a key that a node owns. */

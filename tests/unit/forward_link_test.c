@@ -1,0 +1,278 @@
+/* Messages to a node that travel together (N4): when a message waits for others, what a node gets,
+ * and whose answer is whose. The test is the node. */
+#define _GNU_SOURCE
+#include "../../server/forward/forward_batch.c"
+#include "../../server/forward/forward_link.c"
+
+#include <nng/protocol/reqrep0/rep.h>
+#include <nng/supplemental/util/platform.h>
+#include <time.h>
+
+#include "../test.h"
+
+#define PATIENCE 5000 /* ms */
+
+struct world {
+    struct settings settings;
+    struct service service;
+    struct forward forward;
+    char address[64];
+    nng_socket node;
+    struct forward_question *done;
+};
+
+/* ---- in place of other files ---------------------------------------------------------------- */
+
+void server_log(const struct settings *settings, enum log_level level, const char *event, ...) {
+    (void)settings, (void)level, (void)event;
+}
+
+int server_dial(struct service *service, const char *address, nng_socket *socket, bool *has_socket,
+                nng_pipe_cb notify, void *context) {
+    (void)service;
+    int error = nng_req0_open(socket);
+    if (error != 0) return error;
+    *has_socket = true;
+    nng_pipe_notify(*socket, NNG_PIPE_EV_ADD_PRE, notify, context);
+    nng_pipe_notify(*socket, NNG_PIPE_EV_REM_POST, notify, context);
+    return nng_dial(*socket, address, NULL, 0);
+}
+
+/* ---- steps ---------------------------------------------------------------------------------- */
+
+static void world_setup(struct world *w) {
+    static int number;
+    w->service.settings = &w->settings;
+    w->forward.service = &w->service;
+    snprintf(w->address, sizeof w->address, "inproc://node-%d", ++number);
+    assert_true(server_lock_init(&w->forward.lock, LOCK_FORWARD));
+    assert_true(server_condition_init(&w->forward.wake));
+    assert_int_equal(nng_rep0_open_raw(&w->node), 0);
+    assert_int_equal(nng_socket_set_ms(w->node, NNG_OPT_RECVTIMEO, PATIENCE), 0);
+    assert_int_equal(nng_listen(w->node, w->address, NULL, 0), 0);
+}
+
+static void world_teardown(struct world *w) {
+    nng_close(w->node);
+    server_forward_close_links(&w->forward);
+    server_lock_uninit(&w->forward.lock);
+    pthread_cond_destroy(&w->forward.wake);
+}
+FIXTURE(world)
+
+static struct forward_question *send_text(struct world *w, const char *text, bool is_alone) {
+    nng_msg *message = NULL;
+    assert_int_equal(nng_msg_alloc(&message, 0), 0);
+    assert_int_equal(nng_msg_append(message, text, strlen(text)), 0);
+    struct forward_question *question =
+        server_forward_send(&w->forward, w->address, message, 2 * DOORMAN_SECOND, is_alone);
+    assert_non_null(question);
+    return question;
+}
+
+/* Sends messages that are letters of the alphabet. */
+static void send_letters(struct world *w, struct forward_question **out, char from, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const char text[2] = {(char)(from + (char)i), 0};
+        out[i] = send_text(w, text, false);
+    }
+    server_forward_flush(&w->forward);
+}
+
+/* Returns the next message that the node gets. */
+static nng_msg *node_take(const struct world *w) {
+    nng_msg *message = NULL;
+    assert_int_equal(nng_recvmsg(w->node, &message, 0), 0);
+    return message;
+}
+
+static void node_expect(nng_msg *message, const char *text) {
+    assert_int_equal(nng_msg_len(message), strlen(text));
+    assert_memory_equal(nng_msg_body(message), text, strlen(text));
+}
+
+static void node_answer(const struct world *w, nng_msg *message, const char *text) {
+    nng_msg_clear(message);
+    assert_int_equal(nng_msg_append(message, text, strlen(text)), 0);
+    assert_int_equal(nng_sendmsg(w->node, message, 0), 0);
+}
+
+/* Waits until questions are over. */
+static void await_done(struct world *w, size_t count) {
+    for (int i = 0; i < PATIENCE && count > 0; i++) {
+        server_lock(&w->forward.lock);
+        for (struct forward_question *next = NULL, *each = w->forward.done; each; each = next) {
+            next = each->next;
+            each->next = w->done;
+            w->done = each;
+            count--;
+        }
+        w->forward.done = NULL;
+        server_unlock(&w->forward.lock);
+        if (count > 0) nng_msleep(1);
+    }
+    assert_int_equal(count, 0);
+}
+
+/* Ends the questions that are over, as the thread does. Returns how many had an answer. */
+static size_t end_done(struct world *w) {
+    size_t answered = 0;
+    for (struct forward_question *next = NULL, *each = w->done; each; each = next) {
+        next = each->next;
+        answered += each->result == 0;
+        server_forward_end(each);
+    }
+    w->done = NULL;
+    server_forward_flush(&w->forward);
+    return answered;
+}
+
+static void expect_answer(const struct forward_question *question, const char *text) {
+    assert_int_equal(question->result, 0);
+    assert_int_equal(question->bytes, strlen(text));
+    assert_memory_equal(question->text, text, question->bytes);
+}
+
+static size_t queued(const struct world *w) { return w->forward.links->queue_count; }
+
+/* ---- stories -------------------------------------------------------------------------------- */
+
+TEST_WITH(world, messages_that_wait_for_an_answer_travel_together) {
+    struct forward_question *first, *later[3];
+    send_letters(w, &first, 'a', 1);
+    nng_msg *message = node_take(w);
+    node_expect(message, "a"); /* at once, and as it is */
+    send_letters(w, later, 'b', 3);
+    assert_int_equal(queued(w), 3);
+    node_answer(w, message, "A");
+    await_done(w, 1);
+    expect_answer(first, "A");
+    assert_int_equal(end_done(w), 1);
+    assert_int_equal(queued(w), 0);
+    message = node_take(w);
+    node_expect(message, "{\"batch\":{\"bytes\":[1,1,1],\"messages\":[b,c,d]}}");
+    node_answer(w, message, "{\"batch\":{\"bytes\":[1,3,2],\"messages\":[B,CCC,DD]}}");
+    await_done(w, 3);
+    expect_answer(later[0], "B");
+    expect_answer(later[1], "CCC");
+    expect_answer(later[2], "DD");
+    assert_int_equal(end_done(w), 3);
+}
+
+TEST_WITH(world, sixteen_messages_do_not_wait) {
+    struct forward_question *all[21];
+    struct forward_span spans[FORWARD_JOINED_MAX];
+    send_letters(w, all, 'a', 1);
+    node_answer(w, node_take(w), "A");
+    await_done(w, 1);
+    end_done(w);
+    send_letters(w, all, 'a', 1);
+    nng_msg *first = node_take(w);
+    send_letters(w, all + 1, 'b', 20);
+    assert_int_equal(queued(w), 4);
+    nng_msg *message = node_take(w);
+    assert_int_equal(server_batch_split((char *)nng_msg_body(message), nng_msg_len(message), spans),
+                     16);
+    assert_int_equal(spans[15].text[0], 'q');
+    node_answer(w, message, "no batch");
+    await_done(w, 16);
+    for (int i = 1; i <= 16; i++) expect_answer(all[i], "no batch"); /* as an error is */
+    assert_int_equal(end_done(w), 16);
+    assert_int_equal(queued(w), 4); /* the first message has no answer yet */
+    node_answer(w, first, "A");
+    await_done(w, 1);
+    end_done(w);
+    node_answer(w, node_take(w), "no batch");
+    await_done(w, 4);
+    end_done(w);
+}
+
+TEST_WITH(world, nothing_waits_for_a_message_whose_permits_may_wait) {
+    struct forward_question *first = send_text(w, "slow", true), *second;
+    nng_msg *slow = node_take(w); /* without a flush */
+    send_letters(w, &second, 'a', 1);
+    node_answer(w, node_take(w), "A");
+    await_done(w, 1);
+    expect_answer(second, "A");
+    assert_int_equal(end_done(w), 1);
+    node_answer(w, slow, "SLOW");
+    await_done(w, 1);
+    expect_answer(first, "SLOW");
+    end_done(w);
+}
+
+TEST_WITH(world, long_messages_go_alone_and_a_batch_has_64_kib_at_most) {
+    static char text[JOINED_BYTES + 2];
+    struct forward_span spans[FORWARD_JOINED_MAX];
+    struct forward_question *first;
+    send_letters(w, &first, 'a', 1);
+    nng_msg *message = node_take(w);
+    memset(text, 'x', JOINED_BYTES + 1);
+    (void)send_text(w, text, false);
+    nng_msg *whole = node_take(w);
+    assert_int_equal(nng_msg_len(whole), JOINED_BYTES + 1);
+    text[JOINED_BYTES / 3] = 0;
+    for (int i = 0; i < 4; i++) (void)send_text(w, text, false);
+    server_forward_flush(&w->forward);
+    assert_int_equal(queued(w), 1); /* three are as much as a batch may have */
+    nng_msg *batch = node_take(w);
+    assert_int_equal(server_batch_split((char *)nng_msg_body(batch), nng_msg_len(batch), spans), 3);
+    node_answer(w, whole, "1");
+    node_answer(w, batch, "2");
+    node_answer(w, message, "3");
+    await_done(w, 5);
+    end_done(w);
+    node_answer(w, node_take(w), "4");
+    await_done(w, 1);
+    end_done(w);
+}
+
+TEST_WITH(world, a_lost_node_ends_what_was_sent_and_what_waits) {
+    struct forward_question *all[4];
+    send_letters(w, all, 'a', 1);
+    nng_msg_free(node_take(w));
+    send_letters(w, all + 1, 'b', 3);
+    nng_close(w->node);
+    for (int i = 0; i < PATIENCE && !w->forward.links->is_lost; i++) nng_msleep(1);
+    server_forward_tend(&w->forward, doorman_clock());
+    await_done(w, 1);
+    assert_int_equal(end_done(w), 0);
+    await_done(w, 3); /* they find no connection */
+    assert_int_equal(end_done(w), 0);
+}
+
+/* ---- the text of a batch -------------------------------------------------------------------- */
+
+/* A batch of any texts has their lengths; every other text is refused, or has parts in it. */
+TEST(only_a_whole_batch_is_split) {
+    static const char good[] = "{\"batch\":{\"bytes\":[5,0,2],\"messages\":[{[,]},,ab]}}";
+    static const char *const bad[] = {"",
+                                      "{}",
+                                      "{\"batch\":{\"bytes\":[],\"messages\":[]}}",
+                                      "{\"batch\":{\"bytes\":[1],\"messages\":[]}}",
+                                      "{\"batch\":{\"bytes\":[99999999999],\"messages\":[a]}}",
+                                      "{\"batch\":{\"bytes\":[-1],\"messages\":[a]}}",
+                                      "{\"batch\":{\"bytes\":[1,1],\"messages\":[a,b]}} ",
+                                      "{\"batch\":{\"bytes\":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1],"
+                                      "\"messages\":[a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a]}}"};
+    struct forward_span spans[FORWARD_JOINED_MAX];
+    assert_int_equal(server_batch_split(good, sizeof good - 1, spans), 3);
+    assert_memory_equal(spans[0].text, "{[,]}", 5);
+    assert_int_equal(spans[1].bytes, 0);
+    assert_memory_equal(spans[2].text, "ab", 2);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(server_batch_split(bad[i], strlen(bad[i]), spans), 0);
+    }
+    for (size_t bytes = 0; bytes < sizeof good - 1; bytes++) {
+        char *cut = (char *)malloc(bytes + 1); /* so that a sanitizer sees what reads too far */
+        assert_non_null(cut);
+        memcpy(cut, good, bytes);
+        assert_int_equal(server_batch_split(cut, bytes, spans), 0);
+        for (size_t at = 0; at < bytes; at++) {
+            memcpy(cut, good, bytes);
+            cut[at] = (char)(cut[at] == '9' ? '0' : '9');
+            (void)server_batch_split(cut, bytes, spans);
+        }
+        free(cut);
+    }
+}
