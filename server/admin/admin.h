@@ -135,7 +135,7 @@ struct note_list {
     void (*add_next)(struct note_page *page, const char *next);
 };
 
-/* A page of a list on its way. Allocated, as struct act. */
+/* A page of a list that is being made. It is allocated, as struct act is. */
 struct note_page {
     struct state_call call;
     struct service *service;
@@ -218,7 +218,8 @@ struct rows_wanted {
 };
 
 /* Puts the overrides and the plan rows of the store into force, and deletes those that a later one
- * has replaced. Runs with or without the lock. Returns false if the store has failed. */
+ * has replaced. The caller may hold the lock of the service. Returns false if the store has
+ * failed. */
 bool server_rows_read(struct service *service, struct store *store,
                       const struct rows_wanted *wanted);
 

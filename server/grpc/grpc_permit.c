@@ -1,5 +1,5 @@
 /* doorman_server, part GRPC: calls as permits. This file changes the permits of the server object,
- * and counts the decisions as messages `acquire` or `report`.
+ * and counts the decisions as messages `acquire`, `settle` or `report`.
  *
  * All descriptors of a call are one permit (W2). The permit may not wait, because the protocols
  * cannot say "later". Descriptors whose resource has no limits are not in it.
@@ -162,9 +162,9 @@ static void call_take_item(struct grpc_call *call, const doorman_permit *permit,
     call->is_over = call->is_over || refused;
 }
 
-/* Leaves out the descriptors that no template with limits has. Another process that is the master
- * may have a newer configuration than this one. So of its items, only those of the resource that it
- * has named are left out. */
+/* Leaves out the descriptors that no template with limits has. If another process is the master,
+ * its configuration may be newer than that of this process. Then only the items of the resource
+ * that it has named are left out. */
 static void call_drop_unmatched(struct grpc_call *call, size_t item) {
     const doorman_config *config = call->service->config;
     const char *named = call->items[item].resource_id;

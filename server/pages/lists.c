@@ -273,7 +273,8 @@ static bool ban_list_shows(const struct ban_list *list, const doorman_permits_co
            (!list->has_key || strcmp(list->key, found->key) == 0);
 }
 
-/* Visits a ban. Returns false after the last one. Precondition: the lock is held. */
+/* Visits a ban. Returns false after the last one, if this process is not the master, and if the
+ * iteration cannot continue. Precondition: the lock is held. */
 static bool ban_list_step(struct ban_list *list, struct service *service, doorman_time now) {
     doorman_permits *permits = doorman_server_permits(service->server);
     doorman_permits_counter found;

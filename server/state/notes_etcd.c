@@ -15,7 +15,7 @@
 
 struct notes {
     struct service *service;
-    struct store *store; /* only the thread uses it while it runs */
+    struct store *store; /* while the thread runs, only the thread uses it */
     pthread_t thread;
     bool is_started;
 

@@ -79,7 +79,7 @@ struct state {
     struct service *service;
     struct store_place place;
     char name[STORE_TEXT]; /* of the place, for logs */
-    struct store *store;   /* only the thread uses it while it runs */
+    struct store *store;   /* while the thread runs, only the thread uses it */
     pthread_t thread;
     bool is_started;
     doorman_time drop_at;  /* when to drop old rows next; only for the thread */
