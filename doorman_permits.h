@@ -1033,6 +1033,9 @@ DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits
  *                                       epoch, doorman_permits_restore_rows with all rows, and
  *                                       doorman_permits_set_rows with DOORMAN_ROWS_READ
  *
+ * D1 A store has rows of the counters and bans of durable limits, of the bans of an administrator,
+ *    and of reservations that a durable limit has counted. Leases, holds and waiting permits have
+ *    no rows in it.
  * D2 A limit is durable if it says so, or if a counter may need a minute or more until it is fresh,
  *    or if a ban lasts as long. See `durable` of doorman_permit_limit.
  * D3 If all changes are yielded and written, the store has a row for each counter and each ban of

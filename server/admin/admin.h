@@ -1,5 +1,8 @@
-/* doorman_server, part ADMIN: acts of administration. The store keeps each act with the name of its
- * token (E5). */
+/* doorman_server, part ADMIN: acts of administration.
+ *
+ * E5 Each act is a row of the audit, which the store keeps: when and with which token it was done,
+ *    why, and what it has changed. What cannot be written is not done. Acts of some kinds can be
+ *    taken back. Without a store, resets and ends of holds are only logged. */
 #ifndef DOORMAN_SERVER_ADMIN_H
 #define DOORMAN_SERVER_ADMIN_H
 

@@ -1,10 +1,10 @@
-/* doorman_server, part GRPC: the limit of a descriptor as figures that the caller brings (W3, P31).
+/* doorman_server, part GRPC: the limit of a descriptor as figures that the caller brings (P31).
  * The functions change only the call, and its counters.
  *
- * The protocol names no limit of ours. The figures are for the first limit of the resource that
- * takes figures: a bucket or a window, per key, and not leased. They are never an error: what the
- * peer must not bring, what no limit takes, and what is more than set_max allows is ignored and
- * counted. */
+ * W3 The protocol names no limit of ours. The figures are for the first limit of the resource that
+ *    takes figures: a bucket or a window, per key, and not leased. They are never an error: what
+ *    the peer must not bring, what no limit takes, and what is more than set_max allows is ignored
+ *    and counted. */
 #include "grpc.h"
 
 #include "build/grpc/messages.pb-c.h"
