@@ -1368,7 +1368,7 @@ typedef struct doorman_permit_policy {
                                sent again (P28). A server remembers about 100,000 reports of a
                                client for 10 minutes. What it cannot remember counts each time */
     /* Only for an agent: called if a hold has become smaller or is gone without a call of the
-     * application. The rules of on_decided apply. NULL: the application is not told */
+     * application. The rules of on_decided apply. NULL: the agent does not say so */
     void (*on_hold_changed)(void *context, const doorman_held *held);
     void *context;
 } doorman_permit_policy;
@@ -7044,10 +7044,10 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  * part is older than two refresh intervals. So the memory does not depend on the number of servers
  * that report. A report that arrives twice counts twice, which changes the ratios little.
  *
- * The state has the integral over time of the sum of the leases. From it comes the mean of this sum
- * in the time of the reports. The integral is noted from time to time. Between two such marks it is
- * taken to be a straight line. A resource has this state only after its first report. The state
- * then assumes that the sum of the leases was constant before.
+ * The state has the integral over time of the sum of the leases. The mean of this sum in the time
+ * of the reports follows from the integral. The state notes the integral from time to time, and
+ * assumes a straight line between two such marks. A resource has this state only after its first
+ * report. The state then assumes that the sum of the leases was constant before.
  */
 enum { DOORMAN__OVERLOAD_PARTS = 9, DOORMAN__OVERLOAD_MARKS = 20, DOORMAN__OVERLOAD_LEAST = 20 };
 
@@ -7439,8 +7439,8 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    the first such response, because then the entry of the parent is for a lease of the new
  *    master. The node releases nothing before it has learned (R10).
  * R7 While a child learns, its parent grants it its last lease again, or a smaller lease if K has
- *    no room for the last lease. The claims of the child confirm nothing. The shares of the other
- *    holders are those of the capacity minus this lease, without the demands of the child.
+ *    no room for the last lease. The claims of the child confirm nothing. The other holders share
+ *    what this lease leaves of the capacity, and the demands of the child do not count.
  * T8 A request to a parent names the node that sends it, and the nodes on the longest path below
  *    that node, at most 16. A server refuses a request that names its own node or its parent,
  *    because there is a loop.
@@ -8081,7 +8081,8 @@ static void doorman__resource_grow_capacity(doorman__resource_entry *resource) {
     doorman__resource_adjust(resource, resource->settings);
 }
 
-/* H11: uses a report. A node with a parent passes it on later. Precondition: there is room. */
+/* H11: uses a report. A node with a parent passes it on later. Precondition:
+ * doorman__resource_reserve_report has succeeded. */
 static void doorman__resource_add_report(doorman__resource_entry *resource, const char *holder_id,
                                          const doorman_overload_report *report) {
     doorman_server *server = resource->server;
@@ -9755,7 +9756,7 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *         reading. A holder that has gone stays committed for longer by the time in between, which
  *         is safe. So does what is left of the learning.
  *       - The next master does not repeat a lease of the last one within the minimum interval (S3),
- *         but grants a new one. A repeated lease would end later than the holder was told.
+ *         but grants a new one. A repeated lease would end later than the holder knows.
  *       - A template of the next master's configuration that the last one had not, by its glob,
  *         learns (R8), because requests for its resources may have been granted without a record.
  *         Leases of a resource without a template are dropped (G5).
@@ -14424,7 +14425,9 @@ static void doorman__read_fields(const doorman__field *object, const doorman__ro
     doorman__read_rows(object, rows, out);
 }
 
-/* Returns whether a field has a value other than its default. */
+/* Returns whether the writer writes a field that is not ALWAYS. A field with `has` is written if
+ * that bool is true, unless its value is `usual`. Any other field is written if its value is not
+ * the default. */
 static bool doorman__has_value(const doorman__row *row, const void *from) {
     const unsigned char *base = (const unsigned char *)from;
     const void *at = base + row->at;

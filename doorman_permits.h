@@ -402,7 +402,7 @@ struct doorman_permit_limit {
                         10,000,000; default 1,000,000. If there are more bans, the one that ends
                         first is ended early. If leased: the most leases of the permits; default
                         10,000. If fair: also the most keys whose demand is measured */
-    double set_max;    /* P31: a figure that a caller brings is at most so many times that of the
+    double set_max;    /* P31: a figure that a caller brings is at most this many times that of the
                           limit, [1, 1e6]; 0: 10 */
     bool has_max_cost; /* false: one permit may be granted up to the most that the limit can ever
                           grant */
@@ -574,7 +574,7 @@ typedef struct doorman_permit_detail {
     bool moved_up;       /* TIERS: this permit has entered a tier */
     bool refused;        /* the limit refuses this permit, or would refuse it without shadow */
     uint32_t refusals;   /* refusals that count for a ban */
-    bool fair;           /* the limit is fair, and the next three figures are about the key */
+    bool fair;           /* the limit is fair, so the next three figures are set */
     double demand;       /* units a second that the key asks for (P29) */
     double share;        /* units a second that the key may use now, in competition */
     double level;        /* the share of a key of weight 1 */
@@ -1033,6 +1033,9 @@ DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits
  *                                       epoch, doorman_permits_restore_rows with all rows, and
  *                                       doorman_permits_set_rows with DOORMAN_ROWS_READ
  *
+ * D1 A store has rows of the counters and bans of durable limits, of the bans of an administrator,
+ *    and of reservations that a durable limit has counted. Leases, holds and waiting permits have
+ *    no rows in it.
  * D2 A limit is durable if it says so, or if a counter may need a minute or more until it is fresh,
  *    or if a ban lasts as long. See `durable` of doorman_permit_limit.
  * D3 If all changes are yielded and written, the store has a row for each counter and each ban of
@@ -1203,7 +1206,7 @@ DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, do
  *    and ends at its end. Bans do not change.
  *       A row that adds (`add`) raises the size of a bucket or the limit of a window by some
  *    units, above whatever figures the key has otherwise, so it may be in force beside another row.
- *    While it is in force, the key gets at most so many units more than without it. An existing
+ *    While it is in force, the key gets at most `add` units more than without it. An existing
  *    bucket gets the units when the row begins, and keeps what it has of them when the row ends, up
  *    to its size. A row that adds to a window ends with this window: that to a FIXED_WINDOW at the
  *    boundary, that to a SLIDING_WINDOW one length after its beginning.
@@ -1492,8 +1495,9 @@ DOORMAN_API doorman_status doorman_permits_release(doorman_permits *permits,
  *   request   client_id, id of the hold, and request_id; optionally amounts: what is moved, and
  *             time_to_live. Without amounts all units are moved. If an amount is larger than the
  *             cost of its item, the call returns INVALID_ARGUMENT. If it is larger than what is
- *             held, all units are moved, because the holder may not know yet that it holds less. If
- *             only some units are moved, their amount is rounded down to 1/4096
+ *             held of the item, all units of the item are moved, because the holder may not know
+ *             yet that it holds less. If only some of them are moved, their amount is rounded down
+ *             to 1/4096
  *   out       the transfer. It is gone if it was seized, or has ended, or if no units would be
  *             moved. The hold stays then */
 DOORMAN_API doorman_status doorman_permits_transfer(doorman_permits *permits,
@@ -1802,10 +1806,12 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
  *     map      the owners of all shards. Each change gives it a later epoch
  *     move     a change of the owner, with all that is known of the keys
  *
- * N1 Only the first text in braces of a key is hashed, if it has one: "user:{acme}:7" and
+ * N1 If the first braces of a key enclose a text, only this text is hashed: "user:{acme}:7" and
  *    "{acme}" are in one shard. An empty key is in the shard of its resource. If its template has
  *    shard_by_resource, every key of a resource is in the shard of the resource. The hash has a
  *    seed of the cluster, so nobody outside can choose keys of one shard (C8).
+ * N2 All nodes share one map, in a place that all of them reach. Each change of the map is one
+ *    transaction, and gives the map a later epoch.
  * N3 A node decides for a shard only if it is sure that the map says so. The others refuse its keys
  *    as MOVED: permits, reports, requests on holds, settlements. A MOVED request has no effect.
  * N4 The ids of holds, transfers and reservations tell their shard: id % shard_count. A request on
@@ -1823,8 +1829,8 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
  *    A node whose processes are all gone cannot do the first step. Another node can do it in its
  *    place, out of the store of the node, once no process of it can be master. Then counters that
  *    are not durable start fresh, and the shard learns its holds as after a crash (P16).
- * A server tells its map to clients that ask for it (doorman_server_set_shard_map). What clients do
- * with it says N9 in the section >>permit_client. */
+ * A server tells its map to clients that ask for it (doorman_server_set_shard_map). N9 in the
+ * section >>permit_client says what clients do with it. */
 
 #define DOORMAN_SHARD_NODES_MAX 256
 #define DOORMAN_SHARD_ADDRESSES_MAX 16 /* of a node */
@@ -1931,7 +1937,8 @@ typedef enum doorman_shard_step {
 typedef struct doorman_shard_action {
     doorman_shard_step step;
     size_t shard;   /* not READ_MAP and SETTLE */
-    uint64_t move;  /* GIVE, COMMIT, TAKE: a number that no earlier move of the shard has */
+    uint64_t move;  /* GIVE, COMMIT, RESUME: the number of the move, which no earlier move of the
+                       shard has. TAKE: the move whose rows are restored; 0: none */
     uint64_t epoch; /* COMMIT, SETTLE: of the map that is changed */
     size_t target;  /* COMMIT: the index of a node */
     bool is_lost;   /* TAKE: the holds of the shard are not known */
@@ -1940,7 +1947,7 @@ typedef struct doorman_shard_action {
 /* How an action has ended. */
 typedef enum doorman_shard_result {
     DOORMAN_SHARD_DONE,
-    DOORMAN_SHARD_FAILED, /* it certainly has no effect */
+    DOORMAN_SHARD_FAILED, /* a transaction has certainly no effect. Any action is tried again */
     DOORMAN_SHARD_UNKNOWN /* a transaction without an answer, which may still have its effect */
 } doorman_shard_result;
 
@@ -1954,11 +1961,13 @@ typedef enum doorman_shard_result {
  *     TAKING    reads the rows                          TAKE is done             OWNED
  *     OWNED     decides                                 the map has a target     GIVING
  *     GIVING    has stopped, and writes the rows        GIVE is done             OFFERED
- *     OFFERED   does not know whether the map           COMMIT is done, or the
- *               has changed                               map has another owner  LEAVING
  *                                                       it stays: RESUME         OWNED
  *                                                       it left and came back    LEAVING
+ *     OFFERED   does not know whether the map           COMMIT is done           LEAVING
+ *               has changed                             it stays: RESUME         OWNED
+ *                                                       it left and came back    LEAVING
  *     LEAVING   forgets the rows                        DROP is done             AWAY
+ *     (TAKING to OFFERED)                               another node owns it     LEAVING
  *
  * Two nodes never decide for one shard, if no process decides after its mastership has ended:
  *    - Only the master of the owner changes the owner, or another master if the node has none. The
@@ -1970,8 +1979,8 @@ typedef enum doorman_shard_result {
  *      each COMMIT that was sent. A transaction that is still under way can have no effect then. A
  *      map with the same epoch does not suffice: COMMIT is sent once more.
  * Nothing is lost: the rows are written before the map changes, and they are read before the new
- * owner decides. It names its own store as their place (SETTLE) only after its store has them. If
- * its process ends before that, the next one restores them once more. */
+ * owner decides. SETTLE removes the number of the move from the map only after the store of the new
+ * owner has the rows too. If its process ends before that, the next one restores them once more. */
 typedef struct doorman_shard_mover doorman_shard_mover;
 
 /* Creates the mover of a node. It has no shards until doorman_shard_mover_start.
@@ -2048,12 +2057,12 @@ DOORMAN_API doorman_status doorman_permits_own(doorman_permits *permits, size_t 
 DOORMAN_API bool doorman_permits_owns(const doorman_permits *permits, size_t shard);
 
 /* Returns how many permits were decided for a shard, granted or refused, since
- * doorman_permits_set_shards (N8). A permit that waits counts once; one that is refused as MOVED or
+ * doorman_permits_set_shards. A permit that waits counts once; one that is refused as MOVED or
  * SHARDS does not count. Returns 0 if there is no such shard. */
 DOORMAN_API uint64_t doorman_permits_shard_decided(const doorman_permits *permits, size_t shard);
 
 /* Returns the shard of an item by the configuration of the permits. Precondition: there are shards.
- *   cost      a hash of the key; with `shard_by` in a template also a search for the template */
+ *   cost      a hash of the key, and a search for the template if any has shard_by_resource */
 DOORMAN_API size_t doorman_permits_shard_of(const doorman_permits *permits, const char *resource_id,
                                             const char *key);
 
@@ -2521,8 +2530,8 @@ DOORMAN_API doorman_status doorman_json_exchange_settle(doorman_json_exchange *e
                                                         uint64_t ticket,
                                                         const doorman_permit *decision);
 
-/* Goes back to the time before step 2, if permits of the response are pending. The server has
- * forgotten them, for example because it is no longer master. Step 2 may be done again. */
+/* Undoes step 2, if permits of the response are pending. Call it when the server has forgotten
+ * these permits, for example because it is no longer master. Step 2 may then be done again. */
 DOORMAN_API void doorman_json_exchange_undo(doorman_json_exchange *exchange);
 #endif /* DOORMAN_JSON */
 
@@ -4398,7 +4407,8 @@ static const doorman__config_permits doorman__permits_in_config = {
 
 /* ---- shards: the shard of a key */
 
-/* Returns what is hashed of a text: its first part in braces that is not empty, or all of it. */
+/* Returns what is hashed of a text: what its first braces enclose, or all of it if that is
+ * nothing. */
 static const char *doorman__shard_text(const char *text, size_t *bytes) {
     const char *open = strchr(text, '{'), *close = open ? strchr(open, '}') : NULL;
     *bytes = strlen(text);
@@ -4420,7 +4430,7 @@ size_t doorman_shard_of(const doorman_shards *shards, const char *resource_id, c
 size_t doorman_shard_map_find(const doorman_shard_map *map, const char *resource_id,
                               const char *key) {
     if (!map || !resource_id) return 0;
-    const doorman_shard_rule *rule = NULL; /* an equal glob is first, as in doorman_config_find */
+    const doorman_shard_rule *rule = NULL; /* an equal glob wins, as in doorman_config_find */
     for (size_t i = 0; i < map->rule_count && !rule; i++) {
         if (strcmp(map->rules[i].identifier_glob, resource_id) == 0) rule = &map->rules[i];
     }
@@ -4806,8 +4816,8 @@ static doorman_shard_step doorman__mover_step(const doorman_shard_mover *mover, 
 
 #define DOORMAN__MOVER_IDLE 9 /* no step is due */
 
-/* Returns how urgent a step is: the smaller, the more. What was begun ends first. A shard that
- * nobody decides for comes before one that may wait. */
+/* Returns how urgent a step is: a smaller number is more urgent. What was begun ends first. A shard
+ * that nobody decides for comes before one that may wait. */
 static int doorman__mover_rank(const doorman_shard_mover *mover, size_t shard) {
     static const int ranks[] = {
         [DOORMAN_SHARD_OFFERED] = 0, [DOORMAN_SHARD_GIVING] = 1, [DOORMAN_SHARD_TAKING] = 2,
@@ -5249,10 +5259,10 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
  *       Each key has a bucket of its own, which gains its share. It holds what it gains in
  *    `fair_window`, and at least four times the largest cost that the key has had lately. The
  *    demand of a key with so large a cost is measured over the time in which its share gains as
- *    much. A key whose demand is above its share
- *    also leaves a tenth of the bucket of the limit to the others, and up to two tenths if its own
- *    bucket is empty. So of the keys above their shares, those that lack most come first. If the
- *    bucket of the limit is full, it serves any key, because what it gains then would be lost.
+ *    much. A key whose demand is above its share also leaves a tenth of the bucket of the limit to
+ *    the others, and more as its own bucket empties, up to two tenths. So of the keys above their
+ *    shares, those that lack most come first. If the bucket of the limit is full, it serves any
+ *    key, because what it gains then would be lost.
  *       Keys that came within the last `fair_window` are newcomers. All newcomers count as one key
  *    of weight 1, and have one bucket. So a flood of keys that ask once cannot starve the keys that
  *    stay. A newcomer that asks again after `fair_window` is a key of its own.
@@ -5264,8 +5274,9 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
  *       Example with a rate of 1,000, and keys that ask for 100, 700 and 700: the level is 450. The
  *    first key gets all that it asks for, and the others get 450 each. If one of the two has weight
  *    2, the level is 300, and it gets 600.
- *       Not promised: shares of less than a few units in `fair_window`, where chance decides. Who
- *    can make keys at will gets the share of each of them. After a restart all keys are newcomers.
+ *       Not promised: shares of less than a few units in `fair_window`, where chance decides. A
+ *    client that can make keys at will gets the share of each of them. After a restart all keys are
+ *    newcomers.
  *
  *     state of a key  meaning                      event                               next state
  *     new             it counts as a newcomer      asks after a window                 active
@@ -5296,10 +5307,10 @@ typedef enum doorman__fair_state {
 #define DOORMAN__FAIR_TENTH 0.1       /* of the bucket of the limit, for keys below their share */
 #define DOORMAN__FAIR_MANY 4096       /* keys of a limit from which on they are loaded ahead */
 #define DOORMAN__FAIR_VISITS 2        /* keys of each list that a call looks at */
-#define DOORMAN__FAIR_COSTS 4         /* the largest cost fits so often into the window of a key */
+#define DOORMAN__FAIR_COSTS 4         /* how many of the largest cost the bucket of a key holds */
 #define DOORMAN__FAIR_ASKS                                                                         \
-    65536                       /* costs that a sum of floats has at most: see doorman__fair_note */
-#define DOORMAN__FAIR_SILENT 64 /* a key below this part of its share may become idle */
+    65536                       /* how many costs a sum of floats may have: doorman__fair_is_full */
+#define DOORMAN__FAIR_SILENT 64 /* a key with less than 1/64 of its share may become idle */
 
 /* What a key asks for, and its bucket. Floats are enough for what is measured. */
 typedef struct doorman__fair_flow {
@@ -5314,9 +5325,9 @@ typedef struct doorman__fair_flow {
 /* A key. Its text is behind the struct, without a NUL. The tag of the node has its weight (17
  * bits), its state (2 bits), whether its weight may be wrong (1 bit), and the bytes of its text (9
  * bits).
- *     A weight is right if the key was measured after the present configuration was seen first, and
- * if its weight was right or was found then. So no number of configurations is stored in a key,
- * which could wrap around while the key is silent. */
+ *     A weight is right if the key was measured since the present configuration was first seen, and
+ * if its weight was right or was looked up at that time. So a key stores no number of a
+ * configuration, which could wrap around while the key is silent. */
 typedef struct doorman__fair_key {
     doorman__chain node;
     struct doorman__fair_key *earlier, *later; /* in its list */
@@ -5459,8 +5470,8 @@ static double doorman__fair_window(const doorman__fair *fair, const doorman__fai
 }
 
 /* Returns the demand of a flow at a time, in units a second. What was asked for since the last
- * measurement has the part of the window that has passed since then. A demand above the rate counts
- * as the rate, because nobody gets more. */
+ * measurement counts as much as the part of the window that has passed since then. A demand above
+ * the rate counts as the rate, because nobody gets more. */
 static float doorman__fair_measured(const doorman__fair *fair, const doorman__fair_flow *flow,
                                     double share, doorman_time now) {
     const double passed = (double)(now - flow->since) / 1e9;
@@ -5672,7 +5683,7 @@ typedef struct doorman__fair_view {
     double demand, share; /* units a second */
     double saved;         /* units of its own bucket, or of that of the newcomers */
     double left;          /* units that the key must leave in the bucket of the limit */
-    bool alone;           /* there are no other keys, so the key may have all */
+    bool alone;           /* no other key asks, so the key may have all */
 } doorman__fair_view;
 
 /* Returns what a key may have.
@@ -5731,8 +5742,9 @@ static bool doorman__fair_is_full(const doorman__fair_flow *flow, float needed, 
 }
 
 /* Notes that a key has asked for units, and what it got.
- *   key     NULL: there is no memory for it, so only the newcomers count it
- *   cost    the largest cost at once */
+ *   key       NULL: there is no memory for it, so only the newcomers count it
+ *   asked     units, 0 for units that come back
+ *   granted   units; negative: they come back */
 static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
                                const doorman__fair_name *name, double asked, double granted,
                                doorman_time now) {
@@ -6015,14 +6027,14 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
  * factors, and a reservation remembers the `scale` of the moment when it was charged. Its share is
  * what was charged, times `scale`, divided by that one.
  *
- * Why a bucket never gets more than it should: compare it with a replay, in which each reservation
- * charges less by some z, at most what it has charged, and in which all else is the same. Then
+ * Why a bucket never gets more than it should: compare it with a replay. In the replay each
+ * reservation charges some z less, at most what it has charged, and all else is the same. Then
  *     level of the replay >= level + the sum of min(z, share) over all open reservations
  * A charge changes both sides alike, and so does a new reservation, whose share is all of it. If
  * both gain units, and the replay becomes full, its level is the size. That is at least the level
  * plus all shares, because they are at most what is missing. If a reservation is settled, z is what
- * it has not used. At most min(z, share) comes back, and just that leaves the sum. What pours units
- * into the bucket, or cuts it to a smaller size, is a gain too.
+ * it has not used. At most min(z, share) comes back, and just that leaves the sum. Units that are
+ * poured into the bucket count as a gain here, and so does a smaller size.
  *     With one open reservation at a time the rule is exact. With several it may give less, because
  * a share may go to nobody that another reservation could have used.
  *     Example with a size of 10: two reservations of 5 empty the bucket. It gains 4, so 6 are
@@ -10834,8 +10846,8 @@ static int doorman__reason_rank(doorman_reason reason) {
     return doorman__reason_holds(reason) ? 0 : doorman__reason_waits(reason) ? 1 : 2;
 }
 
-/* Keeps the one of two refusals that the permit names. A refusal that waiting does not help comes
- * first, then the longest one, and last one that lacks units of holds. */
+/* Keeps the one of two refusals that the permit names. A refusal that no wait helps comes first,
+ * then the one with the longest wait, and last one that lacks units of holds. */
 static void doorman__refusal_add(doorman__refusal *best, doorman__refusal given) {
     int best_rank = doorman__reason_rank(best->reason), rank = doorman__reason_rank(given.reason);
     bool better = rank > best_rank || (rank == 1 && best_rank == 1 && given.delay > best->delay);
@@ -11212,9 +11224,9 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    the source would still use these units.
  * P10 A full release of a hold refuses the waiting permits of the same resource and key that have
  *    `share`, as SHARED: the work is done, and its result is there. An end, a transfer and a
- *    partial release do not. A hold that ends has lost its holder, and the work is perhaps not
- *    done. So the next permit that waits is granted, and its caller does the work. The release of
- *    that hold answers the other permits.
+ *    partial release do not. A hold that ends has lost its holder, and the work may not be done. So
+ *    the next permit that waits is granted, and its caller does the work. The release of that hold
+ *    answers the other permits.
  * P11 A transfer is counted until it ends. It can only be seized. A repeated seizure by the same
  *    client returns the same hold.
  * Configurations (P15). A changed configuration counts all holds again, in new counters. So the
@@ -12007,15 +12019,15 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
  * Rows. A store must never have a counter without its reservation: after a crash the settlement
  * would be unknown, and charge the cost a second time. Nor may a settled reservation be open in the
  * store, when its counter has the units back already. So the row of a reservation is always yielded
- * before the rows of counters. When a crash comes in between, the counter has not counted the
- * reservation yet. So an open reservation is yielded once more after all counters. Only then does
- * it say that its counters are written, and only such a reservation gives units back after it was
- * restored. Otherwise what was reserved stays charged.
+ * before the rows of counters. After a crash in between, the counter in the store lacks what the
+ * reservation has charged. So an open reservation is yielded once more after all counters. Only
+ * then does it say that its counters are written, and only such a reservation gives units back
+ * after it was restored. Otherwise what was reserved stays charged.
  */
 
 #define DOORMAN__SETTLED_KEPT (60 * DOORMAN_SECOND) /* how long a settlement is remembered */
 #define DOORMAN__ENDED_KEPT                                                                        \
-    (600 * DOORMAN_SECOND) /* the same for a reservation, and for a report */
+    (600 * DOORMAN_SECOND) /* the same for a reservation that has ended, and for a report */
 
 /* What names a reservation. */
 typedef struct doorman__request_name {
@@ -12404,7 +12416,7 @@ static doorman__reservation *doorman__reservations_open(const doorman_permits *p
     return open ? found : NULL;
 }
 
-/* Returns whether a permit repeats that of a hold: both reserve, or neither does. */
+/* Returns whether a repeated permit fits its hold in this: both reserve, or neither does. */
 static bool doorman__hold_reserves(const doorman_permits *permits, const doorman__hold *hold,
                                    const doorman_permit_request *request) {
     const bool wanted = request->settle_within > 0;
@@ -12469,8 +12481,8 @@ static bool doorman__permits_repeat_reservation(doorman_permits *permits,
 
 /* ---- reservations: giving units back (P27) */
 
-/* Returns how many units of a reservation a slice of a SLIDING_WINDOW still has, and its place in
- * the ring. */
+/* Returns the slice of a SLIDING_WINDOW that was charged when a reservation was granted. Returns
+ * NULL if this slice no longer counts. */
 static uint64_t *doorman__sliding_slot(const doorman__meter *meter, doorman_time granted_at,
                                        doorman_time now) {
     uint64_t *state = meter->state, *ring = state + 2;
@@ -19383,7 +19395,7 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
  *      ids. So a repeated request has the same answer as before (P9, P11). A transfer that was
  *      forgotten could take units from its source a second time.
  *    - A hold ends when its rest has passed once more, with the drift, from the time of reading.
- *      This is never earlier than what its holder was told.
+ *      This is never earlier than the end that its holder knows.
  *    - The next master counts the holds under its own configuration, like a master that loads it
  *      (P15). So a limit that is new needs no learning, and a smaller one may be exceeded until
  *      holds end. If the last master was still learning, all limits of CONCURRENCY of the next one
@@ -19662,8 +19674,8 @@ static bool doorman__shard_is(const doorman_permits *permits, size_t shard, size
     return shard == wanted;
 }
 
-/* Returns whether a counter or a ban belongs to a shard. Units of CONCURRENCY belong to holds, and
- * units of a lease to the node. */
+/* Returns whether a counter or a ban belongs to a shard. A counter of CONCURRENCY belongs to none,
+ * because its units belong to holds. */
 static bool doorman__counter_in_shard(const doorman_permits *permits, const doorman__slot *slot,
                                       doorman__counter *counter, size_t shard) {
     const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
@@ -19792,7 +19804,7 @@ static void doorman__part_end(doorman_permits *permits, size_t begin) {
     (void)doorman__le_write(permits->shards.part + begin + 1, bytes, 4);
 }
 
-/* Adds a record with a row. A row of 0 bytes is none. */
+/* Adds a record with a row. A row of 0 bytes adds nothing. */
 static bool doorman__part_add_row(doorman_permits *permits, char type, const unsigned char *row,
                                   size_t bytes) {
     const size_t begin = permits->shards.part_bytes;
@@ -20338,7 +20350,7 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  *   SENT     is in the message under way      has an answer, or times out          -> DECIDED
  *                                             is granted with a wait, or MOVED     -> WAITING
  *                                             the message fails or is redirected   -> QUEUED
- *   WAITING  waits as the server has told     the wait or the timeout ends         -> DECIDED
+ *   WAITING  waits as the server has said     the wait or the timeout ends         -> DECIDED
  *                                             is a settle or a report, or MOVED,
  *                                             and its wait ends                    -> QUEUED
  *   DECIDED  its caller has no result yet     its caller takes the result          (freed)
@@ -20378,7 +20390,7 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
 #define DOORMAN__MOVES_MAX 10
 
 #define DOORMAN__BREAKER_FAILURES 5U
-#define DOORMAN__BREAKER_DOUBLINGS 12U      /* 1 s << 12 is more than 3600 s */
+#define DOORMAN__BREAKER_DOUBLINGS 12U      /* 1 s << 12 is more than any max_pause */
 #define DOORMAN__BREAKER_DOUBLINGS_ALIVE 2U /* while servers answer: up to 4 s */
 #define DOORMAN__BREAKER_MAX (30 * DOORMAN_SECOND)
 
@@ -22250,8 +22262,8 @@ static void doorman__batch_fail(doorman__batch *batch, bool alive, doorman_time 
     doorman__map_note_failure(batch, now);
 }
 
-/* Returns how many items the message, or its response, has for a call. How many a seizure brings is
- * not known. */
+/* Returns how many items the message, or its response, has for a call. A seizure counts with the
+ * maximum, because the number of its items is not known. */
 static size_t doorman__call_items(const doorman__call *call) {
     bool seizes = call->kind == DOORMAN__CALL_SEIZURE;
     return seizes ? DOORMAN_PERMIT_ITEMS_MAX : call->request.item_count;
@@ -25359,8 +25371,8 @@ static void doorman__agent_permits_sleep(doorman__agent_permits *permits, doorma
     permits->sleeps_until = 0;
 }
 
-/* Tells the application of holds that are gone or smaller. The mutex is locked, except while the
- * application is told. */
+/* Calls on_hold_changed for holds that are gone or smaller. The mutex is locked, except during
+ * these calls. */
 static void doorman__agent_permits_tell_holds(doorman__agent_permits *permits, doorman_time now) {
     doorman_held held;
     while (permits->client->changes.first) {
@@ -25835,7 +25847,7 @@ static void doorman__agent_permits_close(doorman_agent *agent, doorman_time stop
     pthread_mutex_unlock(&permits->mutex);
 }
 
-/* Waits for the thread, and for the callers, which have been told that the agent stops. */
+/* Waits for the thread, and for the callers, which return because the agent stops. */
 static void doorman__agent_permits_join(doorman_agent *agent) {
     doorman__agent_permits *permits = agent->permits;
     const struct timespec pause = {.tv_nsec = (long)DOORMAN__SLICE_PAUSE};

@@ -101,7 +101,7 @@ typedef enum doorman_throttle_result {
 typedef struct doorman_throttle_options {
     double queue_cost;     /* required: the queue is full when the predicted costs of the requests
                               that wait have this sum, in units of cost, (0, 1e15]. A useful value
-                              is 100 ms of the work of the server */
+                              is the cost that the server handles in 100 ms */
     size_t queue_max;      /* the most requests that wait, 1 to 1,000,000; default 10,000 */
     size_t concurrency;    /* the most requests that are worked on at once, 1 to 1,000,000; default
                               10,000. A useful value is one to two times the number of workers */
@@ -264,11 +264,11 @@ DOORMAN_API bool doorman_retry_budget_retry(doorman_retry_budget *budget);
  *    doorman_throttle_next starts it or the throttle refuses it. A request that was started ends
  *    with doorman_throttle_finish.
  * H2 The cost of a request is predicted from its class: an average with the weight max(1/n, 0.02),
- *    where n counts the requests of the class that have finished. A class of which no request has
- *    finished has the mean of all classes. The queue is bounded by the sum of the predicted costs
- *    and by the number of requests. There is room while the sum is below its bound, so one request
- *    can pass the bound. Otherwise cheap requests would fill the room for an expensive one, again
- *    and again.
+ *    where n counts the requests of the class that have finished. If no request of a class has
+ *    finished, the mean of all classes counts. The queue is bounded by the sum of the predicted
+ *    costs and by the number of requests. There is room while the sum is below its bound, so one
+ *    request can pass the bound. Otherwise cheap requests would fill the room for an expensive one,
+ *    again and again.
  * H3 At most `concurrency` requests are worked on at once. With `rate`, a bucket of tokens limits
  *    the predicted cost that starts. The bucket holds 0.1 s of the rate. A request starts if the
  *    bucket has its cost, or is full. The bucket can be in debt after this. `finish` adds the

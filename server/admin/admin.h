@@ -1,5 +1,8 @@
-/* doorman_server, part ADMIN: acts of administration. The store keeps each act with the name of its
- * token (E5). */
+/* doorman_server, part ADMIN: acts of administration.
+ *
+ * E5 Each act is a row of the audit, which the store keeps: when and with which token it was done,
+ *    why, and what it has changed. What cannot be written is not done. Acts of some kinds can be
+ *    taken back. Without a store, resets and ends of holds are only logged. */
 #ifndef DOORMAN_SERVER_ADMIN_H
 #define DOORMAN_SERVER_ADMIN_H
 
@@ -135,7 +138,7 @@ struct note_list {
     void (*add_next)(struct note_page *page, const char *next);
 };
 
-/* A page of a list on its way. Allocated, as struct act. */
+/* A page of a list that is being made. It is allocated, as struct act is. */
 struct note_page {
     struct state_call call;
     struct service *service;
@@ -218,7 +221,8 @@ struct rows_wanted {
 };
 
 /* Puts the overrides and the plan rows of the store into force, and deletes those that a later one
- * has replaced. Runs with or without the lock. Returns false if the store has failed. */
+ * has replaced. The caller may hold the lock of the service. Returns false if the store has
+ * failed. */
 bool server_rows_read(struct service *service, struct store *store,
                       const struct rows_wanted *wanted);
 

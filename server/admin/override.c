@@ -9,7 +9,11 @@
  *
  * Before an override is written, it is tried: the library sets it with a beginning in the future,
  * and what was there before is set again, without a decision in between. So what is wrong with it
- * is known before anything is written. */
+ * is known before anything is written.
+ *
+ * E6 The right to help a customer is not the right to take units. So the role support changes only
+ *    what its globs name. Its overrides have bounds, and change no window. Its resets and its
+ *    changes of plans have a bound for each key and day. */
 #include "admin.h"
 
 #include <math.h>

@@ -1,4 +1,8 @@
-/* doorman_server, part ADMIN: versions of the configuration (E3). */
+/* doorman_server, part ADMIN: versions of the configuration.
+ *
+ * E3 If the configuration is in the store or in a key of etcd, requests change it. Each change
+ *    names the version that it replaces and a reason, and earlier versions can be read and brought
+ *    back. A configuration in a file has no versions, and no request changes it. */
 #ifndef DOORMAN_SERVER_VERSIONS_H
 #define DOORMAN_SERVER_VERSIONS_H
 

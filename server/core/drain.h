@@ -1,8 +1,8 @@
-/* doorman_server: a drain, a planned stop without the end of the process (E11). server.h includes
- * this file.
+/* doorman_server: a drain, a planned stop without the end of the process. server.h includes this
+ * file.
  *
- * A drained process is not master, and does not become master. A drain has the steps of a planned
- * stop, so no grant is lost:
+ * E11 A drained process is not master, and does not become master. A drain has the steps of a
+ *     planned stop, so no grant is lost:
  *
  *     phase     messages              who moves it    to
  *     NONE      decided               who administers WANTED, or WRITING without an election

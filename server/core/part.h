@@ -112,7 +112,7 @@ struct server_part {
     enum exit_status (*refuse_config)(const struct settings *settings,
                                       const struct config_problems *problems);
     /* Returns whether a configuration that is valid cannot be that of this process, and writes why.
-     * With the lock. */
+     * Precondition: the lock is held. */
     bool (*refuses)(const struct service *service, const doorman_config *config,
                     char error[PROBLEM_TEXT]);
     void (*before_config)(struct service *service); /* a new configuration was loaded. May wait */

@@ -34,7 +34,7 @@ double ctl_now(void) {
 
 const char *ctl_seconds(char out[CTL_NUMBER_BYTES], double seconds) {
     static const struct {
-        double below, seconds; /* the unit is used below this time, and has so many seconds */
+        double below, seconds; /* the unit is used below this time, and has this many seconds */
         const char *unit;
     } units[] = {
         {120, 1, "s"}, {7200, 60, "min"}, {48.0 * 3600, 3600, "h"}, {HUGE_VAL, 86400, "d"}};

@@ -8,8 +8,8 @@
 /* ---- >>marks -------------------------------------------------------------------------------- */
 
 /* A message to another node begins with {"METHOD":{"forwarded":"MARK",. The mark has the time, a
- * random number and a hash of both and of the rest of the message, with the secret of the cluster.
- * So no client can claim that its rights were checked already. */
+ * random number and a hash, with the secret of the cluster, of both, of the method and of the rest
+ * of the message. So no client can claim that its rights were checked already. */
 #define MARK_BYTES 50
 #define MARK_HEAD_BYTES 128 /* of all up to the comma, with a final 0 */
 #define MARK_SECONDS 300    /* how much the clocks of two nodes may differ */
@@ -65,8 +65,9 @@ struct forward_node {
     size_t at;                            /* the address to try, if there is no `master` */
     size_t asked;                         /* questions under way */
     doorman_time broken_until;            /* nothing is sent before this time; 0: it works */
-    counter sent, failed, full, nanoseconds; /* messages; those without an answer; not sent; until
-                                                the answer */
+    counter sent, failed, full, nanoseconds; /* messages; messages that no process has answered;
+                                                messages that were not sent, because too many were
+                                                under way; the sum of the times until an answer */
 };
 
 /* One message to one node. */
@@ -91,6 +92,7 @@ struct forward_question {
  *
  *     state     meaning                         event                 next
  *     IDLE      in the list of its link         a message is sent     QUEUED
+ *                                               the link closes       (freed)
  *     QUEUED    it waits for others             its turn              SENDING
  *                                               it joins another one  IDLE
  *     SENDING   nng has the message             it was sent           WAITING, DONE
@@ -150,7 +152,7 @@ void server_forward_close_links(struct forward *forward);
 struct forward_entry {
     size_t shard;
     size_t node;             /* of the map, while it is asked */
-    bool is_done, is_failed; /* is_failed: its node does not answer */
+    bool is_done, is_failed; /* is_failed: its node was not asked, or did not answer */
     bool is_everywhere;      /* a release by request_id alone: any node may have the permit */
     cJSON *answer;           /* NULL: that of this process, or none */
 };
@@ -168,7 +170,8 @@ struct forward_job {
     cJSON *root, *tree; /* the inner object, if it was read. `tree` is a part of `root` */
     size_t asked;       /* questions under way */
     doorman_time ends_at, due, pause, wait; /* wait: of its permits */
-    char failure[160];                      /* why a node did not answer; "": all did */
+    char failure[160];                      /* why a node was not asked or did not answer; "":
+                                               all did */
     char *whole; /* the answer of one node to the whole message; NULL: none */
     size_t whole_bytes;
     char *error; /* an error that a node has found in the message; NULL: none */
@@ -187,9 +190,9 @@ nng_msg *server_forward_message(struct forward_job *job, const size_t *indexes, 
 
 enum forward_result {
     FORWARD_TAKEN,    /* each entry has its answer, or is MOVED and not done */
-    FORWARD_LATER,    /* the process cannot decide now */
+    FORWARD_LATER,    /* the process cannot decide now, or its answer makes no sense */
     FORWARD_REDIRECT, /* it is not the master */
-    FORWARD_WRONG     /* it has found an error in the message, or its answer makes no sense */
+    FORWARD_WRONG     /* it has found an error in the message */
 };
 
 /* Takes the answer to a question.

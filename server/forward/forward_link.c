@@ -34,8 +34,9 @@ void server_forward_note_done(struct forward *forward, const struct forward_batc
     server_unlock(&forward->lock);
 }
 
-/* Gives the next operation the rest of the time, or less if the process has no connection. Only the
- * connection is in such a hurry: a message that a process has taken may be decided already. */
+/* Gives the next operation the rest of the time, or at most CONNECT_TIME if the process has no
+ * connection. The shorter time ends when a process has taken the message, because that process may
+ * have decided already. */
 static void batch_set_timeout(const struct forward_batch *batch) {
     const bool connects = batch->state == BATCH_SENDING &&
                           __atomic_load_n(&batch->link->pipe_count, __ATOMIC_RELAXED) <= 0;

@@ -1,5 +1,5 @@
-/* doorman_server, part SHARDS: splits a message among nodes, and merges their answers. This file
- * changes only its arguments. */
+/* doorman_server, part SHARDS: splits a message among nodes, and merges their answers. The
+ * functions change only their arguments. */
 #include "forward.h"
 
 /* Reads the inner object of a message. Returns false if memory runs out. */
@@ -42,7 +42,7 @@ static char *message_print(struct forward_job *job, const size_t *indexes, size_
     cJSON *out = cJSON_CreateObject();
     bool made = out != NULL;
     for (cJSON *each = job->tree->child; each && made; each = each->next) {
-        if (strcmp(each->string, "forwarded") == 0) continue; /* of nobody who may say so */
+        if (strcmp(each->string, "forwarded") == 0) continue; /* a client may not say so */
         made = strcmp(each->string, list) == 0 ? message_add_list(out, each, indexes, count)
                                                : message_add_field(out, each);
     }
@@ -111,7 +111,7 @@ static bool take_whole(struct forward_job *job, const char *text, size_t bytes) 
     return true;
 }
 
-/* Takes an error. One that will pass is no error of the message. */
+/* Takes an error. UNAVAILABLE is no error of the message, so the message tries again. */
 static enum forward_result take_error(struct forward_job *job, const cJSON *error, const char *text,
                                       size_t bytes) {
     const char *code = string_of(error, "code");
@@ -174,7 +174,8 @@ enum forward_result server_forward_take(const struct forward_question *question,
 
 /* ---- the whole answer ----------------------------------------------------------------------- */
 
-/* Returns the inner object of the reply of this process, or an object with an empty list. */
+/* Returns the inner object of the reply of this process. If there is none, returns an object that
+ * refuses each entry as MOVED. */
 static cJSON *reply_start(const struct forward_job *job) {
     const char *name = doorman_method_name(job->method, false);
     cJSON *tree = NULL;
@@ -247,7 +248,7 @@ static char *text_of_failure(const char *failure) {
     return text;
 }
 
-/* Returns whether no entry has an answer of any node. */
+/* Returns whether no entry has an answer, of this process or of another node. */
 static bool job_has_nothing(const struct forward_job *job) {
     bool has = job->has_reply && job->count > 1;
     for (size_t i = 0; i < job->count; i++) {

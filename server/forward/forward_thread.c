@@ -1,17 +1,21 @@
 /* doorman_server, part SHARDS: answers messages about keys for which other nodes decide (N4).
  *
  * A message comes over HTTP or gRPC. What belongs to other nodes is sent to them, as one message to
- * each node, and their answers are merged in the order of the entries. This process is a node as
- * any other here: a message that it must split again asks it over nng.
+ * each node, and their answers are merged in the order of the entries. If the message must be split
+ * again because a shard has moved, this process can be one of the nodes that are asked. It is then
+ * asked over nng, as any other node.
  *
  *     what happens                             what the thread does
  *     a node answers                           the entries are done
- *     an entry is MOVED                        it tries again with a newer map, for a second
+ *     an entry is MOVED, or a process cannot   it lets the map be read, and tries again with the
+ *     decide now                               newest map, for a second
  *     a process is not the master              it asks the master that the process names
  *     a process does not answer                it asks the next process of the node
  *     no process of a node answers             the entries are refused, and other messages to the
- *                                              node are refused at once for a moment
- *     all entries are done, or a second is over    the message is answered
+ *                                              node are refused at once for NODE_PAUSE
+ *     all entries are done, or a second is     it answers the message: as UNAVAILABLE if a node
+ *     over, and the time that the permits      has failed and no entry has an answer
+ *     may wait
  *
  * There is one hop: messages that come over nng are never forwarded. So two nodes with different
  * maps cannot send a message to and fro. The thread owns all jobs; no other thread waits for it. */
@@ -21,8 +25,8 @@
 #define PAUSE_MIN (DOORMAN_SECOND / 50) /* before a message tries again; doubled each time */
 #define PAUSE_MAX (DOORMAN_SECOND / 5)
 #define NUDGE (DOORMAN_SECOND / 20) /* between two orders to read the map */
-#define TRIES_MAX 8                 /* processes that one message to a node asks in turn */
-#define TEND (DOORMAN_SECOND / 2)
+#define TRIES_MAX 8                 /* further processes that a message to a node asks in turn */
+#define TEND (DOORMAN_SECOND / 2)   /* at most, between two looks at the links */
 
 /* ---- the shards of a request ---------------------------------------------------------------- */
 
@@ -89,9 +93,8 @@ static bool request_find_shard(const struct service *service, const doorman_requ
     return resource || id;
 }
 
-/* Returns whether this process may decide for a shard, by what it knows now. A process that is not
- * the master may if its node owns the shard: its own master decides then. Precondition: the lock is
- * held. */
+/* Returns whether this node decides for a shard, by what this process knows now. If this process is
+ * not the master, the master of its node decides. Precondition: the lock is held. */
 static bool shard_is_here(const struct service *service, size_t shard) {
     const doorman_shard_map *map = service->shards->map;
     const doorman_permits *permits = doorman_server_permits(service->server);
@@ -225,8 +228,8 @@ static void job_note_entries(struct forward_job *job, struct service *service,
     server_unlock(&service->lock);
 }
 
-/* Counts a job. Returns false if there are too many.
- *   adds   false: it is gone */
+/* Counts a job. Returns false if there are too many, or if the server stops.
+ *   adds   false: the job is gone */
 static bool job_count(struct forward *forward, const struct forward_job *job, bool adds) {
     server_lock(&forward->lock);
     const bool has_room = !adds || (!forward->stops && forward->job_count < FORWARD_JOB_MAX &&
@@ -469,7 +472,8 @@ static void job_look(struct forward *forward, struct forward_job *job, doorman_t
     server_unlock(&forward->service->lock);
 }
 
-/* Asks all nodes that own shards of entries that are not done. */
+/* Asks the nodes that own the shards of the entries that are not done. Asks all nodes about an
+ * entry whose shard is not known. */
 static void job_run(struct forward *forward, struct forward_job *job, doorman_time now) {
     for (size_t i = 0; i < job->count; i++) {
         job->entries[i].node = forward->map->owners[job->entries[i].shard].owner;
@@ -480,7 +484,8 @@ static void job_run(struct forward *forward, struct forward_job *job, doorman_ti
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
-/* Asks another process of the node. Returns false if there is none. */
+/* Asks another process of the node. Returns false if the message cannot be sent or was sent too
+ * often, or if the server stops. */
 static bool question_retry(struct forward *forward, struct forward_question *question) {
     size_t *indexes = question->indexes;
     if (question->tries >= TRIES_MAX || forward->is_stopping ||
@@ -547,7 +552,7 @@ static void question_take(struct forward *forward, struct forward_question *ques
 
 /* ---- the thread ----------------------------------------------------------------------------- */
 
-/* Runs the jobs that are due. Returns when the next one is. */
+/* Runs the jobs that are due. Returns when the next one is, or TEND from now if that is earlier. */
 static doorman_time forward_run_later(struct forward *forward, doorman_time now) {
     struct forward_job *all = forward->later, *next = NULL;
     doorman_time due = now + TEND;

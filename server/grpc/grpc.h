@@ -1,7 +1,8 @@
 /* doorman_server, part GRPC: what its files share.
  *
  * One thread, the loop, has all connections and streams, so they need no lock. Threads of nng give
- * it the answers of the master, and the main thread its orders, in struct grpc_inbox. */
+ * it the answers of the master in struct grpc_master, and the main thread gives it orders in struct
+ * grpc. Each struct has a lock for that. */
 #ifndef DOORMAN_SERVER_GRPC_H
 #define DOORMAN_SERVER_GRPC_H
 
@@ -20,7 +21,7 @@
 #define GRPC_TEXT_MAX 240                    /* of the text of an error */
 #define GRPC_PATIENCE (10 * DOORMAN_SECOND)  /* with a peer that should send or read something */
 #define GRPC_BUFFERED_MAX ((size_t)64 << 20) /* bytes of all requests that are not complete */
-#define GRPC_BUFFERED_OPEN_MAX (GRPC_BUFFERED_MAX / 2) /* the same, when one needs no token */
+#define GRPC_BUFFERED_OPEN_MAX (GRPC_BUFFERED_MAX / 2) /* the same for one that needs no token */
 #define GRPC_UNREAD_MAX ((size_t)512 << 10) /* bytes of answers that one peer has not taken */
 
 #define GRPC_BUDGET_MAX 2000.0 /* frames that ask nothing: see grpc_budget.c */
@@ -66,7 +67,8 @@ enum grpc_ending {
     GRPC_END_HANDSHAKE, /* of TLS */
     GRPC_END_PROTOCOL,  /* what the peer sends is not HTTP/2 */
     GRPC_END_FLOOD,     /* too many frames that ask nothing */
-    GRPC_END_SLOW,      /* the peer has not sent or read anything for GRPC_PATIENCE */
+    GRPC_END_SLOW,      /* the peer has not completed its first request in GRPC_PATIENCE, or has
+                           not read anything for as long */
     GRPC_END_CROWDED,   /* others needed the connection */
     GRPC_END_STOP,      /* the process stops */
     GRPC_END_COUNT
@@ -77,7 +79,7 @@ struct grpc_counters {
     counter requests[GRPC_METHOD_COUNT][GRPC_CODE_COUNT];
     counter endings[GRPC_END_COUNT];
     counter accepted, connections, streams; /* the last two are gauges */
-    counter forwarded;                      /* questions to the master */
+    counter forwarded;                      /* questions to the master, and to other nodes */
     counter descriptors, hashed, limits_ignored, unmatched;
     counter quota_streams, quota_buckets, quota_resources; /* gauges */
     counter quota_ended_streams, quota_ended_committed;    /* the same; requests a second */
@@ -128,9 +130,12 @@ struct grpc_descriptor {
  *
  *     step     request                                        next step
  *     PERMIT   ACQUIRE: one item for each descriptor that     PERMIT, if a descriptor is
- *              has limits, as one permit                      unmatched: without it. REPORT, if
- *                                                             there are refunds. Else DONE
- *     SETTLE   SETTLE: what a Commit says of a reservation    REPORT, if it is refused. Else DONE
+ *              has limits, as one permit                      unmatched: without it. REPORT, if it
+ *                                                             is granted and there are refunds.
+ *                                                             Else DONE
+ *     SETTLE   SETTLE: what a Commit says of a reservation    REPORT, if it is refused. But after
+ *                                                             LEARNING or SHARDS the call fails.
+ *                                                             Else DONE
  *     REPORT   REPORT: refunds, or all hits of Report and     DONE
  *              Commit
  */
@@ -172,8 +177,8 @@ struct grpc_call {
     struct grpc_descriptor descriptors[];
 };
 
-/* Reads a message. Returns NULL and sets the status if it is not valid. The caller frees the call.
- */
+/* Reads a message. The caller frees the call.
+ *   returns   NULL: the status says why, for example because the message is not valid */
 struct grpc_call *server_grpc_call_read(struct service *service, struct grpc_counters *counters,
                                         enum grpc_method method, const uint8_t *bytes, size_t count,
                                         struct grpc_status *status);
@@ -200,16 +205,19 @@ void server_grpc_call_write(const struct grpc_call *call, struct text *out);
 void server_grpc_add_prefix(struct text *out, size_t bytes);
 
 /* Begins a reservation.
- *   has_ttl   false: seconds and nanos are 0 */
+ *   has_ttl   false: seconds and nanos are 0
+ *   returns   false: the status says why */
 bool server_grpc_reserve_start(struct grpc_reservation *out, bool has_ttl, int64_t seconds,
                                int32_t nanos, struct grpc_status *status);
 
-/* Writes the id of a reservation. Reads one, and which descriptors had limits; false: it is not an
- * id of this server, and nothing has changed. */
+/* Writes the id of a reservation. */
 void server_grpc_reserve_id(const struct grpc_call *call, char id[GRPC_RESERVATION_ID]);
+
+/* Reads the id of a reservation, and which descriptors had limits.
+ *   returns   false: it is not an id of this server, and nothing has changed */
 bool server_grpc_reserve_read_id(struct grpc_call *call, const uint8_t *bytes, size_t count);
 
-/* Returns the descriptor whose resource has a limit of kind CONCURRENCY, or the count of
+/* Returns the first descriptor whose resource has a limit of kind CONCURRENCY, or the count of
  * descriptors.
  *   config   may be NULL; the lock that keeps it is held */
 size_t server_grpc_call_find_holds(const struct grpc_call *call, const doorman_config *config);
@@ -273,15 +281,15 @@ struct grpc_question *server_grpc_master_forward(struct grpc_master *master,
 /* Forgets the owner of a question, which then gets no answer. */
 void server_grpc_master_forget(struct grpc_question *question);
 
-/* Takes the next answer into its call.
- *   owner     out: NULL: the owner has been forgotten
- *   call      the call of an owner
- *   returns   false: there is no answer now */
+/* The answer to a question. */
 struct grpc_answer {
-    void *owner;
+    void *owner;      /* NULL: the owner was forgotten */
     int result;       /* 0, or an error of nng */
     nng_msg *message; /* the caller frees it */
 };
+
+/* Takes the next answer, and ends its question.
+ *   returns   false: there is no answer now */
 bool server_grpc_master_next(struct grpc_master *master, struct grpc_answer *out);
 
 /* Reads an answer, and gives it to its call.
@@ -298,8 +306,9 @@ struct grpc_connection;
  *     state      meaning                                             next
  *     READING    the request is not complete                         ASKING, WATCHING, QUOTA,
  *                                                                    ANSWERING
- *     ASKING     the master decides                                  ASKING, ANSWERING
- *     WATCHING   Watch: an answer follows each change                ANSWERING, at a drain
+ *     ASKING     the master decides, or other nodes                  ASKING, ANSWERING
+ *     WATCHING   Watch: an answer follows each change                ANSWERING, at a drain or at
+ *                                                                    its deadline
  *     QUOTA      quotas: reports and assignments follow one another  ANSWERING
  *     ANSWERING  the response is on its way, until nghttp2 closes the stream
  */
@@ -449,7 +458,7 @@ void server_grpc_stream_drain(struct grpc_stream *stream);
 void server_grpc_look(struct grpc *grpc);
 
 /* Adds the answer of a health check.
- *   watches   an unknown service is an answer too
+ *   watches   true: that the service is unknown is an answer too
  *   returns   false: the status says why */
 bool server_grpc_health_answer(struct grpc *grpc, struct grpc_stream *stream, bool watches);
 

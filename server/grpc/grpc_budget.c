@@ -2,7 +2,7 @@
  *
  * A peer has a budget of frames that ask nothing: settings, pings, resets, windows, empty data. It
  * grows by BUDGET_RATE a second and with each complete call, so a client that works never uses it
- * up. A flood does, and then the connection ends. */
+ * up. A flood uses it up, and then the server ends the connection. */
 #include "grpc.h"
 
 #define BUDGET_RATE 200.0

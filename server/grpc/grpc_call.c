@@ -1,5 +1,5 @@
-/* doorman_server, part GRPC: reads the messages of calls, and writes their responses. This file
- * changes only its arguments. */
+/* doorman_server, part GRPC: reads the messages of calls, and writes their responses. The functions
+ * change only their arguments. */
 #include "grpc.h"
 
 #include "build/grpc/messages.pb-c.h"
@@ -36,10 +36,11 @@ static void call_resolve(struct grpc_descriptor *out, const doorman_descriptors 
     out->is_hashed = item.hashed;
 }
 
-/* Finds the names of all descriptors. A lock keeps the configuration from being destroyed. The lock
- * of the configuration lets others use the service meanwhile. But a thread that compares or writes
- * a large configuration holds it for long, and the loop must not wait. Then it is the lock of the
- * service: a configuration is destroyed only after another one has taken its place under it. */
+/* Finds the names of all descriptors. A lock keeps the configuration from being destroyed. With the
+ * lock of the configuration, other threads can use the service meanwhile. But a thread that
+ * compares or writes a large configuration holds that lock for long, and the loop must not wait. In
+ * this case the lock of the service is used: a configuration is destroyed only after another one
+ * was put in its place under this lock. */
 static void call_resolve_all(struct grpc_call *call, struct service *service,
                              const GrpcWire__LimitRequest *request) {
     const bool has_config_lock = server_try_lock(&service->config_lock);
@@ -146,7 +147,7 @@ static void arena_give(void *context, void *piece) {
     if (at < room || at >= room + sizeof arena->room) free(piece);
 }
 
-/* The message of a call. The others are read as a LimitRequest too. */
+/* The message of a call. `view` shows a Reserve or a Commit as a LimitRequest. */
 struct call_source {
     GrpcWire__LimitRequest *limit, view;
     GrpcWire__ReserveRequest *reserve;

@@ -67,7 +67,7 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *
     return 0;
 }
 
-/* A frame of an unknown type. It is ignored, but a flood of them is one too. */
+/* A frame of an unknown type. It is ignored, but it costs budget, as it may be part of a flood. */
 static int on_unknown(nghttp2_session *session, void **payload, const nghttp2_frame_hd *head,
                       void *context) {
     struct grpc_connection *connection = (struct grpc_connection *)context;

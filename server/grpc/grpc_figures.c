@@ -1,9 +1,10 @@
-/* doorman_server, part GRPC: the limit of a descriptor as figures that the caller brings (W3, P31).
- * This file changes only its argument.
+/* doorman_server, part GRPC: the limit of a descriptor as figures that the caller brings (P31).
+ * The functions change only the call, and its counters.
  *
- * The protocol names no limit of ours. The figures are for the first limit of the resource that
- * takes any: per key, and a bucket or a window. They are never an error: what the peer must not
- * bring, what no limit takes, and what is more than set_max allows is ignored and counted. */
+ * W3 The protocol names no limit of ours. The figures are for the first limit of the resource that
+ *    takes figures: a bucket or a window, per key, and not leased. They are never an error: what
+ *    the peer must not bring, what no limit takes, and what is more than set_max allows is ignored
+ *    and counted. */
 #include "grpc.h"
 
 #include "build/grpc/messages.pb-c.h"
@@ -64,7 +65,8 @@ static bool figures_of_window(doorman_figures *out, const doorman_permit_limit *
     return out->limit <= most && out->limit <= most * ((double)window / (double)own);
 }
 
-/* Makes the figures of a descriptor. Returns false if no limit takes them. */
+/* Makes the figures of a descriptor. Returns false if no limit takes them, or if they are not valid
+ * for the limit. */
 static bool figures_make(struct grpc_descriptor *descriptor, const doorman_config *config) {
     const doorman_template *found =
         config ? doorman_config_find(config, descriptor->resource_id) : NULL;

@@ -7,8 +7,9 @@
  * At most --grpc-connections are open. If all are, a new connection takes the place of one that has
  * not made a call yet, or else of one that has no request now: the one that is idle for the longest
  * time. If the server has tokens, a health check is no such call, because it needs none, and Watch
- * could keep a place for ever. A connection without any complete request for GRPC_PATIENCE is
- * closed in any case, and so is one that does not read what is sent to it. */
+ * could keep a place for ever. A connection that has not completed a request GRPC_PATIENCE after
+ * its beginning is closed in any case, and so is one that does not read what is sent to it for that
+ * long. */
 #include "grpc.h"
 
 #include "../util/socket.h"
@@ -442,7 +443,7 @@ static void grpc_stopping(struct service *service) { grpc_order(service->grpc, f
 
 static void grpc_stop(struct service *service) {
     struct grpc *grpc = service->grpc;
-    if (!grpc || !grpc->service) return; /* the start has not come so far */
+    if (!grpc || !grpc->service) return; /* this part was not started */
     grpc_order(grpc, true);
     if (grpc->has_thread) pthread_join(grpc->thread, NULL);
     grpc->has_thread = false;

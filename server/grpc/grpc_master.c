@@ -31,7 +31,7 @@ struct grpc_question {
     void *owner; /* only the loop uses it */
     nng_ctx context;
     nng_aio *aio;         /* NULL: another part asks other nodes */
-    doorman_time ends_at; /* the timeout of an aio is for one operation, and there are two */
+    doorman_time ends_at; /* an aio has a timeout for one operation, and a question has two */
     int result;
     nng_msg *message;
     struct grpc_question *next, *previous; /* of all; only the loop uses them */
@@ -113,7 +113,7 @@ static void question_step(void *argument) {
 }
 
 /* Ends a question, which is in the list `done` then. nng takes no receive after the stop, and calls
- * back no more. */
+ * back no more. No effect on a question to other nodes: the part that forwards it ends it. */
 static void question_stop(struct grpc_question *question) {
     if (!question->aio) return;
     nng_aio_stop(question->aio);
@@ -325,7 +325,7 @@ static bool answer_read(struct grpc_call *call, const cJSON *tree, struct decisi
     }
     const char *name = answer_text(first, "reason");
     doorman_reason reason = server_decision_reason(name);
-    if (name && !reason) reason = DOORMAN_REASON_REPEATED; /* of a later version: it is refused */
+    if (name && !reason) reason = DOORMAN_REASON_REPEATED; /* a later version has refused it */
     const doorman_settlement settled = {.late = answer_is_true(first, "late"),
                                         .unknown = answer_is_true(first, "unknown"),
                                         .reason = reason};

@@ -1,17 +1,16 @@
 /* doorman_server, part GRPC: calls as permits. This file changes the permits of the server object,
- * and counts the decisions as messages `acquire` or `report`.
+ * and counts the decisions as messages `acquire`, `settle` or `report`.
  *
- * All descriptors of a call are one permit (W2). The permit may not wait, because the protocols
- * cannot say "later". Descriptors whose resource has no limits are not in it.
+ * W2 All descriptors of a call are one permit. The permit may not wait, because the protocols
+ *    cannot say "later". Descriptors whose resource has no limits are not in it.
+ * W4 If this process is not the master, the master decides on the call: see grpc_master.c. Both
+ *    ways share server_grpc_call_prepare and server_grpc_call_take.
  *
  * CheckRateLimit asks whether one more hit fits. A cost of 0 is granted as long as the key is not
  * banned, so the answer comes from what remains of each limit.
  *
  * A Reserve is a permit that is settled by a Commit: see grpc_reserve.c. A Commit always charges
- * what it says. If it cannot be settled, it is a report.
- *
- * A call of a process that is not the master is decided by the master (W4): see grpc_master.c. Both
- * ways share server_grpc_call_prepare and server_grpc_call_take. */
+ * what it says. If it cannot be settled, it is a report. */
 #include "grpc.h"
 
 /* ---- requests ------------------------------------------------------------------------------- */
@@ -162,9 +161,9 @@ static void call_take_item(struct grpc_call *call, const doorman_permit *permit,
     call->is_over = call->is_over || refused;
 }
 
-/* Leaves out the descriptors that no template with limits has. Another process that is the master
- * may have a newer configuration than this one. So of its items, only those of the resource that it
- * has named are left out. */
+/* Leaves out the descriptors that no template with limits has. If another process is the master,
+ * its configuration may be newer than that of this process. Then only the items of the resource
+ * that it has named are left out. */
 static void call_drop_unmatched(struct grpc_call *call, size_t item) {
     const doorman_config *config = call->service->config;
     const char *named = call->items[item].resource_id;

@@ -4,9 +4,9 @@
  * The client of Envoy cuts intervals and times to live to whole seconds. It keeps its bucket of
  * tokens if a new assignment has the same numbers, but it does not compare the seconds of the
  * interval. So all assignments of a resource have the same whole number of seconds. Only a new
- * configuration changes it, and Envoy must notice that. It compares the nanoseconds, and cuts them
- * off: an interval of N seconds has N - 1 of them. A bucket holds what one interval brings, because
- * a new one begins full. */
+ * configuration changes it, and Envoy must notice that. Envoy compares the nanoseconds, and cuts
+ * them off. So an interval of N seconds is sent with N - 1 nanoseconds. A bucket holds what one
+ * interval brings, because a new one begins full. */
 #include "grpc.h"
 
 #include "build/grpc/messages.pb-c.h"
@@ -36,8 +36,9 @@ static unsigned rlqs_interval(double capacity) {
     return interval;
 }
 
-/* A node with a parent has the parameters of its parent, and knows the length of the leases that it
- * has got. Its own configuration says whether it learns. Precondition: the lock is held. */
+/* The length of a lease is that of the own configuration, or that of the leases which a node with a
+ * parent has got, if these are longer. The own configuration also says whether a new master learns
+ * for so long. Precondition: the lock is held. */
 static void rlqs_describe(void *context, const char *resource_id, struct quota_facts *out) {
     const struct service *service = (const struct service *)context;
     const doorman_template *found =
@@ -188,7 +189,7 @@ static int rlqs_compare(const void *a, const void *b) {
 static void rlqs_sort(GrpcWire__BucketId *id) {
     size_t count = 0;
     for (size_t i = 0; i < id->n_bucket;
-         i++) { /* an insertion sort keeps the order of equal keys */
+         i++) { /* in their order, so a later entry replaces an earlier one */
         GrpcWire__Entry *entry = id->bucket[i];
         size_t at = count;
         while (at > 0 && rlqs_compare(&id->bucket[at - 1], &entry) > 0) at--;
@@ -384,7 +385,7 @@ static void rlqs_add_action(struct text *body, const struct quota_action *action
     server_text_add_bytes(body, (const char *)bytes, count);
 }
 
-/* Adds one message. Returns whether there were as many actions as it can have. */
+/* Adds one message. Returns true if the message is full, so there may be more actions. */
 static bool rlqs_write_message(struct grpc_stream *stream) {
     struct text body = {.failed = false};
     struct quota_action action;

@@ -1,5 +1,5 @@
-/* doorman_server, part GRPC: Kuadrant's Reserve and Commit as reservations (P27). This file changes
- * only its arguments.
+/* doorman_server, part GRPC: Kuadrant's Reserve and Commit as reservations (P27). The functions
+ * change only their arguments.
  *
  * The process that reads a Reserve chooses a random number, which is the request_id of the permit,
  * and the gateway gets it as the reservation_id. So any process of the node can settle it. The id
@@ -16,8 +16,8 @@
 #define RESERVE_NUMBER_MAX ((UINT64_C(1) << 53) - 1)
 #define RESERVE_NUMBER_DIGITS 14
 
-/* The id of a reservation is its number, and if some descriptors have no limits, '-' and a digit
- * for each four descriptors: 0000000000002a-9. */
+/* The id of a reservation is its number. If some descriptors have no limits, '-' and one digit for
+ * each four descriptors follow, with a bit for each descriptor without limits: 0000000000002a-9. */
 static const char reserve_digits[] = "0123456789abcdef";
 
 static int reserve_digit(char digit) {

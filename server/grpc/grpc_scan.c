@@ -15,7 +15,7 @@ struct scan_field {
     uint32_t number, wire;
     const char *name;
     size_t most;                        /* how often it may occur; 0: a later one replaces it */
-    size_t bytes_most;                  /* of a text; 0: no bound */
+    size_t bytes_most;                  /* of a field with a length; 0: no bound */
     const struct scan_message *message; /* NULL: no message */
 };
 
@@ -140,7 +140,7 @@ static bool scan_short(struct scan *scan, uint64_t *out) {
 }
 
 /* Moves past a value.
- *   inner   out: the bytes of a value with a length, else nothing */
+ *   inner   out: the bytes of the value; nothing of a varint */
 static bool scan_value(struct scan *scan, uint32_t wire, struct scan *inner) {
     uint64_t bytes = wire == WIRE_8_BYTES ? 8 : 4, number = 0;
     *inner = *scan;

@@ -26,7 +26,7 @@ static void stream_move(struct grpc_stream *stream, enum grpc_stream_state state
 
 /* ---- the response --------------------------------------------------------------------------- */
 
-/* Writes a text as a value of grpc-message: all but printable ASCII has escapes. */
+/* Writes a text as a value of grpc-message: '%', and all but printable ASCII, has escapes. */
 static void stream_escape_text(const char *from, char *to, size_t room) {
     size_t used = 0;
     for (; *from && used + 4 < room; from++) {

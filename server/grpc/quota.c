@@ -13,8 +13,9 @@
  *    whole time to live.
  *       A new master learns for a lease, with the drift, or knows the leases of the last one. Then
  *    the server object grants no more than the rest. If learning_mode_duration is shorter, the new
- *    mastership assigns nothing of the resource for that long. It waits even if it knows the leases
- *    of the last one: that one may have waited as well, for what its own predecessor had assigned.
+ *    mastership assigns nothing of the resource for a lease, with the drift. It waits even if it
+ *    knows the leases of the last one: that one may have waited as well, for what its own
+ *    predecessor had assigned.
  *       One stream may have a tenth of all buckets, so that one alone cannot take those of others.
  *
  * A bucket is in one of these states. Only quota_move changes the state:
@@ -38,7 +39,7 @@
 #define IDLE_LEASE (20 * DOORMAN_SECOND) /* while the length of a lease is not known */
 #define ASK_PAUSE (DOORMAN_SECOND / 5)   /* at least, between two requests for one bucket */
 #define RETRY_PAUSE DOORMAN_SECOND       /* after a request that has failed */
-#define COMMITMENT_MAX 6                 /* of one bucket; two more become one */
+#define COMMITMENT_MAX 6                 /* of one bucket; one more becomes part of the last */
 #define WANTS_STEADY 0.875 /* wants between this part of the last ones and them stay */
 #define INITIAL_PART 0.125 /* of the safe capacity, for a new bucket */
 #define STREAM_PART 10     /* one stream has at most 1/10 of bucket_max */
@@ -279,7 +280,9 @@ static void quota_set_ended(struct quota_bucket *bucket, double amount) {
     bucket->ended = amount;
 }
 
-/* Adds what a new assignment commits. Older ones that are not larger are a part of it. */
+/* Adds what a new assignment commits. It becomes one commitment with those that are not larger, or
+ * that end no earlier: the larger amount, until the later end. If there is no room, it also becomes
+ * one with the last commitment. */
 static void quota_commit(struct quota_bucket *bucket, double amount, doorman_time until) {
     struct quota_commitment *list = bucket->commitments;
     size_t count = bucket->commitment_count;
@@ -696,10 +699,10 @@ bool server_quotas_request(struct quotas *quotas, doorman_request *out, doorman_
 
 /* ---- responses ------------------------------------------------------------------------------ */
 
-/* Takes the safe capacity, which the estimate needs as that of a client does.
- *    A new bucket wants a part of it at least, so that its first assignment is not a
- * single request. A safe capacity that is not configured is the capacity divided by the number of
- * holders. So the parts of many new streams, 1/1 + 1/2 + 1/3 ... of an eighth, fit together. */
+/* Takes the safe capacity, which the estimate needs as that of a client does. A new bucket wants at
+ * least a part of it, so that its first assignment is not a single request. A safe capacity that is
+ * not configured is the capacity divided by the number of holders. So the parts of many new
+ * streams, 1/1 + 1/2 + 1/3 ... of an eighth, fit together. */
 static void quota_take_safe(struct quota_bucket *bucket, const doorman_capacity_response *item,
                             doorman_time now) {
     if (!item->has_safe_capacity || item->safe_capacity > DOORMAN_AMOUNT_MAX) return;
@@ -813,7 +816,7 @@ static void quota_free_buckets(struct quota_stream *stream) {
     }
 }
 
-/* Forgets streams that have ended, and their commitments. */
+/* Forgets all streams, and their commitments. */
 static void quotas_forget(struct quotas *quotas) {
     struct quota_stream *next = NULL;
     for (struct quota_stream *each = quotas->streams; each; each = next) {

@@ -11,7 +11,7 @@
 
 #define QUOTA_BATCH_MAX 64          /* items of one request */
 #define QUOTA_CLIENT_MAX 200        /* bytes of the name of a client */
-#define QUOTA_MARGIN DOORMAN_SECOND /* for the way of an assignment: it lasts shorter by this */
+#define QUOTA_MARGIN DOORMAN_SECOND /* an assignment ends at least this long before its lease */
 #define QUOTA_AGE_MAX (QUOTA_MARGIN / 2)   /* an older assignment is not sent any more */
 #define QUOTA_WINDOW (10 * DOORMAN_SECOND) /* in which reports count for the wants */
 

@@ -272,8 +272,8 @@ static void lines_add(struct text *lines, const struct limit_fields *limits) {
 
 static double seconds_exact(doorman_time time) { return (double)time / (double)DOORMAN_SECOND; }
 
-/* Adds the decision as JSON, with the names that it has in an `acquire`. But `waited` is the `wait`
- * that is over when the response comes. */
+/* Adds the decision as JSON, with the names that it has in an `acquire`. But the `wait` has the
+ * name `waited`, because it is over when the response comes. */
 static void body_add(struct text *text, const struct allow *allow) {
     const struct limit_fields *limits = &allow->limits;
     const struct limit_field *first = limits->has_first ? &limits->items[0] : NULL;

@@ -285,7 +285,7 @@ static inline const char *server_http_address(const struct service *service) {
  *   delayed  out: how many of them wait before their responses */
 size_t server_http_connection_count(const struct service *service, size_t *limit, size_t *delayed);
 
-/* The most connections that wait before their responses at the same time, and how long they wait.
+/* The most connections that wait before their responses at the same time, and their longest wait.
  * With few connections there are fewer: at most one connection of four waits. */
 #define HTTP_DELAYED_MAX 64
 #define HTTP_DELAY_SECONDS_MAX 25

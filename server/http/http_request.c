@@ -306,7 +306,7 @@ static enum verb request_verb(const struct http_request *request) {
     return VERB_OTHER;
 }
 
-/* Returns whether the verb may change something, apart from permits. */
+/* Returns whether the verb may change something. A GET may only charge for permits. */
 static bool request_changes(const struct http_request *request) {
     return (request_verb(request) & (VERB_POST | VERB_PUT | VERB_DELETE)) != 0;
 }

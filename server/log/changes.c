@@ -40,7 +40,8 @@ static bool text_lists_equal(const cJSON *one, const cJSON *other, size_t count)
     return equal;
 }
 
-/* Returns whether two trees say the same. The members of an object have no order, such as plans. */
+/* Returns whether two trees say the same. The members of an object, such as plans, have no order,
+ * and neither have lists of texts. */
 static bool trees_equal(const cJSON *one, const cJSON *other, int depth) {
     const int count = cJSON_GetArraySize(one);
     const cJSON *left = NULL, *right = other ? other->child : NULL;

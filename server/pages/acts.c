@@ -1,7 +1,10 @@
-/* doorman_server, part ADMIN: the pages of administration (E10).
+/* doorman_server, part ADMIN: the pages of administration.
  *
  *     /audit?key=KEY&who=NAME   who has done what, when, and why, the newest first
  *     /overrides?key=KEY        other figures of single keys, and when they end
+ *
+ * E10 Administration has pages that work without JavaScript: the audit, overrides, versions of the
+ *     configuration, and a form that gives one key other figures for a time.
  *
  * The thread of the store makes the rows of the tables, out of its notes. */
 #include "acts.h"

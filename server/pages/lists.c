@@ -1,11 +1,14 @@
-/* doorman_server, part HTTP: lists that operators need (E8). This file only reads the state; it
- * takes the lock of the service.
+/* doorman_server, part HTTP: lists that operators need. This file only reads the state; it takes
+ * the lock of the service.
  *
  *     /v1/bans   the bans in force: /v1/bans?resource=RESOURCE&key=KEY&after=NEXT&limit=COUNT
  *     /v1/top    the keys that use most units:           /v1/top?by=units&over=hour&limit=COUNT
  *                or that are nearest to their limits:    /v1/top?by=nearest&limit=COUNT
  *     /bans      the first bans, as a page
  *     /top       both lists of keys, as a page
+ *
+ * E8 Operators can list bans, the keys that use most units, the keys that are nearest to their
+ *    limits, and holds, and can end a hold or a reservation.
  *
  * Bans, and the keys that are nearest to their limits, are found by a walk over the counters, in
  * slices as in counters.c. The lock is held for one slice, or for the keys of one limit. */
@@ -273,7 +276,8 @@ static bool ban_list_shows(const struct ban_list *list, const doorman_permits_co
            (!list->has_key || strcmp(list->key, found->key) == 0);
 }
 
-/* Visits a ban. Returns false after the last one. Precondition: the lock is held. */
+/* Visits a ban. Returns false after the last one, if this process is not the master, and if the
+ * iteration cannot continue. Precondition: the lock is held. */
 static bool ban_list_step(struct ban_list *list, struct service *service, doorman_time now) {
     doorman_permits *permits = doorman_server_permits(service->server);
     doorman_permits_counter found;

@@ -217,7 +217,8 @@ static bool form_read_end(struct form *form, double *seconds) {
     return true;
 }
 
-/* Returns the body of PUT /v1/overrides as text, for cJSON_free; NULL: the form is wrong. */
+/* Returns the body of PUT /v1/overrides as text, for cJSON_free. Returns NULL if the form is wrong,
+ * or memory runs out. */
 static char *form_write_json(struct form *form) {
     cJSON *body = cJSON_CreateObject(), *figures = cJSON_CreateObject();
     double seconds = 0;

@@ -4,7 +4,10 @@
  *     GET  /v1/shards   the map, and the state of each shard at this node
  *     POST /v1/shards   {"move": 17, "node": "b"}, {"drain": "a"}, {"rebalance": true},
  *                       {"force": "a"} or {"remove": "a"}
- *     GET  /shards      a page */
+ *     GET  /shards      a page
+ *
+ * N8 Metrics and pages show the owner and the state of each shard, the permits that were decided
+ *    for it here, how many shards have moved, and what was forwarded to each node. */
 #include "../admin/admin.h"
 #include "../forward/forward.h"
 

@@ -15,8 +15,9 @@
  * the arena gets more pieces from malloc. These pieces are freed together with the last block, so a
  * message of 4 MiB leaves no memory in use.
  *
- * The thread that parses a JSON tree must also delete the tree. All code here does this, except for
- * messages that may wait. Their trees come from malloc, because any thread may delete them. */
+ * The thread that parses a JSON tree must also delete the tree. If another thread may delete it, as
+ * that of a message that may wait or of an act, server_shares_memory is true while the tree is
+ * made, changed and deleted. Such a tree comes from malloc. */
 #define ARENA_BYTES ((size_t)256 << 10)
 #define CHUNK_BYTES ((size_t)1 << 20)
 

@@ -1,7 +1,7 @@
-/* doorman_server, part SHARDS: what operators want of shards. A change sets only targets in the
- * map. The owners follow them, one shard after the other. So a change can be replaced or called
- * off at any moment, and it outlasts every process. Only FORCE also changes owners: the node has no
- * master that could do it. */
+/* doorman_server, part SHARDS: what operators want of shards. MOVE, DRAIN and REBALANCE set only
+ * targets in the map. The owners follow them, one shard after the other. So such a change can be
+ * replaced or called off at any moment, and it outlasts every process. FORCE also changes owners,
+ * because the node has no master that could do it. REMOVE takes a node out of the map. */
 #include "shards.h"
 
 #include <nng/supplemental/util/platform.h>

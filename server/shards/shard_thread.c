@@ -1,11 +1,11 @@
-/* doorman_server, part SHARDS: the thread that does what the mover says (N3, N7, N8).
+/* doorman_server, part SHARDS: the thread that does what the mover says (N3, N7).
  *
  * The thread reads the map twice a second, and twenty times a second while shards move, so that
  * the next owner of a shard begins soon. These reads are linearizable, so each of them is sure
- * (doorman_shard_mover_map). It works for one mastership at a time. When the process becomes
- * master, it owns nothing, and the thread takes the shards that the map gives to its node. The rows
- * of the store are read by the part STATE meanwhile, so durable limits answer LEARNING until then.
- * Rows of shards that have moved away are then forgotten, before any shard is given.
+ * (doorman_shard_mover_map). The thread works for one mastership at a time. When the process
+ * becomes master, it owns nothing, and the thread takes the shards that the map gives to its node.
+ * The rows of the store are read by the part STATE meanwhile, so durable limits answer LEARNING
+ * until then. Rows of shards that have moved away are then forgotten, before any shard is given.
  *
  * A node puts itself into the map, with the address of each of its processes. So a new node needs
  * no command before it gets shards. The first process of all makes the map, in which its node owns
@@ -41,7 +41,7 @@ static size_t shards_count_rules(const doorman_config_options *read) {
 }
 
 /* Tells the map to clients, with the rules of the configuration in force, and without what only
- * servers need. Without memory they have the last one. Precondition: the lock is held. */
+ * servers need. If memory runs out, they keep the last one. Precondition: the lock is held. */
 static void shards_tell_clients(const struct shards *shards) {
     const struct service *service = shards->service;
     doorman_config_options read;
@@ -293,7 +293,8 @@ static doorman_shard_result shards_do(struct shards *shards, const doorman_shard
     return done ? DOORMAN_SHARD_DONE : DOORMAN_SHARD_FAILED;
 }
 
-/* Gives the mover the map that was read last. Returns false if it is one of other shards. */
+/* Gives the mover the map that was read last. Returns false if there is none, or if it has another
+ * number of shards or another seed than the map before. */
 static bool shards_tell(struct shards *shards) {
     if (!shards->key.map) return false;
     if (doorman_shard_mover_map(shards->mover, shards->key.map, true) == DOORMAN_OK) return true;
@@ -420,7 +421,7 @@ void server_shards_change(struct service *service, struct shard_change *change) 
     while (!change->is_done && !shards->stops && doorman_clock() < until) {
         server_condition_wait(&shards->finished, &service->lock, LOOK);
     }
-    /* the thread has taken it perhaps, so the change must stay valid until it is done */
+    /* the thread may have taken it already, so the change must stay valid until it is done */
     const bool is_late = !change->is_done && shards->change == change;
     if (is_late) shards->change = NULL;
     if (!change->is_done) {
@@ -537,7 +538,7 @@ static void shards_begin(struct service *service) {
     server_log(service->settings, LEVEL_ERROR, "out of memory for shards", LOG_END);
 }
 
-/* The configuration has other templates perhaps. */
+/* The new configuration may have other templates. */
 static void shards_configured(struct service *service, const struct config_change *change) {
     (void)change;
     if (!server_shards_on(service)) return;

@@ -1,6 +1,7 @@
-/* doorman_server, part SHARDS: one key space on many nodes (N1 to N8). The library has the map, the
+/* doorman_server, part SHARDS: one key space on many nodes (N1 to N9). The library has the map, the
  * rows and the mover; this part does what the mover says, with the map in a key of etcd and the
- * rows of moves in a Redis. Only the files of this part include this file. */
+ * rows of moves in a Redis. Only the files of this folder and server/forward/forward.h include this
+ * file. */
 #ifndef DOORMAN_SERVER_SHARDS_H
 #define DOORMAN_SERVER_SHARDS_H
 
@@ -9,8 +10,8 @@
 
 /* ---- >>the map in etcd ---------------------------------------------------------------------- */
 
-/* A connection to the key that has the map, and what was read last. Only the thread of the part
- * uses it while it runs. */
+/* A connection to the key that has the map, and what was read last. While the thread of the part
+ * runs, only this thread uses it. */
 struct shard_key {
     struct etcd etcd;
     const char *name;
@@ -20,8 +21,8 @@ struct shard_key {
 };
 
 /* Reads the key, linearizably.
- *   returns   false: etcd does not answer, or the value is no map, see `error`. `map` is as
- *             before */
+ *   returns   false: etcd does not answer, the value is no map, the key of a map that was read is
+ *             gone, or memory has run out; see `error`. `map` is as before */
 bool server_shard_key_read(struct shard_key *key);
 
 /* Reads the secret of the cluster, which only its processes know, or makes it. It is in the key
@@ -29,20 +30,20 @@ bool server_shard_key_read(struct shard_key *key);
  *   returns   false: etcd does not answer, or the value is no secret, see `error` */
 bool server_shard_key_secret(struct shard_key *key, uint64_t secret[2]);
 
-/* What must be true when the map is changed, beside that nobody has changed it since it was
- * read. */
+/* What must be true when the map is changed. In addition, nobody may have changed the map since it
+ * was read. */
 struct shard_conditions {
     const char *election_key; /* of this node; NULL: any process may make the change */
     uint64_t epoch;           /* the mastership of this process */
     const char *gone_key;     /* the election key of a node without a process that is master; NULL:
                                  none */
-    uint64_t gone_epoch;      /* no other process of it has been master since */
+    uint64_t gone_epoch;      /* of its last mastership: there must be no later one */
 };
 
 enum shard_write {
     SHARD_WRITTEN,
-    SHARD_UNSURE /* the key was changed, a condition did not hold, or etcd did not answer. The
-                    change may still be made */
+    SHARD_UNSURE /* the key was changed, a condition did not hold, etcd did not answer, or memory
+                    has run out. The change may still be made */
 };
 
 /* Changes the map in one transaction. `map` is the new one after SHARD_WRITTEN.
@@ -63,7 +64,7 @@ struct shard_edit {
     doorman_shard_node nodes[DOORMAN_SHARD_NODES_MAX];
 };
 
-/* Begins a change. Its epoch is one more. */
+/* Begins a change. The epoch of the new map is one more. */
 void server_shard_edit(struct shard_edit *edit, const doorman_shard_map *map);
 
 /* ---- >>the part ----------------------------------------------------------------------------- */
@@ -96,10 +97,10 @@ struct shards {
     const char *node; /* the name of this node in the map */
     pthread_t thread;
     uint64_t secret[2];         /* of the cluster; constant after the start */
-    bool is_started, has_swept; /* has_swept: no rows of other shards are left of the last start */
+    bool is_started, has_swept; /* has_swept: this mastership has forgotten shards of others */
     bool has_failed;            /* something has failed since the map was last read */
     uint64_t victory;           /* the mastership that the thread works for */
-    uint64_t flush_wanted;      /* of the store, that all rows that were taken are written */
+    uint64_t flush_wanted;      /* the flush that writes the rows that were taken; 0: none */
     unsigned char *part;        /* a copy of the rows that are written */
     size_t part_capacity;
 
@@ -119,15 +120,18 @@ static inline bool server_shards_on(const struct service *service) {
     return service->settings->shards != NULL;
 }
 
-/* Does what an operator wants. Waits for etcd, and for some seconds at most. Without the lock.
- * Only the thread of pages calls this. */
+/* Does what an operator wants. Waits until the thread of the part has done it, at most a minute.
+ * After that `change` may still be in use, unless `is_done` is true. Precondition: the lock is not
+ * held. Only the thread of pages calls this. */
 void server_shards_change(struct service *service, struct shard_change *change);
 
 /* Carries a change out. Only the thread of the part calls this. */
 void server_shards_carry_out(struct shards *shards, struct shard_change *change);
 
 /* The rows of a shard on their way from one node to another. Each returns false after a failure,
- * which shards->trouble names. */
+ * and when the mastership has ended. shards->trouble names the failures of the store.
+ *   move      the number of the move; 0: there is nothing to take
+ *   is_lost   set to true if the rows of the move are gone */
 bool server_shard_give(struct shards *shards, size_t shard, uint64_t move);
 bool server_shard_take(struct shards *shards, size_t shard, uint64_t move, bool *is_lost);
 bool server_shard_drop(struct shards *shards, size_t shard); /* or DOORMAN_SHARDS_AWAY */
@@ -140,7 +144,8 @@ bool server_shard_give_for(struct shards *shards, size_t node, uint64_t move);
 void server_shards_fail(struct shards *shards, const char *what, const char *error);
 void server_shards_work_again(struct shards *shards);
 
-/* Returns the permits of the mastership that the thread works for, or NULL. With the lock. */
+/* Returns the permits of the mastership that the thread works for, or NULL if it has ended.
+ * Precondition: the lock is held. */
 doorman_permits *server_shards_permits(const struct shards *shards);
 
 #endif

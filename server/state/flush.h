@@ -8,7 +8,8 @@
  * the lock. Precondition: there is a store. */
 uint64_t server_state_want_flush(struct service *service);
 
-/* Returns whether a request is done. 0: yes. Without the lock. */
+/* Returns whether a request is done. The number 0 is always done. Precondition: the lock is not
+ * held. */
 bool server_state_is_flushed(struct service *service, uint64_t number);
 
 #endif

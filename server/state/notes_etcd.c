@@ -1,6 +1,8 @@
-/* doorman_server, part NOTES: a server with --config etcd:KEY and --http-token that has no --state
- * keeps its acts of administration in etcd (E7). Its counters and bans are only in memory, so no
- * permit waits for etcd.
+/* doorman_server, part NOTES: acts of administration in etcd.
+ *
+ * E7 The rows of acts are in the store of --state. A server with --config etcd:KEY and --http-token
+ *    that has no --state keeps them in etcd. Its counters and bans are only in memory, so no permit
+ *    waits for etcd.
  *
  * A thread uses the store. When this process becomes master, the thread begins a mastership there
  * and lets the other parts read what they keep. Then it runs calls. After a failure it tries again,
@@ -15,7 +17,7 @@
 
 struct notes {
     struct service *service;
-    struct store *store; /* only the thread uses it while it runs */
+    struct store *store; /* while the thread runs, only the thread uses it */
     pthread_t thread;
     bool is_started;
 

@@ -16,13 +16,12 @@
  *                                             a failure, the same rows again
  *     ended     none: the server stops        has written what was left
  *
- * Without an election there is one mastership, which lasts as long as the process. When an election
- * ends a mastership, the library forgets its counters, so the next one reads the store, also if
- * this process is master again (D7).
- *
- * A change is marked in the library until it is in a batch, and a batch stays until it is written.
- * So a store that cannot be written loses nothing, and the memory for it does not grow (D6). When a
- * batch is full, the next one follows at once.
+ * D6 No decision waits for a write. A change is marked in the library until it is in a batch, and a
+ *    batch stays until it is written. So a store that cannot be written loses nothing, and the
+ *    memory for it does not grow. When a batch is full, the next one follows at once.
+ * D7 Without an election there is one mastership, which lasts as long as the process. When an
+ *    election ends a mastership, the library forgets its counters, so the next one reads the store,
+ *    also if this process is master again.
  *
  * Nothing is written before all is read: a row in the store may say that more is used than memory
  * knows. */
@@ -79,7 +78,7 @@ struct state {
     struct service *service;
     struct store_place place;
     char name[STORE_TEXT]; /* of the place, for logs */
-    struct store *store;   /* only the thread uses it while it runs */
+    struct store *store;   /* while the thread runs, only the thread uses it */
     pthread_t thread;
     bool is_started;
     doorman_time drop_at;  /* when to drop old rows next; only for the thread */

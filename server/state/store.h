@@ -139,8 +139,8 @@ struct store_note {
 enum store_result server_store_put_notes(struct store *store, const struct store_note *notes,
                                          size_t count);
 
-/* Returns whether the last call of server_store_put_notes, which has failed, has written the notes
- * perhaps, or will: a Redis or an etcd did not answer. */
+/* Returns whether the last call of server_store_put_notes, which has failed, may have written the
+ * notes, or may still do so, because a Redis or an etcd did not answer. */
 bool server_store_is_unsure(const struct store *store);
 
 /* Gets a note, which is valid during the call. Returns whether it wants a further one. */

@@ -432,8 +432,8 @@ static void tls_look_at_handshakes(struct service *service, doorman_time now) {
 
 /* ---- ends of certificates ------------------------------------------------------------------- */
 /* The file of --tls-cert can have a chain, which works only while all its certificates are valid.
- * So the earliest end counts. The file of --tls-ca can have several authorities, one of which is
- * being replaced. So the latest end counts. The link to the parent uses the same files. */
+ * So the earliest end counts. The file of --tls-ca can have several authorities, when one is being
+ * replaced. So the latest end counts. The link to the parent uses the same files. */
 
 #define WARN_DAYS 14
 #define DAY ((doorman_time)86400 * DOORMAN_SECOND)

@@ -1,4 +1,4 @@
-/* doorman_server: SipHash-2-4. This file changes only its arguments. */
+/* doorman_server: SipHash-2-4. The functions change only their arguments. */
 #include "siphash.h"
 
 static uint64_t siphash_rotate(uint64_t value, int bits) {

@@ -1,4 +1,4 @@
-/* One key space on several nodes (N1 to N8), with real processes, an etcd and a Redis. */
+/* One key space on several nodes (N1 to N9), with real processes, an etcd and a Redis. */
 #define _GNU_SOURCE
 #include "shards_fixture.h"
 
