@@ -32,8 +32,8 @@ ifeq ($(filter-out 0,$(MAKELEVEL))$(filter -j%,$(MAKEFLAGS))$(word 2,$(MAKECMDGO
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
 endif
 
-.PHONY: all doormanctl demo test coverage matrix abuse bench sim fuzz lint install deb uninstall \
-    deps build_deps ctl_deps test_deps clean help always
+.PHONY: all doormanctl demo test coverage matrix abuse bench sim fuzz lint docs install deb \
+    uninstall deps build_deps ctl_deps test_deps clean help always
 .DELETE_ON_ERROR:
 
 EVERYTHING = build/doorman_server $(DOORMANCTL) $(EXAMPLES) $(CXX_EXAMPLES)
@@ -280,7 +280,7 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	    tests/throttle_check.sh tests/doormanctl_check.sh \
 	    tests/openapi_check.sh tests/cmake_check.sh tests/gateway_check.sh tests/fuzz/replay.sh \
 	    tests/python_client_check.sh tests/javascript_client_check.sh \
-	    tests/go_client_check.sh \
+	    tests/go_client_check.sh tests/docs_check.sh \
 	    tests/text_check.sh tests/comment_check.sh tests/contributing_check.sh
 
 # clock_test.c loads this into a server.
@@ -609,6 +609,13 @@ lint_spelling:
 	$(call lint,codespell,all files,codespell $(filter-out build,$(wildcard *)) .ci/*)
 lint_mutants:
 	@sh tests/sim/mutants.sh --check
+
+# The site of all pages. docs/mkdocs.yml says what is in it.
+docs: ## the pages as a site with search: build/docs/index.html
+	@sh .ci/deps --need 'sh .ci/deps mkdocs' mkdocs
+	@mkdir -p build/docs_pages
+	@mkdocs build --quiet --strict --config-file docs/mkdocs.yml
+	@python3 tests/docs_links.py build/docs
 
 # What comes with doormanctl: its page of the manual, and what shells complete.
 BASH_COMPLETION = share/bash-completion/completions
