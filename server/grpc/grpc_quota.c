@@ -185,22 +185,21 @@ static int rlqs_compare(const void *a, const void *b) {
 }
 
 /* Brings the entries of an id into the order of their keys. Of entries with the same key the last
- * one counts. */
+ * one counts, and the others are freed. */
 static void rlqs_sort(GrpcWire__BucketId *id) {
+    GrpcWire__Entry **bucket = id->bucket;
     size_t count = 0;
-    for (size_t i = 0; i < id->n_bucket;
-         i++) { /* in their order, so a later entry replaces an earlier one */
-        GrpcWire__Entry *entry = id->bucket[i];
+    for (size_t i = 0; i < id->n_bucket; i++) {
+        GrpcWire__Entry *entry = bucket[i];
         size_t at = count;
-        while (at > 0 && rlqs_compare(&id->bucket[at - 1], &entry) > 0) at--;
-        if (at > 0 && rlqs_compare(&id->bucket[at - 1], &entry) == 0) {
-            id->bucket[i] = id->bucket[at - 1]; /* it is freed with the message */
-            id->bucket[at - 1] = entry;
+        while (at > 0 && rlqs_compare(&bucket[at - 1], &entry) > 0) at--;
+        if (at > 0 && rlqs_compare(&bucket[at - 1], &entry) == 0) {
+            protobuf_c_message_free_unpacked(&bucket[at - 1]->base, NULL);
+            bucket[at - 1] = entry;
             continue;
         }
-        id->bucket[i] = id->bucket[count];
-        memmove(&id->bucket[at + 1], &id->bucket[at], (count - at) * sizeof(GrpcWire__Entry *));
-        id->bucket[at] = entry;
+        memmove(&bucket[at + 1], &bucket[at], (count - at) * sizeof *bucket);
+        bucket[at] = entry;
         count++;
     }
     id->n_bucket = count;

@@ -35,7 +35,7 @@ static void grpc_metrics(struct service *service, struct text *text) {
         {"grpc_connections", "gauge", "Open connections of gRPC.", &counters->connections},
         {"grpc_streams", "gauge", "Requests over gRPC that are in progress.", &counters->streams},
         {"grpc_connections_total", "counter", "Accepted connections of gRPC.", &counters->accepted},
-        {"grpc_forwarded_total", "counter", "Questions to the master, on behalf of gateways.",
+        {"grpc_forwarded_total", "counter", "Questions to other processes, on behalf of gateways.",
          &counters->forwarded},
         {"grpc_descriptors_total", "counter", "Descriptors of gateways.", &counters->descriptors},
         {"grpc_descriptors_hashed_total", "counter",

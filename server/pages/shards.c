@@ -196,8 +196,8 @@ static bool change_confirm(struct act *act, const struct shard_change *change,
     struct http_response failure = server_http_response_init(NULL);
     const char *refusal = change->error[0] ? change->error : NULL;
     bool is_kept = true;
-    if (!change->is_done) {
-        server_act_free(act); /* it may still be carried out, so the row stays as it is */
+    if (change->is_unsure) {
+        server_act_free(act); /* so the row stays as it is */
         return true;
     }
     if (!refusal) cJSON_AddNumberToObject(act->row, "moves", (double)change->moves);
@@ -213,29 +213,23 @@ static bool change_confirm(struct act *act, const struct shard_change *change,
 static void handle_post(struct service *service, const struct http_request *request,
                         struct http_response *response) {
     if (!server_admin_serves(service, request, response)) return;
-    /* the thread of shards may still have the change after a time-out */
-    struct shard_change *change = (struct shard_change *)calloc(1, sizeof *change);
+    struct shard_change change = {.moves = 0};
     cJSON *body = cJSON_ParseWithLength(request->body, request->body_bytes);
-    const char *wrong = change ? change_read(body, change) : "out of memory";
+    const char *wrong = change_read(body, &change);
     cJSON_Delete(body);
     if (wrong) {
         server_http_response_set_error(response, 400, "INVALID_ARGUMENT", wrong);
-        free(change);
         return;
     }
-    struct act *act = change_announce(service, request, change, response);
-    if (!act) {
-        free(change);
-        return;
+    struct act *act = change_announce(service, request, &change, response);
+    if (!act) return;
+    server_shards_change(service, &change);
+    change_log(service, request->token.name, &change);
+    if (change_confirm(act, &change, response) && !change.error[0]) {
+        answer_map(service, response, change.moves);
+    } else if (change.error[0]) {
+        server_http_response_set_error(response, 409, "UNAVAILABLE", change.error);
     }
-    server_shards_change(service, change);
-    change_log(service, request->token.name, change);
-    if (change_confirm(act, change, response) && !change->error[0]) {
-        answer_map(service, response, change->moves);
-    } else if (change->error[0]) {
-        server_http_response_set_error(response, 409, "UNAVAILABLE", change->error);
-    }
-    if (change->is_done) free(change);
 }
 
 static void handle_json(struct service *service, const struct http_request *request,

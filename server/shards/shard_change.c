@@ -176,7 +176,7 @@ static bool change_force(struct shards *shards, struct shard_edit *edit,
     }
     conditions->gone_key = key;
     conditions->election_key = shards->service->settings->election_key;
-    conditions->epoch = shards->epoch;
+    conditions->epoch = shards->mastership;
     return true;
 }
 

@@ -17,16 +17,12 @@ static void rows_pause(long nanoseconds) {
 /* Opens the store, and begins there the mastership that has begun in the election. */
 static bool rows_open(struct shards *shards) {
     char error[STORE_TEXT];
-    struct service *service = shards->service;
     if (!shards->store) shards->store = server_store_open(&shards->place, error);
     if (!shards->store) {
         server_shards_fail(shards, "the store of shards cannot be opened", error);
         return false;
     }
-    server_lock(&service->lock);
-    const uint64_t epoch = shards->epoch;
-    server_unlock(&service->lock);
-    if (server_store_begin(shards->store, epoch) == STORE_OK) return true;
+    if (server_store_begin(shards->store, shards->mastership) == STORE_OK) return true;
     server_shards_fail(shards, "the store of shards cannot be used",
                        server_store_error(shards->store));
     return false;

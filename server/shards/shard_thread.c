@@ -234,7 +234,7 @@ static doorman_shard_result shards_commit(struct shards *shards,
                                           const doorman_shard_action *action) {
     const doorman_shard_map *map = shards->key.map;
     const struct shard_conditions own = {.election_key = shards->service->settings->election_key,
-                                         .epoch = shards->epoch};
+                                         .epoch = shards->mastership};
     struct shard_edit *edit = (struct shard_edit *)calloc(1, sizeof *edit);
     if (!edit || map->epoch != action->epoch) {
         free(edit);
@@ -347,6 +347,7 @@ static bool shards_follow(struct shards *shards) {
     server_lock(&service->lock);
     const bool is_new = shards->victory != shards->victories;
     shards->victory = shards->victories;
+    shards->mastership = shards->epoch;
     const bool is_master = server_shards_permits(shards) != NULL;
     server_unlock(&service->lock);
     if (is_new || !is_master) doorman_shard_mover_stop(shards->mover);
@@ -362,14 +363,16 @@ static bool shards_follow(struct shards *shards) {
 static void shards_run_change(struct shards *shards) {
     struct service *service = shards->service;
     server_lock(&service->lock);
-    struct shard_change *change = shards->change;
+    struct shard_change change = shards->change;
+    const bool waits = shards->change_state == CHANGE_WAITS;
+    if (waits) shards->change_state = CHANGE_RUNS;
     server_unlock(&service->lock);
-    if (!change) return;
-    server_shards_carry_out(shards, change);
+    if (!waits) return;
+    server_shards_carry_out(shards, &change);
     shards_publish(shards);
     server_lock(&service->lock);
-    change->is_done = true;
-    shards->change = NULL;
+    shards->change = change;
+    shards->change_state = shards->change_state == CHANGE_LEFT ? CHANGE_NONE : CHANGE_DONE;
     pthread_cond_broadcast(&shards->finished);
     server_unlock(&service->lock);
 }
@@ -403,8 +406,8 @@ static void *shards_main(void *context) {
         if (!shards->has_failed) server_shards_work_again(shards);
         shards_note_states(shards);
         server_lock(&service->lock);
-        const bool is_called =
-            shards->stops || shards->change || shards->victory != shards->victories;
+        const bool is_called = shards->stops || shards->change_state == CHANGE_WAITS ||
+                               shards->victory != shards->victories;
         const doorman_time pause = shards_move(shards) ? LOOK_MOVING : LOOK;
         if (!is_called) server_condition_wait(&shards->changed, &service->lock, pause);
     }
@@ -412,24 +415,35 @@ static void *shards_main(void *context) {
     return NULL;
 }
 
-void server_shards_change(struct service *service, struct shard_change *change) {
+/* Gives a change to the thread, and waits. Precondition: the lock is held.
+ *   returns   NULL: it is done | why it is not, or is not yet */
+static const char *change_await(struct service *service, struct shard_change *change) {
     struct shards *shards = service->shards;
     const doorman_time until = doorman_clock() + CHANGE_SECONDS * DOORMAN_SECOND;
-    server_lock(&service->lock);
-    shards->change = change;
+    if (shards->change_state != CHANGE_NONE) return "an earlier change is not done yet";
+    shards->change = *change;
+    shards->change_state = CHANGE_WAITS;
     pthread_cond_signal(&shards->changed);
-    while (!change->is_done && !shards->stops && doorman_clock() < until) {
+    while (shards->change_state != CHANGE_DONE && !shards->stops && doorman_clock() < until) {
         server_condition_wait(&shards->finished, &service->lock, LOOK);
     }
-    /* the thread may have taken it already, so the change must stay valid until it is done */
-    const bool is_late = !change->is_done && shards->change == change;
-    if (is_late) shards->change = NULL;
-    if (!change->is_done) {
-        snprintf(change->error, sizeof change->error, "%s",
-                 shards->stops ? "the server is stopping"
-                               : "etcd does not answer; look at the map before you try again");
+    const enum change_state state = shards->change_state;
+    shards->change_state = state == CHANGE_RUNS ? CHANGE_LEFT : CHANGE_NONE;
+    if (state == CHANGE_DONE) {
+        *change = shards->change;
+        return NULL;
     }
+    change->is_unsure = state == CHANGE_RUNS;
+    return shards->stops       ? "the server is stopping"
+           : change->is_unsure ? "it takes long; look at the map before you try again"
+                               : "etcd does not answer; nothing was changed";
+}
+
+void server_shards_change(struct service *service, struct shard_change *change) {
+    server_lock(&service->lock);
+    const char *why = change_await(service, change);
     server_unlock(&service->lock);
+    if (why) snprintf(change->error, sizeof change->error, "%s", why);
 }
 
 /* ---- the part ------------------------------------------------------------------------------- */

@@ -85,8 +85,20 @@ struct shard_change {
     char node[DOORMAN_ID_BYTES_MAX + 1]; /* not REBALANCE */
     size_t moves;                        /* out: how many shards move */
     char error[PROBLEM_TEXT];            /* out: why it is refused; "": it is done */
-    bool is_done;
+    bool is_unsure;                      /* out: it may still be done, after `error` */
 };
+
+/* The change on its way from the thread of pages to the thread of the part.
+ *
+ *     state     who has it             event                      next
+ *     NONE      nobody                 an operator wants one      WAITS
+ *     WAITS     the thread of pages    the other thread is ready  RUNS
+ *                                      its time is over           NONE, refused
+ *     RUNS      the thread of shards   it is done                 DONE
+ *                                      its time is over           LEFT, unsure
+ *     LEFT      the thread of shards   it is done                 NONE
+ *     DONE      the thread of pages    it is read                 NONE */
+enum change_state { CHANGE_NONE, CHANGE_WAITS, CHANGE_RUNS, CHANGE_LEFT, CHANGE_DONE };
 
 struct shards {
     struct service *service;
@@ -96,12 +108,12 @@ struct shards {
     doorman_shard_mover *mover;
     const char *node; /* the name of this node in the map */
     pthread_t thread;
-    uint64_t secret[2];         /* of the cluster; constant after the start */
-    bool is_started, has_swept; /* has_swept: this mastership has forgotten shards of others */
-    bool has_failed;            /* something has failed since the map was last read */
-    uint64_t victory;           /* the mastership that the thread works for */
-    uint64_t flush_wanted;      /* the flush that writes the rows that were taken; 0: none */
-    unsigned char *part;        /* a copy of the rows that are written */
+    uint64_t secret[2];           /* of the cluster; constant after the start */
+    bool is_started, has_swept;   /* has_swept: this mastership has forgotten shards of others */
+    bool has_failed;              /* something has failed since the map was last read */
+    uint64_t victory, mastership; /* the mastership that the thread works for; its epoch */
+    uint64_t flush_wanted;        /* the flush that writes the rows that were taken; 0: none */
+    unsigned char *part;          /* a copy of the rows that are written */
     size_t part_capacity;
 
     /* The lock of the service guards these. */
@@ -109,8 +121,9 @@ struct shards {
     bool stops;
     uint64_t victories, epoch; /* how many masterships have begun; the epoch of the last one */
     doorman_shard_map *map;    /* a copy for other threads; NULL: none yet */
-    unsigned char states[DOORMAN_SHARDS_MAX];        /* a doorman_shard_state for each shard */
-    struct shard_change *change;                     /* of the thread of pages; NULL: none */
+    unsigned char states[DOORMAN_SHARDS_MAX]; /* a doorman_shard_state for each shard */
+    struct shard_change change;
+    enum change_state change_state;
     struct trouble trouble;                          /* why the map, the store or a move fails */
     uint64_t moved_out, moved_in, forced, rows_lost; /* shards; rows that had no room */
 };
@@ -121,8 +134,7 @@ static inline bool server_shards_on(const struct service *service) {
 }
 
 /* Does what an operator wants. Waits until the thread of the part has done it, at most a minute.
- * After that `change` may still be in use, unless `is_done` is true. Precondition: the lock is not
- * held. Only the thread of pages calls this. */
+ * Precondition: the lock is not held. Only the thread of pages calls this. */
 void server_shards_change(struct service *service, struct shard_change *change);
 
 /* Carries a change out. Only the thread of the part calls this. */

@@ -114,6 +114,17 @@ def test_the_order_of_the_keys_does_not_matter():
     stream.call.cancel()
 
 
+def test_of_entries_with_the_same_key_the_last_one_counts():
+    stream = Stream(channel())
+    twice = bucket_id(name="twice", a="1")
+    twice.bucket.add(key=b"a", value=b"2")
+    stream.send(reports("shop", usage(twice, 0, 1)))
+    message = stream.next(WAIT)
+    equal([each.bucket_id for each in message.bucket_action],
+          [bucket_id(a="2", name="twice").SerializeToString()])
+    stream.call.cancel()
+
+
 def test_a_share_of_0_denies_all():
     stream = Stream(channel())
     strategy = first_action(stream, "closed").quota_assignment_action.rate_limit_strategy
