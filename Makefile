@@ -623,15 +623,22 @@ ZSH_COMPLETION = share/zsh/site-functions
 CTL_FILES = bin/doormanctl share/man/man1/doormanctl.1 $(BASH_COMPLETION)/doormanctl \
     $(ZSH_COMPLETION)/_doormanctl
 
-# The headers need no build and no library. The pkg-config file contains the path and the version of
-# the headers.
+# What tells compilers where the headers are: a file for pkg-config, and two for CMake.
+CMAKE_FOLDER = lib/cmake/doorman
+FOUND_FILES = share/pkgconfig/doorman.pc $(CMAKE_FOLDER)/doormanConfig.cmake \
+    $(CMAKE_FOLDER)/doormanConfigVersion.cmake
+
+# The headers need no build and no library. These files contain the version of the headers, and that
+# of pkg-config also the path.
 install_headers:
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,include share/pkgconfig)
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,include $(dir $(FOUND_FILES)))
 	install -m 644 $(HEADERS) $(DESTDIR)$(PREFIX)/include
 	version=$$(sed -n 's/^#define DOORMAN_VERSION "\(.*\)"$$/\1/p' doorman.h) && \
-	    sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$version|" examples/deploy/doorman.pc.in \
-	    >$(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
-	chmod 644 $(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
+	    for file in $(FOUND_FILES); do \
+	        sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$version|" \
+	            examples/deploy/$${file##*/}.in \
+	            >$(DESTDIR)$(PREFIX)/$$file && chmod 644 $(DESTDIR)$(PREFIX)/$$file || exit; \
+	    done
 
 install: build/doorman_server $(DOORMANCTL) install_headers ## headers and programs: PREFIX, DESTDIR
 	install -d $(DESTDIR)$(PREFIX)/bin
@@ -650,8 +657,7 @@ deb: build/doorman_server build/doormanctl ## build the three Debian packages in
 
 uninstall: ## undo make install
 	rm -f $(HEADERS:%=$(DESTDIR)$(PREFIX)/include/%) $(DESTDIR)$(PREFIX)/bin/doorman_server \
-	    $(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc \
-	    $(addprefix $(DESTDIR)$(PREFIX)/,$(CTL_FILES))
+	    $(addprefix $(DESTDIR)$(PREFIX)/,$(FOUND_FILES) $(CTL_FILES))
 
 # What is missing is named before anything is built. Only the goals deps, demo and test install it.
 # `make demo` needs less than `make test`.

@@ -63,7 +63,10 @@ have_expected_files() {
             usr/share/zsh/vendor-completions/_doormanctl || return 1
     doc=usr/share/doc/libdoorman-dev
     has_files libdoorman-dev usr/include/doorman.h usr/include/doorman_permits.h \
-        usr/include/doorman_throttle.h usr/share/pkgconfig/doorman.pc $doc/CHANGELOG.md \
+        usr/include/doorman_throttle.h usr/share/pkgconfig/doorman.pc \
+        usr/lib/cmake/doorman/doormanConfig.cmake \
+        usr/lib/cmake/doorman/doormanConfigVersion.cmake \
+        $doc/CHANGELOG.md $doc/examples/cmake/installed/CMakeLists.txt \
         $doc/docs/configuration.md $doc/docs/library.md $doc/docs/permits.md \
         $doc/docs/protocol.md $(find examples -maxdepth 1 -name '*.[ch]*' |
             grep -v -e '/demo.*\.c$' -e demo_fleet | sed "s|^|$doc/|")
@@ -153,6 +156,8 @@ in_copy() { # commands
         mount -t overlay none -o "lowerdir=/,upperdir=$1/copy/upper,workdir=$1/copy/work" \
             "$1/copy/root"
         cp "$1"/*.deb examples/library_only.c examples/rate_client.c "$1/copy/root"
+        mkdir "$1/copy/root/programs"
+        cp -r examples/cmake examples/library_only.c examples/hold_guard.cpp "$1/copy/root/programs"
         cd "$1/copy"
         mount -t proc none root/proc
         mount --bind /dev root/dev
@@ -232,6 +237,21 @@ dpkg --purge libdoorman-dev
 test ! -e /usr/include/doorman.h
 '
 
+# Both names of the folder of libraries lead to /usr/include.
+# shellcheck disable=SC2016
+cmake_headers='
+dpkg --install /libdoorman-dev.deb
+cd /
+cmake -S programs/cmake/installed -B built
+cmake --build built
+built/library_only
+built/hold_guard --help | grep usage
+grep -r -h /usr/include/doorman_permits.h built --include "*.d"
+cmake -S programs/cmake/installed -B again -Ddoorman_DIR=/lib/cmake/doorman
+dpkg --purge libdoorman-dev
+test ! -e /usr/lib/cmake/doorman
+'
+
 # Without DEBEMAIL, the address of the maintainer is a placeholder.
 lintian_is_content() {
     lintian --fail-on error --suppress-tags \
@@ -253,6 +273,7 @@ if in_copy true >/dev/null 2>&1; then
     check 'a package with both programs can be made' make_old_package
     check 'a package with both programs is upgraded' in_copy "$upgrade"
     check_with pkg-config 'a program is compiled with the packaged headers' in_copy "$headers"
+    check_with cmake 'CMake finds the packaged headers' in_copy "$cmake_headers"
 else
     skip 'the right to mount an overlay'
 fi

@@ -76,10 +76,11 @@ install_ctl() {
 install_headers() {
     (unset MAKEFLAGS MFLAGS MAKELEVEL && make -s install_headers DESTDIR="$root" PREFIX=/usr)
     install -m 644 CHANGELOG.md "$doc"
-    install -d "$doc/docs" "$doc/examples"
+    install -d "$doc/docs" "$doc/examples/cmake/installed"
     install -m 644 docs/library.md docs/configuration.md docs/permits.md docs/protocol.md \
         "$doc/docs"
     install -m 644 examples/*.[ch] examples/*.cpp "$doc/examples"
+    install -m 644 examples/cmake/installed/CMakeLists.txt "$doc/examples/cmake/installed"
     rm "$doc"/examples/demo*.c "$doc/examples/demo_fleet.h"
 }
 
