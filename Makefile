@@ -32,8 +32,8 @@ ifeq ($(filter-out 0,$(MAKELEVEL))$(filter -j%,$(MAKEFLAGS))$(word 2,$(MAKECMDGO
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
 endif
 
-.PHONY: all doormanctl demo test coverage matrix abuse bench sim fuzz lint docs install deb \
-    uninstall deps build_deps ctl_deps test_deps clean help always
+.PHONY: all doormanctl demo test coverage matrix abuse bench sim fuzz lint docs install \
+    install_headers deb uninstall deps build_deps ctl_deps test_deps clean help always
 .DELETE_ON_ERROR:
 
 EVERYTHING = build/doorman_server $(DOORMANCTL) $(EXAMPLES) $(CXX_EXAMPLES)
@@ -269,7 +269,7 @@ TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(TEST_EXAMPLES) $(PAGE_EXAMPLES) $(R
 LONG = $(addprefix %/system/,abuse_test agent_test clients_test etcd_test etcd_transport_test \
     hold_clients_test http_test server_test tls_test tree_test)
 LONG_CHECKS = tests/browser_check.sh tests/deploy_check.sh tests/grpc_check.sh \
-    tests/install_check.sh \
+    tests/install_check.sh tests/image_check.sh \
     tests/package_check.sh tests/pages_check.sh
 test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
@@ -333,7 +333,7 @@ build/plain/doorman.o build/plain/doorman_server: build/plain/%: build/%
 # them, as a program without nng does.
 OPEN_FLAVORS = $(FLAVORS) coverage
 OPEN_TESTS = $(filter-out unit/server_test unit/client_test, \
-    $(patsubst tests/%.c,%,$(shell grep -l '^.include "unit.h"' tests/unit/*.c)))
+    $(patsubst tests/%.c,%,$(shell grep -s -l '^.include "unit.h"' tests/unit/*.c)))
 OPEN_HARNESSES = $(foreach folder,asan/fuzz fuzz, \
     $(addprefix build/$(folder)/,configuration holds message throttle))
 OPEN_PROGRAMS = $(OPEN_HARNESSES) \
@@ -623,15 +623,26 @@ ZSH_COMPLETION = share/zsh/site-functions
 CTL_FILES = bin/doormanctl share/man/man1/doormanctl.1 $(BASH_COMPLETION)/doormanctl \
     $(ZSH_COMPLETION)/_doormanctl
 
-# The pkg-config file contains the path and the version of the header.
-install: build/doorman_server $(DOORMANCTL) ## install headers and programs: PREFIX, DESTDIR
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,include bin share/pkgconfig)
+# What tells compilers where the headers are: a file for pkg-config, and two for CMake.
+CMAKE_FOLDER = lib/cmake/doorman
+FOUND_FILES = share/pkgconfig/doorman.pc $(CMAKE_FOLDER)/doormanConfig.cmake \
+    $(CMAKE_FOLDER)/doormanConfigVersion.cmake
+
+# The headers need no build and no library. These files contain the version of the headers, and that
+# of pkg-config also the path.
+install_headers:
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,include $(dir $(FOUND_FILES)))
 	install -m 644 $(HEADERS) $(DESTDIR)$(PREFIX)/include
-	install -m 755 build/doorman_server $(DESTDIR)$(PREFIX)/bin
 	version=$$(sed -n 's/^#define DOORMAN_VERSION "\(.*\)"$$/\1/p' doorman.h) && \
-	    sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$version|" examples/deploy/doorman.pc.in \
-	    >$(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
-	chmod 644 $(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
+	    for file in $(FOUND_FILES); do \
+	        sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$version|" \
+	            examples/deploy/$${file##*/}.in \
+	            >$(DESTDIR)$(PREFIX)/$$file && chmod 644 $(DESTDIR)$(PREFIX)/$$file || exit; \
+	    done
+
+install: build/doorman_server $(DOORMANCTL) install_headers ## headers and programs: PREFIX, DESTDIR
+	install -d $(DESTDIR)$(PREFIX)/bin
+	install -m 755 build/doorman_server $(DESTDIR)$(PREFIX)/bin
 ifneq ($(DOORMANCTL),)
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/,$(sort $(dir $(CTL_FILES))))
 	install -m 755 build/doormanctl $(DESTDIR)$(PREFIX)/bin
@@ -640,14 +651,13 @@ ifneq ($(DOORMANCTL),)
 	install -m 644 server/ctl/completion.zsh $(DESTDIR)$(PREFIX)/$(ZSH_COMPLETION)/_doormanctl
 endif
 
-deb: build/doorman_server build/doormanctl ## build a Debian package of the server in build/
+deb: build/doorman_server build/doormanctl ## build the three Debian packages in build/
 	@sh .ci/deps --need 'sh .ci/deps dpkg-dev' dpkg-dev
 	@sh examples/deploy/debian/package.sh build/doorman_server build/doormanctl build
 
 uninstall: ## undo make install
 	rm -f $(HEADERS:%=$(DESTDIR)$(PREFIX)/include/%) $(DESTDIR)$(PREFIX)/bin/doorman_server \
-	    $(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc \
-	    $(addprefix $(DESTDIR)$(PREFIX)/,$(CTL_FILES))
+	    $(addprefix $(DESTDIR)$(PREFIX)/,$(FOUND_FILES) $(CTL_FILES))
 
 # What is missing is named before anything is built. Only the goals deps, demo and test install it.
 # `make demo` needs less than `make test`.

@@ -26,7 +26,8 @@ metrics_are_known() {
 
 # A misspelt variable would have no effect.
 variables_are_known() {
-    grep -h -o -E 'DOORMAN_[A-Z_]+' $deploy/*.yml $deploy/*.yaml $deploy/Dockerfile \
+    grep -h -o -E 'DOORMAN_[A-Z_]+' $deploy/*.yml $deploy/*.yaml $deploy/kubernetes/*/*.y*ml \
+        $deploy/Dockerfile \
         $deploy/doorman.service $deploy/debian/environment | sort -u >"$folder/variables"
     while read -r variable; do
         grep -q "\"$variable\"" server/core/flags.h || echo "$variable"
@@ -55,7 +56,7 @@ election_runs() {
     mkdir "$folder/election"
     # shellcheck disable=SC2086 # the words of a command
     timeout 600 $namespaces python3 tests/deploy/kubernetes_run.py \
-        $deploy/kubernetes_election.yml build/doorman_server "$folder/election" && return
+        $deploy/kubernetes/election/election.yml build/doorman_server "$folder/election" && return
     tail -n 5 "$folder"/election/*.log
     return 1
 }
@@ -66,6 +67,75 @@ election_can_run() {
     $namespaces true 2>/dev/null && return
     skip 'the right to make namespaces'
     return 1
+}
+
+# Writes what kustomize makes of each folder to $folder/kustomized.
+kustomizes() {
+    mkdir "$folder/kustomized"
+    for base in "$deploy"/kubernetes/*/; do
+        kubectl kustomize "$base" >"$folder/kustomized/$(basename "$base").yml" || return 1
+    done
+}
+
+# A base only has the objects of its file. The overlay changes what it says, and its configuration
+# is valid.
+kustomized_are_right() {
+    for base in tree election shards monitor; do
+        python3 tests/deploy/kubernetes_same.py $deploy/kubernetes/$base/$base.yml \
+            "$folder/kustomized/$base.yml" || return 1
+    done
+    overlay=$folder/kustomized/overlay.yml
+    [ "$(grep -c 'image: registry.example/doorman:0.1.0$' "$overlay")" = 2 ] &&
+        [ "$(grep -c 'value: https://etcd.example:2379$' "$overlay")" = 2 ] &&
+        [ "$(grep -c 'replicas: 3$' "$overlay")" = 2 ] &&
+        [ "$(grep -c 'memory: 1Gi$' "$overlay")" = 2 ] &&
+        grep '"capacity": 4000' "$overlay" && grep 'kind: ServiceMonitor' "$overlay" &&
+        ! grep -e 'etcd.etcd' -e 'image: doorman' "$overlay" &&
+        build/doorman_server --config $deploy/kubernetes/overlay/config.json --check-config
+}
+
+fits_schema() { # files
+    python3 tests/deploy/kubernetes_json.py "$@" >"$folder/objects.json" &&
+        node tests/deploy/kubernetes_schema.mjs "$folder/objects.json"
+}
+
+# Each command of sed breaks a manifest.
+schema_finds_faults() {
+    while read -r base text command; do
+        sed "$command" "$deploy/kubernetes/$base/$base.yml" >"$folder/broken.yml"
+        ! fits_schema "$folder/broken.yml" >"$folder/faults" && cat "$folder/faults" &&
+            grep -q -e "$text" "$folder/faults" || return 1
+    done <<'END'
+tree readynessProbe s/readinessProbe:/readynessProbe:/
+tree /spec/replicas s/replicas:.1/replicas: many/
+tree serviceName /serviceName:/d
+tree storage s/storage:.1Gi/storage: large/
+tree no.such.kind s/kind:.NetworkPolicy/kind: NetworkPolice/
+election whenUnsatisfiable /whenUnsatisfiable:/d
+shards maxUnavailble s/maxUnavailable:/maxUnavailble:/
+monitor jobLable s/jobLabel/jobLable/
+monitor targetLable s/targetLabel/targetLable/
+END
+}
+
+check_kubernetes() {
+    files="$deploy/kubernetes/*/[!k]*.yml"
+    if is_installed kubectl; then
+        if kubectl version --client 2>&1 | grep -q 'v1\.\(1[0-9]\|20\)\.'; then
+            skip 'kubectl (1.21 or later)'
+        else
+            check 'kustomize reads the folders of Kubernetes' kustomizes
+            check 'what kustomize makes is right' kustomized_are_right
+            files="$files $folder/kustomized/*.yml"
+        fi
+    fi
+    # shellcheck disable=SC2086 # several files
+    check 'the objects of Kubernetes fit together' python3 tests/deploy/kubernetes_check.py $files
+    is_installed node || return
+    sh .ci/deps --look kubernetes || { skip 'the schema of Kubernetes' && return; }
+    # shellcheck disable=SC2086
+    check 'the objects fit to the schema of Kubernetes' fits_schema $files
+    check 'the schema of Kubernetes finds faults' schema_finds_faults
 }
 
 # The Dockerfile copies the files that the build needs, and installs libcurl, SQLite and
@@ -105,8 +175,7 @@ fi
 if is_installed systemd-analyze; then check 'systemd reads the unit' unit_is_right; fi
 if is_installed python3; then check_dashboard; fi
 if python3 -c 'import yaml' 2>/dev/null; then
-    check 'the objects of Kubernetes fit together' \
-        python3 tests/deploy/kubernetes_check.py $deploy/kubernetes*.yml
+    check_kubernetes
     check 'each alert is tested when it must fire, and when it must not' \
         python3 tests/deploy/rules_check.py $deploy/doorman.rules.yml tests/deploy/rules*_test.yml
     namespaces='unshare --net --mount --pid --fork --kill-child'

@@ -20,6 +20,7 @@ is_packed() {
     (cd "$folder/package" && find . ! -type d | sort) >"$folder/packed"
     printf './usr/%s\n' bin/doorman_server bin/doormanctl include/doorman.h \
         include/doorman_permits.h include/doorman_throttle.h \
+        lib/cmake/doorman/doormanConfig.cmake lib/cmake/doorman/doormanConfigVersion.cmake \
         share/bash-completion/completions/doormanctl share/man/man1/doormanctl.1 \
         share/pkgconfig/doorman.pc share/zsh/site-functions/_doormanctl |
         sort | cmp - "$folder/packed" && ! grep -r -I "$folder" "$folder/package"

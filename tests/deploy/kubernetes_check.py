@@ -3,6 +3,7 @@ ports and volumes have names, and containers mount what they name. Prints each f
 
     python3 tests/deploy/kubernetes_check.py FILE...
 """
+import re
 import sys
 import yaml
 
@@ -29,7 +30,12 @@ def check_pods(name, workload):
         for probe in container["livenessProbe"], container["readinessProbe"]:
             check("exec" in probe or probe["httpGet"]["port"] in ports, name, "probes no port")
         folders = [mount["mountPath"] + "/" for mount in mounts]
+        named = set()
         for variable in container["env"]:
+            # Kubernetes replaces $(NAME) only by a variable that comes before.
+            for used in re.findall(r"\$\((\w+)\)", variable.get("value", "")):
+                check(used in named, name, "has", variable["name"], "before", used)
+            named.add(variable["name"])
             value = variable.get("value", "")
             if value.startswith("/"):
                 check(value.startswith(tuple(folders)), name, "mounts no", value)
