@@ -290,7 +290,8 @@ build/clock_shift.so: tests/system/clock_shift.c
 
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 # These programs include files of the server.
-OF_SERVER = audit_trim certificate events forward_link forward_mark forward_thread graph lock notify reports \
+OF_SERVER = audit_trim certificate events forward_link forward_mark forward_thread graph lock \
+    notify reports \
     reset_count row_order store \
     text unmatched versions warnings watch
 $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \

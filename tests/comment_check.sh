@@ -60,7 +60,7 @@ awk '
         count = split(text, words, /[^A-Za-z0-9_*]+/)
         for (i = 1; i <= count; i++) {
             word = words[i]
-            if (word ~ /^[ACGHKLPRSTV][0-9][0-9]?$/ && !(word in quoted)) quoted[word] = where
+            if (word ~ /^[A-Z][0-9][0-9]?$/ && !(word in quoted)) quoted[word] = where
             if (!header) continue
             if (word ~ /^(doorman|DOORMAN)_[A-Za-z0-9_]*[A-Za-z0-9]$/) {
                 if (!(word in named)) named[word] = where
