@@ -54,6 +54,11 @@ struct forward_calls {
     const char *(*ask)(struct service *service, const doorman_request *request,
                        struct forward_asker asker);
 
+    /* A loop that handles many messages in a turn calls this first and last in each turn. What it
+     * forwards between them is sent at the end, so messages to one node travel together. */
+    void (*hold)(void);
+    void (*release)(struct service *service);
+
     /* Returns whether a message over nng comes from another node of the cluster, which has checked
      * the rights of its sender. */
     bool (*is_signed)(struct service *service, const char *text, size_t bytes);

@@ -72,7 +72,7 @@ struct forward_node {
 
 /* One message to one node. */
 struct forward_question {
-    struct forward_question *next; /* in its batch, then in the list for the thread */
+    struct forward_question *next; /* in its batch */
     struct forward_batch *batch;
     doorman_time started_at;
     int result;       /* 0, or an error of nng */
@@ -97,7 +97,8 @@ struct forward_question {
  *                                               it joins another one  IDLE
  *     SENDING   nng has the message             it was sent           WAITING, DONE
  *     WAITING   the node has not answered       answer, error         DONE
- *     DONE      not all questions have ended    the last one ends     IDLE */
+ *     DONE      not all questions have ended    the last one ends     IDLE
+ */
 enum batch_state { BATCH_IDLE, BATCH_QUEUED, BATCH_SENDING, BATCH_WAITING, BATCH_DONE };
 
 struct forward_batch {
@@ -129,6 +130,8 @@ struct forward_link {
     bool is_lost;   /* atomic: a connection has ended */
 };
 
+/* The functions on links and questions need the lock of the part, if they do not say otherwise. */
+
 /* Prepares to send a message to an address. It goes with the next call of server_forward_flush, or
  * later with other messages.
  *   message    the call takes it on success
@@ -143,9 +146,13 @@ void server_forward_flush(struct forward *forward);
 /* Frees a question after its end. */
 void server_forward_end(struct forward_question *question);
 
-/* Ends the questions of connections that were lost, and closes links that are not used. */
-void server_forward_tend(struct forward *forward, doorman_time now);
-void server_forward_close_links(struct forward *forward);
+/* Ends the questions of connections that were lost. Returns the links that are not used, which the
+ * caller closes. */
+struct forward_link *server_forward_tend(struct forward *forward, doorman_time now);
+
+/* Closes links without questions. Precondition: the lock is not held, because nng waits for its
+ * callbacks. */
+void server_forward_close_links(struct forward_link *links);
 
 /* ---- >>jobs --------------------------------------------------------------------------------- */
 
@@ -212,24 +219,20 @@ struct forward {
     bool is_started; /* constant while others use the part */
     bool has_thread;
     uint64_t secret[2];
-
-    /* Only the thread uses these. */
-    doorman_shard_map *map;
-    struct forward_link *links;
-    struct forward_job *later; /* jobs that try again */
-    bool is_stopping;          /* `stops` at the last look */
+    doorman_time nudged_at; /* when the thread of shards was last woken. The lock of the service
+                               guards it */
+    counter marks_wrong, received;
 
     struct lock lock; /* guards what follows */
     bool has_lock;
     pthread_cond_t wake;
-    bool stops;
-    struct forward_job *jobs, **last_job;
-    struct forward_question *done;
-    size_t job_count, byte_count;
-    struct forward_node *nodes; /* only the thread adds to it, with the lock */
-    doorman_time nudged_at;     /* when the thread of shards was last woken. The lock of the service
-                                   guards it */
-    counter marks_wrong, received;
+    bool stops, is_called;  /* is_called: the thread must look again */
+    doorman_shard_map *map; /* the one that this process has read last */
+    struct forward_link *links;
+    struct forward_job *later;    /* jobs that try again */
+    struct forward_job *finished; /* jobs whose answers must be written */
+    size_t job_count, byte_count; /* of jobs until they are answered */
+    struct forward_node *nodes;
 };
 
 /* What pages show of the messages to one node. */
@@ -245,8 +248,10 @@ void server_forward_read(struct service *service, const doorman_shard_map *map,
 /* Reads how many messages of other nodes have come, and how many had a wrong mark. */
 void server_forward_read_marks(const struct service *service, uint64_t *received, uint64_t *wrong);
 
-/* Puts the questions of a batch that is over into the list for the thread. Any thread calls this.
- *   batch   NULL: the thread has something else to do */
-void server_forward_note_done(struct forward *forward, const struct forward_batch *batch);
+/* Takes the answers of a batch. Threads of nng call this, without the lock. */
+void server_forward_take_batch(struct forward *forward, const struct forward_batch *batch);
+
+/* Lets the thread look at the connections. Any thread may call this, without the lock. */
+void server_forward_call(struct forward *forward);
 
 #endif

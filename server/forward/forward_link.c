@@ -1,6 +1,6 @@
-/* doorman_server, part SHARDS: connections to other nodes, and questions over them. The thread of
- * the part makes and ends questions. Threads of nng call batch_step when a batch was sent or its
- * answer has arrived.
+/* doorman_server, part SHARDS: connections to other nodes, and questions over them.
+ * Threads of nng call batch_step when a batch was sent or its answer has arrived. From then until
+ * the batch is over, only they use it.
  *
  * All questions to a process share one connection. If it breaks, nng would send them again later,
  * so the thread ends them, and asks another process of the node. The units of a lost answer can be
@@ -21,18 +21,6 @@
                                              long. A longer text goes alone */
 
 /* ---- batches under way ---------------------------------------------------------------------- */
-
-void server_forward_note_done(struct forward *forward, const struct forward_batch *batch) {
-    server_lock(&forward->lock);
-    for (struct forward_question *next = NULL, *each = batch ? batch->questions : NULL; each;
-         each = next) {
-        next = each->next;
-        each->next = forward->done;
-        forward->done = each;
-    }
-    pthread_cond_signal(&forward->wake);
-    server_unlock(&forward->lock);
-}
 
 /* Gives the next operation the rest of the time, or at most CONNECT_TIME if the process has no
  * connection. The shorter time ends when a process has taken the message, because that process may
@@ -68,7 +56,7 @@ static void batch_finish(struct forward_batch *batch, int result, nng_msg *messa
         each->result = result;
     }
     if (message) batch_share(batch);
-    server_forward_note_done(batch->link->forward, batch);
+    server_forward_take_batch(batch->link->forward, batch);
 }
 
 static void batch_step(void *argument) {
@@ -109,7 +97,7 @@ static void link_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *context) {
     __atomic_add_fetch(&link->pipe_count, ends ? -1 : 1, __ATOMIC_RELAXED);
     if (!ends) return;
     __atomic_store_n(&link->is_lost, true, __ATOMIC_RELAXED);
-    server_forward_note_done(link->forward, NULL);
+    server_forward_call(link->forward);
 }
 
 static struct forward_link *link_find(const struct forward *forward, const char *address) {
@@ -311,29 +299,30 @@ static bool link_is_used(const struct forward_link *link) {
     return is_used;
 }
 
-void server_forward_tend(struct forward *forward, doorman_time now) {
-    struct forward_link **at = &forward->links;
+struct forward_link *server_forward_tend(struct forward *forward, doorman_time now) {
+    struct forward_link **at = &forward->links, *unused = NULL;
     while (*at) {
         struct forward_link *link = *at;
         const bool is_lost = __atomic_exchange_n(&link->is_lost, false, __ATOMIC_RELAXED);
-        if (is_lost || forward->is_stopping) {
+        if (is_lost || forward->stops) {
             for (struct forward_batch *each = link->all; each; each = each->next_of_link) {
                 if (each->is_sent) nng_aio_abort(each->aio, NNG_ECONNRESET);
             }
         }
         if (now - link->used_at > LINK_KEPT && !link_is_used(link)) {
             *at = link->next;
-            link_free(link);
+            link->next = unused;
+            unused = link;
         } else {
             at = &link->next;
         }
     }
+    return unused;
 }
 
-void server_forward_close_links(struct forward *forward) {
-    for (struct forward_link *next = NULL, *each = forward->links; each; each = next) {
-        next = each->next;
-        link_free(each);
+void server_forward_close_links(struct forward_link *links) {
+    for (struct forward_link *next = NULL; links; links = next) {
+        next = links->next;
+        link_free(links);
     }
-    forward->links = NULL;
 }

@@ -5,7 +5,7 @@
  * again because a shard has moved, this process can be one of the nodes that are asked. It is then
  * asked over nng, as any other node.
  *
- *     what happens                             what the thread does
+ *     what happens                             what is done
  *     a node answers                           the entries are done
  *     an entry is MOVED, or a process cannot   it lets the map be read, and tries again with the
  *     decide now                               newest map, for a second
@@ -18,7 +18,11 @@
  *     may wait
  *
  * There is one hop: messages that come over nng are never forwarded. So two nodes with different
- * maps cannot send a message to and fro. The thread owns all jobs; no other thread waits for it. */
+ * maps cannot send a message to and fro.
+ *
+ * Each thread does its own part under the lock: a thread of HTTP or gRPC sends, a thread of nng
+ * takes the answer and gives it to the client, and the thread of the part does what is due later.
+ * So no thread is woken for a message between the client and the node. */
 #include "forward.h"
 
 #define NODE_PAUSE (DOORMAN_SECOND / 5) /* after a node did not answer */
@@ -228,6 +232,18 @@ static void job_note_entries(struct forward_job *job, struct service *service,
     server_unlock(&service->lock);
 }
 
+/* Lets the thread look again. Precondition: the lock is held. */
+static void forward_call(struct forward *forward) {
+    forward->is_called = true;
+    pthread_cond_signal(&forward->wake);
+}
+
+void server_forward_call(struct forward *forward) {
+    server_lock(&forward->lock);
+    forward_call(forward);
+    server_unlock(&forward->lock);
+}
+
 /* Counts a job. Returns false if there are too many, or if the server stops.
  *   adds   false: the job is gone */
 static bool job_count(struct forward *forward, const struct forward_job *job, bool adds) {
@@ -236,6 +252,7 @@ static bool job_count(struct forward *forward, const struct forward_job *job, bo
                                     forward->byte_count + job->bytes <= FORWARD_BYTES_MAX);
     if (has_room) forward->job_count += adds ? 1 : (size_t)-1;
     if (has_room) forward->byte_count += adds ? job->bytes : (size_t)0 - job->bytes;
+    if (forward->stops && forward->job_count == 0) forward_call(forward);
     server_unlock(&forward->lock);
     return has_room;
 }
@@ -268,34 +285,7 @@ static struct forward_job *forward_prepare(struct service *service, struct waite
     return NULL;
 }
 
-static void forward_begin(struct service *service, struct forward_job *job) {
-    struct forward *forward = service->forward;
-    const bool is_short = !job->waiter && job->asker.timeout < FORWARD_SECOND;
-    job->ends_at = doorman_clock() + (is_short ? job->asker.timeout : FORWARD_SECOND);
-    job->next = NULL;
-    server_lock(&forward->lock);
-    *forward->last_job = job;
-    forward->last_job = &job->next;
-    pthread_cond_signal(&forward->wake);
-    server_unlock(&forward->lock);
-}
-
-static const char *forward_ask(struct service *service, const doorman_request *request,
-                               struct forward_asker asker) {
-    struct forward *forward = service->forward;
-    struct forward_job *job = forward->is_started ? job_create(request, NULL, 0) : NULL;
-    if (!job) return forward->is_started ? "out of memory" : "the server is starting";
-    job_note_entries(job, service, request, NULL);
-    job->asker = asker;
-    if (!job_count(forward, job, true)) {
-        job_free(job);
-        return "too many messages wait for other nodes";
-    }
-    forward_begin(service, job);
-    return NULL;
-}
-
-/* Answers a job, and frees it. */
+/* Answers a job, and frees it. Precondition: the lock is not held. */
 static void job_finish(struct forward *forward, struct forward_job *job) {
     struct waiter *waiter = job->waiter;
     const struct forward_asker asker = job->asker;
@@ -310,7 +300,7 @@ static void job_finish(struct forward *forward, struct forward_job *job) {
         waiter->status = status;
         text = NULL;
     }
-    job_count(forward, job, false);
+    const struct forward_job counted = {.bytes = job->bytes};
     job_free(job);
     if (waiter) {
         waiter->finish(waiter, true);
@@ -318,6 +308,13 @@ static void job_finish(struct forward *forward, struct forward_job *job) {
         asker.answer(asker.context, text, text ? strlen(text) : 0);
     }
     free(text);
+    job_count(forward, &counted, false); /* when it is 0, the part may end */
+}
+
+/* Notes that a job must be answered. Precondition: the lock is held. */
+static void job_end(struct forward *forward, struct forward_job *job) {
+    job->next = forward->finished;
+    forward->finished = job;
 }
 
 /* ---- nodes ---------------------------------------------------------------------------------- */
@@ -329,10 +326,8 @@ static struct forward_node *node_find(struct forward *forward, const char *name)
     node = (struct forward_node *)calloc(1, sizeof *node);
     if (!node) return NULL;
     snprintf(node->name, sizeof node->name, "%s", name);
-    server_lock(&forward->lock);
     node->next = forward->nodes;
     forward->nodes = node;
-    server_unlock(&forward->lock);
     return node;
 }
 
@@ -458,8 +453,8 @@ static void job_look(struct forward *forward, struct forward_job *job, doorman_t
         const struct forward_entry *entry = &job->entries[i];
         is_done = is_done && (entry->is_done || entry->is_everywhere || entry->is_failed);
     }
-    if (is_done || job->error || now >= job->ends_at || forward->is_stopping) {
-        job_finish(forward, job);
+    if (is_done || job->error || now >= job->ends_at || forward->stops) {
+        job_end(forward, job);
         return;
     }
     job->pause = job->pause ? job->pause * 2 : PAUSE_MIN;
@@ -467,6 +462,7 @@ static void job_look(struct forward *forward, struct forward_job *job, doorman_t
     job->due = now + job->pause;
     job->next = forward->later;
     forward->later = job;
+    forward_call(forward);
     server_lock(&forward->service->lock);
     forward_nudge(forward->service, now);
     server_unlock(&forward->service->lock);
@@ -488,7 +484,7 @@ static void job_run(struct forward *forward, struct forward_job *job, doorman_ti
  * often, or if the server stops. */
 static bool question_retry(struct forward *forward, struct forward_question *question) {
     size_t *indexes = question->indexes;
-    if (question->tries >= TRIES_MAX || forward->is_stopping ||
+    if (question->tries >= TRIES_MAX || forward->stops ||
         !node_ask(forward, question->node, question->job, indexes, question->count,
                   question->tries + 1)) {
         return false;
@@ -559,7 +555,7 @@ static doorman_time forward_run_later(struct forward *forward, doorman_time now)
     forward->later = NULL;
     for (; all; all = next) {
         next = all->next;
-        if (all->due <= now || forward->is_stopping) {
+        if (all->due <= now || forward->stops) {
             job_run(forward, all, now);
         } else {
             all->next = forward->later;
@@ -572,47 +568,117 @@ static doorman_time forward_run_later(struct forward *forward, doorman_time now)
     return due;
 }
 
-/* Returns whether the thread must go on. */
-static bool forward_wait(struct forward *forward, doorman_time due, struct forward_job **jobs,
-                         struct forward_question **done) {
-    server_lock(&forward->lock);
-    const doorman_time rest = due - doorman_clock();
-    if (!forward->jobs && !forward->done && rest > 0 && !forward->stops) {
-        server_condition_wait(&forward->wake, &forward->lock, rest);
+static void jobs_finish(struct forward *forward, struct forward_job *jobs) {
+    for (struct forward_job *next = NULL; jobs; jobs = next) {
+        next = jobs->next;
+        job_finish(forward, jobs);
     }
-    *jobs = forward->jobs;
-    *done = forward->done;
-    forward->jobs = NULL;
-    forward->last_job = &forward->jobs;
-    forward->done = NULL;
-    forward->is_stopping = forward->stops;
-    const bool goes_on = !forward->stops || forward->job_count > 0;
+}
+
+static struct forward_job *forward_take_finished(struct forward *forward) {
+    struct forward_job *finished = forward->finished;
+    forward->finished = NULL;
+    return finished;
+}
+
+/* Does what is due. Precondition: the lock is held, which this call gives back for a while.
+ *   returns   when more is due */
+static doorman_time forward_turn(struct forward *forward) {
+    const doorman_time now = doorman_clock();
+    forward->is_called = false;
+    forward_take_map(forward);
+    struct forward_link *unused = server_forward_tend(forward, now);
+    const doorman_time due = forward_run_later(forward, now);
+    server_forward_flush(forward);
+    struct forward_job *finished = forward_take_finished(forward);
     server_unlock(&forward->lock);
-    return goes_on;
+    server_forward_close_links(unused);
+    jobs_finish(forward, finished);
+    server_lock(&forward->lock);
+    return due;
 }
 
 static void *forward_main(void *context) {
     struct forward *forward = (struct forward *)context;
-    struct forward_job *jobs = NULL, *next_job = NULL;
-    struct forward_question *done = NULL, *next_done = NULL;
-    doorman_time due = 0;
     server_shares_memory = true; /* trees last longer than a turn, and would keep the arena */
-    while (forward_wait(forward, due, &jobs, &done)) {
-        const doorman_time now = doorman_clock();
-        forward_take_map(forward);
-        server_forward_tend(forward, now);
-        for (; done; done = next_done) {
-            next_done = done->next;
-            question_take(forward, done);
+    server_lock(&forward->lock);
+    while (!forward->stops || forward->job_count > 0) {
+        const doorman_time rest = forward_turn(forward) - doorman_clock();
+        if (!forward->is_called && rest > 0) {
+            server_condition_wait(&forward->wake, &forward->lock, rest);
         }
-        for (; jobs; jobs = next_job) {
-            next_job = jobs->next;
-            job_run(forward, jobs, now);
-        }
-        due = forward_run_later(forward, now);
+    }
+    server_unlock(&forward->lock);
+    return NULL;
+}
+
+/* ---- other threads -------------------------------------------------------------------------- */
+
+/* This thread handles more messages before it calls forward_release; it has some to send then. */
+static _Thread_local bool forward_holds, forward_has_held;
+
+static void forward_hold(void) { forward_holds = true; }
+
+static void forward_release(struct service *service) {
+    const bool has_held = forward_has_held;
+    forward_holds = forward_has_held = false;
+    if (!has_held) return;
+    server_lock(&service->forward->lock);
+    server_forward_flush(service->forward);
+    server_unlock(&service->forward->lock);
+}
+
+/* Asks the nodes about a job. If it is over at once, the thread answers it, because the caller does
+ * not expect that here. */
+static void forward_begin(struct service *service, struct forward_job *job) {
+    struct forward *forward = service->forward;
+    const bool is_short = !job->waiter && job->asker.timeout < FORWARD_SECOND;
+    const bool shares_memory = server_shares_memory;
+    const doorman_time now = doorman_clock();
+    job->ends_at = now + (is_short ? job->asker.timeout : FORWARD_SECOND);
+    server_shares_memory = true; /* see forward_main */
+    server_lock(&forward->lock);
+    forward_take_map(forward);
+    job_run(forward, job, now);
+    if (forward_holds) {
+        forward_has_held = true;
+    } else {
         server_forward_flush(forward);
     }
+    if (forward->finished || forward->stops) forward_call(forward);
+    server_unlock(&forward->lock);
+    server_shares_memory = shares_memory;
+}
+
+static const char *forward_ask(struct service *service, const doorman_request *request,
+                               struct forward_asker asker) {
+    struct forward *forward = service->forward;
+    struct forward_job *job = forward->is_started ? job_create(request, NULL, 0) : NULL;
+    if (!job) return forward->is_started ? "out of memory" : "the server is starting";
+    job_note_entries(job, service, request, NULL);
+    job->asker = asker;
+    if (!job_count(forward, job, true)) {
+        job_free(job);
+        return "too many messages wait for other nodes";
+    }
+    forward_begin(service, job);
     return NULL;
+}
+
+void server_forward_take_batch(struct forward *forward, const struct forward_batch *batch) {
+    const bool shares_memory = server_shares_memory;
+    server_shares_memory = true;
+    server_lock(&forward->lock);
+    forward_take_map(forward);
+    for (struct forward_question *next = NULL, *each = batch->questions; each; each = next) {
+        next = each->next;
+        question_take(forward, each);
+    }
+    server_forward_flush(forward);
+    struct forward_job *finished = forward_take_finished(forward);
+    server_unlock(&forward->lock);
+    jobs_finish(forward, finished);
+    server_shares_memory = shares_memory;
 }
 
 /* ---- the part ------------------------------------------------------------------------------- */
@@ -675,7 +741,6 @@ static enum exit_status forward_listen(struct service *service) {
     struct forward *forward = service->forward;
     if (!server_shards_on(service)) return CONTINUE;
     forward->service = service;
-    forward->last_job = &forward->jobs;
     memcpy(forward->secret, service->shards->secret, sizeof forward->secret);
     forward->has_lock = server_lock_init(&forward->lock, LOCK_FORWARD);
     if (!forward->has_lock || !server_condition_init(&forward->wake)) {
@@ -695,7 +760,7 @@ static void forward_stopping(struct service *service) {
     if (!forward || !forward->is_started) return;
     server_lock(&forward->lock);
     forward->stops = true;
-    pthread_cond_signal(&forward->wake);
+    forward_call(forward);
     server_unlock(&forward->lock);
 }
 
@@ -704,7 +769,8 @@ static void forward_stop(struct service *service) {
     forward_stopping(service);
     if (!forward || !forward->has_thread) return;
     pthread_join(forward->thread, NULL);
-    server_forward_close_links(forward);
+    server_forward_close_links(forward->links);
+    forward->links = NULL;
     forward->has_thread = false;
 }
 
@@ -724,6 +790,8 @@ static const struct forward_calls forward_functions = {.is_away = forward_is_awa
                                                        .prepare = forward_prepare,
                                                        .begin = forward_begin,
                                                        .ask = forward_ask,
+                                                       .hold = forward_hold,
+                                                       .release = forward_release,
                                                        .is_signed = forward_is_signed,
                                                        .split = forward_split,
                                                        .open = server_batch_open,

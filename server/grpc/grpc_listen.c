@@ -311,23 +311,26 @@ static void loop_tick(struct grpc *grpc) {
     }
 }
 
+static void loop_handle(struct grpc *grpc, void *of) {
+    if (of == &grpc->listener) {
+        listener_accept(grpc);
+    } else if (of == &grpc->wake) {
+        loop_wake(grpc);
+    } else {
+        io_step((struct grpc_connection *)of);
+    }
+}
+
 static void *grpc_main(void *argument) {
     struct grpc *grpc = (struct grpc *)argument;
+    const struct forward_calls *forwards = grpc->service->forwards;
     struct epoll_event events[EVENT_MAX];
     while (!grpc->ends_at || (grpc->now < grpc->ends_at && grpc->connection_count > 0)) {
         int count = epoll_wait(grpc->epoll, events, EVENT_MAX, (int)(TICK / 1000000));
         grpc->now = doorman_clock();
-        for (int i = 0; i < count; i++) {
-            void *of = events[i].data.ptr;
-            if (of == &grpc->listener) {
-                listener_accept(grpc);
-            } else if (of == &grpc->wake) {
-                loop_wake(grpc);
-            } else {
-                struct grpc_connection *connection = (struct grpc_connection *)of;
-                io_step(connection);
-            }
-        }
+        if (forwards) forwards->hold();
+        for (int i = 0; i < count; i++) loop_handle(grpc, events[i].data.ptr);
+        if (forwards) forwards->release(grpc->service);
         if (grpc->now - grpc->looked_at >= LOOK_INTERVAL && !grpc->is_draining) loop_look(grpc);
         if (grpc->now - grpc->ticked_at >= TICK) loop_tick(grpc);
         connections_sweep(grpc);

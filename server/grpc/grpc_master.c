@@ -237,7 +237,7 @@ bool server_grpc_master_next(struct grpc_master *master, struct grpc_answer *out
 
 /* ---- other nodes ---------------------------------------------------------------------------- */
 
-/* The part that forwards messages calls this, on a thread of its own. */
+/* The part that forwards messages calls this, on any thread. */
 static void question_on_forwarded(void *context, const char *text, size_t bytes) {
     struct grpc_question *question = (struct grpc_question *)context;
     nng_msg *message = NULL;

@@ -357,13 +357,16 @@ static void loop_handle(struct http *http, void *of) {
 
 static void *loop_main(void *argument) {
     struct http *http = (struct http *)argument;
+    const struct forward_calls *forwards = http->service->forwards;
     struct epoll_event events[EVENT_MAX];
     http->now = doorman_clock();
     while (!http->is_ending || (http->now < http->ends_at && loop_is_busy(http))) {
         http_watch_listener(http, http->now);
         int count = epoll_wait(http->epoll, events, EVENT_MAX, loop_timeout(http, http->now));
         http->now = doorman_clock();
+        if (forwards) forwards->hold();
         for (int i = 0; i < count; i++) loop_handle(http, events[i].data.ptr);
+        if (forwards) forwards->release(http->service);
         loop_look_at_deadlines(http, http->now);
         loop_look_at_crowd(http, http->now);
     }

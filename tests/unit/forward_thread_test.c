@@ -75,8 +75,13 @@ void server_forward_end(struct forward_question *question) {
 }
 
 void server_forward_flush(struct forward *forward) { (void)forward; }
-void server_forward_tend(struct forward *forward, doorman_time now) { (void)forward, (void)now; }
-void server_forward_close_links(struct forward *forward) { (void)forward; }
+
+struct forward_link *server_forward_tend(struct forward *forward, doorman_time now) {
+    (void)forward, (void)now;
+    return NULL;
+}
+
+void server_forward_close_links(struct forward_link *links) { (void)links; }
 
 /* ---- steps ---------------------------------------------------------------------------------- */
 
@@ -101,7 +106,6 @@ static void world_setup(struct world *w) {
     w->service.forward = &w->forward;
     w->service.node = "a";
     w->forward.service = &w->service;
-    w->forward.last_job = &w->forward.jobs;
     w->forward.is_started = true;
     assert_true(server_lock_init(&w->service.lock, LOCK_SERVICE));
     assert_true(w->forward.has_lock = server_lock_init(&w->forward.lock, LOCK_FORWARD));
@@ -126,18 +130,9 @@ FIXTURE(world)
 
 /* What the thread does in a turn. */
 static void step(struct world *w) {
-    struct forward_job *jobs = NULL, *next_job = NULL;
-    struct forward_question *done = NULL, *next_done = NULL;
-    forward_wait(&w->forward, 0, &jobs, &done);
-    for (; done; done = next_done) {
-        next_done = done->next;
-        question_take(&w->forward, done);
-    }
-    for (; jobs; jobs = next_job) {
-        next_job = jobs->next;
-        job_run(&w->forward, jobs, doorman_clock());
-    }
-    forward_run_later(&w->forward, doorman_clock());
+    server_lock(&w->forward.lock);
+    forward_turn(&w->forward);
+    server_unlock(&w->forward.lock);
 }
 
 /* Answers all questions with one word for each entry, or not at all.
@@ -157,8 +152,8 @@ static void answer(struct world *w, const char *word) {
         question->text = asked->answer;
         question->bytes = strlen(asked->answer);
         question->result = word ? 0 : NNG_ETIMEDOUT;
-        question->next = w->forward.done;
-        w->forward.done = question;
+        const struct forward_batch batch = {.questions = question};
+        server_forward_take_batch(&w->forward, &batch);
     }
 }
 
@@ -308,9 +303,8 @@ TEST_WITH(world, an_end_answers_all_and_takes_no_more) {
         answer(w, NULL);
     }
     assert_int_equal(w->answers, 3);
-    struct forward_job *jobs = NULL;
-    struct forward_question *done = NULL;
-    assert_false(forward_wait(&w->forward, 0, &jobs, &done)); /* the thread ends */
+    assert_null(forward_main(&w->forward)); /* the thread ends */
+    server_shares_memory = false;
 }
 
 static void *cjson_malloc(size_t bytes) { return may_malloc(bytes); }
