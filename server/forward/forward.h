@@ -219,6 +219,9 @@ struct forward {
     bool is_started; /* constant while others use the part */
     bool has_thread;
     uint64_t secret[2];
+
+    /* Takes the answers of a batch. Threads of nng call this, without the lock. */
+    void (*take_batch)(struct forward *forward, const struct forward_batch *batch);
     doorman_time nudged_at; /* when the thread of shards was last woken. The lock of the service
                                guards it */
     counter marks_wrong, received;
@@ -248,10 +251,10 @@ void server_forward_read(struct service *service, const doorman_shard_map *map,
 /* Reads how many messages of other nodes have come, and how many had a wrong mark. */
 void server_forward_read_marks(const struct service *service, uint64_t *received, uint64_t *wrong);
 
-/* Takes the answers of a batch. Threads of nng call this, without the lock. */
-void server_forward_take_batch(struct forward *forward, const struct forward_batch *batch);
-
-/* Lets the thread look at the connections. Any thread may call this, without the lock. */
-void server_forward_call(struct forward *forward);
+/* Lets the thread look again. Precondition: the lock is held. */
+static inline void server_forward_call(struct forward *forward) {
+    forward->is_called = true;
+    pthread_cond_signal(&forward->wake);
+}
 
 #endif

@@ -56,7 +56,7 @@ static void batch_finish(struct forward_batch *batch, int result, nng_msg *messa
         each->result = result;
     }
     if (message) batch_share(batch);
-    server_forward_take_batch(batch->link->forward, batch);
+    batch->link->forward->take_batch(batch->link->forward, batch);
 }
 
 static void batch_step(void *argument) {
@@ -97,7 +97,9 @@ static void link_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *context) {
     __atomic_add_fetch(&link->pipe_count, ends ? -1 : 1, __ATOMIC_RELAXED);
     if (!ends) return;
     __atomic_store_n(&link->is_lost, true, __ATOMIC_RELAXED);
+    server_lock(&link->forward->lock);
     server_forward_call(link->forward);
+    server_unlock(&link->forward->lock);
 }
 
 static struct forward_link *link_find(const struct forward *forward, const char *address) {

@@ -232,18 +232,6 @@ static void job_note_entries(struct forward_job *job, struct service *service,
     server_unlock(&service->lock);
 }
 
-/* Lets the thread look again. Precondition: the lock is held. */
-static void forward_call(struct forward *forward) {
-    forward->is_called = true;
-    pthread_cond_signal(&forward->wake);
-}
-
-void server_forward_call(struct forward *forward) {
-    server_lock(&forward->lock);
-    forward_call(forward);
-    server_unlock(&forward->lock);
-}
-
 /* Counts a job. Returns false if there are too many, or if the server stops.
  *   adds   false: the job is gone */
 static bool job_count(struct forward *forward, const struct forward_job *job, bool adds) {
@@ -252,7 +240,7 @@ static bool job_count(struct forward *forward, const struct forward_job *job, bo
                                     forward->byte_count + job->bytes <= FORWARD_BYTES_MAX);
     if (has_room) forward->job_count += adds ? 1 : (size_t)-1;
     if (has_room) forward->byte_count += adds ? job->bytes : (size_t)0 - job->bytes;
-    if (forward->stops && forward->job_count == 0) forward_call(forward);
+    if (forward->stops && forward->job_count == 0) server_forward_call(forward);
     server_unlock(&forward->lock);
     return has_room;
 }
@@ -462,7 +450,7 @@ static void job_look(struct forward *forward, struct forward_job *job, doorman_t
     job->due = now + job->pause;
     job->next = forward->later;
     forward->later = job;
-    forward_call(forward);
+    server_forward_call(forward);
     server_lock(&forward->service->lock);
     forward_nudge(forward->service, now);
     server_unlock(&forward->service->lock);
@@ -645,7 +633,7 @@ static void forward_begin(struct service *service, struct forward_job *job) {
     } else {
         server_forward_flush(forward);
     }
-    if (forward->finished || forward->stops) forward_call(forward);
+    if (forward->finished || forward->stops) server_forward_call(forward);
     server_unlock(&forward->lock);
     server_shares_memory = shares_memory;
 }
@@ -665,7 +653,7 @@ static const char *forward_ask(struct service *service, const doorman_request *r
     return NULL;
 }
 
-void server_forward_take_batch(struct forward *forward, const struct forward_batch *batch) {
+static void forward_take_batch(struct forward *forward, const struct forward_batch *batch) {
     const bool shares_memory = server_shares_memory;
     server_shares_memory = true;
     server_lock(&forward->lock);
@@ -741,6 +729,7 @@ static enum exit_status forward_listen(struct service *service) {
     struct forward *forward = service->forward;
     if (!server_shards_on(service)) return CONTINUE;
     forward->service = service;
+    forward->take_batch = forward_take_batch;
     memcpy(forward->secret, service->shards->secret, sizeof forward->secret);
     forward->has_lock = server_lock_init(&forward->lock, LOCK_FORWARD);
     if (!forward->has_lock || !server_condition_init(&forward->wake)) {
@@ -760,7 +749,7 @@ static void forward_stopping(struct service *service) {
     if (!forward || !forward->is_started) return;
     server_lock(&forward->lock);
     forward->stops = true;
-    forward_call(forward);
+    server_forward_call(forward);
     server_unlock(&forward->lock);
 }
 

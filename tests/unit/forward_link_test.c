@@ -30,7 +30,7 @@ void server_log(const struct settings *settings, enum log_level level, const cha
     (void)settings, (void)level, (void)event;
 }
 
-void server_forward_take_batch(struct forward *forward, const struct forward_batch *batch) {
+static void take_batch(struct forward *forward, const struct forward_batch *batch) {
     server_lock(&forward->lock);
     for (struct forward_question *next = NULL, *each = batch->questions; each; each = next) {
         next = each->next;
@@ -40,8 +40,6 @@ void server_forward_take_batch(struct forward *forward, const struct forward_bat
     }
     server_unlock(&forward->lock);
 }
-
-void server_forward_call(struct forward *forward) { (void)forward; }
 
 int server_dial(struct service *service, const char *address, nng_socket *socket, bool *has_socket,
                 nng_pipe_cb notify, void *context) {
@@ -61,6 +59,7 @@ static void world_setup(struct world *w) {
     here = w;
     w->service.settings = &w->settings;
     w->forward.service = &w->service;
+    w->forward.take_batch = take_batch;
     snprintf(w->address, sizeof w->address, "inproc://node-%d", ++number);
     assert_true(server_lock_init(&w->forward.lock, LOCK_FORWARD));
     assert_true(server_condition_init(&w->forward.wake));

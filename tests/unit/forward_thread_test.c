@@ -153,7 +153,7 @@ static void answer(struct world *w, const char *word) {
         question->bytes = strlen(asked->answer);
         question->result = word ? 0 : NNG_ETIMEDOUT;
         const struct forward_batch batch = {.questions = question};
-        server_forward_take_batch(&w->forward, &batch);
+        forward_take_batch(&w->forward, &batch);
     }
 }
 
