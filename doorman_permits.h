@@ -12520,10 +12520,22 @@ static uint64_t doorman__bucket_return(doorman__counter *counter, const doorman_
     return grains;
 }
 
-/* Gives at most `grains` of a part back to its counter. Returns how many came back.
- *   granted_at   when the part was charged */
-static uint64_t doorman__charge_return(doorman_permits *permits, const doorman__charge *charge,
-                                       doorman__reserved_part *part, doorman_time granted_at,
+/* Returns when units come back to a bucket: now, or when the reservation ended, if that is noticed
+ * later. Nothing has charged the bucket between, and so the end has the same effect whenever it is
+ * noticed: the other shares are bounded by what is missing then. */
+static doorman_time doorman__return_time(const doorman_permits *permits,
+                                         const doorman__reservation *reservation,
+                                         const doorman__meter *meter) {
+    const doorman_time written_at = (doorman_time)meter->state[1];
+    const doorman_time ended_at =
+        reservation->end.at > written_at ? reservation->end.at : written_at;
+    return ended_at < permits->at.now ? ended_at : permits->at.now;
+}
+
+/* Gives at most `grains` of a part back to its counter. Returns how many came back. */
+static uint64_t doorman__charge_return(doorman_permits *permits,
+                                       const doorman__reservation *reservation,
+                                       const doorman__charge *charge, doorman__reserved_part *part,
                                        uint64_t grains) {
     doorman__counter *counter = charge->counter;
     bool returns = part->returns && counter && counter->flags & DOORMAN__RESERVED;
@@ -12532,7 +12544,8 @@ static uint64_t doorman__charge_return(doorman_permits *permits, const doorman__
     const doorman__meter meter = doorman__counter_meter(permits, charge->limit, counter);
     if (grains > part->grains) grains = part->grains;
     if (charge->limit->kind == DOORMAN_TOKEN_BUCKET) {
-        grains = doorman__bucket_return(counter, &meter, part, grains, at->now);
+        grains = doorman__bucket_return(counter, &meter, part, grains,
+                                        doorman__return_time(permits, reservation, &meter));
     } else if (meter.state[0] != part->window) {
         return 0;
     } else if (charge->limit->kind == DOORMAN_FIXED_WINDOW) {
@@ -12541,7 +12554,7 @@ static uint64_t doorman__charge_return(doorman_permits *permits, const doorman__
         if (grains > meter.state[1]) grains = meter.state[1];
         meter.state[1] -= grains;
     } else {
-        uint64_t *slot = doorman__sliding_slot(&meter, granted_at, at->now);
+        uint64_t *slot = doorman__sliding_slot(&meter, reservation->granted_at, at->now);
         if (!slot) return 0;
         if (grains > *slot) grains = *slot;
         *slot -= grains;
@@ -12608,8 +12621,8 @@ static bool doorman__reservation_refund(doorman_permits *permits, doorman__reser
             doorman__reserved_part *part = doorman__reservation_part(reservation, i, charge);
             const bool refunds = part && doorman__part_refunds(part, refund);
             if (!refunds && !(part && part->scale > 0)) continue;
-            const uint64_t back = doorman__charge_return(
-                permits, charge, part, reservation->granted_at, refunds ? part->grains : 0);
+            const uint64_t back = doorman__charge_return(permits, reservation, charge, part,
+                                                         refunds ? part->grains : 0);
             if (back > most) most = back;
         }
         doorman__reservation_count_end(permits, reservation, i, doorman__grains_units(most));
@@ -14847,8 +14860,8 @@ static void doorman__settle_item(doorman_permits *permits, doorman__reservation 
         reservation->has_row = reservation->has_row || step.charge->limit->durable;
         const bool ends_share = step.part && step.part->scale > 0;
         if ((step.less > 0 || ends_share) && reservation->state == DOORMAN__OPEN) {
-            const uint64_t back = doorman__charge_return(permits, step.charge, step.part,
-                                                         reservation->granted_at, step.less);
+            const uint64_t back =
+                doorman__charge_return(permits, reservation, step.charge, step.part, step.less);
             item->result.returned =
                 doorman__max(item->result.returned, doorman__grains_units(back));
         }
@@ -16396,7 +16409,7 @@ static doorman_status doorman__restore_reservation(doorman_permits *permits,
     }
     made->has_row = moves && !(read.flags >> 3 & 1); /* then it is yielded for the store */
     doorman__reservation_enter(permits, made, states[read.state],
-                               doorman__later(at->now, doorman__moment_now_of(at, read.end)));
+                               doorman__later(0, doorman__moment_now_of(at, read.end)));
     if (!moves) made->has_row = made->is_stored = true;
     return DOORMAN_OK;
 }

@@ -822,6 +822,9 @@ mutant refund-share 'P27: the share of a settled reservation stays in the sum of
 mutant refund-charge 'P27: shares are bounded only when units come back' \
     'doorman__counter_bound_back(counter, meter, at->now); const size_t entered =' \
     'const size_t entered =' --unit refunds_test
+mutant refund-late 'P27: a share ends when the end of its reservation is noticed' \
+    'return ended_at < permits->at.now ? ended_at : permits->at.now;' \
+    '(void)ended_at; return permits->at.now;' --unit refunds_test
 mutant refund-row 'P27: what may come back to a bucket is not in its row' \
     'end = doorman__figures_write(end, &meter, back.pending > 0 ? &back : NULL, at);' \
     'end = doorman__figures_write(end, &meter, NULL, at);' --unit refunds_test
@@ -830,7 +833,7 @@ mutant reserve-row 'P27: the row of a reservation is not yielded' \
     '' --state --favour resign,crash
 mutant state-ban 'D3: a ban that was made shorter comes back' \
     'bool known = !in_force && !(ban->flags & DOORMAN__CHANGED);' \
-    'bool known = !in_force;' --state
+    'bool known = !in_force;' --state --favour gone,old
 mutant state-rest 'D5: a ban lasts for its whole rest after each restart' \
     'rest -= permits->at.epoch - row->written_at;' '' --state
 mutant state-reach 'D5: a clock that was set back begins windows again' \

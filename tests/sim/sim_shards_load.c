@@ -315,7 +315,7 @@ static void renewed(shards_world *world, const shards_message *message) {
 static void seize(shards_world *world, const shards_message *message) {
     shards_call call = message->call;
     call.kind = SHARDS_SEIZE;
-    call.client = sim_below(&world->random, world->client_count);
+    call.client = (size_t)sim_below(&world->random, world->client_count);
     call.id = message->answer.id;
     call.request_id = ++world->requests;
     (void)begin(world, &call, sim_shards_between(world, 0, 2 * SECOND));

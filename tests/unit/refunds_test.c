@@ -287,3 +287,50 @@ TEST(what_comes_back_is_never_more_than_in_a_replay) {
     print_message("%.1f %% of what a replay gets\n", 100 * returned / ideal);
     assert_true(returned > 0.9 * ideal);
 }
+
+/* Reserves units.
+ *   within   how long the reservation is open */
+static void reserve(struct history *h, double cost, uint64_t request, doorman_time within) {
+    const doorman_permit_item item = {.resource_id = "llm", .key = "acme", .cost = cost};
+    const doorman_permit_request asked = {.items = &item,
+                                          .item_count = 1,
+                                          .client_id = "gateway",
+                                          .request_id = request,
+                                          .settle_within = within};
+    doorman_permit out;
+    assert_int_equal(doorman_permits_acquire(h->permits, &asked, &out, NULL, h->now), DOORMAN_OK);
+    assert_true(out.granted);
+}
+
+/* Two reservations of 5 and 2 empty most of a bucket of 10. The first one ends after a second, and
+ * the second one is settled at 0 after four. Returns what comes back.
+ *   notices   whether the process looks in between */
+static double return_after_an_end(bool notices) {
+    struct history h = {.rate = 1, .size = 10, .now = 5 * SECOND};
+    const doorman_permit_item item = {.resource_id = "llm", .key = "acme"};
+    const doorman_settle_request asked = {
+        .client_id = "gateway", .request_id = 2, .items = &item, .item_count = 1};
+    doorman_settlement out;
+    h.config = config_of(&h);
+    start(&h);
+    reserve(&h, 5, 1, SECOND);
+    h.now += SECOND / 2;
+    reserve(&h, 2, 2, HOUR);
+    h.now += SECOND;
+    if (notices) doorman_permits_update(h.permits, h.now);
+    h.now += 5 * SECOND / 2;
+    assert_int_equal(doorman_permits_settle(h.permits, &asked, &out, NULL, h.now), DOORMAN_OK);
+    const double returned = out.items[0].returned;
+    doorman_permits_destroy(h.permits);
+    doorman_config_destroy(h.config);
+    return returned;
+}
+
+/* P27: nodes notice an end at different times, and a shard may move before one does. */
+TEST(an_end_has_the_same_effect_whenever_it_is_noticed) {
+    const double soon = return_after_an_end(true), late = return_after_an_end(false);
+    /* 6.5 are missing after the second charge, and 6 when the first reservation ends. The second
+     * one has 2 / 6.5 of them, and the bucket misses more than that until it is settled. */
+    assert_true(fabs(soon - 6 * 2 / 6.5) < 0.001);
+    assert_true(fabs(late - soon) < 0.001);
+}
