@@ -170,6 +170,7 @@ check_quota_restart() {
     start killed --state "$folder/restarts" --node restarts
     check 'a client gets a quota' run quota_restart.py "$address" fill "$folder/filled"
     kill -KILL "$pid"
+    wait "$pid" 2>/dev/null # it has the store until it is gone
     start planned --state "$folder/restarts" --node restarts
     check 'the second server stops' stop "$pid"
     start last --state "$folder/restarts" --node restarts
