@@ -71,7 +71,7 @@ finds_versions() {
         finds_not compatible "$next...99 REQUIRED COMPONENTS core"
 }
 
-# A folder without libraries stands for a system without nng and cJSON.
+# CMake looks for libraries in a folder that has none.
 needs_libraries_only_for_nng() {
     languages=C
     set -- -DCMAKE_FIND_ROOT_PATH="$folder/find" -DCMAKE_FIND_ROOT_PATH_MODE_LIBRARY=ONLY

@@ -31,8 +31,8 @@ make_in() { # folder
         make_packages "$1/build/doormanctl" "$1/made"
 }
 
-# The time, the folder of the build and the umask differ. doormanctl stands for both programs,
-# because it is compiled much faster than the server.
+# The two builds have other times, folders and umasks. They compile only doormanctl, because the
+# server takes a minute.
 are_made_again_with_the_same_bytes() {
     (umask 077 && make_in "$folder/one") && (umask 002 && make_in "$folder/second/folder") &&
         (cd "$folder/one/made" && sha256sum ./*.deb) >"$folder/sums" &&

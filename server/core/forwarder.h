@@ -6,7 +6,7 @@
 struct forward_job;
 
 #define OWNER_TEXT 640        /* bytes of the phrase that names an owner */
-#define FORWARD_JOINED_MAX 16 /* messages that another node has sent as one */
+#define FORWARD_JOINED_MAX 16 /* messages that travel as one */
 
 /* A part of a text. */
 struct forward_span {
@@ -65,9 +65,8 @@ struct forward_calls {
 
     /* Finds messages that another node has sent as one.
      *   out       room for FORWARD_JOINED_MAX
-     *   returns   how many there are; 0: the text is a message, or not all come from a node */
-    size_t (*split)(struct service *service, const char *text, size_t bytes,
-                    struct forward_span *out);
+     *   returns   how many there are; 0: the text is one message */
+    size_t (*split)(const char *text, size_t bytes, struct forward_span *out);
 
     /* Begins one answer of the answers to such messages. Append them, with a comma after each.
      * Returns NULL if memory has run out. */

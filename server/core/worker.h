@@ -88,12 +88,13 @@ static void worker_finish(struct waiter *waiter, bool answers) {
 }
 
 /* Decides one message. Returns false if it waits.
- *   is_signed   another node has sent it, which has checked the rights of its sender
- *   may_wait    other messages do not wait for this worker */
-static bool worker_decide(struct worker *worker, struct forward_span text, bool is_signed,
-                          bool may_wait) {
+ *   may_wait   other messages do not wait for this worker */
+static bool worker_decide(struct worker *worker, struct forward_span text, bool may_wait) {
+    struct service *service = worker->service;
     const nng_pipe pipe = nng_msg_get_pipe(worker->message);
-    const struct waiting_calls *waits = worker->service->waits;
+    const struct waiting_calls *waits = service->waits;
+    const bool is_signed =
+        service->forwards && service->forwards->is_signed(service, text.text, text.bytes);
     worker->exchange.forbids_administration = !is_signed; /* nng does not say who asks */
     worker->exchange.forbids_figures = !is_signed;
     worker->waiter = (struct waiter){.exchange = &worker->exchange,
@@ -101,7 +102,7 @@ static bool worker_decide(struct worker *worker, struct forward_span text, bool 
                                      .connection = (uint64_t)nng_pipe_id(pipe),
                                      .prepare = waits && may_wait ? waits->replace_worker : NULL,
                                      .finish = worker_finish};
-    return server_handle_message(worker->service, &worker->waiter, text.text, text.bytes);
+    return server_handle_message(service, &worker->waiter, text.text, text.bytes);
 }
 
 /* Decides messages that another node has sent as one. Returns their answers, or NULL if memory has
@@ -113,7 +114,7 @@ static nng_msg *worker_decide_all(struct worker *worker, const struct forward_sp
     nng_msg *answer = forwards->open();
     bool made = answer != NULL;
     for (size_t i = 0; i < count && made; i++) {
-        (void)worker_decide(worker, messages[i], true, false);
+        (void)worker_decide(worker, messages[i], false);
         const doorman_buffer *reply = &worker->exchange.reply;
         bytes[i] = reply->bytes;
         made = reply->bytes > 0 && nng_msg_append(answer, reply->text, reply->bytes) == 0 &&
@@ -144,15 +145,13 @@ static void worker_handle(struct worker *worker, nng_msg *message) {
     const struct forward_span text = {(const char *)nng_msg_body(message), nng_msg_len(message)};
     const struct forward_calls *forwards = worker->service->forwards;
     struct forward_span messages[FORWARD_JOINED_MAX];
-    const size_t count =
-        forwards ? forwards->split(worker->service, text.text, text.bytes, messages) : 0;
+    const size_t count = forwards ? forwards->split(text.text, text.bytes, messages) : 0;
     worker->message = message;
     if (count > 0) {
         worker_handle_all(worker, messages, count);
-        return;
+    } else if (worker_decide(worker, text, true)) {
+        worker_answer(worker);
     }
-    const bool is_signed = forwards && forwards->is_signed(worker->service, text.text, text.bytes);
-    if (worker_decide(worker, text, is_signed, true)) worker_answer(worker);
 }
 
 /* nng calls this function when a worker has received a request or sent a response. nng also calls

@@ -1,6 +1,6 @@
-/* doorman_server, part SHARDS: connections to other nodes, and questions over them.
- * Threads of nng call batch_step when a batch was sent or its answer has arrived. From then until
- * the batch is over, only they use it.
+/* doorman_server, part SHARDS: connections to other nodes, and questions over them. Threads of nng
+ * call batch_step when a batch was sent, and when its answer has arrived. Between the send and the
+ * answer only they use the batch.
  *
  * All questions to a process share one connection. If it breaks, nng would send them again later,
  * so the thread ends them, and asks another process of the node. The units of a lost answer can be
@@ -16,9 +16,7 @@
 
 #define CONNECT_TIME (DOORMAN_SECOND / 4) /* until a process has taken a message */
 #define LINK_KEPT (60 * DOORMAN_SECOND)   /* without a question */
-#define JOINED_BYTES                                                                               \
-    ((size_t)64 << 10) /* a batch is sent when the texts of its questions are as
-                                             long. A longer text goes alone */
+#define JOINED_BYTES 65536 /* of texts that wait no longer; a longer one goes alone */
 
 /* ---- batches under way ---------------------------------------------------------------------- */
 

@@ -681,15 +681,6 @@ static bool forward_is_signed(struct service *service, const char *text, size_t 
     return result == MARK_RIGHT;
 }
 
-static size_t forward_split(struct service *service, const char *text, size_t bytes,
-                            struct forward_span *out) {
-    const size_t count = server_batch_split(text, bytes, out);
-    for (size_t i = 0; i < count; i++) {
-        if (!forward_is_signed(service, out[i].text, out[i].bytes)) return 0;
-    }
-    return count;
-}
-
 /* If another node has sent a message about a shard that this process does not own, its map may be
  * newer. */
 static void forward_decided(struct service *service, doorman_json_exchange *exchange,
@@ -782,7 +773,7 @@ static const struct forward_calls forward_functions = {.is_away = forward_is_awa
                                                        .hold = forward_hold,
                                                        .release = forward_release,
                                                        .is_signed = forward_is_signed,
-                                                       .split = forward_split,
+                                                       .split = server_batch_split,
                                                        .open = server_batch_open,
                                                        .close = server_batch_close};
 

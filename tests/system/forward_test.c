@@ -422,6 +422,29 @@ TEST(a_client_cannot_claim_that_it_is_a_node) {
     expect(&cluster.nodes[0].fixture, "/shards", LINES, 200, "data-name='forwards'");
 }
 
+TEST(messages_that_travel_as_one_have_their_own_answers_and_rights) {
+    char key[32], reset[256], acquire[256], batch[1024];
+    cluster_share(2);
+    key_of_node(1, "batch", key);
+    snprintf(acquire, sizeof acquire,
+             "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": "
+             "\"api\", \"key\": \"%s\"}]}]}}",
+             key);
+    snprintf(reset, sizeof reset,
+             "{\"reset\": {\"entry\": [{\"resource_id\": \"api\", \"key\": \"%s\"}]}}", key);
+    snprintf(batch, sizeof batch, "{\"batch\":{\"bytes\":[%zu,%zu,3],\"messages\":[%s,%s,{x}]}}",
+             strlen(acquire), strlen(reset), acquire, reset);
+    char *response =
+        send_over_nng(cluster.nodes[1].fixture.server.url, batch, strlen(batch), TIMEOUT_MS);
+    assert_true(strstr(response, "{\"batch\":{\"bytes\":[") == response);
+    const char *granted = strstr(response, "\"granted\":1"),
+               *refused = strstr(response, "NOT_FOUND");
+    assert_true(granted && refused && granted < refused);
+    assert_non_null(strstr(refused, "INVALID_ARGUMENT")); /* {x} is no JSON */
+    free(response);
+    assert_int_equal(used_at(0, "api", key), 1);
+}
+
 static double seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

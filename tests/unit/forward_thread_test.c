@@ -45,8 +45,9 @@ struct world {
     struct shards shards;
     struct forward forward;
     struct asked *asked; /* the last one first */
-    size_t sends, alone, answers, refused;
-    char last[512]; /* the last answer; "": NULL */
+    size_t sends, alone, flushes, answers, refused;
+    doorman_time max_wait; /* of the permits that a test asks for */
+    char last[512];        /* the last answer; "": NULL */
 };
 
 static struct world *here; /* of the test that runs */
@@ -74,7 +75,10 @@ void server_forward_end(struct forward_question *question) {
     free((struct asked *)(void *)question);
 }
 
-void server_forward_flush(struct forward *forward) { (void)forward; }
+void server_forward_flush(struct forward *forward) {
+    (void)forward;
+    here->flushes++;
+}
 
 struct forward_link *server_forward_tend(struct forward *forward, doorman_time now) {
     (void)forward, (void)now;
@@ -172,8 +176,8 @@ static const char *ask(struct world *w, const char *const *keys, size_t count) {
     memset(permits, 0, sizeof permits);
     for (size_t i = 0; i < count; i++) {
         items[i] = (doorman_permit_item){.resource_id = "api", .key = keys[i], .cost = 1};
-        permits[i] =
-            (doorman_permit_request){.client_id = "c", .items = &items[i], .item_count = 1};
+        permits[i] = (doorman_permit_request){
+            .client_id = "c", .items = &items[i], .item_count = 1, .max_wait = w->max_wait};
     }
     const doorman_request request = {
         .method = DOORMAN_ACQUIRE, .holder_id = "c", .permits = permits, .permit_count = count};
@@ -205,6 +209,31 @@ TEST_WITH(world, a_message_is_split_by_node_and_its_answers_are_merged) {
     assert_int_equal(w->answers, 1);
     assert_string_equal(w->last,
                         "{\"acquire\":{\"permit\":[" GRANTED "," GRANTED "," GRANTED "]}}");
+}
+
+TEST_WITH(world, messages_of_one_turn_are_sent_at_its_end) {
+    const char *const keys[] = {key_of(w, 1)};
+    forward_hold();
+    for (int i = 0; i < 3; i++) assert_null(ask(w, keys, 1));
+    assert_int_equal(w->flushes, 0);
+    forward_release(&w->service);
+    assert_int_equal(w->flushes, 1);
+    assert_null(ask(w, keys, 1)); /* no turn: at once */
+    assert_int_equal(w->flushes, 2);
+    forward_hold();
+    forward_release(&w->service);
+    assert_int_equal(w->flushes, 2); /* there was nothing to send */
+    assert_int_equal(w->alone, 0);
+    answer(w, GRANTED);
+    assert_int_equal(w->answers, 4);
+}
+
+TEST_WITH(world, a_message_whose_permits_may_wait_travels_alone) {
+    const char *const keys[] = {key_of(w, 1)};
+    w->max_wait = DOORMAN_SECOND;
+    assert_null(ask(w, keys, 1));
+    assert_int_equal(w->alone, 1);
+    answer(w, GRANTED);
 }
 
 TEST_WITH(world, a_full_node_refuses_by_name_and_the_others_go_on) {
