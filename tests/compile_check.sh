@@ -6,7 +6,8 @@
 # those for 64 bits.
 #
 #   tests/compile_check.sh         the default compiler, at one level of optimization or another
-#   tests/compile_check.sh --all   all compilers at all levels: `make matrix`
+#   tests/compile_check.sh --all   all compilers at all levels: `make matrix`; PART=2/3 does every
+#                                  third check, from the second one on
 #
 # `table` prints one line per check: a command that uses the functions below. The lines run in
 # parallel, each in a process of this script with `--line`.
@@ -416,7 +417,7 @@ mkdir "$folder/cjson"
 cp "$(path_of cjson/cJSON.h)" "$folder/cjson"
 cp -r "$(dirname "$(path_of curl/curl.h)")" "$folder/curl"
 
-table >"$folder/table"
+table | sh tests/part.sh >"$folder/table" || exit
 tr '\n' '\0' <"$folder/table" |
     xargs -0 -P "$(nproc 2>/dev/null || echo 2)" -I LINE sh "$0" --line LINE "$folder" \
         >"$folder/results"
