@@ -126,7 +126,7 @@ FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
     $(if $(filter ETCD,$(PARTS)),etcd) $(if $(filter TLS,$(PARTS)),tls) \
     $(if $(filter STATE,$(PARTS)),state) $(if $(filter ADMIN,$(PARTS)),admin) \
     $(if $(filter GRPC,$(PARTS)),grpc) $(if $(filter EVENTS,$(PARTS)),events) \
-    $(if $(filter SHARDS,$(PARTS)),shards forward)
+    $(if $(filter GRPC SHARDS,$(PARTS)),link) $(if $(filter SHARDS,$(PARTS)),shards forward)
 # These pages need the parts ADMIN and SHARDS.
 LEFT_OUT = $(if $(filter REDIS,$(PARTS)),,%_redis.c) \
     $(if $(filter NOTES,$(PARTS)),,%_etcd.c) \
@@ -290,7 +290,7 @@ build/clock_shift.so: tests/system/clock_shift.c
 
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 # These programs include files of the server.
-OF_SERVER = audit_trim certificate events forward_link forward_mark forward_thread graph lock \
+OF_SERVER = audit_trim certificate events link forward_mark forward_thread graph lock \
     notify reports \
     reset_count row_order store \
     text unmatched versions warnings watch
@@ -318,7 +318,7 @@ $(CONVERT_TESTS): $(wildcard server/ctl/*.[ch])
 LINKED = doorman_server $(addprefix fuzz/,calls grpc handover http permits response rows) \
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test agent_routes_test etcd_test \
     leased_test status_test store_etcd_test tls_test tree_test) \
-    $(addprefix unit/,arguments_test audit_trim_test events_test forward_link_test \
+    $(addprefix unit/,arguments_test audit_trim_test events_test link_test \
         forward_mark_test graph_test \
         notify_test reports_test reset_count_test unmatched_test versions_test warnings_test)
 $(foreach flavor,$(FLAVORS) coverage,\

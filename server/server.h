@@ -175,6 +175,7 @@ struct peer {
 
 #include "core/lock.h"
 #include "core/waiter.h"
+#include "core/batches.h"
 #include "core/forwarder.h"
 
 /* A worker receives a request, handles it, sends the response, and receives the next request. There
@@ -403,6 +404,7 @@ struct service {
     struct waiting *waiting;              /* NULL: permits never wait */
     const struct waiting_calls *waits;    /* of the part that lets permits wait; NULL: none */
     const struct forward_calls *forwards; /* of the part that asks other nodes; NULL: none */
+    const struct batch_calls *batches;    /* of the part with links; NULL: none */
     const struct tls_calls *tls_calls;    /* TLS for HTTP and gRPC; NULL: the build has none */
     const struct server_part *permit_parts[PERMIT_PARTS_MAX]; /* for events of permits */
     size_t permit_part_count;

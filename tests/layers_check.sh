@@ -15,8 +15,8 @@ set -eu
 page=docs/architecture.md
 if [ "$1" = --graph ]; then page= && shift; fi
 # The folders from the bottom to the top. `core` is doorman_server.c.
-layers='ctl core util log process tls etcd state shards forward waiting http events grpc admin'
-layers="$layers pages"
+layers='ctl core util log process tls etcd state shards link forward waiting http events grpc'
+layers="$layers admin pages"
 
 # Lines "define FILE SYMBOL", "use FILE SYMBOL" and "include FILE HEADER".
 facts() {

@@ -5,14 +5,7 @@
 
 struct forward_job;
 
-#define OWNER_TEXT 640        /* bytes of the phrase that names an owner */
-#define FORWARD_JOINED_MAX 16 /* messages that travel as one */
-
-/* A part of a text. */
-struct forward_span {
-    const char *text;
-    size_t bytes;
-};
+#define OWNER_TEXT 640 /* bytes of the phrase that names an owner */
 
 /* Who gets the answer to a message that was forwarded. */
 struct forward_asker {
@@ -62,19 +55,6 @@ struct forward_calls {
     /* Returns whether a message over nng comes from another node of the cluster, which has checked
      * the rights of its sender. */
     bool (*is_signed)(struct service *service, const char *text, size_t bytes);
-
-    /* Finds messages that another node has sent as one.
-     *   out       room for FORWARD_JOINED_MAX
-     *   returns   how many there are; 0: the text is one message */
-    size_t (*split)(const char *text, size_t bytes, struct forward_span *out);
-
-    /* Begins one answer of the answers to such messages. Append them, with a comma after each.
-     * Returns NULL if memory has run out. */
-    nng_msg *(*open)(void);
-
-    /* Ends such an answer. Returns false if memory has run out.
-     *   bytes   of each answer */
-    bool (*close)(nng_msg *text, const size_t *bytes, size_t count);
 };
 
 #endif

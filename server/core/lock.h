@@ -11,12 +11,12 @@
  * them takes only later ones, so no two threads wait for each other. server_lock asserts this. */
 enum lock_order {
     LOCK_CONFIG,    /* while a configuration is destroyed, or used without LOCK_SERVICE */
-    LOCK_FORWARD,   /* messages to other nodes, and their answers */
+    LOCK_LINKS,     /* messages to other processes, and their answers */
     LOCK_SERVICE,   /* the server object, and most of the state of the process */
     LOCK_HTTP,      /* the queue of the thread of pages, and what others give to the loop of HTTP */
     LOCK_HISTORY,   /* the last ten minutes of the resources, or of the limits */
     LOCK_TOKENS,    /* the list of the tokens */
-    LOCK_GRPC,      /* orders to the loop of gRPC, and answers of the master */
+    LOCK_GRPC,      /* orders to the loop of gRPC */
     LOCK_POOL,      /* the workers that receive in the place of others */
     LOCK_UNMATCHED, /* the table of descriptors without a template */
     LOCK_LOG        /* one line of the log at a time */

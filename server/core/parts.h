@@ -32,6 +32,9 @@ PART(notes)
 #ifdef DOORMAN_SERVER_SHARDS
 PART(shards)
 #endif
+#if defined DOORMAN_SERVER_GRPC || defined DOORMAN_SERVER_SHARDS
+PART(link)
+#endif
 #ifdef DOORMAN_SERVER_CHECK
 PART(check)
 #endif

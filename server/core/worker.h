@@ -89,7 +89,7 @@ static void worker_finish(struct waiter *waiter, bool answers) {
 
 /* Decides one message. Returns false if it waits.
  *   may_wait   other messages do not wait for this worker */
-static bool worker_decide(struct worker *worker, struct forward_span text, bool may_wait) {
+static bool worker_decide(struct worker *worker, struct text_span text, bool may_wait) {
     struct service *service = worker->service;
     const nng_pipe pipe = nng_msg_get_pipe(worker->message);
     const struct waiting_calls *waits = service->waits;
@@ -105,13 +105,13 @@ static bool worker_decide(struct worker *worker, struct forward_span text, bool 
     return server_handle_message(service, &worker->waiter, text.text, text.bytes);
 }
 
-/* Decides messages that another node has sent as one. Returns their answers, or NULL if memory has
+/* Decides messages that another process has sent as one. Returns their answers, or NULL if memory has
  * run out. */
-static nng_msg *worker_decide_all(struct worker *worker, const struct forward_span *messages,
+static nng_msg *worker_decide_all(struct worker *worker, const struct text_span *messages,
                                   size_t count) {
-    const struct forward_calls *forwards = worker->service->forwards;
-    size_t bytes[FORWARD_JOINED_MAX];
-    nng_msg *answer = forwards->open();
+    const struct batch_calls *batches = worker->service->batches;
+    size_t bytes[BATCH_MAX];
+    nng_msg *answer = batches->open();
     bool made = answer != NULL;
     for (size_t i = 0; i < count && made; i++) {
         (void)worker_decide(worker, messages[i], false);
@@ -120,13 +120,13 @@ static nng_msg *worker_decide_all(struct worker *worker, const struct forward_sp
         made = reply->bytes > 0 && nng_msg_append(answer, reply->text, reply->bytes) == 0 &&
                nng_msg_append(answer, ",", 1) == 0;
     }
-    if (made && forwards->close(answer, bytes, count)) return answer;
+    if (made && batches->close(answer, bytes, count)) return answer;
     if (answer) nng_msg_free(answer);
     return NULL;
 }
 
-/* Answers messages that another node has sent as one. If memory runs out, it asks again. */
-static void worker_handle_all(struct worker *worker, const struct forward_span *messages,
+/* Answers messages that another process has sent as one. If memory runs out, it asks again. */
+static void worker_handle_all(struct worker *worker, const struct text_span *messages,
                               size_t count) {
     nng_msg *answer = worker_decide_all(worker, messages, count), *message = worker->message;
     nng_msg_clear(message);
@@ -142,10 +142,10 @@ static void worker_handle_all(struct worker *worker, const struct forward_span *
 }
 
 static void worker_handle(struct worker *worker, nng_msg *message) {
-    const struct forward_span text = {(const char *)nng_msg_body(message), nng_msg_len(message)};
-    const struct forward_calls *forwards = worker->service->forwards;
-    struct forward_span messages[FORWARD_JOINED_MAX];
-    const size_t count = forwards ? forwards->split(text.text, text.bytes, messages) : 0;
+    const struct text_span text = {(const char *)nng_msg_body(message), nng_msg_len(message)};
+    const struct batch_calls *batches = worker->service->batches;
+    struct text_span messages[BATCH_MAX];
+    const size_t count = batches ? batches->split(text.text, text.bytes, messages) : 0;
     worker->message = message;
     if (count > 0) {
         worker_handle_all(worker, messages, count);

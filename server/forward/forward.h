@@ -3,6 +3,7 @@
 #ifndef DOORMAN_SERVER_FORWARD_H
 #define DOORMAN_SERVER_FORWARD_H
 
+#include "../link/link.h"
 #include "../shards/shards.h"
 
 /* ---- >>marks -------------------------------------------------------------------------------- */
@@ -26,34 +27,13 @@ enum mark_result { MARK_NONE, MARK_RIGHT, MARK_WRONG };
 enum mark_result server_mark_check(const char *text, size_t bytes, const uint64_t secret[2],
                                    int64_t now);
 
-/* ---- >>batches ------------------------------------------------------------------------------ */
-
-/* Several messages travel as {"batch":{"bytes":[LENGTH,...],"messages":[MESSAGE,...]}}, and so do
- * their answers. Each message has its own mark, and its answer has the same place. */
-
-/* Begins a batch: append messages to it, with a comma after each. Returns NULL if memory has run
- * out. */
-nng_msg *server_batch_open(void);
-
-/* Ends a batch. nng_msg_insert of nng 1.5.2 can write beyond the memory of a message, so the head
- * goes into room that server_batch_open has left for it.
- *   bytes     of each message
- *   returns   false: memory has run out */
-bool server_batch_close(nng_msg *text, const size_t *bytes, size_t count);
-
-/* Finds the messages of a batch.
- *   out       room for FORWARD_JOINED_MAX
- *   returns   how many there are; 0: the text is no batch */
-size_t server_batch_split(const char *text, size_t bytes, struct forward_span *out);
-
-/* ---- >>links -------------------------------------------------------------------------------- */
+/* ---- >>nodes --------------------------------------------------------------------------------- */
 
 #define FORWARD_NODE_MAX 1024                /* questions to one node at the same time */
 #define FORWARD_JOB_MAX 8192                 /* messages at the same time */
 #define FORWARD_BYTES_MAX ((size_t)64 << 20) /* of their texts */
 #define FORWARD_SECOND DOORMAN_SECOND        /* how long a message tries again */
 
-struct forward_link;
 struct forward_job;
 
 /* Another node, as this process knows it. Nodes are never freed before the end. */
@@ -72,87 +52,13 @@ struct forward_node {
 
 /* One message to one node. */
 struct forward_question {
-    struct forward_question *next; /* in its batch */
-    struct forward_batch *batch;
-    doorman_time started_at;
-    int result;       /* 0, or an error of nng */
-    const char *text; /* the answer, in the message of the batch */
-    size_t bytes;
-
-    /* For the owner. */
+    struct link_question link; /* the first member, so that both have one address */
     struct forward_node *node;
     struct forward_job *job;
     size_t tries;
     size_t *indexes; /* the entries of the job */
     size_t count;
 };
-
-/* Questions that travel as one. A batch has an aio and a context of its link, and keeps them for
- * later questions.
- *
- *     state     meaning                         event                 next
- *     IDLE      in the list of its link         a message is sent     QUEUED
- *                                               the link closes       (freed)
- *     QUEUED    it waits for others             its turn              SENDING
- *                                               it joins another one  IDLE
- *     SENDING   nng has the message             it was sent           WAITING, DONE
- *     WAITING   the node has not answered       answer, error         DONE
- *     DONE      not all questions have ended    the last one ends     IDLE
- */
-enum batch_state { BATCH_IDLE, BATCH_QUEUED, BATCH_SENDING, BATCH_WAITING, BATCH_DONE };
-
-struct forward_batch {
-    struct forward_link *link;
-    struct forward_batch *next, *next_of_link;
-    enum batch_state state; /* threads of nng write it from SENDING to DONE */
-    bool is_alone;          /* other questions do not wait for it, and do not join it */
-    bool is_sent;           /* from SENDING to the end of the last question */
-    nng_ctx context;
-    nng_aio *aio;
-    doorman_time ends_at;
-    nng_msg *message; /* what it sends while it is QUEUED, then the answer; NULL: none */
-    struct forward_question *questions;
-    size_t count, left; /* left: questions that have not ended */
-};
-
-struct forward_link {
-    struct forward *forward;
-    struct forward_link *next;
-    char address[DOORMAN_ID_BYTES_MAX + 1];
-    nng_socket socket;
-    bool has_socket;
-    struct forward_batch *all, *idle;
-    struct forward_batch *queue, **queue_end; /* the first one is the oldest */
-    size_t queue_count, queue_bytes;
-    size_t sent_count; /* batches that were sent and have not ended, without those alone */
-    doorman_time used_at;
-    int pipe_count; /* atomic */
-    bool is_lost;   /* atomic: a connection has ended */
-};
-
-/* The functions on links and questions need the lock of the part, if they do not say otherwise. */
-
-/* Prepares to send a message to an address. It goes with the next call of server_forward_flush, or
- * later with other messages.
- *   message    the call takes it on success
- *   is_alone   its answer may come late, so other messages must not wait for it
- *   returns    NULL: it cannot be sent */
-struct forward_question *server_forward_send(struct forward *forward, const char *address,
-                                             nng_msg *message, doorman_time timeout, bool is_alone);
-
-/* Sends what should wait no longer. */
-void server_forward_flush(struct forward *forward);
-
-/* Frees a question after its end. */
-void server_forward_end(struct forward_question *question);
-
-/* Ends the questions of connections that were lost. Returns the links that are not used, which the
- * caller closes. */
-struct forward_link *server_forward_tend(struct forward *forward, doorman_time now);
-
-/* Closes links without questions. Precondition: the lock is not held, because nng waits for its
- * callbacks. */
-void server_forward_close_links(struct forward_link *links);
 
 /* ---- >>jobs --------------------------------------------------------------------------------- */
 
@@ -220,8 +126,6 @@ struct forward {
     bool has_thread;
     uint64_t secret[2];
 
-    /* Takes the answers of a batch. Threads of nng call this, without the lock. */
-    void (*take_batch)(struct forward *forward, const struct forward_batch *batch);
     doorman_time nudged_at; /* when the thread of shards was last woken. The lock of the service
                                guards it */
     counter marks_wrong, received;
@@ -229,9 +133,9 @@ struct forward {
     struct lock lock; /* guards what follows */
     bool has_lock;
     pthread_cond_t wake;
-    bool stops, is_called;  /* is_called: the thread must look again */
-    doorman_shard_map *map; /* the one that this process has read last */
-    struct forward_link *links;
+    bool is_called; /* the thread must look again */
+    struct link_pool pool;
+    doorman_shard_map *map;       /* the one that this process has read last */
     struct forward_job *later;    /* jobs that try again */
     struct forward_job *finished; /* jobs whose answers must be written */
     size_t job_count, byte_count; /* of jobs until they are answered */

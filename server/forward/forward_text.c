@@ -146,7 +146,7 @@ static enum forward_result take_tree(const struct forward_question *question, co
         cJSON_GetObjectItemCaseSensitive(tree, doorman_method_name(job->method, false));
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(body, server_forward_list(job));
     const cJSON *mastership = cJSON_GetObjectItemCaseSensitive(body, "mastership");
-    if (error) return take_error(job, error, question->text, question->bytes);
+    if (error) return take_error(job, error, question->link.text, question->link.bytes);
     if (mastership) {
         snprintf(master, DOORMAN_ID_BYTES_MAX + 1, "%s", string_of(mastership, "master_address"));
         return FORWARD_REDIRECT;
@@ -165,8 +165,9 @@ enum forward_result server_forward_take(const struct forward_question *question,
     bool is_whole = question->count == job->count;
     for (size_t i = 0; i < job->count; i++) is_whole = is_whole && !job->entries[i].is_everywhere;
     master[0] = 0;
-    if (is_whole && take_whole(job, question->text, question->bytes)) return FORWARD_TAKEN;
-    cJSON *tree = cJSON_ParseWithLength(question->text, question->bytes);
+    if (is_whole && take_whole(job, question->link.text, question->link.bytes))
+        return FORWARD_TAKEN;
+    cJSON *tree = cJSON_ParseWithLength(question->link.text, question->link.bytes);
     const enum forward_result result = take_tree(question, tree, master);
     cJSON_Delete(tree);
     return result;

@@ -236,11 +236,11 @@ static void job_note_entries(struct forward_job *job, struct service *service,
  *   adds   false: the job is gone */
 static bool job_count(struct forward *forward, const struct forward_job *job, bool adds) {
     server_lock(&forward->lock);
-    const bool has_room = !adds || (!forward->stops && forward->job_count < FORWARD_JOB_MAX &&
+    const bool has_room = !adds || (!forward->pool.stops && forward->job_count < FORWARD_JOB_MAX &&
                                     forward->byte_count + job->bytes <= FORWARD_BYTES_MAX);
     if (has_room) forward->job_count += adds ? 1 : (size_t)-1;
     if (has_room) forward->byte_count += adds ? job->bytes : (size_t)0 - job->bytes;
-    if (forward->stops && forward->job_count == 0) server_forward_call(forward);
+    if (forward->pool.stops && forward->job_count == 0) server_forward_call(forward);
     server_unlock(&forward->lock);
     return has_room;
 }
@@ -343,6 +343,21 @@ static void entries_fail(struct forward_job *job, const size_t *indexes, size_t 
     for (size_t i = 0; i < count; i++) job->entries[indexes[i]].is_failed = true;
 }
 
+/* Sends a message to an address. Returns false if it cannot be sent. A message with little time
+ * goes alone, because those of a batch end together.
+ *   message   freed if it is not sent; NULL: there was no memory for it */
+static bool question_send(struct forward *forward, const struct forward_question *question,
+                          const char *address, nng_msg *message, doorman_time timeout) {
+    const bool is_alone = question->job->wait > 0 || timeout < FORWARD_SECOND / 2;
+    struct link *link = message ? server_link_open(&forward->pool, address) : NULL;
+    struct forward_question *copy = link ? (struct forward_question *)malloc(sizeof *copy) : NULL;
+    if (copy) *copy = *question;
+    if (copy && server_link_send(link, &copy->link, message, timeout, is_alone)) return true;
+    if (message) nng_msg_free(message);
+    free(copy);
+    return false;
+}
+
 /* Sends a message of a job. Returns false if it cannot be sent. The question gets the indexes.
  *   tries   how many processes of the node were asked before */
 static bool node_ask(struct forward *forward, struct forward_node *node, struct forward_job *job,
@@ -362,19 +377,12 @@ static bool node_ask(struct forward *forward, struct forward_node *node, struct 
     }
     if (!address || timeout <= 0) return false;
     nng_msg *message = server_forward_message(job, indexes, count, forward->secret);
-    const bool is_alone = job->wait > 0 || timeout < FORWARD_SECOND / 2;
-    struct forward_question *question =
-        message ? server_forward_send(forward, address, message, timeout, is_alone) : NULL;
-    if (!question && message) nng_msg_free(message);
-    if (!question) {
+    const struct forward_question question = {
+        .node = node, .job = job, .tries = tries, .indexes = indexes, .count = count};
+    if (!question_send(forward, &question, address, message, timeout)) {
         job_fail(job, node, "cannot be asked");
         return false;
     }
-    question->node = node;
-    question->job = job;
-    question->tries = tries;
-    question->indexes = indexes;
-    question->count = count;
     node->asked++;
     job->asked++;
     server_counter_add(&node->sent, 1);
@@ -441,7 +449,7 @@ static void job_look(struct forward *forward, struct forward_job *job, doorman_t
         const struct forward_entry *entry = &job->entries[i];
         is_done = is_done && (entry->is_done || entry->is_everywhere || entry->is_failed);
     }
-    if (is_done || job->error || now >= job->ends_at || forward->stops) {
+    if (is_done || job->error || now >= job->ends_at || forward->pool.stops) {
         job_end(forward, job);
         return;
     }
@@ -472,7 +480,7 @@ static void job_run(struct forward *forward, struct forward_job *job, doorman_ti
  * often, or if the server stops. */
 static bool question_retry(struct forward *forward, struct forward_question *question) {
     size_t *indexes = question->indexes;
-    if (question->tries >= TRIES_MAX || forward->stops ||
+    if (question->tries >= TRIES_MAX || forward->pool.stops ||
         !node_ask(forward, question->node, question->job, indexes, question->count,
                   question->tries + 1)) {
         return false;
@@ -521,16 +529,19 @@ static void question_take(struct forward *forward, struct forward_question *ques
     char master[DOORMAN_ID_BYTES_MAX + 1];
     node->asked--;
     job->asked--;
-    server_counter_add(&node->nanoseconds, (uint64_t)(now - question->started_at));
-    if (question->result != 0) {
+    server_counter_add(&node->nanoseconds, (uint64_t)(now - question->link.started_at));
+    if (question->link.result == NNG_EAGAIN && question_retry(forward, question)) {
+        node->broken_until = 0;
+    } else if (question->link.result != 0) {
         question_fail(forward, question, now);
     } else {
         const enum forward_result result = server_forward_take(question, master);
         node->broken_until = 0;
         if (result == FORWARD_REDIRECT) question_redirect(forward, question, master);
     }
-    question->job = NULL;
-    server_forward_end(question);
+    server_link_end(&question->link);
+    free(question->indexes);
+    free(question);
     job_look(forward, job, now);
 }
 
@@ -543,7 +554,7 @@ static doorman_time forward_run_later(struct forward *forward, doorman_time now)
     forward->later = NULL;
     for (; all; all = next) {
         next = all->next;
-        if (all->due <= now || forward->stops) {
+        if (all->due <= now || forward->pool.stops) {
             job_run(forward, all, now);
         } else {
             all->next = forward->later;
@@ -575,12 +586,12 @@ static doorman_time forward_turn(struct forward *forward) {
     const doorman_time now = doorman_clock();
     forward->is_called = false;
     forward_take_map(forward);
-    struct forward_link *unused = server_forward_tend(forward, now);
+    struct link *unused = server_link_tend(&forward->pool, now);
     const doorman_time due = forward_run_later(forward, now);
-    server_forward_flush(forward);
+    server_link_flush(&forward->pool);
     struct forward_job *finished = forward_take_finished(forward);
     server_unlock(&forward->lock);
-    server_forward_close_links(unused);
+    server_link_close(unused);
     jobs_finish(forward, finished);
     server_lock(&forward->lock);
     return due;
@@ -590,7 +601,7 @@ static void *forward_main(void *context) {
     struct forward *forward = (struct forward *)context;
     server_shares_memory = true; /* trees last longer than a turn, and would keep the arena */
     server_lock(&forward->lock);
-    while (!forward->stops || forward->job_count > 0) {
+    while (!forward->pool.stops || forward->job_count > 0) {
         const doorman_time rest = forward_turn(forward) - doorman_clock();
         if (!forward->is_called && rest > 0) {
             server_condition_wait(&forward->wake, &forward->lock, rest);
@@ -612,7 +623,7 @@ static void forward_release(struct service *service) {
     forward_holds = forward_has_held = false;
     if (!has_held) return;
     server_lock(&service->forward->lock);
-    server_forward_flush(service->forward);
+    server_link_flush(&service->forward->pool);
     server_unlock(&service->forward->lock);
 }
 
@@ -631,9 +642,9 @@ static void forward_begin(struct service *service, struct forward_job *job) {
     if (forward_holds) {
         forward_has_held = true;
     } else {
-        server_forward_flush(forward);
+        server_link_flush(&forward->pool);
     }
-    if (forward->finished || forward->stops) server_forward_call(forward);
+    if (forward->finished || forward->pool.stops) server_forward_call(forward);
     server_unlock(&forward->lock);
     server_shares_memory = shares_memory;
 }
@@ -653,20 +664,37 @@ static const char *forward_ask(struct service *service, const doorman_request *r
     return NULL;
 }
 
-static void forward_take_batch(struct forward *forward, const struct forward_batch *batch) {
+static void forward_take_batch(struct link_pool *pool, const struct link_batch *batch) {
+    struct forward *forward = pool->service->forward;
     const bool shares_memory = server_shares_memory;
     server_shares_memory = true;
     server_lock(&forward->lock);
     forward_take_map(forward);
-    for (struct forward_question *next = NULL, *each = batch->questions; each; each = next) {
+    for (struct link_question *next = NULL, *each = batch->questions; each; each = next) {
         next = each->next;
-        question_take(forward, each);
+        question_take(forward, (struct forward_question *)each);
     }
-    server_forward_flush(forward);
+    server_link_flush(pool);
     struct forward_job *finished = forward_take_finished(forward);
     server_unlock(&forward->lock);
     jobs_finish(forward, finished);
     server_shares_memory = shares_memory;
+}
+
+static void forward_note_link(struct link_pool *pool, bool is_lost) {
+    struct forward *forward = pool->service->forward;
+    if (!is_lost) return;
+    server_lock(&forward->lock);
+    server_forward_call(forward);
+    server_unlock(&forward->lock);
+}
+
+static void forward_note_tls(struct service *service) {
+    struct forward *forward = service->forward;
+    if (!forward->is_started) return;
+    server_lock(&forward->lock);
+    server_link_note_tls(&forward->pool);
+    server_unlock(&forward->lock);
 }
 
 /* ---- the part ------------------------------------------------------------------------------- */
@@ -720,9 +748,12 @@ static enum exit_status forward_listen(struct service *service) {
     struct forward *forward = service->forward;
     if (!server_shards_on(service)) return CONTINUE;
     forward->service = service;
-    forward->take_batch = forward_take_batch;
+    forward->pool = (struct link_pool){.service = service,
+                                       .lock = &forward->lock,
+                                       .take = forward_take_batch,
+                                       .changed = forward_note_link};
     memcpy(forward->secret, service->shards->secret, sizeof forward->secret);
-    forward->has_lock = server_lock_init(&forward->lock, LOCK_FORWARD);
+    forward->has_lock = server_lock_init(&forward->lock, LOCK_LINKS);
     if (!forward->has_lock || !server_condition_init(&forward->wake)) {
         return server_fatal_error(EXIT_ERROR, "out of memory");
     }
@@ -739,7 +770,7 @@ static void forward_stopping(struct service *service) {
     struct forward *forward = service->forward;
     if (!forward || !forward->is_started) return;
     server_lock(&forward->lock);
-    forward->stops = true;
+    forward->pool.stops = true;
     server_forward_call(forward);
     server_unlock(&forward->lock);
 }
@@ -749,8 +780,8 @@ static void forward_stop(struct service *service) {
     forward_stopping(service);
     if (!forward || !forward->has_thread) return;
     pthread_join(forward->thread, NULL);
-    server_forward_close_links(forward->links);
-    forward->links = NULL;
+    server_link_close(forward->pool.links);
+    forward->pool.links = NULL;
     forward->has_thread = false;
 }
 
@@ -772,12 +803,10 @@ static const struct forward_calls forward_functions = {.is_away = forward_is_awa
                                                        .ask = forward_ask,
                                                        .hold = forward_hold,
                                                        .release = forward_release,
-                                                       .is_signed = forward_is_signed,
-                                                       .split = server_batch_split,
-                                                       .open = server_batch_open,
-                                                       .close = server_batch_close};
+                                                       .is_signed = forward_is_signed};
 
 const struct server_part server_part_forward = {
-    SERVER_PART_STATE(forward),    .listen = forward_listen,   .stopping = forward_stopping,
-    .stop = forward_stop,          .destroy = forward_destroy, .decided = forward_decided,
-    .forwards = &forward_functions};
+    SERVER_PART_STATE(forward),      .listen = forward_listen,
+    .stopping = forward_stopping,    .stop = forward_stop,
+    .destroy = forward_destroy,      .decided = forward_decided,
+    .tls_changed = forward_note_tls, .forwards = &forward_functions};

@@ -263,9 +263,12 @@ void server_grpc_master_set(struct grpc_master *master, const char *address);
 void server_grpc_master_note_tls(struct grpc_master *master);
 
 /* Returns whether the link has a connection. */
-bool server_grpc_master_is_reached(const struct grpc_master *master);
+bool server_grpc_master_is_reached(struct grpc_master *master);
 
-/* Sends the request of the call's step.
+/* Sends the questions of a turn of the loop, and ends those whose connection was lost. */
+void server_grpc_master_tend(struct grpc_master *master);
+
+/* Sends the request of the call's step, with the next call of server_grpc_master_tend or later.
  *   owner     server_grpc_master_next returns it
  *   timeout   more than 0
  *   returns   NULL: the status says why */
@@ -283,14 +286,19 @@ void server_grpc_master_forget(struct grpc_question *question);
 
 /* The answer to a question. */
 struct grpc_answer {
+    struct grpc_question *question;
     void *owner;      /* NULL: the owner was forgotten */
-    int result;       /* 0, or an error of nng */
-    nng_msg *message; /* the caller frees it */
+    int result;       /* 0, or an error of nng; NNG_EAGAIN: ask again */
+    const char *text; /* lasts until server_grpc_master_end */
+    size_t bytes;
 };
 
-/* Takes the next answer, and ends its question.
+/* Takes the next answer.
  *   returns   false: there is no answer now */
 bool server_grpc_master_next(struct grpc_master *master, struct grpc_answer *out);
+
+/* Ends the question of an answer. */
+void server_grpc_master_end(struct grpc_master *master, const struct grpc_answer *answer);
 
 /* Reads an answer, and gives it to its call.
  *   returns   false: the call has failed */

@@ -282,7 +282,7 @@ static void loop_wake(struct grpc *grpc) {
             io_flush(connection);
             io_watch(connection);
         }
-        if (answer.message) nng_msg_free(answer.message);
+        server_grpc_master_end(grpc->master, &answer);
     }
     bool is_reached = server_grpc_master_is_reached(grpc->master);
     if (is_reached != grpc->was_reached) grpc->looked_at = 0; /* the health may have changed */
@@ -331,6 +331,7 @@ static void *grpc_main(void *argument) {
         if (forwards) forwards->hold();
         for (int i = 0; i < count; i++) loop_handle(grpc, events[i].data.ptr);
         if (forwards) forwards->release(grpc->service);
+        server_grpc_master_tend(grpc->master);
         if (grpc->now - grpc->looked_at >= LOOK_INTERVAL && !grpc->is_draining) loop_look(grpc);
         if (grpc->now - grpc->ticked_at >= TICK) loop_tick(grpc);
         connections_sweep(grpc);

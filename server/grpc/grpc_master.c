@@ -2,165 +2,118 @@
  * redirects, so a process that is not the master asks the master over nng, as an agent does. The
  * master answers such a message itself, or says that it is not the master: there is one hop.
  *
- * The loop makes and ends questions. Each has a context of a REQ socket, so all share one
- * connection. A thread of nng calls question_step when a message was sent or has arrived. It adds
- * the question to the list `done`, and wakes the loop. The loop takes it from there.
- *
- *     state     meaning                           event            next
- *     SENDING   nng has the message               it was sent      WAITING
- *     WAITING   the master has not answered yet   the answer       DONE
- *     (both)                                      error, timeout   DONE
- *     DONE      in the list, until the loop frees it
- *
- * A connection that breaks makes nng send the message again, if there is a new one in time. So the
- * units of a lost answer can be charged twice, but are never granted twice. */
+ * The loop makes and ends questions. Those to the master travel over a link, and those to other
+ * nodes by the part that forwards. The thread that has an answer adds the question to the list
+ * `done`, and wakes the loop. The loop takes it from there. */
 #include "grpc.h"
 #include "../http/decision.h"
-#include "../util/dial.h"
+#include "../link/link.h"
 
+#include <nng/supplemental/util/platform.h>
 #include <unistd.h>
 
 #define QUESTION_MAX 4096 /* at the same time */
 #define QUESTION_TIMEOUT (2 * DOORMAN_SECOND)
 
-enum question_state { QUESTION_SENDING, QUESTION_WAITING, QUESTION_DONE };
-
 struct grpc_question {
+    struct link_question link; /* the first member, so that both have one address */
     struct grpc_master *master;
-    enum question_state state;
-    void *owner; /* only the loop uses it */
-    nng_ctx context;
-    nng_aio *aio;         /* NULL: another part asks other nodes */
-    doorman_time ends_at; /* an aio has a timeout for one operation, and a question has two */
-    int result;
-    nng_msg *message;
-    struct grpc_question *next, *previous; /* of all; only the loop uses them */
+    void *owner;    /* only the loop uses it */
+    bool is_linked; /* false: another part asks other nodes */
+    char *copy;     /* of the answer of that part; NULL: none */
     struct grpc_question *next_done;
 };
 
 struct grpc_master {
     struct service *service;
-    int wake; /* an eventfd */
-    nng_socket socket;
-    bool has_socket;
-    char address[DOORMAN_ID_BYTES_MAX + 1]; /* "": none */
-    struct grpc_question *all;
-    size_t count;
-    int pipe_count;   /* atomic */
-    bool has_new_tls; /* atomic: the files of TLS have changed since the socket was opened */
-    struct lock lock; /* guards the list of what is done */
+    int wake;                               /* an eventfd */
+    char address[DOORMAN_ID_BYTES_MAX + 1]; /* "": none. Only the loop uses it */
+    size_t count;                           /* of questions. Only the loop uses it */
+    struct lock lock;                       /* guards the pool, and the list of what is done */
+    struct link_pool pool;
     struct grpc_question *done;
 };
 
-/* ---- the connection ------------------------------------------------------------------------- */
+/* ---- the link ------------------------------------------------------------------------------- */
 
-static void master_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
-    struct grpc_master *master = (struct grpc_master *)argument;
+static void master_wake(const struct grpc_master *master) {
     const uint64_t one = 1;
-    (void)pipe;
-    __atomic_add_fetch(&master->pipe_count, event == NNG_PIPE_EV_REM_POST ? -1 : 1,
-                       __ATOMIC_RELAXED);
-    ssize_t written = write(master->wake, &one, sizeof one); /* the health may have changed */
-    (void)written;
-}
-
-static int master_open(struct grpc_master *master) {
-    __atomic_store_n(&master->has_new_tls, false, __ATOMIC_RELAXED); /* before they are read */
-    return server_dial(master->service, master->address, &master->socket, &master->has_socket,
-                       master_on_pipe, master);
-}
-
-bool server_grpc_master_is_reached(const struct grpc_master *master) {
-    return master->has_socket && __atomic_load_n(&master->pipe_count, __ATOMIC_RELAXED) > 0;
-}
-
-/* ---- questions ------------------------------------------------------------------------------ */
-
-static void question_finish(struct grpc_question *question, int result, nng_msg *message) {
-    struct grpc_master *master = question->master;
-    const uint64_t one = 1;
-    question->state = QUESTION_DONE;
-    question->result = result;
-    question->message = message;
-    server_lock(&master->lock);
-    question->next_done = master->done;
-    master->done = question;
-    server_unlock(&master->lock);
     ssize_t written = write(master->wake, &one, sizeof one);
     (void)written; /* it fails only if the loop is awake already */
 }
 
-/* Gives the next operation the rest of the time. */
-static void question_set_timeout(const struct grpc_question *question) {
-    doorman_time left = question->ends_at - doorman_clock();
-    nng_duration ms = left > 0 ? (nng_duration)(left / (DOORMAN_SECOND / 1000)) : 0;
-    nng_aio_set_timeout(question->aio, ms + 1);
+static struct grpc_master *master_of(struct link_pool *pool) {
+    return (struct grpc_master *)((char *)pool - offsetof(struct grpc_master, pool));
 }
 
-static void question_step(void *argument) {
-    struct grpc_question *question = (struct grpc_question *)argument;
-    int result = nng_aio_result(question->aio);
-    if (question->state == QUESTION_SENDING && result == 0) {
-        question->state = QUESTION_WAITING;
-        question_set_timeout(question);
-        nng_ctx_recv(question->context, question->aio);
-    } else if (question->state == QUESTION_SENDING) {
-        nng_msg_free(nng_aio_get_msg(question->aio));
-        question_finish(question, result, NULL);
-    } else {
-        question_finish(question, result, result == 0 ? nng_aio_get_msg(question->aio) : NULL);
-    }
+/* The health may have changed. */
+static void master_note_link(struct link_pool *pool, bool is_lost) {
+    (void)is_lost;
+    master_wake(master_of(pool));
 }
 
-/* Ends a question, which is in the list `done` then. nng takes no receive after the stop, and calls
- * back no more. No effect on a question to other nodes: the part that forwards it ends it. */
-static void question_stop(struct grpc_question *question) {
-    if (!question->aio) return;
-    nng_aio_stop(question->aio);
-    if (question->state != QUESTION_DONE) question_finish(question, NNG_ECLOSED, NULL);
-    nng_aio_free(question->aio);
-    question->aio = NULL;
-}
-
-/* Ends the connection and all questions. Their aios are freed before the socket is closed: see
- * doorman_transport_destroy. */
-static void master_close(struct grpc_master *master) {
-    for (struct grpc_question *each = master->all; each; each = each->next) question_stop(each);
-    if (master->has_socket) nng_close(master->socket);
-    master->has_socket = false;
+bool server_grpc_master_is_reached(struct grpc_master *master) {
+    server_lock(&master->lock);
+    const bool is_reached = server_link_is_reached(&master->pool, master->address);
+    server_unlock(&master->lock);
+    return is_reached;
 }
 
 void server_grpc_master_note_tls(struct grpc_master *master) {
-    __atomic_store_n(&master->has_new_tls, true, __ATOMIC_RELAXED);
+    server_lock(&master->lock);
+    server_link_note_tls(&master->pool);
+    server_unlock(&master->lock);
 }
 
-/* A dialer keeps the files of TLS that it was made with. So once they have changed and the last
- * connection is lost, there is a new dialer. */
 void server_grpc_master_set(struct grpc_master *master, const char *address) {
-    bool is_same = strcmp(master->address, address) == 0;
-    bool is_stale = __atomic_load_n(&master->has_new_tls, __ATOMIC_RELAXED) &&
-                    server_url_wants_tls(address) && !server_grpc_master_is_reached(master);
-    if (is_same && !is_stale && (master->has_socket || !address[0])) return;
-    master_close(master);
     snprintf(master->address, sizeof master->address, "%s", address);
     if (!address[0]) return;
-    int error = master_open(master);
-    if (error == 0) return;
-    server_log(master->service->settings, LEVEL_DEBUG, "gRPC cannot ask the master", "master",
-               address, "error", nng_strerror(error), LOG_END);
-    master_close(master); /* the next look tries again */
+    server_lock(&master->lock);
+    (void)server_link_open(&master->pool, address); /* the next look tries again */
+    server_unlock(&master->lock);
 }
 
-/* Frees a question. Waits for the end of its callback. */
+void server_grpc_master_tend(struct grpc_master *master) {
+    server_lock(&master->lock);
+    struct link *unused = server_link_tend(&master->pool, doorman_clock());
+    server_link_flush(&master->pool);
+    server_unlock(&master->lock);
+    server_link_close(unused);
+}
+
+/* ---- questions ------------------------------------------------------------------------------ */
+
+/* Any thread calls this. Precondition: the lock is held. */
+static void question_finish(struct grpc_question *question) {
+    question->next_done = question->master->done;
+    question->master->done = question;
+}
+
+static void master_take(struct link_pool *pool, const struct link_batch *batch) {
+    struct grpc_master *master = master_of(pool);
+    server_lock(&master->lock);
+    for (struct link_question *next = NULL, *each = batch->questions; each; each = next) {
+        next = each->next;
+        question_finish((struct grpc_question *)each);
+    }
+    server_unlock(&master->lock);
+    master_wake(master);
+}
+
 static void question_free(struct grpc_question *question) {
-    struct grpc_master *master = question->master;
-    if (question->previous) question->previous->next = question->next;
-    if (question->next) question->next->previous = question->previous;
-    if (master->all == question) master->all = question->next;
-    master->count--;
-    if (question->aio) nng_ctx_close(question->context);
-    nng_aio_free(question->aio);
+    question->master->count--;
+    free(question->copy);
     free(question);
+}
+
+static struct grpc_question *question_create(struct grpc_master *master, void *owner) {
+    struct grpc_question *question =
+        master->count < QUESTION_MAX ? (struct grpc_question *)calloc(1, sizeof *question) : NULL;
+    if (!question) return NULL;
+    question->master = master;
+    question->owner = owner;
+    master->count++;
+    return question;
 }
 
 static nng_msg *question_message(const struct grpc_call *call) {
@@ -176,50 +129,34 @@ static nng_msg *question_message(const struct grpc_call *call) {
     return message;
 }
 
-static void question_add(struct grpc_question *question) {
+/* Prepares to send a question over the link. Returns false if memory has run out. */
+static bool question_send(struct grpc_question *question, const struct grpc_call *call,
+                          doorman_time timeout) {
     struct grpc_master *master = question->master;
-    question->next = master->all;
-    if (master->all) master->all->previous = question;
-    master->all = question;
-    master->count++;
-}
-
-static struct grpc_question *question_create(struct grpc_master *master) {
-    struct grpc_question *question = (struct grpc_question *)calloc(1, sizeof *question);
-    if (!question) return NULL;
-    question->master = master;
-    int error = nng_aio_alloc(&question->aio, question_step, question);
-    if (error == 0) error = nng_ctx_open(&question->context, master->socket);
-    if (error != 0) {
-        nng_aio_free(question->aio);
-        free(question);
-        return NULL;
-    }
-    question_add(question);
-    return question;
+    nng_msg *message = question_message(call);
+    if (!message) return false;
+    question->is_linked = true;
+    server_lock(&master->lock);
+    struct link *link = server_link_open(&master->pool, master->address);
+    const bool sent = link && server_link_send(link, &question->link, message, timeout, false);
+    server_unlock(&master->lock);
+    if (!sent) nng_msg_free(message);
+    return sent;
 }
 
 struct grpc_question *server_grpc_master_ask(struct grpc_master *master,
                                              const struct grpc_call *call, void *owner,
                                              doorman_time timeout, struct grpc_status *status) {
-    if (!master->has_socket) {
+    if (!master->address[0]) {
         server_grpc_fail(status, GRPC_UNAVAILABLE, "no process is known to be the master");
         return NULL;
     }
-    struct grpc_question *question = master->count < QUESTION_MAX ? question_create(master) : NULL;
-    nng_msg *message = question ? question_message(call) : NULL;
-    if (!message) {
-        if (question) question_free(question);
-        server_grpc_fail(status, GRPC_RESOURCE_EXHAUSTED, "too many calls wait for the master");
-        return NULL;
-    }
+    struct grpc_question *question = question_create(master, owner);
     if (timeout > QUESTION_TIMEOUT) timeout = QUESTION_TIMEOUT;
-    question->owner = owner;
-    question->ends_at = doorman_clock() + timeout;
-    question_set_timeout(question);
-    nng_aio_set_msg(question->aio, message);
-    nng_ctx_send(question->context, question->aio);
-    return question;
+    if (question && question_send(question, call, timeout)) return question;
+    if (question) question_free(question);
+    server_grpc_fail(status, GRPC_RESOURCE_EXHAUSTED, "too many calls wait for the master");
+    return NULL;
 }
 
 void server_grpc_master_forget(struct grpc_question *question) { question->owner = NULL; }
@@ -230,9 +167,19 @@ bool server_grpc_master_next(struct grpc_master *master, struct grpc_answer *out
     if (question) master->done = question->next_done;
     server_unlock(&master->lock);
     if (!question) return false;
-    *out = (struct grpc_answer){question->owner, question->result, question->message};
-    question_free(question);
+    const struct link_question *link = &question->link;
+    *out = (struct grpc_answer){question, question->owner, link->result, link->text, link->bytes};
     return true;
+}
+
+void server_grpc_master_end(struct grpc_master *master, const struct grpc_answer *answer) {
+    struct grpc_question *question = answer->question;
+    if (question->is_linked) {
+        server_lock(&master->lock);
+        server_link_end(&question->link);
+        server_unlock(&master->lock);
+    }
+    question_free(question);
 }
 
 /* ---- other nodes ---------------------------------------------------------------------------- */
@@ -240,25 +187,26 @@ bool server_grpc_master_next(struct grpc_master *master, struct grpc_answer *out
 /* The part that forwards messages calls this, on any thread. */
 static void question_on_forwarded(void *context, const char *text, size_t bytes) {
     struct grpc_question *question = (struct grpc_question *)context;
-    nng_msg *message = NULL;
-    int result = text ? nng_msg_alloc(&message, 0) : NNG_ECLOSED;
-    if (result == 0) result = nng_msg_append(message, text, bytes);
-    if (result != 0 && message) nng_msg_free(message);
-    question_finish(question, result, result == 0 ? message : NULL);
+    struct grpc_master *master = question->master;
+    struct link_question *answer = &question->link;
+    question->copy = text ? (char *)malloc(bytes + 1) : NULL;
+    if (question->copy) memcpy(question->copy, text, bytes);
+    *answer = (struct link_question){.text = question->copy, .bytes = bytes};
+    if (!question->copy) answer->result = text ? NNG_ENOMEM : NNG_ECLOSED;
+    server_lock(&master->lock);
+    question_finish(question);
+    server_unlock(&master->lock);
+    master_wake(master);
 }
 
 struct grpc_question *server_grpc_master_forward(struct grpc_master *master,
                                                  const struct grpc_call *call, void *owner,
                                                  doorman_time timeout, struct grpc_status *status) {
-    struct grpc_question *question =
-        master->count < QUESTION_MAX ? (struct grpc_question *)calloc(1, sizeof *question) : NULL;
+    struct grpc_question *question = question_create(master, owner);
     if (!question) {
         server_grpc_fail(status, GRPC_RESOURCE_EXHAUSTED, "too many calls wait for other nodes");
         return NULL;
     }
-    question->master = master;
-    question->owner = owner;
-    question_add(question);
     const struct forward_asker asker = {question_on_forwarded, question, timeout};
     const char *why = master->service->forwards->ask(master->service, &call->request, asker);
     if (!why) return question;
@@ -344,8 +292,7 @@ bool server_grpc_master_read(struct grpc_call *call, const struct grpc_answer *a
                                 nng_strerror(answer->result));
     }
     struct decision *room = (struct decision *)malloc(sizeof *room);
-    cJSON *tree = cJSON_ParseWithLength((const char *)nng_msg_body(answer->message),
-                                        nng_msg_len(answer->message));
+    cJSON *tree = cJSON_ParseWithLength(answer->text, answer->bytes);
     bool done = room && tree ? answer_read(call, tree, room, status)
                              : server_grpc_fail(status, GRPC_INTERNAL,
                                                 "the answer of the master is not "
@@ -359,23 +306,31 @@ bool server_grpc_master_read(struct grpc_call *call, const struct grpc_answer *a
 
 struct grpc_master *server_grpc_master_create(struct service *service, int wake) {
     struct grpc_master *master = (struct grpc_master *)calloc(1, sizeof *master);
-    if (!master || !server_lock_init(&master->lock, LOCK_GRPC)) {
+    if (!master || !server_lock_init(&master->lock, LOCK_LINKS)) {
         free(master);
         return NULL;
     }
     master->service = service;
     master->wake = wake;
+    master->pool = (struct link_pool){.service = service,
+                                      .lock = &master->lock,
+                                      .take = master_take,
+                                      .changed = master_note_link};
     return master;
 }
 
 void server_grpc_master_destroy(struct grpc_master *master) {
     struct grpc_answer answer;
     if (!master) return;
-    master_close(master); /* then all questions are in the list `done` */
-    while (server_grpc_master_next(master, &answer)) {
-        if (answer.message) nng_msg_free(answer.message);
+    server_lock(&master->lock);
+    master->pool.stops = true;
+    server_unlock(&master->lock);
+    while (master->count > 0) {
+        server_grpc_master_tend(master);
+        nng_msleep(1); /* threads of nng bring the answers */
+        while (server_grpc_master_next(master, &answer)) server_grpc_master_end(master, &answer);
     }
-    assert(!master->all);
+    server_link_close(master->pool.links);
     server_lock_uninit(&master->lock);
     free(master);
 }

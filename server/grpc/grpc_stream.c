@@ -467,6 +467,8 @@ void server_grpc_stream_answer(struct grpc_stream *stream, const struct grpc_ans
     stream->question = NULL;
     if (answer->result == NNG_ETIMEDOUT && stream_time_left(stream) == 0) {
         stream_expire(stream);
+    } else if (answer->result == NNG_EAGAIN) {
+        stream_ask(stream);
     } else if (!server_grpc_master_read(stream->call, answer, &stream->status)) {
         stream_respond(stream);
     } else if (stream->call->step == GRPC_STEP_DONE) {
@@ -613,6 +615,10 @@ void server_grpc_streams_tick(struct grpc_connection *connection) {
         if (stream->state == GRPC_STREAM_WATCHING && stream_time_left(stream) > 0) {
             stream_tell_change(stream);
         } else if (stream->state == GRPC_STREAM_WATCHING) {
+            stream_expire(stream);
+        } else if (stream->state == GRPC_STREAM_ASKING && stream_time_left(stream) == 0) {
+            if (stream->question) server_grpc_master_forget(stream->question);
+            stream->question = NULL;
             stream_expire(stream);
         } else if (stream->state == GRPC_STREAM_READING &&
                    (is_late || stream_time_left(stream) == 0)) {

@@ -17,7 +17,6 @@ static void *may_calloc(size_t count, size_t bytes) {
 
 #define malloc may_malloc
 #define calloc may_calloc
-#include "../../server/forward/forward_batch.c"
 #include "../../server/forward/forward_mark.c"
 #include "../../server/forward/forward_text.c"
 #include "../../server/forward/forward_thread.c"
@@ -33,7 +32,7 @@ static void *may_calloc(size_t count, size_t bytes) {
 
 /* A question that a test answers. */
 struct asked {
-    struct forward_question question; /* the first member */
+    struct forward_question *question;
     struct asked *next;
     nng_msg *message;
     char answer[2048];
@@ -52,40 +51,45 @@ struct world {
 
 static struct world *here; /* of the test that runs */
 
-/* ---- in place of forward_link.c ------------------------------------------------------------- */
+/* ---- in place of server/link/ --------------------------------------------------------------- */
 
-struct forward_question *server_forward_send(struct forward *forward, const char *address,
-                                             nng_msg *message, doorman_time timeout,
-                                             bool is_alone) {
+struct link *server_link_open(struct link_pool *pool, const char *address) {
+    static struct link any;
+    assert_true(pool == &here->forward.pool && address[0]);
+    return &any;
+}
+
+bool server_link_send(struct link *link, struct link_question *question, nng_msg *message,
+                      doorman_time timeout, bool is_alone) {
     struct asked *asked = (struct asked *)may_calloc(1, sizeof *asked);
-    (void)forward;
-    assert_true(timeout > 0 && address[0]);
-    if (!asked) return NULL;
+    (void)link;
+    assert_true(timeout > 0);
+    if (!asked) return false;
+    asked->question = (struct forward_question *)question;
     asked->message = message;
-    asked->question.started_at = doorman_clock();
+    question->started_at = doorman_clock();
     asked->next = here->asked;
     here->asked = asked;
     here->sends++;
     here->alone += is_alone;
-    return &asked->question;
+    return true;
 }
 
-void server_forward_end(struct forward_question *question) {
-    free(question->indexes);
-    free((struct asked *)(void *)question);
-}
+void server_link_end(struct link_question *question) { (void)question; }
 
-void server_forward_flush(struct forward *forward) {
-    (void)forward;
+void server_link_flush(struct link_pool *pool) {
+    (void)pool;
     here->flushes++;
 }
 
-struct forward_link *server_forward_tend(struct forward *forward, doorman_time now) {
-    (void)forward, (void)now;
+struct link *server_link_tend(struct link_pool *pool, doorman_time now) {
+    (void)pool, (void)now;
     return NULL;
 }
 
-void server_forward_close_links(struct forward_link *links) { (void)links; }
+void server_link_close(struct link *links) { (void)links; }
+
+void server_link_note_tls(struct link_pool *pool) { (void)pool; }
 
 /* ---- steps ---------------------------------------------------------------------------------- */
 
@@ -109,10 +113,10 @@ static void world_setup(struct world *w) {
     w->service.shards = &w->shards;
     w->service.forward = &w->forward;
     w->service.node = "a";
-    w->forward.service = &w->service;
+    w->forward.service = w->forward.pool.service = &w->service;
     w->forward.is_started = true;
     assert_true(server_lock_init(&w->service.lock, LOCK_SERVICE));
-    assert_true(w->forward.has_lock = server_lock_init(&w->forward.lock, LOCK_FORWARD));
+    assert_true(w->forward.has_lock = server_lock_init(&w->forward.lock, LOCK_LINKS));
     assert_true(server_condition_init(&w->forward.wake));
     assert_true(server_condition_init(&w->shards.changed));
     assert_int_equal(doorman_shard_map_create(&w->shards.map, &map, NULL), DOORMAN_OK);
@@ -144,7 +148,7 @@ static void step(struct world *w) {
 static void answer(struct world *w, const char *word) {
     while (w->asked) {
         struct asked *asked = w->asked;
-        struct forward_question *question = &asked->question;
+        struct forward_question *question = asked->question;
         w->asked = asked->next;
         nng_msg_free(asked->message);
         strcpy(asked->answer, "{\"acquire\":{\"permit\":[");
@@ -153,11 +157,12 @@ static void answer(struct world *w, const char *word) {
             strcat(asked->answer, word ? word : "");
         }
         strcat(asked->answer, "]}}");
-        question->text = asked->answer;
-        question->bytes = strlen(asked->answer);
-        question->result = word ? 0 : NNG_ETIMEDOUT;
-        const struct forward_batch batch = {.questions = question};
-        forward_take_batch(&w->forward, &batch);
+        question->link.text = asked->answer;
+        question->link.bytes = strlen(asked->answer);
+        question->link.result = word ? 0 : NNG_ETIMEDOUT;
+        const struct link_batch batch = {.questions = &question->link};
+        forward_take_batch(&w->forward.pool, &batch);
+        free(asked);
     }
 }
 
@@ -323,7 +328,7 @@ TEST_WITH(world, an_end_answers_all_and_takes_no_more) {
     assert_null(ask(w, keys, 2));
     step(w);
     assert_null(ask(w, keys + 1, 1)); /* not sent yet */
-    w->forward.stops = true;
+    w->forward.pool.stops = true;
     assert_string_equal(ask(w, keys, 1), "too many messages wait for other nodes");
     step(w);
     answer(w, NULL); /* as server_forward_tend does */

@@ -1,15 +1,14 @@
-/* doorman_server, part SHARDS: several messages in one. This file changes only its arguments.
+/* doorman_server, part LINK: several messages in one. This file changes only its arguments.
  *
  * The lengths come first, so that nobody must read the messages to find where they end. */
-#include "forward.h"
+#include "batch.h"
 
 static const char batch_start[] = "{\"batch\":{\"bytes\":[";
 static const char batch_between[] = "],\"messages\":[";
 static const char batch_end[] = "]}}";
 
 #define LENGTH_BYTES 21 /* of a number, with its comma */
-#define BATCH_HEAD_BYTES                                                                           \
-    (sizeof batch_start + sizeof batch_between + FORWARD_JOINED_MAX * LENGTH_BYTES)
+#define BATCH_HEAD_BYTES (sizeof batch_start + sizeof batch_between + BATCH_MAX * LENGTH_BYTES)
 
 nng_msg *server_batch_open(void) {
     nng_msg *text = NULL;
@@ -19,7 +18,7 @@ nng_msg *server_batch_open(void) {
 bool server_batch_close(nng_msg *text, const size_t *bytes, size_t count) {
     char head[BATCH_HEAD_BYTES];
     size_t used = (size_t)snprintf(head, sizeof head, "%s", batch_start);
-    assert(count > 0 && count <= FORWARD_JOINED_MAX);
+    assert(count > 0 && count <= BATCH_MAX);
     for (size_t i = 0; i < count; i++) {
         used += (size_t)snprintf(head + used, sizeof head - used, "%s%zu", i ? "," : "", bytes[i]);
     }
@@ -32,7 +31,7 @@ bool server_batch_close(nng_msg *text, const size_t *bytes, size_t count) {
 }
 
 /* Moves past a word. Returns false if it is not there. */
-static bool span_skip(struct forward_span *rest, const char *word, size_t bytes) {
+static bool span_skip(struct text_span *rest, const char *word, size_t bytes) {
     if (rest->bytes < bytes || memcmp(rest->text, word, bytes) != 0) return false;
     rest->text += bytes;
     rest->bytes -= bytes;
@@ -40,7 +39,7 @@ static bool span_skip(struct forward_span *rest, const char *word, size_t bytes)
 }
 
 /* Moves past a number. Returns false if there is none. */
-static bool span_read(struct forward_span *rest, size_t *out) {
+static bool span_read(struct text_span *rest, size_t *out) {
     size_t digits = 0;
     *out = 0;
     for (; digits < rest->bytes && digits < 10; digits++) {
@@ -53,12 +52,12 @@ static bool span_read(struct forward_span *rest, size_t *out) {
     return digits > 0;
 }
 
-size_t server_batch_split(const char *text, size_t bytes, struct forward_span *out) {
-    struct forward_span rest = {text, bytes};
+size_t server_batch_split(const char *text, size_t bytes, struct text_span *out) {
+    struct text_span rest = {text, bytes};
     size_t count = 0;
     if (!span_skip(&rest, batch_start, sizeof batch_start - 1)) return 0;
     do {
-        if (count == FORWARD_JOINED_MAX || !span_read(&rest, &out[count].bytes)) return 0;
+        if (count == BATCH_MAX || !span_read(&rest, &out[count].bytes)) return 0;
         count++;
     } while (span_skip(&rest, ",", 1));
     if (!span_skip(&rest, batch_between, sizeof batch_between - 1)) return 0;
@@ -72,3 +71,8 @@ size_t server_batch_split(const char *text, size_t bytes, struct forward_span *o
     const bool is_whole = span_skip(&rest, batch_end, sizeof batch_end - 1) && rest.bytes == 0;
     return is_whole ? count : 0;
 }
+
+static const struct batch_calls batch_functions = {server_batch_split, server_batch_open,
+                                                   server_batch_close};
+
+const struct server_part server_part_link = {.batches = &batch_functions};

@@ -1,8 +1,8 @@
-/* Messages to a node that travel together (N4): when a message waits for others, what a node gets,
- * and whose answer is whose. The test is the node. */
+/* Messages to a process that travel together (N4, W4): when a message waits for others, what the
+ * process gets, and whose answer is whose. The test is the process. */
 #define _GNU_SOURCE
-#include "../../server/forward/forward_batch.c"
-#include "../../server/forward/forward_link.c"
+#include "../../server/link/batch.c"
+#include "../../server/link/link.c"
 
 #include <nng/protocol/reqrep0/rep.h>
 #include <nng/supplemental/util/platform.h>
@@ -15,10 +15,11 @@
 struct world {
     struct settings settings;
     struct service service;
-    struct forward forward;
+    struct lock lock;
+    struct link_pool pool;
     char address[64];
     nng_socket node;
-    struct forward_question *done; /* the lock of `forward` guards it */
+    struct link_question *done; /* the lock guards it */
     size_t done_count;
 };
 
@@ -30,16 +31,18 @@ void server_log(const struct settings *settings, enum log_level level, const cha
     (void)settings, (void)level, (void)event;
 }
 
-static void take_batch(struct forward *forward, const struct forward_batch *batch) {
-    server_lock(&forward->lock);
-    for (struct forward_question *next = NULL, *each = batch->questions; each; each = next) {
+static void take_batch(struct link_pool *pool, const struct link_batch *batch) {
+    server_lock(pool->lock);
+    for (struct link_question *next = NULL, *each = batch->questions; each; each = next) {
         next = each->next;
         each->next = here->done;
         here->done = each;
         here->done_count++;
     }
-    server_unlock(&forward->lock);
+    server_unlock(pool->lock);
 }
+
+static void note_link(struct link_pool *pool, bool is_lost) { (void)pool, (void)is_lost; }
 
 int server_dial(struct service *service, const char *address, nng_socket *socket, bool *has_socket,
                 nng_pipe_cb notify, void *context) {
@@ -49,7 +52,7 @@ int server_dial(struct service *service, const char *address, nng_socket *socket
     *has_socket = true;
     nng_pipe_notify(*socket, NNG_PIPE_EV_ADD_PRE, notify, context);
     nng_pipe_notify(*socket, NNG_PIPE_EV_REM_POST, notify, context);
-    return nng_dial(*socket, address, NULL, 0);
+    return nng_dial(*socket, address, NULL, NNG_FLAG_NONBLOCK);
 }
 
 /* ---- steps ---------------------------------------------------------------------------------- */
@@ -58,11 +61,10 @@ static void world_setup(struct world *w) {
     static int number;
     here = w;
     w->service.settings = &w->settings;
-    w->forward.service = &w->service;
-    w->forward.take_batch = take_batch;
+    w->pool = (struct link_pool){
+        .service = &w->service, .lock = &w->lock, .take = take_batch, .changed = note_link};
     snprintf(w->address, sizeof w->address, "inproc://node-%d", ++number);
-    assert_true(server_lock_init(&w->forward.lock, LOCK_FORWARD));
-    assert_true(server_condition_init(&w->forward.wake));
+    assert_true(server_lock_init(&w->lock, LOCK_LINKS));
     assert_int_equal(nng_rep0_open_raw(&w->node), 0);
     assert_int_equal(nng_socket_set_ms(w->node, NNG_OPT_RECVTIMEO, PATIENCE), 0);
     assert_int_equal(nng_listen(w->node, w->address, NULL, 0), 0);
@@ -70,29 +72,29 @@ static void world_setup(struct world *w) {
 
 static void world_teardown(struct world *w) {
     nng_close(w->node);
-    server_forward_close_links(w->forward.links);
-    server_lock_uninit(&w->forward.lock);
-    pthread_cond_destroy(&w->forward.wake);
+    server_link_close(w->pool.links);
+    server_lock_uninit(&w->lock);
 }
 FIXTURE(world)
 
-static struct forward_question *send_text(struct world *w, const char *text, bool is_alone) {
+static struct link_question *send_text(struct world *w, const char *text, bool is_alone) {
     nng_msg *message = NULL;
     assert_int_equal(nng_msg_alloc(&message, 0), 0);
     assert_int_equal(nng_msg_append(message, text, strlen(text)), 0);
-    struct forward_question *question =
-        server_forward_send(&w->forward, w->address, message, 2 * DOORMAN_SECOND, is_alone);
-    assert_non_null(question);
+    struct link *link = server_link_open(&w->pool, w->address);
+    struct link_question *question = (struct link_question *)calloc(1, sizeof *question);
+    assert_true(link && question);
+    assert_true(server_link_send(link, question, message, 2 * DOORMAN_SECOND, is_alone));
     return question;
 }
 
 /* Sends messages that are letters of the alphabet. */
-static void send_letters(struct world *w, struct forward_question **out, char from, size_t count) {
+static void send_letters(struct world *w, struct link_question **out, char from, size_t count) {
     for (size_t i = 0; i < count; i++) {
         const char text[2] = {(char)(from + (char)i), 0};
         out[i] = send_text(w, text, false);
     }
-    server_forward_flush(&w->forward);
+    server_link_flush(&w->pool);
 }
 
 /* Returns the next message that the node gets. */
@@ -117,9 +119,9 @@ static void node_answer(const struct world *w, nng_msg *message, const char *tex
 static void await_done(struct world *w, size_t count) {
     size_t done = 0;
     for (int i = 0; i < PATIENCE && done < count; i++) {
-        server_lock(&w->forward.lock);
+        server_lock(&w->lock);
         done = w->done_count;
-        server_unlock(&w->forward.lock);
+        server_unlock(&w->lock);
         if (done < count) nng_msleep(1);
     }
     assert_int_equal(done, count);
@@ -128,31 +130,32 @@ static void await_done(struct world *w, size_t count) {
 /* Ends the questions that are over, as the part does. Returns how many had an answer. */
 static size_t end_done(struct world *w) {
     size_t answered = 0;
-    server_lock(&w->forward.lock);
-    for (struct forward_question *next = NULL, *each = w->done; each; each = next) {
+    server_lock(&w->lock);
+    for (struct link_question *next = NULL, *each = w->done; each; each = next) {
         next = each->next;
         answered += each->result == 0;
-        server_forward_end(each);
+        server_link_end(each);
+        free(each);
     }
     w->done = NULL;
     w->done_count = 0;
-    server_forward_flush(&w->forward);
-    server_unlock(&w->forward.lock);
+    server_link_flush(&w->pool);
+    server_unlock(&w->lock);
     return answered;
 }
 
-static void expect_answer(const struct forward_question *question, const char *text) {
+static void expect_answer(const struct link_question *question, const char *text) {
     assert_int_equal(question->result, 0);
     assert_int_equal(question->bytes, strlen(text));
     assert_memory_equal(question->text, text, question->bytes);
 }
 
-static size_t queued(const struct world *w) { return w->forward.links->queue_count; }
+static size_t queued(const struct world *w) { return w->pool.links->queue_count; }
 
 /* ---- stories -------------------------------------------------------------------------------- */
 
 TEST_WITH(world, messages_that_wait_for_an_answer_travel_together) {
-    struct forward_question *first, *later[3];
+    struct link_question *first, *later[3];
     send_letters(w, &first, 'a', 1);
     nng_msg *message = node_take(w);
     node_expect(message, "a"); /* at once, and as it is */
@@ -173,9 +176,12 @@ TEST_WITH(world, messages_that_wait_for_an_answer_travel_together) {
     assert_int_equal(end_done(w), 3);
 }
 
+static const char sixteen_answers[] = "{\"batch\":{\"bytes\":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1],"
+                                      "\"messages\":[B,C,D,E,F,G,H,I,J,K,L,M,N,O,P,Q]}}";
+
 TEST_WITH(world, sixteen_messages_do_not_wait) {
-    struct forward_question *all[21];
-    struct forward_span spans[FORWARD_JOINED_MAX];
+    struct link_question *all[21];
+    struct text_span spans[BATCH_MAX];
     send_letters(w, all, 'a', 1);
     node_answer(w, node_take(w), "A");
     await_done(w, 1);
@@ -188,21 +194,64 @@ TEST_WITH(world, sixteen_messages_do_not_wait) {
     assert_int_equal(server_batch_split((char *)nng_msg_body(message), nng_msg_len(message), spans),
                      16);
     assert_int_equal(spans[15].text[0], 'q');
-    node_answer(w, message, "no batch");
+    node_answer(w, message, sixteen_answers);
     await_done(w, 16);
-    for (int i = 1; i <= 16; i++) expect_answer(all[i], "no batch"); /* as an error is */
     assert_int_equal(end_done(w), 16);
     assert_int_equal(queued(w), 4); /* the first message has no answer yet */
     node_answer(w, first, "A");
     await_done(w, 1);
     end_done(w);
-    node_answer(w, node_take(w), "no batch");
+    node_answer(w, node_take(w), "{\"batch\":{\"bytes\":[1,1,1,1],\"messages\":[R,S,T,U]}}");
     await_done(w, 4);
+    assert_int_equal(end_done(w), 4);
+}
+
+/* A process of an older version answers a batch with an error, and has decided nothing. */
+TEST_WITH(world, a_process_that_takes_no_batches_gets_each_message_alone) {
+    struct link_question *all[6];
+    send_letters(w, all, 'a', 1);
+    nng_msg *first = node_take(w);
+    send_letters(w, all + 1, 'b', 2);
+    node_answer(w, first, "A");
+    await_done(w, 1);
     end_done(w);
+    node_answer(w, node_take(w), "{\"error\":{\"code\":\"INVALID_ARGUMENT\"}}");
+    await_done(w, 2);
+    assert_int_equal(all[1]->result, NNG_EAGAIN);
+    assert_int_equal(all[2]->result, NNG_EAGAIN);
+    end_done(w);
+    send_letters(w, all, 'x', 3);
+    assert_int_equal(queued(w), 0);
+    const char *const alone[] = {"x", "y", "z"};
+    for (int i = 0; i < 3; i++) {
+        nng_msg *each = node_take(w);
+        node_expect(each, alone[i]);
+        node_answer(w, each, alone[i]);
+    }
+    await_done(w, 3);
+    assert_int_equal(end_done(w), 3);
+}
+
+/* A dialer keeps the files of TLS that it was made with. */
+TEST_WITH(world, a_link_with_old_certificates_is_opened_anew_when_it_is_lost) {
+    struct link *link = server_link_open(&w->pool, w->address);
+    assert_int_equal(server_link_open(&w->pool, w->address), link);
+    link->is_stale = true; /* server_link_note_tls does it for addresses of TLS */
+    for (int i = 0; i < PATIENCE && !server_link_is_reached(&w->pool, w->address); i++)
+        nng_msleep(1);
+    assert_int_equal(server_link_open(&w->pool, w->address), link); /* it works */
+    nng_close(w->node);
+    for (int i = 0; i < PATIENCE && server_link_is_reached(&w->pool, w->address); i++)
+        nng_msleep(1);
+    assert_int_not_equal(server_link_open(&w->pool, w->address), link);
+    struct link *unused = server_link_tend(&w->pool, doorman_clock());
+    assert_int_equal(unused, link);
+    assert_null(unused->next);
+    server_link_close(unused);
 }
 
 TEST_WITH(world, nothing_waits_for_a_message_whose_permits_may_wait) {
-    struct forward_question *first = send_text(w, "slow", true), *second;
+    struct link_question *first = send_text(w, "slow", true), *second;
     nng_msg *slow = node_take(w); /* without a flush */
     send_letters(w, &second, 'a', 1);
     node_answer(w, node_take(w), "A");
@@ -217,8 +266,8 @@ TEST_WITH(world, nothing_waits_for_a_message_whose_permits_may_wait) {
 
 TEST_WITH(world, long_messages_go_alone_and_a_batch_has_64_kib_at_most) {
     static char text[JOINED_BYTES + 2];
-    struct forward_span spans[FORWARD_JOINED_MAX];
-    struct forward_question *first;
+    struct text_span spans[BATCH_MAX];
+    struct link_question *first;
     send_letters(w, &first, 'a', 1);
     nng_msg *message = node_take(w);
     memset(text, 'x', JOINED_BYTES + 1);
@@ -227,7 +276,7 @@ TEST_WITH(world, long_messages_go_alone_and_a_batch_has_64_kib_at_most) {
     assert_int_equal(nng_msg_len(whole), JOINED_BYTES + 1);
     text[JOINED_BYTES / 3] = 0;
     for (int i = 0; i < 4; i++) (void)send_text(w, text, false);
-    server_forward_flush(&w->forward);
+    server_link_flush(&w->pool);
     assert_int_equal(queued(w), 1); /* three are as much as a batch may have */
     nng_msg *batch = node_take(w);
     assert_int_equal(server_batch_split((char *)nng_msg_body(batch), nng_msg_len(batch), spans), 3);
@@ -242,13 +291,13 @@ TEST_WITH(world, long_messages_go_alone_and_a_batch_has_64_kib_at_most) {
 }
 
 TEST_WITH(world, a_lost_node_ends_what_was_sent_and_what_waits) {
-    struct forward_question *all[4];
+    struct link_question *all[4];
     send_letters(w, all, 'a', 1);
     nng_msg_free(node_take(w));
     send_letters(w, all + 1, 'b', 3);
     nng_close(w->node);
-    for (int i = 0; i < PATIENCE && !w->forward.links->is_lost; i++) nng_msleep(1);
-    assert_null(server_forward_tend(&w->forward, doorman_clock()));
+    for (int i = 0; i < PATIENCE && !w->pool.links->is_lost; i++) nng_msleep(1);
+    assert_null(server_link_tend(&w->pool, doorman_clock()));
     await_done(w, 1);
     assert_int_equal(end_done(w), 0);
     await_done(w, 3); /* they find no connection */
@@ -269,7 +318,7 @@ TEST(only_a_whole_batch_is_split) {
                                       "{\"batch\":{\"bytes\":[1,1],\"messages\":[a,b]}} ",
                                       "{\"batch\":{\"bytes\":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1],"
                                       "\"messages\":[a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a]}}"};
-    struct forward_span spans[FORWARD_JOINED_MAX];
+    struct text_span spans[BATCH_MAX];
     assert_int_equal(server_batch_split(good, sizeof good - 1, spans), 3);
     assert_memory_equal(spans[0].text, "{[,]}", 5);
     assert_int_equal(spans[1].bytes, 0);
