@@ -120,6 +120,7 @@ why_found() { # exit status
 try_unit() { # test
     mkdir -p "$folder/$name/tests/unit"
     cp tests/test.h "$folder/$name/tests"
+    cp -n tests/sim/*.h "$folder/$name/tests/sim" # -n: some are mutants
     cp tests/unit/unit.h "tests/unit/$1.c" "$folder/$name/tests/unit"
     $compile -O1 -pthread "-I$folder/$name" "$folder/$name/tests/unit/$1.c" \
         -o "$folder/$name/unit" -lcjson -lcmocka -lm
@@ -914,6 +915,10 @@ mutant fair-level 'P29: the level is the rate, whatever keys ask for' \
 mutant fair-tenth 'P29: keys above their shares leave nothing in the bucket of the limit' \
     'if (view.demand > share) view.left = DOORMAN__FAIR_TENTH * size * (1 + empty);' \
     'if (view.demand > share) view.left = 0 * size * (1 + empty);' --fair
+mutant fair-lack 'P29: keys that lack more do not come first' \
+    'if (view.demand > share) view.left = DOORMAN__FAIR_TENTH * size * (1 + empty);' \
+    'if (view.demand > share) view.left = DOORMAN__FAIR_TENTH * size * (1 + 0 * empty);' \
+    --unit fair_test
 mutant fair-full 'P29: a full bucket of the limit does not serve any key' \
     'if (view->alone || pool.level >= pool.size) return true;' \
     'if (view->alone) return true;' \

@@ -269,6 +269,23 @@ TEST(a_key_that_has_used_its_share_is_refused_with_the_share) {
     stop(f);
 }
 
+/* P29: of the keys above their shares, those that lack most come first. One of two greedy keys takes
+ * all that it may have. The other one, whose bucket is fuller, still gets some units then. */
+TEST(of_two_greedy_keys_the_one_that_lacks_more_comes_first) {
+    fixture *f = start(FAIR);
+    int taken = 0, left = 0;
+    (void)part_of(f, "one", "other", 20);
+    f->now += 3 * SECOND;
+    while (ask(f, "one", 1)) taken++;
+    assert_int_equal(f->out.reason, DOORMAN_REASON_SHARE);
+    assert_near(inspect(f, "one").remaining, 20, 0.06);
+    while (ask(f, "other", 1)) left++;
+    assert_int_equal(f->out.reason, DOORMAN_REASON_SHARE);
+    assert_in_range(taken, 80, 82);
+    assert_in_range(left, 5, 9);
+    stop(f);
+}
+
 TEST(an_inspection_says_what_a_key_asks_for_and_changes_nothing) {
     fixture *f = start(FAIR);
     doorman_permit_detail detail = inspect(f, "a");
