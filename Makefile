@@ -270,7 +270,7 @@ LONG = $(addprefix %/system/,abuse_test agent_test clients_test etcd_test etcd_t
     hold_clients_test http_test server_test tls_test tree_test)
 LONG_CHECKS = tests/browser_check.sh tests/deploy_check.sh tests/grpc_check.sh \
     tests/install_check.sh tests/image_check.sh \
-    tests/package_check.sh tests/pages_check.sh tests/release_check.sh
+    tests/package_check.sh tests/pages_check.sh tests/release_check.sh tests/upgrade_check.sh
 test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
 	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh \
