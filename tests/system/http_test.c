@@ -8,6 +8,8 @@
 #include <sched.h>
 #include <sys/stat.h>
 
+#include "../../doorman.h"
+
 /* ---- the status page ------------------------------------------------------------------------ */
 
 /* V3. */
