@@ -33,7 +33,7 @@ MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
 endif
 
 .PHONY: all doormanctl demo test coverage matrix abuse bench sim fuzz lint docs install \
-    install_headers deb uninstall deps build_deps ctl_deps test_deps clean help always
+    install_headers deb release uninstall deps build_deps ctl_deps test_deps clean help always
 .DELETE_ON_ERROR:
 
 EVERYTHING = build/doorman_server $(DOORMANCTL) $(EXAMPLES) $(CXX_EXAMPLES)
@@ -270,7 +270,7 @@ LONG = $(addprefix %/system/,abuse_test agent_test clients_test etcd_test etcd_t
     hold_clients_test http_test server_test tls_test tree_test)
 LONG_CHECKS = tests/browser_check.sh tests/deploy_check.sh tests/grpc_check.sh \
     tests/install_check.sh tests/image_check.sh \
-    tests/package_check.sh tests/pages_check.sh
+    tests/package_check.sh tests/pages_check.sh tests/release_check.sh tests/upgrade_check.sh
 test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
 	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh \
@@ -441,7 +441,7 @@ abuse: build/plain/system/abuse_test build/plain/doorman_server ## abuse at full
 	@DOORMAN_SERVER=build/plain/doorman_server ABUSE_MINUTES=$(MINUTES) $<
 
 C_SOURCES = $(wildcard *.[ch] server/*.h server/*/*.[ch] examples/*.[ch]* tests/*.h tests/*/*.[ch])
-SCRIPTS = .ci/run .ci/deps $(wildcard tests/*.sh) server/ctl/completion.bash \
+SCRIPTS = .ci/run .ci/deps .ci/release $(wildcard tests/*.sh) server/ctl/completion.bash \
     $(addprefix examples/deploy/debian/,package.sh postinst prerm postrm)
 
 # QUICK=1 takes about a minute. It draws no picture, because that needs the whole measurement. ONLY=
@@ -656,6 +656,10 @@ endif
 deb: build/doorman_server build/doormanctl ## build the three Debian packages in build/
 	@sh .ci/deps --need 'sh .ci/deps dpkg-dev' dpkg-dev
 	@sh examples/deploy/debian/package.sh build/doorman_server build/doormanctl build
+
+# The variables are those of .ci/release.
+release: ## check, and make the archives of a release in build/release; CHECKED=1 has checked
+	@CHECKED='$(CHECKED)' $(if $(ONLY),ONLY='$(ONLY)') .ci/release
 
 uninstall: ## undo make install
 	rm -f $(HEADERS:%=$(DESTDIR)$(PREFIX)/include/%) $(DESTDIR)$(PREFIX)/bin/doorman_server \

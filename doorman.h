@@ -1,5 +1,5 @@
 /*
- * doorman.h, version 0.1.0: rate limiting for many processes, by leases. Two more headers include
+ * doorman.h, version 0.2.0: rate limiting for many processes, by leases. Two more headers include
  * this one, and work alone or together: doorman_permits.h and doorman_throttle.h.
  *
  * LEASES, after the design that YouTube published in 2016. Many processes use a resource whose
@@ -325,8 +325,8 @@
 extern "C" {
 #endif
 
-#define DOORMAN_VERSION "0.1.0"
-#define DOORMAN_VERSION_NUMBER 100 /* 10,000 * major + 100 * minor + patch: headers must be equal */
+#define DOORMAN_VERSION "0.2.0"
+#define DOORMAN_VERSION_NUMBER 200 /* 10,000 * major + 100 * minor + patch: headers must be equal */
 
 /* ---- basics, the public part -------------------------------------------------------------- */
 

@@ -1,5 +1,5 @@
 /*
- * doorman_permits.h, version 0.1.0: permits, in addition to the leases of doorman.h.
+ * doorman_permits.h, version 0.2.0: permits, in addition to the leases of doorman.h.
  *
  * PERMITS. A server decides on each request, by rules for each of very many keys, such as users,
  * tenants or addresses. A permit for something that lasts is a HOLD. Such a permit can wait in a
@@ -143,8 +143,8 @@
 #endif
 #include "doorman.h"
 
-#if DOORMAN_VERSION_NUMBER != 100
-#error "doorman_permits.h: it needs the doorman.h of the same version, 0.1.0"
+#if DOORMAN_VERSION_NUMBER != 200
+#error "doorman_permits.h: it needs the doorman.h of the same version, 0.2.0"
 #endif
 
 #ifndef DOORMAN_PERMITS_H

@@ -1,5 +1,5 @@
 /*
- * doorman_throttle.h, version 0.1.0: which requests a loaded server takes, and in which order. It
+ * doorman_throttle.h, version 0.2.0: which requests a loaded server takes, and in which order. It
  * also has the retry budget of a client.
  *
  * DO THIS
@@ -67,8 +67,8 @@
  */
 #include "doorman.h"
 
-#if DOORMAN_VERSION_NUMBER != 100
-#error "doorman_throttle.h: it needs the doorman.h of the same version, 0.1.0"
+#if DOORMAN_VERSION_NUMBER != 200
+#error "doorman_throttle.h: it needs the doorman.h of the same version, 0.2.0"
 #endif
 
 #ifndef DOORMAN_THROTTLE_H

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Checks that what CONTRIBUTING.md, README.md and docs/ name exists: the targets of make, the files,
 # the sources of the programs in build/, and the functions and the metrics. Commands and
-# names are in blocks of code or in backticks.
+# names are in blocks of code or in backticks. Also checks that all files have the same version.
 set -u
 # shellcheck source=tests/check.sh
 . tests/check.sh
@@ -64,4 +64,5 @@ check 'the files that CONTRIBUTING.md names exist' paths_exist CONTRIBUTING.md
 check 'the files that docs/architecture.md names exist' paths_exist docs/architecture.md
 check 'the functions that docs/architecture.md names exist' names_exist docs/architecture.md \
     '[a-z]+_[a-z_]+[a-z]'
+check 'all files have the version of doorman.h' sh .ci/release --versions
 check_end

@@ -85,7 +85,8 @@ kustomized_are_right() {
             "$folder/kustomized/$base.yml" || return 1
     done
     overlay=$folder/kustomized/overlay.yml
-    [ "$(grep -c 'image: registry.example/doorman:0.1.0$' "$overlay")" = 2 ] &&
+    version=$(sed -n 's/^#define DOORMAN_VERSION "\(.*\)"$/\1/p' doorman.h)
+    [ "$(grep -c "image: registry.example/doorman:$version$" "$overlay")" = 2 ] &&
         [ "$(grep -c 'value: https://etcd.example:2379$' "$overlay")" = 2 ] &&
         [ "$(grep -c 'replicas: 3$' "$overlay")" = 2 ] &&
         [ "$(grep -c 'memory: 1Gi$' "$overlay")" = 2 ] &&

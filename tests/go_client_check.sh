@@ -17,8 +17,8 @@ if [ ! -x "$server" ]; then
 fi
 require go
 
+version=$(sed -n 's/^#define DOORMAN_VERSION "\(.*\)"/\1/p' doorman.h)
 version_is_that_of_the_library() {
-    version=$(sed -n 's/^#define DOORMAN_VERSION "\(.*\)"/\1/p' doorman.h)
     grep -q "^const Version = \"$version\"" $package/version.go &&
         grep -q "doorman@v$version" $package/README.md
 }
@@ -69,7 +69,7 @@ metrics_are_valid() {
     cat >"$folder/metrics/go.mod" <<END
 module metrics
 go 1.18
-require doorman.example/doorman v0.1.0
+require doorman.example/doorman v$version
 replace doorman.example/doorman => $PWD/$package
 END
     cat >"$folder/metrics/main.go" <<'END'

@@ -137,12 +137,13 @@ server_runs() {
         [ -s "$folder/counters.db" ]
 }
 
-# Until revision 1, the package of the server also had doormanctl. Makes such a package, old.deb.
+# Some packages of 0.1.0, which had no revision yet, had the server and doormanctl. Makes such a
+# package, old.deb.
 make_old_package() {
     cp -r "$files" "$folder/old" && cp -r "$folder/files/doormanctl/usr" "$folder/old" &&
         rm -r "$folder/old/usr/share/doc/doormanctl" &&
         dpkg-deb --control "$folder/doorman-server.deb" "$folder/old/DEBIAN" &&
-        sed -i -e 's/^\(Version: .*\)-.*/\1/' -e '/^Recommends/d' "$folder/old/DEBIAN/control" &&
+        sed -i -e 's/^Version: .*/Version: 0.1.0/' -e '/^Recommends/d' "$folder/old/DEBIAN/control" &&
         dpkg-deb --root-owner-group --build "$folder/old" "$folder/old.deb"
 }
 

@@ -102,8 +102,8 @@ func buildExamples(t *testing.T, blocks []string, url string) string {
 		succeed(t, os.MkdirAll(filepath.Dir(filepath.Join(work, name)), 0o700))
 		succeed(t, os.WriteFile(filepath.Join(work, name), []byte(text), 0o600))
 	}
-	write("go.mod", "module examples\n\ngo 1.18\n\nrequire doorman.example/doorman v0.1.0\n\n"+
-		"replace doorman.example/doorman => "+folder+"\n")
+	write("go.mod", "module examples\n\ngo 1.18\n\nrequire doorman.example/doorman v"+Version+
+		"\n\nreplace doorman.example/doorman => "+folder+"\n")
 	listen := regexp.MustCompile(`(?s)log\.Fatal\(http\.ListenAndServe\([^\n]*\n`)
 	for i, block := range blocks {
 		text := strings.ReplaceAll(complete(block), "http://127.0.0.1:15050", url)

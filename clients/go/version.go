@@ -1,4 +1,4 @@
 package doorman
 
 // Version is that of the library.
-const Version = "0.1.0"
+const Version = "0.2.0"

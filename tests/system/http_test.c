@@ -8,6 +8,8 @@
 #include <sched.h>
 #include <sys/stat.h>
 
+#include "../../doorman.h"
+
 /* ---- the status page ------------------------------------------------------------------------ */
 
 /* V3. */
@@ -239,7 +241,7 @@ TEST(the_metrics_count_events) {
     assert_non_null(reply);
     free(reply);
     expect_post(&fixture, "/v1/get_capacity", HOST JSON, "{}", 400, "get_capacity.client_id");
-    assert_true(metric(&fixture, "doorman_build_info{version=\"0.1.0\"}") == 1);
+    assert_true(metric(&fixture, "doorman_build_info{version=\"" DOORMAN_VERSION "\"}") == 1);
     assert_true(metric(&fixture, "doorman_server_is_master") == 1);
     assert_true(metric(&fixture, "doorman_server_config_last_reload_successful") == 1);
     double loaded = metric(&fixture, "doorman_server_config_last_reload_success_timestamp_seconds");
