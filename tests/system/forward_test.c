@@ -319,6 +319,25 @@ TEST(a_permit_with_items_in_two_shards_is_refused_at_each_node) {
     assert_int_equal(used_at(0, "api", other), 0);
 }
 
+TEST(a_settlement_with_items_in_two_shards_names_both_keys_at_each_node) {
+    char first[32], other[32], body[512], names[200];
+    cluster_share(LIMITS, 2);
+    key_of_node(0, "first", first);
+    key_of_node(1, "other", other);
+    snprintf(body, sizeof body,
+             "{\"client_id\": \"c\", \"entry\": [{\"request_id\": 7, \"item\": [{\"resource_id\": "
+             "\"api\", \"key\": \"%s\", \"cost\": 2}, {\"resource_id\": \"api\", \"key\": \"%s\", "
+             "\"cost\": 2}]}]}",
+             first, other);
+    snprintf(names, sizeof names,
+             "{\"reason\":\"SHARDS\",\"resource_id\":\"api\",\"key\":\"%s\",\"item_index\":1,"
+             "\"first_item\":{\"resource_id\":\"api\",\"key\":\"%s\"}}",
+             other, first);
+    for (int node = 0; node < 2; node++) expect_at(node, "/v1/settle", body, 200, names);
+    assert_int_equal(used_at(0, "api", first), 0);
+    assert_int_equal(used_at(0, "api", other), 0);
+}
+
 TEST(an_error_in_a_forwarded_message_is_named) {
     char key[32], body[512];
     cluster_share(LIMITS, 2);
