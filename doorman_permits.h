@@ -14887,10 +14887,10 @@ static doorman_reason doorman__settle_gate(doorman_permits *permits,
     *wrong = 0;
     if (!permits->shards.of.count) return DOORMAN_NO_REASON;
     const size_t shard = doorman_permits_shard_of(permits, items[0].resource_id, items[0].key);
-    for (size_t i = 1; i < request->item_count; i++) {
-        const doorman_permit_item *item = &items[i];
+    for (size_t other = 1; other < request->item_count; other++) {
+        const doorman_permit_item *item = &items[other];
         if (doorman_permits_shard_of(permits, item->resource_id, item->key) == shard) continue;
-        *wrong = i;
+        *wrong = other;
         return DOORMAN_REASON_SHARDS;
     }
     if (request->id && request->id % permits->shards.of.count != shard) {

@@ -238,8 +238,8 @@ struct rows_wanted {
 /* Deletes the notes of a kind that have ended. Returns false if the store has failed. */
 bool server_notes_trim(struct store *store, const char *kind);
 
-/* Puts the overrides and the plan rows of the store into force. The caller may hold the lock of the service. Returns false if the store has
- * failed. */
+/* Puts the overrides and the plan rows of the store into force. The caller may hold the lock of the
+ * service. Returns false if the store has failed. */
 bool server_rows_read(struct service *service, struct store *store,
                       const struct rows_wanted *wanted);
 

@@ -6,17 +6,17 @@
  *
  *     checked     on the thread of its store: the token, and what its audit says
  *     announced   there: a row of its audit with "known": false
- *     looked at   on the thread of the shards: the notes are read if others have written, and what
- *     again       the act replaces is looked up once more
+ *     looked at   on the thread of the shards: the notes are read if others have written, and
+ *     again       what the act replaces is looked up once more
  *     written     there, if nobody has written since; otherwise it is looked at again
  *     applied     there, with the lock; the other masters read it within a second
  *     confirmed   on the thread of the store: the row of the audit, with its outcome
  *
- * If etcd does not answer, nothing is changed, and the answer says so. If it is not known whether it
- * has the notes, the row of the audit stays as it was announced.
+ * If etcd does not answer, nothing is changed, and the answer says so. If it is not known whether
+ * it has the notes, the row of the audit stays as it was announced.
  *
- * A row that adds units to a bucket gives them to a counter, which only the owner of its key has. So
- * only the owner takes such an act, as with resets. */
+ * A row that adds units to a bucket gives them to a counter, which only the owner of its key has.
+ * So only the owner takes such an act, as with resets. */
 #include "admin.h"
 #ifdef DOORMAN_SERVER_SHARDS
 #include "../shards/shards.h"
@@ -26,8 +26,8 @@
 
 /* ---- on the thread of the shards ------------------------------------------------------------ */
 
-/* Reads what others have written, and makes the notes of an act for what is there now. Returns false
- * if the act is refused. */
+/* Reads what others have written, and makes the notes of an act for what is there now. Returns
+ * false if the act is refused. */
 static bool cluster_prepare(struct act *act, struct store *store) {
     uint64_t revision = 0;
     server_act_clear_notes(act);

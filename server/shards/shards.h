@@ -213,8 +213,8 @@ enum call_result server_shards_call(struct service *service, struct state_call *
  *   returns    false: etcd does not answer, see server_store_error */
 bool server_shards_refresh(struct service *service, uint64_t *revision);
 
-/* Notes that a note may arrive late, because etcd did not answer when it was written. For a function
- * that runs as above. */
+/* Remembers that a note may arrive late, because etcd did not answer when it was written. For a
+ * function that runs as above. */
 void server_shards_note_late(struct service *service, uint64_t id);
 
 /* Returns the permits of the mastership that the thread works for, or NULL if it has ended.
