@@ -131,6 +131,40 @@ TEST(a_plan_of_a_glob_holds_for_keys_of_all_nodes) {
     assert_int_equal(limit_at(0, "api", mine), 40);
 }
 
+/* Returns how many plan rows a node lists. */
+static int plans_at(int node) {
+    char *response = get(at(node), "/v1/plans?limit=1000", OPERATOR);
+    int count = 0;
+    for (const char *row = response; (row = strstr(row, "\"in_force\":true")); row++) count++;
+    free(response);
+    return count;
+}
+
+#define BULK 300 /* more than etcd takes in one transaction */
+
+TEST(a_bulk_of_plans_is_whole_at_each_node) {
+    char *body = (char *)calloc(1, BULK * 80 + 64);
+    size_t used = 0;
+    assert_non_null(body);
+    cluster_share(LIMITS, 2);
+    used += (size_t)sprintf(body, "{\"reason\": \"moved\", \"plans\": [");
+    for (int i = 0; i < BULK; i++) {
+        used += (size_t)sprintf(body + used,
+                                "%s{\"glob\": \"*\", \"key\": \"bulk-%d\", \"plan\": \"pro\"}",
+                                i ? ", " : "", i);
+    }
+    sprintf(body + used, "]}");
+    expect_verb(at(0), "PUT", "/v1/plans", OPERATOR, body, 200, "{\"id\": ");
+    free(body);
+    for (int i = 0; i < 2; i++) EVENTUALLY(plans_at(i) == BULK);
+    EVENTUALLY(limit_at(1, "api", "bulk-0") == 40 && limit_at(1, "api", "bulk-299") == 40);
+    assert_false(list_has(0, "/v1/audit", "\"known\":false"));
+    char path[64];
+    snprintf(path, sizeof path, "/v1/audit/%d/undo?reason=wrong", newest_act(0, "\"bulk\":true"));
+    expect_verb(at(0), "POST", path, OPERATOR, "", 200, "\"id\":");
+    for (int i = 0; i < 2; i++) EVENTUALLY(plans_at(i) == 0);
+}
+
 TEST(a_node_that_joins_reads_the_overrides_before_it_decides) {
     char key[32];
     cluster_share(LIMITS, 2);
@@ -198,7 +232,7 @@ TEST(an_override_that_adds_units_is_taken_by_the_owner_of_its_key) {
 
 /* ---- two at once, and failures -------------------------------------------------------------- */
 
-#define ACTS 20 /* of each node, for keys of its own and for one that all share */
+#define ACTS 20 /* of each node, for keys of its own */
 
 /* A node that is asked by a thread. */
 struct writer {
