@@ -58,7 +58,7 @@ static enum store_result cluster_finish(struct act *act, struct store *store) {
 /* Refuses an act that is not written, or not whole. */
 static void cluster_fail(struct act *act, const struct store *store) {
     const bool is_late = server_store_is_unsure(store);
-    act->is_unsure = is_late || act->written > 0;
+    act->is_unsure = act->is_unsure || is_late || act->written > 0;
     if (is_late) server_shards_note_late(act->service, act->row_id);
     server_act_refuse(act, 503, "UNAVAILABLE",
                       "%s: etcd, which has the overrides and plans of all "
@@ -94,6 +94,7 @@ static void cluster_write(struct service *service, struct store *store, void *co
     if (act->written > 0) {
         server_lock(&service->lock);
         act->apply(act);
+        act->is_unsure = act->code != 0; /* the notes are written, and not in force here */
         server_unlock(&service->lock);
     }
     if (result != STORE_OK) cluster_fail(act, store);
