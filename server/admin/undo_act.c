@@ -71,16 +71,12 @@ bool server_undo_has_newer(struct act *act, struct store *store, const cJSON *na
 
 bool server_undo_refuse(struct act *act, struct store *store, const cJSON *name) {
     const double undone = cJSON_GetNumberValue(cJSON_GetObjectItem(act->row, "undoes"));
-    if (!store) {
-        return server_act_refuse(act, 409, "FAILED_PRECONDITION",
-                                 "nothing was changed, because what the act %.0f has set is not "
-                                 "there any more: an act at this node or another one came later, "
-                                 "or it has ended",
-                                 undone);
-    }
-    if (server_undo_has_newer(act, store, name)) return false;
+    if (store && server_undo_has_newer(act, store, name)) return false;
     return server_act_refuse(act, 409, "FAILED_PRECONDITION",
                              "nothing was changed, because what the act %.0f has set is not there "
-                             "any more: it has ended",
-                             undone);
+                             "any more: %s",
+                             undone,
+                             act->service->settings->shards
+                                 ? "an act at another node came later, or it has ended"
+                                 : "it has ended");
 }

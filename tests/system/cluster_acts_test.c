@@ -203,7 +203,7 @@ TEST(an_undo_is_refused_if_another_node_has_changed_the_override_since) {
     const int id = newest_act(0, "\"what\":\"override\"");
     override_put(1, key, 50, DAY, 200, "{\"id\":");
     snprintf(path, sizeof path, "/v1/audit/%d/undo?reason=wrong", id);
-    expect_verb(at(0), "POST", path, OPERATOR, "", 409, "this node or another one came later");
+    expect_verb(at(0), "POST", path, OPERATOR, "", 409, "an act at another node came later");
     EVENTUALLY(limit_at(0, "api", key) == 50);
     newest_act(1, "\"before\":{\"resource\":\"api\"");
 }
