@@ -297,8 +297,8 @@ OF_SERVER = audit_trim certificate events link forward_mark forward_thread graph
 $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
     $(wildcard server/*/*.c)
 
-REDIS_PROGRAMS = $(addprefix system/,redis_test admin_test drain_test forward_test late_acts_test \
-    office_test plans_test shards_test versions_test)
+REDIS_PROGRAMS = $(addprefix system/,redis_test admin_test cluster_acts_test drain_test \
+    forward_test late_acts_test office_test plans_test shards_test versions_test)
 REDIS_TESTS = $(filter $(REDIS_PROGRAMS:%=\%/%),$(ALL_FLAVORS))
 $(REDIS_TESTS): doorman_server.c $(SERVER_HEADERS) $(wildcard server/state/*.c)
 $(REDIS_TESTS) $(REDIS_PROGRAMS:%=build/coverage/%): LIBRARIES += -lhiredis

@@ -1613,15 +1613,16 @@ typedef struct doorman_settled_item {
 /* What a settle, or a report, has changed. */
 struct doorman_settlement {
     doorman_reason
-        reason;   /* not NO_REASON: nothing has changed. REPEATED: the request_id is settled
+        reason;        /* not NO_REASON: nothing has changed. REPEATED: the request_id is settled
                               with other figures, or has other items, or its permit still waits;
                               REPEATS (P28); MAX_KEYS: no room for one more counter; LEARNING: the
                               rows of a store are awaited, repeat it later; MAX_HOLDS: memory_max
-                              leaves no room */
-    bool late;    /* the reservation had ended (P27) */
-    bool unknown; /* there is no such reservation, so the cost was charged as by a report.
+                              leaves no room; SHARDS and MOVED (N5, N4) */
+    size_t item_index; /* SHARDS: the first item in another shard than the first item; else 0 */
+    bool late;         /* the reservation had ended (P27) */
+    bool unknown;      /* there is no such reservation, so the cost was charged as by a report.
                               Not in a report */
-    uint64_t id;  /* the reservation_id; 0: unknown */
+    uint64_t id;       /* the reservation_id; 0: unknown */
     const doorman_settled_item *items; /* one for each item of the request. NULL: reason is given */
     size_t item_count;
 };
@@ -1818,7 +1819,8 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
  *    a hold without an id, or a settlement, belongs to the shard of its items.
  * N5 All items of a permit are in one shard. Other permits are refused as SHARDS, also where one
  *    node owns both shards, because a move must not change what is possible. Braces put keys
- *    together. `item_index` is the first item in another shard than the first item.
+ *    together. `item_index` is the first item in another shard than the first item. This holds for
+ *    settlements too.
  * N6 A limit per resource or per template would be counted once for each shard. So it must be
  *    leased, or its template needs shard_by_resource (only per resource).
  * N7 A move has these steps. See doorman_shard_mover for what fails between them.
@@ -14876,17 +14878,23 @@ static void doorman__settle_item(doorman_permits *permits, doorman__reservation 
     item->result.charged = least;
 }
 
-/* Returns why the shards of the items of a request forbid it, or NO_REASON (N3, N5). */
+/* Returns why the shards of the items of a request forbid it, or NO_REASON (N3, N5). A reservation
+ * is in the shard of its items (N4), so one of another shard has other items.
+ *   wrong   written: the item that is in another shard than the first one; else 0 */
 static doorman_reason doorman__settle_gate(doorman_permits *permits,
-                                           const doorman_settle_request *request) {
+                                           const doorman_settle_request *request, size_t *wrong) {
     const doorman_permit_item *items = request->items;
+    *wrong = 0;
     if (!permits->shards.of.count) return DOORMAN_NO_REASON;
     const size_t shard = doorman_permits_shard_of(permits, items[0].resource_id, items[0].key);
-    for (size_t i = 1; i < request->item_count; i++) {
-        const doorman_permit_item *item = &items[i];
-        if (doorman_permits_shard_of(permits, item->resource_id, item->key) != shard) {
-            return DOORMAN_REASON_SHARDS;
-        }
+    for (size_t other = 1; other < request->item_count; other++) {
+        const doorman_permit_item *item = &items[other];
+        if (doorman_permits_shard_of(permits, item->resource_id, item->key) == shard) continue;
+        *wrong = other;
+        return DOORMAN_REASON_SHARDS;
+    }
+    if (request->id && request->id % permits->shards.of.count != shard) {
+        return DOORMAN_REASON_REPEATED;
     }
     permits->shards.present = shard;
     return doorman_permits_owns(permits, shard) ? DOORMAN_NO_REASON : DOORMAN_REASON_MOVED;
@@ -15045,7 +15053,9 @@ static doorman_status doorman__settle_run(doorman_permits *permits,
     const doorman_settle_request *request = call->request;
     const doorman__request_name name = {request->client_id, request->request_id,
                                         call->reports ? DOORMAN__OF_REPORT : DOORMAN__OF_PERMIT};
-    *out = (doorman_settlement){.reason = doorman__settle_gate(permits, request)};
+    size_t wrong = 0;
+    const doorman_reason reason = doorman__settle_gate(permits, request, &wrong);
+    *out = (doorman_settlement){.reason = reason, .item_index = wrong};
     if (out->reason) return DOORMAN_OK;
     doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
     doorman__reservations_end_due(permits, DOORMAN__CALL_ENDS);
@@ -24848,10 +24858,9 @@ static void doorman__put_permit_items(doorman__writer *out, const doorman_permit
     doorman__put(out, "]");
 }
 
-/* Writes the first item of a permit whose items are in different shards, so that a refusal names
- * both (N5). */
-static void doorman__put_first_item(doorman__writer *out, const doorman_permit_request *request) {
-    const doorman_permit_item *first = &request->items[0];
+/* Writes the first item of a permit or a settlement whose items are in different shards, so that a
+ * refusal names both (N5). */
+static void doorman__put_first_item(doorman__writer *out, const doorman_permit_item *first) {
     doorman__put(out, ",'first_item':{'resource_id':%s", first->resource_id);
     if (first->key && first->key[0]) doorman__put(out, ",'key':%s", first->key);
     doorman__put(out, "}");
@@ -24872,7 +24881,7 @@ static void doorman__put_permit(doorman__writer *out, const doorman_permit *perm
             doorman__put(out, ",'item_index':%i", (uint64_t)permit->item_index);
         }
         doorman__put_rows(out, doorman__reason_rows, permit);
-        if (permit->reason == DOORMAN_REASON_SHARDS) doorman__put_first_item(out, request);
+        if (permit->reason == DOORMAN_REASON_SHARDS) doorman__put_first_item(out, request->items);
         doorman__put(out, ",'valid_for':%t", permit->valid_for);
     }
     if (permit->granted || request->detail) {
@@ -24998,8 +25007,34 @@ static const doorman__row doorman__settlement_rows[] = {
     DOORMAN__ROW(BOOL, OPTIONAL, doorman_settlement, unknown),
     DOORMAN__ROW_LIST("item", OPTIONAL, doorman_settlement, items, item_count,
                       doorman__settled_item_rows),
+    DOORMAN__ROW_BOUNDED("item_index", SIZE, LENIENT, doorman_settlement, item_index, 0,
+                         DOORMAN__JSON_VALUES_MAX),
     {0},
 };
+
+/* Writes settlements. A refusal as SHARDS names both items (N5). */
+static void doorman__put_settlements(doorman__writer *out, const void *from) {
+    const doorman_response *response = (const doorman_response *)from;
+    assert(response->settlement_count == out->request->settle_count);
+    doorman__put(out, "%,'entry':[");
+    for (size_t i = 0; i < response->settlement_count; i++) {
+        const doorman_settlement *settlement = &response->settlements[i];
+        const doorman_permit_item *items = out->request->settles[i].items;
+        const doorman_permit_item *item = &items[settlement->item_index];
+        doorman__put(out, "%,");
+        if (settlement->reason != DOORMAN_REASON_SHARDS) {
+            doorman__put_fields(out, doorman__settlement_rows, settlement);
+            continue;
+        }
+        assert(settlement->item_index < out->request->settles[i].item_count);
+        doorman__put(out, "{'reason':%s,'resource_id':%s", "SHARDS", item->resource_id);
+        if (item->key && item->key[0]) doorman__put(out, ",'key':%s", item->key);
+        doorman__put(out, ",'item_index':%i", (uint64_t)settlement->item_index);
+        doorman__put_first_item(out, items);
+        doorman__put(out, "}");
+    }
+    doorman__put(out, "]");
+}
 
 /* A sharded server says which map it has (N9). */
 #define DOORMAN__MAP_EPOCH DOORMAN__ROW(ID, LENIENT, doorman_response, map_epoch)
@@ -25027,21 +25062,39 @@ static const doorman__row doorman__permit_responses[][3] = {
     DOORMAN__HOLDS_AFTER(doorman__released_rows),
     DOORMAN__HOLDS_AFTER(doorman__transferred_rows),
     DOORMAN__HOLDS_AFTER(doorman__seized_rows),
-    {DOORMAN__MAP_EPOCH, DOORMAN__ROW_LIST("entry", REQUIRED, doorman_response, settlements,
-                                           settlement_count, doorman__settlement_rows)},
+    {DOORMAN__MAP_EPOCH,
+     {DOORMAN__LIST("entry", REQUIRED, doorman_response, settlements, settlement_count,
+                    doorman__settlement_rows),
+      .put = doorman__put_settlements}},
 };
+
+/* Returns the most bytes that the name of one of some items takes. */
+static size_t doorman__item_name_bytes(const doorman_permit_item *items, size_t count) {
+    size_t longest = 0;
+    for (size_t i = 0; i < count; i++) {
+        const char *id = items[i].resource_id, *key = items[i].key;
+        size_t bytes = doorman__quoted_bytes(id) + (key ? doorman__quoted_bytes(key) : 0);
+        if (bytes > longest) longest = bytes;
+    }
+    return longest;
+}
+
+/* Returns the most bytes that the response to a settlement takes.
+ *   sharded   a refusal may name two items */
+static size_t doorman__settle_reply_bytes(const doorman_settle_request *settle, bool sharded) {
+    const size_t settled = 120 + 100 * settle->item_count;
+    if (!sharded) return settled;
+    const size_t refused = 120 + 2 * doorman__item_name_bytes(settle->items, settle->item_count);
+    return settled > refused ? settled : refused;
+}
 
 /* Returns the most bytes that the response to a permit takes. `name` is what the name of a limit
  * takes, and `limits` is how many limits a template has at most. */
 static size_t doorman__permit_reply_bytes(const doorman_permit_request *permit, size_t name,
                                           size_t limits) {
-    size_t granted = permit->settle_within ? 280 : 200, refused = 220 + name, longest = 0;
-    for (size_t i = 0; i < permit->item_count; i++) {
-        const char *id = permit->items[i].resource_id, *key = permit->items[i].key;
-        size_t bytes = doorman__quoted_bytes(id) + (key ? doorman__quoted_bytes(key) : 0);
-        if (bytes > longest) longest = bytes;
-        granted += 150 + name;
-    }
+    size_t granted = permit->settle_within ? 280 : 200, refused = 220 + name;
+    const size_t longest = doorman__item_name_bytes(permit->items, permit->item_count);
+    granted += permit->item_count * (150 + name);
     size_t bytes = granted > refused + longest ? granted : refused + longest;
     if (permit->detail) bytes += permit->item_count * (20 + limits * (300 + name));
     return bytes;
@@ -25076,10 +25129,14 @@ static doorman_status doorman__permits_reply_check(const doorman_permits *permit
         bytes += doorman__hold_reply_bytes(permits, request, &request->holds[i]);
     }
     for (size_t i = 0; i < request->settle_count; i++) {
-        bytes += 120 + 100 * request->settles[i].item_count;
+        bytes += doorman__settle_reply_bytes(&request->settles[i], permits->shards.of.count > 0);
     }
     for (size_t i = 0; i < request->permit_count && bytes <= DOORMAN_MESSAGE_BYTES_MAX; i++) {
-        bytes += doorman__permit_reply_bytes(&request->permits[i], name, limits);
+        const doorman_permit_request *permit = &request->permits[i];
+        bytes += doorman__permit_reply_bytes(permit, name, limits);
+        if (permits->shards.of.count) { /* a refusal as SHARDS names a second item */
+            bytes += doorman__item_name_bytes(permit->items, permit->item_count);
+        }
     }
     if (bytes <= DOORMAN_MESSAGE_BYTES_MAX) return DOORMAN_OK;
     return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,

@@ -65,8 +65,7 @@ static bool ended_visit(void *context, const struct store_note *note) {
     return ended->count < STORE_NOTES_MAX;
 }
 
-/* Deletes the notes of a kind that have ended. Returns false if the store has failed. */
-static bool notes_trim(struct store *store, const char *kind) {
+bool server_notes_trim(struct store *store, const char *kind) {
     struct ended_notes ended;
     do {
         struct store_note notes[STORE_NOTES_MAX];
@@ -105,12 +104,18 @@ static const char *const act_names[] = {
 #undef ACT_NAME
 };
 
+void server_act_clear_notes(struct act *act) {
+    for (size_t i = 0; i < act->notes.count; i++) cJSON_free(act->notes.notes[i].text);
+    free(act->notes.notes);
+    act->notes = (struct act_notes){.notes = NULL};
+    act->written = 0;
+}
+
 void server_act_free(struct act *act) {
     if (!act) return;
     const bool shared_before = act->shared_before;
     cJSON_Delete(act->row);
-    for (size_t i = 0; i < act->notes.count; i++) cJSON_free(act->notes.notes[i].text);
-    free(act->notes.notes);
+    server_act_clear_notes(act);
     if (act->free_detail) act->free_detail(act->detail);
     free(act);
     server_shares_memory = shared_before;
@@ -210,6 +215,14 @@ static enum store_result act_put(struct act *act, struct store *store) {
         result = has_memory ? act_put_some(act, store, row) : STORE_FAILED;
         if (result == STORE_OK && row) act->row_bytes = strlen(row);
         cJSON_free(row);
+    }
+    return result;
+}
+
+enum store_result server_act_put_notes(struct act *act, struct store *store) {
+    enum store_result result = STORE_OK;
+    while (result == STORE_OK && act->written < act->notes.count) {
+        result = act_put_some(act, store, NULL);
     }
     return result;
 }
@@ -367,8 +380,10 @@ static bool admin_read(struct service *service, struct store *store) {
     if (admin->late_has_row_only && !admin_mark_late(admin, store)) return false;
     if (!audit_trim(admin, store)) return false;
     const struct rows_wanted wanted = {.ends_others = admin->audit.last_id >= admin->newest_id,
-                                       .late_id = admin->late_id};
-    if (!server_rows_read(service, store, &wanted)) return false;
+                                       .late_id = admin->late_id,
+                                       .deletes = true};
+    const bool has_rows = !service->settings->shards; /* else see server/admin/cluster.c */
+    if (has_rows && !server_rows_read(service, store, &wanted)) return false;
     admin->late_id = 0;
     admin->late_has_row_only = false;
     return true;
@@ -409,8 +424,8 @@ static void act_write(struct service *service, struct store *store, void *contex
     if (!admin->is_read) admin->is_read = admin_read(service, store);
     if (admin->is_read &&
         (doorman_clock() >= admin->trim_at || admin->audit.bytes > admin->audit.trim_bytes)) {
-        admin->is_read = audit_trim(admin, store) && notes_trim(store, OVERRIDE_NOTE) &&
-                         notes_trim(store, PLAN_NOTE);
+        admin->is_read = audit_trim(admin, store) && server_notes_trim(store, OVERRIDE_NOTE) &&
+                         server_notes_trim(store, PLAN_NOTE);
     }
     act->id = admin->audit.last_id + 1;
     cJSON_SetNumberValue(cJSON_GetObjectItem(act->row, "id"), (double)act->id);

@@ -58,6 +58,11 @@ struct act {
     /* Puts the first `written` notes into force. Runs with the lock. NULL: the caller does that. */
     void (*apply)(struct act *act);
 
+    /* With --shards, for acts whose notes all nodes share: looks again at what others may have
+     * changed since `prepare`, and refuses or describes the act as `prepare` does. Runs on the
+     * thread of the notes of the cluster. */
+    bool (*look_again)(struct act *act);
+
     struct act_notes notes;
     size_t written;     /* how many of the notes are in the store */
     bool shared_before; /* server_shares_memory at server_act_new */
@@ -65,6 +70,8 @@ struct act {
     bool is_done;       /* the change is made, outside of the store */
     bool announces;     /* the change is made after server_act_run: see server_act_confirm */
     uint64_t id;        /* of its row */
+    uint64_t row_id;    /* of its first note, if all nodes share it; 0: that of its row */
+    bool is_unsure;     /* it is not known whether the notes that all nodes share are written */
     int code;           /* the status of a refusal; 0: none */
     const char *name;
     char error[ACT_TEXT];
@@ -103,19 +110,6 @@ static inline const char *server_acts_store(const struct service *service) {
  *   returns   false: the response is an error, or redirects to the master */
 bool server_admin_serves(struct service *service, const struct http_request *request,
                          struct http_response *response);
-
-/* Checks that this process has no shards: rows of overrides and plans do not move with the shards
- * of their keys.
- *   returns   false: the response is an error */
-static inline bool server_admin_has_all_keys(const struct service *service,
-                                             struct http_response *response) {
-    if (!service->settings->shards) return true;
-    server_http_response_set_error(response, 409, "UNAVAILABLE",
-                                   "with --shards this server keeps no overrides and plans at run "
-                                   "time, because they would not move with the shard of their key: "
-                                   "write them into the configuration");
-    return false;
-}
 
 /* Checks that a query has only these parameters, each once.
  *   names     ends with NULL
@@ -177,6 +171,26 @@ void server_act_free(struct act *act); /* NULL: does nothing */
  *   returns   false: it is refused, and the response says why */
 bool server_act_run(struct act *act, struct http_response *response);
 
+/* Does the same for an act whose notes are overrides or plans. With --shards all nodes share these
+ * notes, and server/admin/cluster.c writes them. */
+bool server_act_run_rows(struct act *act, struct http_response *response);
+
+/* Returns the id of the first note of an act. */
+static inline uint64_t server_act_note_id(const struct act *act) {
+    return act->row_id ? act->row_id : act->id;
+}
+
+/* Lets a function read the notes of a kind, as server_state_call does. */
+enum call_result server_notes_read(struct service *service, const char *kind,
+                                   struct state_call *call, char why[CALL_TEXT]);
+
+/* Writes the notes of an act, without its row, as many as are left.
+ *   returns   STORE_OK, or why not all of them are written; act->written says how many are */
+enum store_result server_act_put_notes(struct act *act, struct store *store);
+
+/* Frees the notes of an act, so that it has none. */
+void server_act_clear_notes(struct act *act);
+
 /* Writes the row of an act once more, after the caller has made the change, or could not. The act
  * was run with `announces`, and its row with "known": false, which is removed now. As
  * server_act_run, which it calls.
@@ -218,11 +232,14 @@ struct rows_wanted {
                          it was not known that it had succeeded */
     uint64_t late_id; /* an act that the store has perhaps taken late. If its row adds to a bucket,
                          the bucket gets the units now; 0: none */
+    bool deletes;     /* notes that a later one outranks are deleted */
 };
 
-/* Puts the overrides and the plan rows of the store into force, and deletes those that a later one
- * has replaced. The caller may hold the lock of the service. Returns false if the store has
- * failed. */
+/* Deletes the notes of a kind that have ended. Returns false if the store has failed. */
+bool server_notes_trim(struct store *store, const char *kind);
+
+/* Puts the overrides and the plan rows of the store into force. The caller may hold the lock of the
+ * service. Returns false if the store has failed. */
 bool server_rows_read(struct service *service, struct store *store,
                       const struct rows_wanted *wanted);
 
@@ -242,6 +259,9 @@ struct undo {
     const cJSON *row; /* of the audit */
     time_t at;        /* when it was done */
 };
+
+/* Returns the id of the first note that an act has left. */
+uint64_t server_undo_note_id(const struct undo *undo);
 
 /* Takes back an act. `undo` is valid during the call. The new act has the kind ACT_UNDO. */
 typedef void undo_function(struct service *service, const struct http_request *request,

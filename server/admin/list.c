@@ -89,7 +89,7 @@ static void page_answer(struct service *service, struct note_page *page,
                         struct http_response *response) {
     char why[CALL_TEXT];
     page->call = (struct state_call){.run = page_read, .drop = page_free, .context = page};
-    enum call_result result = server_state_call(service, &page->call, why);
+    enum call_result result = server_notes_read(service, page->list.kind, &page->call, why);
     if (result == CALL_OVER && !page->failed) {
         response->type = "application/x-ndjson";
         response->text = page->text;

@@ -4,7 +4,8 @@
  * A store may have several notes for one name, such as (resource, limit, key): two acts at once, or
  * a process that ended before it had deleted the earlier note. The latest one counts, also if it
  * has ended. The store lists it first. So what a later note outranks is not put into force, and is
- * deleted. */
+ * deleted. With --shards these notes are in etcd, for all nodes. There the next act with the same
+ * name deletes one. */
 #include "admin.h"
 
 /* ---- names of rows that have ended ---------------------------------------------------------- */
@@ -193,7 +194,7 @@ static bool pass_run(struct service *service, struct store *store, const struct 
     bool done = server_store_list_notes(store, kind->name, "", kind->visit, &pass) == STORE_OK &&
                 !pass.failed;
     if (done && wanted->ends_others) pass_end_others(&pass, kind);
-    done = done && pass_delete(&pass, store, kind->name);
+    if (wanted->deletes) done = done && pass_delete(&pass, store, kind->name);
     names_free(&pass.ended);
     free(pass.visited.ids);
     free(pass.outranked.ids);

@@ -5,7 +5,8 @@
  *     DELETE /v1/overrides    ends one
  *
  * The library decides with them. The store keeps each as a note whose identity is the number of the
- * act that has set it, and that number is the `id` of its row in the library.
+ * act that has set it, and that number is the `id` of its row in the library. With --shards all
+ * nodes share these notes, and their ids are those of server/admin/cluster.c.
  *
  * Before an override is written, it is tried: the library sets it with a beginning in the future,
  * and what was there before is set again, without a decision in between. So what is wrong with it
@@ -59,6 +60,23 @@ static struct act *override_new(struct service *service, const struct http_reque
     return NULL;
 }
 
+/* Returns whether this process has the counter of the key of a row. Precondition: the lock is
+ * held. */
+static bool counts_here(const struct service *service, const doorman_permits *permits,
+                        const doorman_override_row *row) {
+    if (!service->settings->shards) return true;
+    return permits && row->resource_id &&
+           doorman_permits_owns(permits,
+                                doorman_permits_shard_of(permits, row->resource_id, row->key));
+}
+
+/* Returns whether an act gives units to a counter. A row that comes back does not: see
+ * override_apply. */
+static bool needs_owner(const struct act *act) {
+    const struct override_detail *detail = override_of(act);
+    return detail->message.row.add > 0 && !detail->ends && act->kind != ACT_UNDO;
+}
+
 static doorman_time time_now(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -80,11 +98,13 @@ static cJSON *row_json(const doorman_override_row *row, const char *reason) {
 }
 
 /* Adds what happens at the end of a row, such as "then refused until 2026-12-01T00:00:00Z: 1900 of
- * 1000 used". Precondition: the lock is held. */
-static void add_after(cJSON *json, doorman_permits *permits, const doorman_override_row *row) {
+ * 1000 used". Only the node that decides for the key knows that. Preconditions: the lock is held,
+ * and this process is master. */
+static void add_after(cJSON *json, const struct service *service, const doorman_override_row *row) {
+    doorman_permits *permits = doorman_server_permits(service->server);
     doorman_permit_detail after;
     char until[40] = "", text[160];
-    if (!row->resource_id || row->ends_at == 0 ||
+    if (!row->resource_id || row->ends_at == 0 || !counts_here(service, permits, row) ||
         doorman_permits_after_override(permits, row, NULL, &after, NULL, doorman_clock()) !=
             DOORMAN_OK) {
         return;
@@ -486,7 +506,7 @@ static void override_apply(struct act *act) {
     if (detail->ends) {
         (void)doorman_permits_end_override(permits, row, NULL, doorman_clock());
     } else {
-        row->id = act->id;
+        row->id = server_act_note_id(act);
         status = act->kind == ACT_UNDO
                      ? doorman_permits_restore_override(permits, row, &error, doorman_clock())
                      : doorman_permits_set_override(permits, row, &error, doorman_clock());
@@ -500,7 +520,11 @@ static void override_apply(struct act *act) {
 static char *override_text(const struct act *act) {
     const doorman_override_message *message = &override_of(act)->message;
     cJSON *note = cJSON_CreateObject();
-    cJSON_AddNumberToObject(note, "id", (double)act->id);
+    cJSON_AddNumberToObject(note, "id", (double)server_act_note_id(act));
+    if (act->row_id) {
+        cJSON_AddNumberToObject(note, "audit", (double)act->id);
+        cJSON_AddStringToObject(note, "node", act->service->node);
+    }
     cJSON_AddStringToObject(note, "token", act->token.name);
     server_act_add_time(note, "at", time(NULL));
     cJSON_AddItemToObject(note, "override", row_json(&message->row, message->reason));
@@ -514,7 +538,7 @@ static bool override_add_notes(struct act *act) {
     const struct override_detail *detail = override_of(act);
     const doorman_time end = detail->message.row.ends_at;
     struct act_note made = {.kind = OVERRIDE_NOTE,
-                            .id = act->id,
+                            .id = server_act_note_id(act),
                             .ends_at = end ? end / DOORMAN_SECOND + 1 : 0}; /* not too early */
     const struct act_note deleted = {.kind = OVERRIDE_NOTE, .id = detail->replaced};
     if (!detail->ends) {
@@ -548,38 +572,55 @@ static bool override_read(struct act *act, const struct http_request *request,
     return check_globs(act, &message->row, response);
 }
 
-/* Adds what to the row of an act, and the value before it. Runs on the thread of the store, so that
- * no other act comes in between. */
-static bool override_prepare(struct act *act, struct store *store) {
+/* Replaces a member of the row of an act. */
+static void row_set(cJSON *row, const char *name, cJSON *value) {
+    cJSON_DeleteItemFromObject(row, name);
+    cJSON_AddItemToObject(row, name, value);
+}
+
+/* Looks up the row that an act replaces or ends, and describes it.
+ *   store   as of server_undo_refuse */
+static bool override_look(struct act *act, struct store *store) {
     struct override_detail *detail = override_of(act);
     const doorman_override_row *row = &detail->message.row;
-    const char *name = row->resource_id ? row->resource_id : row->identifier_glob;
-    const char *reason = detail->message.reason;
     struct before before = {.is_there = false};
     server_lock(&act->service->lock);
     doorman_permits *permits = doorman_server_permits(act->service->server);
+    const bool is_here = !needs_owner(act) || counts_here(act->service, permits, row);
     if (permits) before_take(&before, permits, row);
     server_unlock(&act->service->lock);
+    if (!is_here) {
+        return server_act_refuse(act, 409, "UNAVAILABLE",
+                                 "nothing was changed: the shard of the key moves; try again");
+    }
     if (act->kind == ACT_OVERRIDE_END && !before.is_there) {
         return server_act_refuse(act, 404, "NOT_FOUND", "there is no such override");
     }
+    if (act->kind == ACT_UNDO && detail->left != (before.is_there ? before.row.id : 0)) {
+        return server_undo_refuse(act, store, act->row);
+    }
+    row_set(act->row, "before", before.is_there ? row_json(&before.row, NULL) : cJSON_CreateNull());
+    row_set(act->row, "after", detail->ends ? cJSON_CreateNull() : row_json(row, NULL));
+    detail->replaced = before.is_there ? before.row.id : 0;
+    return true;
+}
+
+static bool override_look_again(struct act *act) { return override_look(act, NULL); }
+
+/* Adds what to the row of an act, and the value before it. Runs on the thread of the store, so that
+ * no other act comes in between. */
+static bool override_prepare(struct act *act, struct store *store) {
+    const struct override_detail *detail = override_of(act);
+    const doorman_override_row *row = &detail->message.row;
+    const char *name = row->resource_id ? row->resource_id : row->identifier_glob;
+    const char *reason = detail->message.reason;
     if (act->kind != ACT_UNDO && reason) cJSON_AddStringToObject(act->row, "reason", reason);
     cJSON_AddStringToObject(act->row, row->resource_id ? "resource" : "glob", name);
     cJSON_AddStringToObject(act->row, "limit", row->limit);
     cJSON_AddStringToObject(act->row, "key", row->key ? row->key : "");
-    if (act->kind == ACT_UNDO && detail->left != (before.is_there ? before.row.id : 0)) {
-        return server_undo_refuse(act, store, act->row);
-    }
     const bool fills = (row->add > 0 || row->figures.size > 0) && !detail->ends;
-    if (fills && act->token.role != ROLE_ADMIN && !server_reset_check_count(act, act->row, 0)) {
-        return false;
-    }
-    cJSON_AddItemToObject(act->row, "before",
-                          before.is_there ? row_json(&before.row, NULL) : cJSON_CreateNull());
-    cJSON_AddItemToObject(act->row, "after",
-                          detail->ends ? cJSON_CreateNull() : row_json(row, NULL));
-    if (before.is_there) detail->replaced = before.row.id;
-    return true;
+    if (!override_look(act, store)) return false;
+    return !fills || act->token.role == ROLE_ADMIN || server_reset_check_count(act, act->row, 0);
 }
 
 /* Adds what a row hides: the row of its glob, and the plan of its key. Precondition: the lock is
@@ -614,7 +655,7 @@ static void override_answer(struct act *act, struct http_response *response) {
     server_lock(&service->lock);
     doorman_permits *permits = doorman_server_permits(service->server);
     if (permits && !override_of(act)->ends) {
-        add_after(json, permits, &override_of(act)->message.row);
+        add_after(json, service, &override_of(act)->message.row);
         add_hidden(json, permits, &override_of(act)->message.row);
     }
     server_unlock(&service->lock);
@@ -630,11 +671,30 @@ static void override_answer(struct act *act, struct http_response *response) {
     cJSON_Delete(json);
 }
 
+/* Checks that this node decides for the key of an act that gives units to a counter. */
+static bool check_owner(const struct act *act, struct http_response *response) {
+    struct service *service = act->service;
+    const doorman_override_row *row = &override_of(act)->message.row;
+    char owner[OWNER_TEXT], error[OWNER_TEXT + 64];
+    if (!needs_owner(act) || !service->forwards) return true;
+    doorman_permit_entry entry = {.resource_id = row->resource_id, .key = row->key};
+    const doorman_request request = {
+        .method = DOORMAN_RESET, .entries = &entry, .entry_count = row->resource_id ? 1 : 0};
+    server_lock(&service->lock);
+    const size_t index = service->forwards->find_owner(service, &request, owner);
+    server_unlock(&service->lock);
+    if (index == SIZE_MAX) return true;
+    snprintf(error, sizeof error, "nothing was changed: key: add: %s", owner);
+    server_http_response_set_error(response, 409, "UNAVAILABLE", error);
+    return false;
+}
+
 /* Does an act whose row was read, and answers. It frees the act.
  *   is_valid   false: the response is an error already */
 static void override_run(struct act *act, bool is_valid, struct http_response *response) {
     struct override_detail *detail = override_of(act);
     struct service *service = act->service;
+    is_valid = is_valid && check_owner(act, response);
     if (is_valid) {
         struct before before = {.is_there = false};
         const bool is_set = !detail->ends && !(detail->message.row.add > 0);
@@ -653,14 +713,14 @@ static void override_run(struct act *act, bool is_valid, struct http_response *r
     act->prepare = override_prepare;
     act->apply = override_apply;
     act->add_notes = override_add_notes;
-    if (is_valid && !server_act_run(act, response)) return; /* it has freed the act */
+    act->look_again = override_look_again;
+    if (is_valid && !server_act_run_rows(act, response)) return; /* it has freed the act */
     if (is_valid) override_answer(act, response);
     server_act_free(act);
 }
 
 void server_override_set(struct service *service, const struct http_request *request,
                          struct http_response *response) {
-    if (!server_admin_has_all_keys(service, response)) return;
     struct act *act = override_new(service, request, ACT_OVERRIDE, response);
     if (act) override_run(act, override_read(act, request, response), response);
 }
@@ -716,7 +776,7 @@ static bool undo_read(struct act *act, const struct undo *undo, struct http_resp
     const cJSON *before = cJSON_GetObjectItemCaseSensitive(undo->row, "before");
     const cJSON *after = cJSON_GetObjectItemCaseSensitive(undo->row, "after");
     doorman_override_message *message = &detail->message;
-    detail->left = cJSON_IsObject(after) ? undo->id : 0;
+    detail->left = cJSON_IsObject(after) ? server_undo_note_id(undo) : 0;
     if (cJSON_IsObject(before)) {
         char *text = cJSON_PrintUnformatted(before);
         bool is_valid =
@@ -767,7 +827,7 @@ static bool page_add_state(struct service *service, cJSON *json, const doorman_o
     if (is_there) {
         cJSON_AddBoolToObject(json, "in_force", info.in_force);
         if (info.idle) cJSON_AddBoolToObject(json, "idle", true);
-        add_after(json, permits, row);
+        add_after(json, service, row);
         add_hidden(json, permits, row);
     }
     server_unlock(&service->lock);

@@ -8,7 +8,8 @@
  * The store keeps each row as a note. Its id is the number of its act times 2^14, plus its index in
  * the act. Before an act is written, all of its rows are checked. If one is not valid, none is set,
  * and the answer names those that are not. What a row replaces is looked up on the thread of the
- * store, which does one act after the other.
+ * store, which does one act after the other. With --shards the first part of the id is that of
+ * server/admin/cluster.c.
  *
  * A plan has the figures of the configuration, so the role support may give any plan within its
  * globs. It has to say when the plan ends. Where plans have other windows, each change of the plan
@@ -398,21 +399,16 @@ static bool plan_check_count(struct act *act, struct store *store) {
     return true;
 }
 
-/* Completes the row of the audit. */
-static bool plan_prepare(struct act *act, struct store *store) {
+/* Describes the rows of an act. */
+static void plan_describe_all(struct act *act) {
+    static const char *const names[] = {"glob", "key", "before", "after", "bulk", "entries"};
     struct plan_detail *detail = plan_detail_of(act);
-    if (!plan_take_all(act) || !plan_check_left(act, store) || !plan_check_count(act, store)) {
-        return false;
-    }
-    if (act->kind == ACT_PLAN_END && detail->changes[0].replaced == 0) {
-        return server_act_refuse(act, 404, "NOT_FOUND", "the key has no plan row for this glob");
-    }
-    if (act->kind != ACT_UNDO && detail->message.reason) {
-        cJSON_AddStringToObject(act->row, "reason", detail->message.reason);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        cJSON_DeleteItemFromObject(act->row, names[i]);
     }
     if (!detail->message.is_bulk) {
         plan_describe(act->row, &detail->changes[0]);
-        return true;
+        return;
     }
     cJSON_AddBoolToObject(act->row, "bulk", true);
     cJSON *list = cJSON_AddArrayToObject(act->row, "entries");
@@ -421,7 +417,29 @@ static bool plan_prepare(struct act *act, struct store *store) {
         plan_describe(entry, &detail->changes[i]);
         cJSON_AddItemToArray(list, entry);
     }
+}
+
+/* Looks up what the rows of an act replace, and describes it.
+ *   store   as of server_undo_refuse */
+static bool plan_look(struct act *act, struct store *store) {
+    const struct plan_detail *detail = plan_detail_of(act);
+    if (!plan_take_all(act) || !plan_check_left(act, store)) return false;
+    if (act->kind == ACT_PLAN_END && detail->changes[0].replaced == 0) {
+        return server_act_refuse(act, 404, "NOT_FOUND", "the key has no plan row for this glob");
+    }
+    plan_describe_all(act);
     return true;
+}
+
+static bool plan_look_again(struct act *act) { return plan_look(act, NULL); }
+
+/* Completes the row of the audit. */
+static bool plan_prepare(struct act *act, struct store *store) {
+    const struct plan_detail *detail = plan_detail_of(act);
+    if (act->kind != ACT_UNDO && detail->message.reason) {
+        cJSON_AddStringToObject(act->row, "reason", detail->message.reason);
+    }
+    return plan_look(act, store) && plan_check_count(act, store);
 }
 
 /* Returns the text of the note of a row, or NULL if memory runs out. */
@@ -435,6 +453,7 @@ static char *plan_text(const struct act *act, const doorman_plan_row *row) {
     cJSON_DeleteItemFromObject(json, "id");
     cJSON_AddNumberToObject(note, "id", (double)row->id);
     cJSON_AddNumberToObject(note, "audit", (double)act->id);
+    if (act->row_id) cJSON_AddStringToObject(note, "node", act->service->node);
     cJSON_AddStringToObject(note, "token", act->token.name);
     server_act_add_time(note, "at", time(NULL));
     bool is_whole = json && cJSON_AddItemToObject(note, "plan", json);
@@ -451,7 +470,7 @@ static bool plan_add_notes(struct act *act) {
         struct plan_change *change = &detail->changes[i];
         doorman_plan_row *row = &change->row;
         const doorman_time end = row->ends_at;
-        row->id = (act->id << PLAN_ID_BITS) + i;
+        row->id = (server_act_note_id(act) << PLAN_ID_BITS) + i;
         if (!change->ends) {
             const struct act_note made = {.kind = PLAN_NOTE,
                                           .id = row->id,
@@ -501,7 +520,8 @@ static void plan_run(struct act *act, bool is_valid, struct http_response *respo
     act->prepare = plan_prepare;
     act->add_notes = plan_add_notes;
     act->apply = plan_apply;
-    if (is_valid && !server_act_run(act, response)) return; /* it has freed the act */
+    act->look_again = plan_look_again;
+    if (is_valid && !server_act_run_rows(act, response)) return; /* it has freed the act */
     if (is_valid) plan_answer(act, response);
     server_act_free(act);
 }
@@ -586,7 +606,7 @@ static bool plan_undo_read(struct act *act, const struct undo *undo,
     response->text.failed = !detail->query || !detail->changes;
     for (size_t i = 0; !response->text.failed && i < detail->count; i++, entry = entry->next) {
         struct plan_change *change = &detail->changes[i];
-        if (!plan_undo_entry(change, entry, (undo->id << PLAN_ID_BITS) + i)) {
+        if (!plan_undo_entry(change, entry, (server_undo_note_id(undo) << PLAN_ID_BITS) + i)) {
             return plan_refuse(response, 404, "the row of the act cannot be read");
         }
         if (!change->ends && change->row.ends_at == 0 && act->token.role != ROLE_ADMIN) {
@@ -659,7 +679,6 @@ static void handle_plans(struct service *service, const struct http_request *req
                          struct http_response *response) {
     if (!server_admin_serves(service, request, response)) return;
     if (strcmp(request->verb, "PUT") == 0) {
-        if (!server_admin_has_all_keys(service, response)) return;
         plan_put(service, request, response);
     } else if (strcmp(request->verb, "DELETE") == 0) {
         plan_delete(service, request, response);

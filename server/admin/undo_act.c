@@ -2,6 +2,11 @@
  * server/admin/undo.c says how that is asked for. */
 #include "admin.h"
 
+uint64_t server_undo_note_id(const struct undo *undo) {
+    const cJSON *row = cJSON_GetObjectItemCaseSensitive(undo->row, "row");
+    return cJSON_IsNumber(row) ? (uint64_t)row->valuedouble : undo->id;
+}
+
 bool server_undo_begin(struct act *act, const struct undo *undo, const struct http_request *request,
                        struct http_response *response) {
     static const char *const names[] = {"reason", "redirect", NULL};
@@ -66,9 +71,12 @@ bool server_undo_has_newer(struct act *act, struct store *store, const cJSON *na
 
 bool server_undo_refuse(struct act *act, struct store *store, const cJSON *name) {
     const double undone = cJSON_GetNumberValue(cJSON_GetObjectItem(act->row, "undoes"));
-    if (server_undo_has_newer(act, store, name)) return false;
+    if (store && server_undo_has_newer(act, store, name)) return false;
     return server_act_refuse(act, 409, "FAILED_PRECONDITION",
                              "nothing was changed, because what the act %.0f has set is not there "
-                             "any more: it has ended",
-                             undone);
+                             "any more: %s",
+                             undone,
+                             act->service->settings->shards
+                                 ? "an act at another node came later, or it has ended"
+                                 : "it has ended");
 }

@@ -140,6 +140,15 @@ struct server_part {
      * there. With the lock if nothing was answered yet, else without it.
      *   returns   false: the store has failed, and this is called again */
     bool (*read_store)(struct service *service, struct store *store);
+
+    /* This process is master, and the notes that all nodes of a cluster share are new to it, or
+     * another process has changed them: reads what the part keeps there. Without the lock.
+     *   late       the id of a note that this process has perhaps written, and that may have
+     *              arrived late; 0: none
+     *   is_whole   false: etcd has come back with an earlier revision, so notes may be lost
+     *   returns    false: the store has failed, and this is called again */
+    bool (*read_cluster)(struct service *service, struct store *store, uint64_t late,
+                         bool is_whole);
     void (*parent_answered)(struct service *service, const doorman_transport_result *result,
                             doorman_time now); /* a request to the parent has ended. Logs it */
 

@@ -16,10 +16,30 @@ static double shards_clock(void) {
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
+/* Adds to each node a text about its master. */
+static void shards_add_masters(cJSON *nodes) {
+    cJSON *node = NULL;
+    cJSON_ArrayForEach(node, nodes) {
+        const cJSON *has_master = cJSON_GetObjectItemCaseSensitive(node, "has_master");
+        const cJSON *answers = cJSON_GetObjectItemCaseSensitive(node, "answers");
+        char text[CTL_NUMBER_BYTES + 32] = "not known", seconds[CTL_NUMBER_BYTES];
+        if (cJSON_IsTrue(has_master)) {
+            snprintf(text, sizeof text, "yes%s",
+                     cJSON_IsFalse(answers) ? ", but did not answer" : "");
+        } else if (cJSON_IsFalse(has_master)) {
+            snprintf(text, sizeof text, "none for %s",
+                     ctl_seconds(seconds, ctl_number(node, "without_master_seconds")));
+        }
+        ctl_need(cJSON_AddStringToObject(node, "master", text));
+    }
+}
+
 /* Shows the nodes, and the shards that move. */
 static void shards_show(struct ctl *ctl, const struct ctl_reply *reply) {
-    static const struct ctl_column columns[] = {
-        {"NODE", "name", CTL_TEXT}, {"SHARDS", "shards", CTL_ID}, {.header = NULL}};
+    static const struct ctl_column columns[] = {{"NODE", "name", CTL_TEXT},
+                                                {"SHARDS", "shards", CTL_ID},
+                                                {"MASTER", "master", CTL_TEXT},
+                                                {.header = NULL}};
     static const struct ctl_column moves[] = {{"SHARD", "shard", CTL_ID},
                                               {"OWNER", "owner", CTL_TEXT},
                                               {"MOVES TO", "target", CTL_TEXT},
@@ -34,7 +54,9 @@ static void shards_show(struct ctl *ctl, const struct ctl_reply *reply) {
     ctl_say("map %.0f, %.0f of %d shards move", ctl_number(reply->json, "epoch"),
             ctl_number(reply->json, "moving"),
             cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(reply->json, "shards")));
-    ctl_table_print(&table, cJSON_GetObjectItemCaseSensitive(reply->json, "nodes"), ctl->has_color);
+    cJSON *nodes = cJSON_GetObjectItemCaseSensitive(reply->json, "nodes");
+    shards_add_masters(nodes);
+    ctl_table_print(&table, nodes, ctl->has_color);
     if (cJSON_GetArraySize(left)) ctl_table_print(&moving, left, ctl->has_color);
     cJSON_Delete(left);
     const char *trouble = ctl_text(reply->json, "trouble");

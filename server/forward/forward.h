@@ -145,7 +145,8 @@ struct forward {
 /* What pages show of the messages to one node. */
 struct forward_figures {
     uint64_t sent, failed, full, nanoseconds;
-    bool is_known; /* a message was for the node */
+    bool is_known;  /* a message was for the node */
+    bool is_broken; /* no process of it has answered the last one */
 };
 
 /* Reads the figures of each node of a map. */

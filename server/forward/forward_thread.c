@@ -731,6 +731,7 @@ void server_forward_read(struct service *service, const doorman_shard_map *map,
         const size_t at = doorman_shard_map_node(map, each->name);
         if (at >= map->node_count) continue;
         out[at].is_known = true;
+        out[at].is_broken = each->broken_until != 0;
         out[at].sent = __atomic_load_n(&each->sent, __ATOMIC_RELAXED);
         out[at].failed = __atomic_load_n(&each->failed, __ATOMIC_RELAXED);
         out[at].full = __atomic_load_n(&each->full, __ATOMIC_RELAXED);

@@ -186,7 +186,7 @@ bool server_grpc_call_refuse_holds(const struct grpc_call *call, size_t place,
 }
 
 /* Refuses a call whose keys are in different shards (N5).
- *   index   of an item that may be in another shard than the first one */
+ *   index   of an item that is in another shard than the first one */
 static bool call_refuse_shards(const struct grpc_call *call, size_t index,
                                struct grpc_status *status) {
     const doorman_permit_item *item = &call->items[index];
@@ -241,7 +241,8 @@ static bool call_take_settlement(struct grpc_call *call, const doorman_response 
                                 "the master does not know all reservations yet: send it again");
     }
     if (settled->reason == DOORMAN_REASON_SHARDS) {
-        return call_refuse_shards(call, call->settle.item_count - 1, status);
+        const size_t index = settled->item_index;
+        return call_refuse_shards(call, index < call->settle.item_count ? index : 0, status);
     }
     call->reservation.is_released = !settled->reason && !settled->late && !settled->unknown;
     call->step = settled->reason ? GRPC_STEP_REPORT : GRPC_STEP_DONE;

@@ -7,7 +7,8 @@
  *     GET  /shards      a page
  *
  * N8 Metrics and pages show the owner and the state of each shard, the permits that were decided
- *    for it here, how many shards have moved, and what was forwarded to each node. */
+ *    for it here, how many shards have moved, what was forwarded to each node, and whether the node
+ *    has a master. */
 #include "../admin/admin.h"
 #include "../forward/forward.h"
 
@@ -28,6 +29,7 @@ struct shards_view {
     size_t owned, loads[DOORMAN_SHARD_NODES_MAX], moving;
     bool is_master;
     char trouble[PROBLEM_TEXT];                               /* "": none */
+    struct shard_master masters[DOORMAN_SHARD_NODES_MAX];     /* one for each node of the map */
     struct forward_figures forwards[DOORMAN_SHARD_NODES_MAX]; /* one for each node of the map */
     uint64_t marks_wrong, received;
 };
@@ -49,6 +51,9 @@ static struct shards_view *view_take(struct service *service) {
     view->is_master = permits != NULL;
     for (size_t i = 0; status == DOORMAN_OK && i < view->map->shards.count; i++) {
         view->decided[i] = doorman_permits_shard_decided(permits, i);
+    }
+    for (size_t i = 0; status == DOORMAN_OK && i < view->map->node_count; i++) {
+        view->masters[i] = server_shards_master(shards, view->map->nodes[i].name);
     }
     if (shards->trouble.since) {
         snprintf(view->trouble, sizeof view->trouble, "%.*s", (int)sizeof view->trouble - 1,
@@ -81,6 +86,33 @@ static void add_quoted(struct text *text, const char *before, const char *value)
     server_text_add(text, "\"");
 }
 
+/* Returns for how many seconds this process has seen a node without a master. */
+static double seconds_without(const struct shard_master *master) {
+    return (double)(doorman_clock() - master->since) / 1e9;
+}
+
+/* Adds what is known of a node. What is not known is absent. */
+static void add_node(struct text *text, const struct shards_view *view, size_t index) {
+    const doorman_shard_node *node = &view->map->nodes[index];
+    const struct shard_master *master = &view->masters[index];
+    add_quoted(text, "{\"name\":", node->name);
+    server_text_addf(text, ",\"shards\":%zu", view->loads[index]);
+    if (master->is_known) {
+        server_text_addf(text, ",\"has_master\":%s", master->has_master ? "true" : "false");
+    }
+    if (master->is_known && !master->has_master) {
+        server_text_addf(text, ",\"without_master_seconds\":%.1f", seconds_without(master));
+    }
+    if (view->forwards[index].is_known) {
+        server_text_addf(text, ",\"answers\":%s",
+                         view->forwards[index].is_broken ? "false" : "true");
+    }
+    for (size_t j = 0; j < node->address_count; j++) {
+        add_quoted(text, j ? "," : ",\"addresses\":[", node->addresses[j]);
+    }
+    server_text_add(text, "]}");
+}
+
 /* Answers with the map. */
 static void answer_map(struct service *service, struct http_response *response, size_t moves) {
     struct text *text = &response->text;
@@ -99,12 +131,8 @@ static void answer_map(struct service *service, struct http_response *response, 
                      view->moved_in, view->moved_out, view->rows_lost);
     if (view->trouble[0]) add_quoted(text, ",\"trouble\":", view->trouble);
     for (size_t i = 0; i < map->node_count; i++) {
-        add_quoted(text, i ? ",\n{\"name\":" : ",\"nodes\":[\n{\"name\":", map->nodes[i].name);
-        server_text_addf(text, ",\"shards\":%zu", view->loads[i]);
-        for (size_t j = 0; j < map->nodes[i].address_count; j++) {
-            add_quoted(text, j ? "," : ",\"addresses\":[", map->nodes[i].addresses[j]);
-        }
-        server_text_add(text, "]}");
+        server_text_add(text, i ? ",\n" : ",\"nodes\":[\n");
+        add_node(text, view, i);
     }
     for (size_t i = 0; i < map->shards.count; i++) {
         const doorman_shard *shard = &map->owners[i];
@@ -247,18 +275,36 @@ static void handle_json(struct service *service, const struct http_request *requ
 
 /* ---- the page ------------------------------------------------------------------------------- */
 
+/* Adds whether a node has a master, and whether it answers. */
+static void page_master(struct text *text, const struct shards_view *view, size_t index) {
+    const struct shard_master *master = &view->masters[index];
+    const bool is_bad = view->forwards[index].is_broken || !master->has_master;
+    server_text_addf(text, "<td data-name='master'%s>",
+                     is_bad && master->is_known ? " class=bad" : "");
+    if (!master->is_known) {
+        server_text_add(text, "not known");
+    } else if (master->has_master) {
+        server_text_add(text, view->forwards[index].is_broken ? "yes, but did not answer" : "yes");
+    } else {
+        server_text_addf(text, "none for %.0f s", seconds_without(master));
+    }
+    server_text_add(text, "</td>");
+}
+
 static void page_nodes(struct text *text, const struct shards_view *view) {
     const doorman_shard_map *map = view->map;
     server_text_add(text, "<table><thead><tr><th>node</th><th>shards</th>"
-                          "<th>forwards</th><th>failed</th>"
+                          "<th class=words>master</th><th>forwards</th><th>failed</th>"
                           "<th class=words>addresses</th></tr></thead><tbody>");
     for (size_t i = 0; i < map->node_count; i++) {
         server_text_add(text, "<tr><td>");
         server_text_add_escaped(text, map->nodes[i].name, server_escape_html);
+        server_text_addf(text, "</td><td data-name='shards'>%zu</td>", view->loads[i]);
+        page_master(text, view, i);
         server_text_addf(text,
-                         "</td><td data-name='shards'>%zu</td><td data-name='forwards'>%" PRIu64
-                         "</td><td data-name='failed'>%" PRIu64 "</td><td data-name='addresses'>",
-                         view->loads[i], view->forwards[i].sent, view->forwards[i].failed);
+                         "<td data-name='forwards'>%" PRIu64 "</td><td data-name='failed'>%" PRIu64
+                         "</td><td data-name='addresses'>",
+                         view->forwards[i].sent, view->forwards[i].failed);
         for (size_t j = 0; j < map->nodes[i].address_count; j++) {
             if (j) server_text_add(text, ", ");
             server_text_add_escaped(text, map->nodes[i].addresses[j], server_escape_html);
@@ -350,6 +396,19 @@ static void metrics_add_forwards(struct text *text, const struct shards_view *vi
                          (double)view->marks_wrong);
 }
 
+/* Adds which nodes have a master, as far as this process knows. */
+static void metrics_add_masters(struct text *text, const struct shards_view *view) {
+    server_metrics_header(text, "shard_node_has_master", "gauge",
+                          "Whether a node of the map has a master, by its election key. A node "
+                          "that was killed has one until its --election-ttl has passed.");
+    for (size_t i = 0; i < view->map->node_count; i++) {
+        if (!view->masters[i].is_known) continue;
+        server_text_add(text, "doorman_shard_node_has_master{of=\"");
+        server_text_add_escaped(text, view->map->nodes[i].name, server_escape_label);
+        server_text_addf(text, "\"} %d\n", view->masters[i].has_master);
+    }
+}
+
 /* Adds the permits of each shard for which this process has decided. */
 static void metrics_add_permits(struct text *text, const struct shards_view *view) {
     server_metrics_header(text, "shard_permits_total", "counter",
@@ -385,6 +444,7 @@ static void shards_metrics(struct service *service, struct text *text) {
     server_metrics_value(text, "shard_rows_lost_total", "counter",
                          "Rows of shards that had no room, or no limit, at their new node.",
                          (double)view->rows_lost);
+    metrics_add_masters(text, view);
     metrics_add_permits(text, view);
     metrics_add_forwards(text, view);
     view_free(view);

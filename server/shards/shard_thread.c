@@ -6,6 +6,7 @@
  * becomes master, it owns nothing, and the thread takes the shards that the map gives to its node.
  * The rows of the store are read by the part STATE meanwhile, so durable limits answer LEARNING
  * until then. Rows of shards that have moved away are then forgotten, before any shard is given.
+ * The overrides and plans of the cluster are read before the first shard is taken.
  *
  * A node puts itself into the map, with the address of each of its processes. So a new node needs
  * no command before it gets shards. The first process of all makes the map, in which its node owns
@@ -13,6 +14,7 @@
 #include "shards.h"
 #include "../state/flush.h"
 #include "../state/status.h"
+#include "../state/store_etcd.h"
 
 #include <nng/supplemental/util/platform.h>
 
@@ -334,8 +336,9 @@ static void shards_act(struct shards *shards) {
         }
         shards_note_states(shards);
         server_lock(&shards->service->lock);
-        goes_on = goes_on && !shards->stops && server_shards_permits(shards);
+        goes_on = goes_on && !shards->stops && !shards->call && server_shards_permits(shards);
         server_unlock(&shards->service->lock);
+        if (doorman_clock() - shards->notes_at > LOOK) break; /* others may have written notes */
     }
 }
 
@@ -353,7 +356,7 @@ static bool shards_follow(struct shards *shards) {
     if (is_new || !is_master) doorman_shard_mover_stop(shards->mover);
     if (is_new && is_master) {
         doorman_shard_mover_start(shards->mover);
-        shards->has_swept = false;
+        shards->has_swept = shards->has_notes = false;
         shards->flush_wanted = 0;
     }
     return is_master;
@@ -387,27 +390,47 @@ static bool shards_move(const struct shards *shards) {
     return moves;
 }
 
+/* Reads the notes of the cluster if they have changed. Returns whether this mastership knows any
+ * notes: before that it must not decide. */
+static bool shards_read_notes(struct shards *shards) {
+    if (!server_shard_notes_follow(shards)) {
+        server_shards_fail(shards, "the overrides and plans of the cluster cannot be read",
+                           server_store_error(shards->notes));
+    }
+    return shards->has_notes;
+}
+
+/* Reads the map and the notes, and does what follows from them. */
+static void shards_work(struct shards *shards) {
+    char why[PROBLEM_TEXT];
+    const bool is_master = shards_follow(shards);
+    shards->has_failed = false;
+    server_shards_find_masters(shards);
+    if (shards_read(shards)) {
+        const bool fits = shards_fit(shards, why);
+        if (!fits) server_shards_fail(shards, "this node cannot use the map of shards", why);
+        if (fits) shards_join(shards);
+        shards_run_change(shards);
+        if (fits && is_master && shards_read_notes(shards) && shards_tell(shards)) {
+            shards_act(shards);
+        }
+    }
+    server_shard_notes_run_call(shards);
+    if (!shards->has_failed) server_shards_work_again(shards);
+    shards_note_states(shards);
+}
+
 static void *shards_main(void *context) {
     struct shards *shards = (struct shards *)context;
     struct service *service = shards->service;
-    char why[PROBLEM_TEXT];
+    server_shares_memory = true; /* it deletes trees of the thread of pages, and the reverse */
     server_lock(&service->lock);
     while (!shards->stops) {
         server_unlock(&service->lock);
-        const bool is_master = shards_follow(shards);
-        shards->has_failed = false;
-        if (shards_read(shards)) {
-            const bool fits = shards_fit(shards, why);
-            if (!fits) server_shards_fail(shards, "this node cannot use the map of shards", why);
-            if (fits) shards_join(shards);
-            shards_run_change(shards);
-            if (fits && is_master && shards_tell(shards)) shards_act(shards);
-        }
-        if (!shards->has_failed) server_shards_work_again(shards);
-        shards_note_states(shards);
+        shards_work(shards);
         server_lock(&service->lock);
         const bool is_called = shards->stops || shards->change_state == CHANGE_WAITS ||
-                               shards->victory != shards->victories;
+                               shards->call || shards->victory != shards->victories;
         const doorman_time pause = shards_move(shards) ? LOOK_MOVING : LOOK;
         if (!is_called) server_condition_wait(&shards->changed, &service->lock, pause);
     }
@@ -518,6 +541,8 @@ static enum exit_status shards_listen(struct service *service) {
         !server_condition_init(&shards->changed) || !server_condition_init(&shards->finished)) {
         return server_fatal_error(EXIT_ERROR, "out of memory");
     }
+    shards->notes = server_store_etcd_open_cluster(settings);
+    if (!shards->notes) return server_fatal_error(EXIT_ERROR, "out of memory");
     enum exit_status exit_status = server_etcd_init_again(&shards->key.etcd, settings);
     for (int i = 0; exit_status == CONTINUE && !shards->key.map && i < FIRST_TRIES; i++) {
         if (i > 0) nng_msleep(LOOK / 1000000);
@@ -587,6 +612,7 @@ static void shards_stop(struct service *service) {
     pthread_cond_broadcast(&shards->finished);
     server_unlock(&service->lock);
     server_etcd_cancel(&shards->key.etcd, true);
+    server_store_etcd_cancel(shards->notes);
     pthread_join(shards->thread, NULL);
     shards->is_started = false;
 }
@@ -595,6 +621,7 @@ static void shards_destroy(struct service *service) {
     struct shards *shards = service->shards;
     if (!shards || !shards->service) return;
     server_store_close(shards->store);
+    server_store_close(shards->notes);
     server_etcd_uninit(&shards->key.etcd);
     doorman_shard_map_destroy(shards->key.map);
     doorman_shard_map_destroy(shards->map);

@@ -1,12 +1,12 @@
 /* doorman_server, part SHARDS: one key space on many nodes (N1 to N9). The library has the map, the
  * rows and the mover; this part does what the mover says, with the map in a key of etcd and the
- * rows of moves in a Redis. Only the files of this folder and server/forward/forward.h include this
- * file. */
+ * rows of moves in a Redis. Only the files of this folder, server/forward/forward.h and
+ * server/admin/cluster.c include this file. */
 #ifndef DOORMAN_SERVER_SHARDS_H
 #define DOORMAN_SERVER_SHARDS_H
 
 #include "../etcd/etcd.h"
-#include "../state/store.h"
+#include "../state/call.h"
 
 /* ---- >>the map in etcd ---------------------------------------------------------------------- */
 
@@ -100,9 +100,24 @@ struct shard_change {
  *     DONE      the thread of pages    it is read                 NONE */
 enum change_state { CHANGE_NONE, CHANGE_WAITS, CHANGE_RUNS, CHANGE_LEFT, CHANGE_DONE };
 
+/* What this process knows of the master of a node. */
+struct shard_master {
+    char node[DOORMAN_ID_BYTES_MAX + 1]; /* "": there are no more */
+    bool is_known;                       /* etcd has answered at the last look */
+    bool has_master;
+    doorman_time since; /* when this process first saw that the node has none */
+};
+
 struct shards {
     struct service *service;
     struct shard_key key;
+    struct store *notes;     /* of the cluster; see "the notes of the cluster" */
+    bool has_notes;          /* they were read in this mastership */
+    uint64_t notes_revision; /* of what was read last; 0: none was written */
+    uint64_t notes_late;     /* the id of a note that may arrive late; 0: none */
+    doorman_time trim_at;    /* when to look next for notes that have ended */
+    doorman_time masters_at; /* when to look next which nodes have a master */
+    doorman_time notes_at;   /* when they were looked at last */
     struct store_place place;
     struct store *store; /* for the rows of moves; NULL: not open yet */
     doorman_shard_mover *mover;
@@ -122,8 +137,10 @@ struct shards {
     uint64_t victories, epoch; /* how many masterships have begun; the epoch of the last one */
     doorman_shard_map *map;    /* a copy for other threads; NULL: none yet */
     unsigned char states[DOORMAN_SHARDS_MAX]; /* a doorman_shard_state for each shard */
+    struct shard_master masters[DOORMAN_SHARD_NODES_MAX];
     struct shard_change change;
     enum change_state change_state;
+    struct state_call *call;                         /* waits for the thread; NULL: none */
     struct trouble trouble;                          /* why the map, the store or a move fails */
     uint64_t moved_out, moved_in, forced, rows_lost; /* shards; rows that had no room */
 };
@@ -132,6 +149,12 @@ struct shards {
 static inline bool server_shards_on(const struct service *service) {
     return service->settings->shards != NULL;
 }
+
+/* Looks which nodes have a master, once a second. Only the thread of the part calls this. */
+void server_shards_find_masters(struct shards *shards);
+
+/* Returns what is known of the master of a node. Precondition: the lock is held. */
+struct shard_master server_shards_master(const struct shards *shards, const char *node);
 
 /* Does what an operator wants. Waits until the thread of the part has done it, at most a minute.
  * Precondition: the lock is not held. Only the thread of pages calls this. */
@@ -155,6 +178,44 @@ bool server_shard_give_for(struct shards *shards, size_t node, uint64_t move);
 /* Notes that something has failed, for logs and pages. */
 void server_shards_fail(struct shards *shards, const char *what, const char *error);
 void server_shards_work_again(struct shards *shards);
+
+/* ---- >>the notes of the cluster ------------------------------------------------------------- */
+
+/* Overrides and plans hold for a key wherever it is decided, so they are notes that all nodes
+ * share, in etcd: KEY/notes/override/ID and KEY/notes/plan/ID, where KEY is that of --shards. Every
+ * master knows all of them, also those about keys of other nodes. So a move needs to carry none.
+ *
+ *    - Any master writes them. A write succeeds only if nobody has written since the writer has
+ *      read all. Otherwise it reads again, checks its act again, and tries again. So of two acts
+ *      at once one sees the other.
+ *    - The id of a row comes from the revision of the last write before it. So ids grow in the
+ *      order of the writes, and no two acts have the same one.
+ *    - Each master looks twice a second whether somebody has written, and then reads all notes. A
+ *      new master reads them before it takes its first shard. One that cannot reach etcd keeps what
+ *      it knows.
+ *    - The audit is that of the node that was asked, in its own store. So the row of an act is
+ *      written with "known": false, then the notes, and then the row again. */
+
+/* Looks whether the notes have changed, and lets the parts read them. Returns false after a
+ * failure: server_store_error of shards->notes. Only the thread of the part calls this. */
+bool server_shard_notes_follow(struct shards *shards);
+
+/* Runs the call that waits, if there is one. Only the thread of the part calls this. */
+void server_shard_notes_run_call(struct shards *shards);
+
+/* As server_state_call, with the notes of the cluster as the store, on the thread of the part. */
+enum call_result server_shards_call(struct service *service, struct state_call *call,
+                                    char why[CALL_TEXT]);
+
+/* Reads what others have written, in a function that runs by server_shards_call. A write that
+ * follows succeeds only if nobody has written since.
+ *   revision   out: of the last write
+ *   returns    false: etcd does not answer, see server_store_error */
+bool server_shards_refresh(struct service *service, uint64_t *revision);
+
+/* Remembers that a note may arrive late, because etcd did not answer when it was written. For a
+ * function that runs as above. */
+void server_shards_note_late(struct service *service, uint64_t id);
 
 /* Returns the permits of the mastership that the thread works for, or NULL if it has ended.
  * Precondition: the lock is held. */

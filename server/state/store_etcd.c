@@ -5,7 +5,8 @@
  *     PREFIX/notes/KIND/IDENTITY    a note: a line with ends_at, and then its text
  *
  * PREFIX is the election key. Without an election it is the key of the configuration, followed by
- * /NODE if there is --node.
+ * /NODE if there is --node. The notes of all nodes of a cluster have the key of --shards as
+ * PREFIX.
  *
  * A mastership begins with a write of the key "epoch". Each transaction that writes notes compares
  * the revision of this key with that of the last write of this process, and writes it again. With
@@ -13,6 +14,10 @@
  * mastership writes nothing, and neither does a copy of a request that arrives late. If a response
  * is lost, the second try of the same transaction finds the number of its batch in this key. If no
  * try has a response, the next call begins again, with a new nonce.
+ *
+ * The notes of a cluster have many writers, and no mastership. A process that begins only reads the
+ * key "epoch", so its next write succeeds only if nobody has written since then. Otherwise the
+ * result is STORE_OUTDATED, and the process reads the notes before it tries again.
  *
  * Notes are listed in pages. etcd may need long for a page of large notes, or the page may be too
  * long for a response. Then a shorter one is asked for. */
@@ -47,6 +52,7 @@ struct etcd_store {
     char prefix[PREFIX_BYTES];
     char epoch[BASE64_TEXT(PREFIX_BYTES)]; /* the key of the epoch, in base64 */
     int64_t lease;                         /* of the election key; 0: there is no election */
+    bool is_of_cluster;                    /* all nodes write these notes */
     uint64_t nonce, batch;                 /* of the last write */
     char revision[ETCD_REVISION];          /* of the last write; "": the next call begins again */
 };
@@ -113,11 +119,26 @@ static void kept_take_revision(struct etcd_store *store, const cJSON *response) 
              server_etcd_number(header, "revision"));
 }
 
+/* Reads the revision of the last write of all nodes. It is 0 if there was none. */
+static enum store_result kept_join(struct etcd_store *store) {
+    store->revision[0] = 0;
+    cJSON *response =
+        server_etcd_call(&store->etcd, "/v3/kv/range", "{\"key\":\"%s\"}", store->epoch);
+    if (!response) return kept_fail_call(store);
+    const cJSON *entry = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(response, "kvs"), 0);
+    snprintf(store->revision, sizeof store->revision, "%.20s",
+             entry ? server_etcd_number(entry, "mod_revision") : "0");
+    cJSON_Delete(response);
+    store->base.epoch = strtoull(store->revision, NULL, 10);
+    return STORE_OK;
+}
+
 /* etcd counts its revisions, so a later mastership has a larger epoch. */
 static enum store_result kept_begin(struct store *base, uint64_t epoch) {
     struct etcd_store *store = (struct etcd_store *)base;
     char compare[COMPARE_BYTES], stamp[BASE64_TEXT(STAMP_BYTES)];
     (void)epoch;
+    if (store->is_of_cluster) return kept_join(store);
     store->revision[0] = 0;
     if (store->settings->election_key && store->lease == 0) {
         return kept_fail(store, STORE_OUTDATED, "this process is no longer the master");
@@ -251,6 +272,11 @@ static enum store_result kept_read_refusal(struct etcd_store *store, const cJSON
     (void)server_etcd_read_value(entry, stamp, sizeof stamp - 1, &bytes);
     const uint64_t nonce = strtoull(stamp, &end, 16), batch = strtoull(end, NULL, 10);
     const char *revision = server_etcd_number(entry, "mod_revision");
+    const bool is_mine = nonce == store->nonce && batch == store->batch;
+    if (store->is_of_cluster && !is_mine) {
+        return kept_fail(store, STORE_OUTDATED,
+                         "another act came in between, at this node or another one; try again");
+    }
     if (nonce != store->nonce) {
         return kept_fail(store, STORE_OUTDATED,
                          "another process has begun to write the notes %s after this one; give "
@@ -260,7 +286,7 @@ static enum store_result kept_read_refusal(struct etcd_store *store, const cJSON
     const bool is_same = strcmp(revision, store->revision) == 0;
     if (is_same) return kept_fail(store, STORE_OUTDATED, "this process is no longer the master");
     snprintf(store->revision, sizeof store->revision, "%.20s", revision);
-    if (batch == store->batch) return STORE_OK; /* the first try had succeeded */
+    if (is_mine) return STORE_OK; /* the first try had succeeded */
     *is_stale = true;
     return kept_fail(store, STORE_FAILED, "an earlier request arrived late; try again");
 }
@@ -301,6 +327,9 @@ static enum store_result kept_put_notes(struct store *base, const struct store_n
                          "less at once, or use --state",
                          bytes, NOTES_BYTES_MAX);
     }
+    if (store->is_of_cluster && !store->revision[0]) {
+        return kept_fail(store, STORE_OUTDATED, "the notes must be read again");
+    }
     enum store_result result = kept_resume(store);
     if (result != STORE_OK) return result;
     store->batch++;
@@ -324,10 +353,11 @@ struct kept_list {
     const char *kind;
     store_visitor *visit;
     void *context;
-    size_t limit;              /* notes of a page */
-    size_t bytes;              /* of the notes of the last page */
-    char last[STORE_TEXT + 1]; /* the identity of the last note; "": none yet */
-    bool wants;                /* the visitor wants more */
+    size_t limit;                 /* notes of a page */
+    size_t bytes;                 /* of the notes of the last page */
+    char last[STORE_TEXT + 1];    /* the identity of the last note; "": none yet */
+    char revision[ETCD_REVISION]; /* that of the first page, if others may write; "": the newest */
+    bool wants;                   /* the visitor wants more */
 };
 
 /* Gives the note of an entry to the visitor. Returns false if memory runs out. */
@@ -363,6 +393,10 @@ static cJSON *kept_ask(struct etcd_store *store, const struct kept_list *list) {
     if (!list->last[0]) body_add_base64(&body, name);
     body_add(&body, "\",\"sort_order\":\"DESCEND\",\"sort_target\":\"KEY\",\"limit\":\"");
     body_add(&body, limit);
+    if (list->revision[0]) {
+        body_add(&body, "\",\"revision\":\"");
+        body_add(&body, list->revision);
+    }
     body_add(&body, "\"}");
     if (body.failed) {
         snprintf(store->etcd.error.text, sizeof store->etcd.error.text, "out of memory");
@@ -399,6 +433,11 @@ static enum store_result kept_read_page(struct etcd_store *store, struct kept_li
     if (!response) return kept_fail_call(store);
     bool has_memory = true;
     list->bytes = 0;
+    if (store->is_of_cluster && !list->revision[0]) {
+        snprintf(
+            list->revision, sizeof list->revision, "%.20s",
+            server_etcd_number(cJSON_GetObjectItemCaseSensitive(response, "header"), "revision"));
+    }
     cJSON_ArrayForEach(entry, entries) {
         if (list->wants && has_memory) has_memory = kept_visit(store, list, entry);
     }
@@ -454,16 +493,16 @@ static const struct store_kind kept_kind = {.prefix = "",
                                             .put_notes = kept_put_notes,
                                             .list_notes = kept_list_notes};
 
-struct store *server_store_etcd_open(const struct settings *settings) {
+/* Opens the notes below a key, and below the name of a node, which may be empty. */
+static struct etcd_store *kept_open(const struct settings *settings, const char *key,
+                                    const char *node) {
     struct etcd_store *store = (struct etcd_store *)calloc(1, sizeof *store);
     char name[PREFIX_BYTES];
     if (!store) return NULL;
-    const bool has_node = !settings->election_key && settings->node;
     store->base.kind = &kept_kind;
     store->settings = settings;
-    snprintf(store->prefix, sizeof store->prefix, "%.*s%s%.*s/notes/", ETCD_KEY_BYTES_MAX,
-             settings->election_key ? settings->election_key : settings->config_key,
-             has_node ? "/" : "", ETCD_KEY_BYTES_MAX, has_node ? settings->node : "");
+    snprintf(store->prefix, sizeof store->prefix, "%.*s%s%.*s/notes/", ETCD_KEY_BYTES_MAX, key,
+             node[0] ? "/" : "", ETCD_KEY_BYTES_MAX, node);
     snprintf(name, sizeof name, "%.*sepoch", PREFIX_BYTES - 8, store->prefix);
     server_base64_write(store->epoch, name);
     if (server_etcd_init_again(&store->etcd, settings) != CONTINUE) {
@@ -472,7 +511,23 @@ struct store *server_store_etcd_open(const struct settings *settings) {
     }
     if (store->etcd.tries > NOTES_TRIES) store->etcd.tries = NOTES_TRIES;
     store->etcd.deadline = NOTES_DEADLINE;
-    return &store->base;
+    return store;
+}
+
+struct store *server_store_etcd_open(const struct settings *settings) {
+    const bool has_node = !settings->election_key && settings->node;
+    const char *key = settings->election_key ? settings->election_key : settings->config_key;
+    struct etcd_store *store = kept_open(settings, key, has_node ? settings->node : "");
+    return store ? &store->base : NULL;
+}
+
+struct store *server_store_etcd_open_cluster(const struct settings *settings) {
+    struct etcd_store *store = kept_open(settings, settings->shards, "");
+    if (!store) return NULL;
+    store->is_of_cluster = true;
+    if (getentropy(&store->nonce, sizeof store->nonce) == 0) return &store->base;
+    server_store_close(&store->base);
+    return NULL;
 }
 
 void server_store_etcd_set_lease(struct store *base, int64_t lease) {

@@ -10,6 +10,12 @@
  *   returns    NULL: out of memory */
 struct store *server_store_etcd_open(const struct settings *settings);
 
+/* Opens the notes that all nodes of a cluster share, below the key of --shards. server_store_begin
+ * reads the revision of the last write, and server_store_epoch returns it. Makes no call to etcd.
+ *   settings   with --shards; they must stay valid
+ *   returns    NULL: out of memory, or the system has no random numbers */
+struct store *server_store_etcd_open_cluster(const struct settings *settings);
+
 /* Sets the etcd lease of the mastership that begins next. Writes need it from then on.
  *   lease   0: there is no election */
 void server_store_etcd_set_lease(struct store *store, int64_t lease);

@@ -19,32 +19,6 @@
     "{\"identifier_glob\": \"*\", \"limits\": [{\"name\": \"day\", \"kind\": \"FIXED_WINDOW\", "   \
     "\"limit\": 100000, \"window\": 86400}]}]}"
 
-/* Starts nodes that have equally many shards. */
-static void cluster_share(int count) {
-    char moves[24];
-    cluster_start(LIMITS, count);
-    EVENTUALLY(cluster_number(0, "epoch") > count - 1);
-    snprintf(moves, sizeof moves, "\"moves\":%d", count == 2 ? 8 : 10);
-    cluster_change(0, "{\"rebalance\": true}", 200, moves);
-    for (int i = 0; i < count; i++) EVENTUALLY(cluster_owned(i) >= SHARDS / count);
-    EVENTUALLY(cluster_rests(0));
-    for (int i = 1; i < count; i++) {
-        EVENTUALLY(cluster_number(i, "epoch") == cluster_number(0, "epoch"));
-    }
-}
-
-/* Finds a key that a node owns, and that none of the keys before has.
- *   out   "PREFIX-NUMBER" */
-static void key_of_node(int node, const char *prefix, char out[32]) {
-    for (int i = 0; i < 1000; i++) {
-        snprintf(out, 32, "%s-%d", prefix, i);
-        const enum answer answer = node_ask(node, "probe", out);
-        assert_int_not_equal(answer, ANSWER_NONE);
-        if (answer == ANSWER_GRANTED) return;
-    }
-    fail_msg("node %d owns no key", node);
-}
-
 static void expect_at(int node, const char *path, const char *body, int code, const char *text) {
     expect_post(&cluster.nodes[node].fixture, path, LINES, body, code, text);
 }
@@ -83,7 +57,7 @@ static long used_at(int node, const char *resource, const char *key) {
 
 TEST(a_permit_is_decided_by_the_owner_whichever_node_is_asked) {
     char key[32], body[256];
-    cluster_share(2);
+    cluster_share(LIMITS, 2);
     for (int owner = 0; owner < 2; owner++) {
         key_of_node(owner, "tight", key);
         snprintf(body, sizeof body,
@@ -102,7 +76,7 @@ TEST(a_permit_is_decided_by_the_owner_whichever_node_is_asked) {
 
 TEST(a_whole_message_is_forwarded_as_the_body_of_its_method_is) {
     char key[32], body[256];
-    cluster_share(2);
+    cluster_share(LIMITS, 2);
     key_of_node(1, "whole", key);
     snprintf(body, sizeof body,
              "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": "
@@ -116,7 +90,7 @@ TEST(a_whole_message_is_forwarded_as_the_body_of_its_method_is) {
 
 TEST(a_report_and_a_settlement_reach_the_owner) {
     char key[32], body[512];
-    cluster_share(2);
+    cluster_share(LIMITS, 2);
     key_of_node(1, "report", key);
     snprintf(body, sizeof body,
              "{\"client_id\": \"c\", \"entry\": [{\"resource_id\": \"api\", \"key\": \"%s\", "
@@ -139,7 +113,7 @@ TEST(a_report_and_a_settlement_reach_the_owner) {
 
 TEST(holds_are_renewed_moved_and_released_at_the_wrong_node) {
     char key[32], body[512];
-    cluster_share(2);
+    cluster_share(LIMITS, 2);
     key_of_node(0, "hold", key);
     snprintf(body, sizeof body,
              "{\"client_id\": \"c\", \"permit\": [{\"request_id\": 1, \"item\": [{\"resource_id\": "
@@ -170,7 +144,7 @@ TEST(holds_are_renewed_moved_and_released_at_the_wrong_node) {
 
 TEST(a_gateway_may_ask_any_node_with_allow) {
     char key[32], path[128];
-    cluster_share(2);
+    cluster_share(LIMITS, 2);
     for (int owner = 0; owner < 2; owner++) {
         struct fixture *other = &cluster.nodes[1 - owner].fixture;
         key_of_node(owner, "allow", key);
@@ -193,7 +167,7 @@ TEST(a_gateway_may_ask_any_node_with_allow) {
 TEST(a_gateway_may_call_any_node_with_grpc) {
     char key[32], other[32], address[64], command[512];
     cluster_grpc = "127.0.0.1:0";
-    cluster_share(2);
+    cluster_share(LIMITS, 2);
     cluster_grpc = NULL;
     key_of_node(1, "key", key);
     key_of_node(0, "other", other);
@@ -211,7 +185,7 @@ TEST(a_gateway_may_call_any_node_with_grpc) {
 
 TEST(a_reset_at_the_wrong_node_names_the_owner_and_changes_nothing) {
     char mine[32], other[32], body[512], body_of_owner[256], owner[256];
-    cluster_share(2);
+    cluster_share(LIMITS, 2);
     key_of_node(0, "mine", mine);
     key_of_node(1, "other", other);
     const char *const keys[] = {mine, other};
@@ -260,7 +234,7 @@ static char *run_doormanctl(const char *words) {
 TEST(doormanctl_shows_a_key_of_any_node_and_says_where_to_reset_it) {
     char key[32], body[256], words[64];
     require(access("build/doormanctl", X_OK) == 0, "build/doormanctl");
-    cluster_share(2);
+    cluster_share(LIMITS, 2);
     key_of_node(1, "ctl", key);
     snprintf(body, sizeof body,
              "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"api\", \"key\": "
@@ -279,7 +253,7 @@ TEST(doormanctl_shows_a_key_of_any_node_and_says_where_to_reset_it) {
 
 TEST(the_end_of_a_hold_at_the_wrong_node_names_the_owner) {
     char key[32], body[512];
-    cluster_share(2);
+    cluster_share(LIMITS, 2);
     key_of_node(1, "hold", key);
     snprintf(body, sizeof body,
              "{\"client_id\": \"c\", \"permit\": [{\"request_id\": 1, \"item\": [{\"resource_id\": "
@@ -300,7 +274,7 @@ TEST(the_end_of_a_hold_at_the_wrong_node_names_the_owner) {
 
 TEST(the_answers_to_a_batch_are_in_its_order) {
     char keys[USERS][32], body[USERS * 128] = "{\"client_id\": \"c\", \"permit\": [";
-    cluster_share(3);
+    cluster_share(LIMITS, 3);
     for (int i = 0; i < USERS; i++) {
         snprintf(keys[i], sizeof keys[i], "batch-%d", i);
         const size_t used = strlen(body);
@@ -328,7 +302,7 @@ TEST(the_answers_to_a_batch_are_in_its_order) {
 
 TEST(a_permit_with_items_in_two_shards_is_refused_at_each_node) {
     char first[32], other[32], body[512];
-    cluster_share(2);
+    cluster_share(LIMITS, 2);
     key_of_node(0, "first", first);
     key_of_node(1, "other", other);
     snprintf(body, sizeof body,
@@ -345,9 +319,28 @@ TEST(a_permit_with_items_in_two_shards_is_refused_at_each_node) {
     assert_int_equal(used_at(0, "api", other), 0);
 }
 
+TEST(a_settlement_with_items_in_two_shards_names_both_keys_at_each_node) {
+    char first[32], other[32], body[512], names[200];
+    cluster_share(LIMITS, 2);
+    key_of_node(0, "first", first);
+    key_of_node(1, "other", other);
+    snprintf(body, sizeof body,
+             "{\"client_id\": \"c\", \"entry\": [{\"request_id\": 7, \"item\": [{\"resource_id\": "
+             "\"api\", \"key\": \"%s\", \"cost\": 2}, {\"resource_id\": \"api\", \"key\": \"%s\", "
+             "\"cost\": 2}]}]}",
+             first, other);
+    snprintf(names, sizeof names,
+             "{\"reason\":\"SHARDS\",\"resource_id\":\"api\",\"key\":\"%s\",\"item_index\":1,"
+             "\"first_item\":{\"resource_id\":\"api\",\"key\":\"%s\"}}",
+             other, first);
+    for (int node = 0; node < 2; node++) expect_at(node, "/v1/settle", body, 200, names);
+    assert_int_equal(used_at(0, "api", first), 0);
+    assert_int_equal(used_at(0, "api", other), 0);
+}
+
 TEST(an_error_in_a_forwarded_message_is_named) {
     char key[32], body[512];
-    cluster_share(2);
+    cluster_share(LIMITS, 2);
     key_of_node(1, "wrong", key);
     snprintf(body, sizeof body,
              "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"api\", \"key\": "
@@ -360,7 +353,7 @@ TEST(an_error_in_a_forwarded_message_is_named) {
 
 TEST(a_killed_node_fails_alone) {
     char mine[32], other[32], body[512];
-    cluster_share(2);
+    cluster_share(LIMITS, 2);
     key_of_node(0, "mine", mine);
     key_of_node(1, "other", other);
     snprintf(body, sizeof body,
@@ -388,9 +381,43 @@ TEST(a_killed_node_fails_alone) {
     EVENTUALLY(number_at(0, "/v1/acquire", body, "\"granted\":") == 1);
 }
 
+/* Expects doormanctl to show a text about the nodes. */
+static void expect_nodes(const char *text) {
+    char *shown = run_doormanctl("shards");
+    if (!strstr(shown, text)) fail_msg("no '%s' in %s", text, shown);
+    free(shown);
+}
+
+TEST(a_node_that_was_killed_is_shown_at_once_and_without_a_master_later) {
+    char other[32], body[256];
+    require(access("build/doormanctl", X_OK) == 0, "build/doormanctl");
+    cluster_share(LIMITS, 2);
+    key_of_node(1, "other", other);
+    snprintf(body, sizeof body,
+             "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"api\", \"key\": "
+             "\"%s\"}]}]}",
+             other);
+    expect_at(0, "/v1/acquire", body, 200, "\"granted\":1");
+    expect_eventually(0, "/v1/shards", "\"n1\",\"shards\":8,\"has_master\":true,\"answers\":true");
+    expect_eventually(0, "/metrics", "doorman_shard_node_has_master{of=\"n1\"} 1");
+    process_signal(cluster.nodes[1].process, SIGKILL);
+    process_wait(cluster.nodes[1].process);
+    expect_at(0, "/v1/acquire", body, 503, "does not answer");
+    expect_eventually(0, "/v1/shards", "\"answers\":false");
+    expect_eventually(0, "/shards", "yes, but did not answer");
+    expect_nodes("yes, but did not answer");
+    expect_eventually(0, "/v1/shards",
+                      "\"n1\",\"shards\":8,\"has_master\":false,\"without_master_seconds\":");
+    expect_eventually(0, "/shards", "class=bad>none for ");
+    expect_eventually(0, "/metrics", "doorman_shard_node_has_master{of=\"n1\"} 0");
+    expect_nodes("none for ");
+    cluster_node_start(1);
+    expect_eventually(0, "/v1/shards", "\"n1\",\"shards\":8,\"has_master\":true");
+}
+
 TEST(a_client_cannot_claim_that_it_is_a_node) {
     char key[32], body[512], forged[512];
-    cluster_share(2);
+    cluster_share(LIMITS, 2);
     key_of_node(1, "forged", key);
     snprintf(body, sizeof body,
              "{\"reset\": {\"entry\": [{\"resource_id\": \"api\", \"key\": \"%s\"}]}}", key);
@@ -424,7 +451,7 @@ TEST(a_client_cannot_claim_that_it_is_a_node) {
 
 TEST(messages_that_travel_as_one_have_their_own_answers_and_rights) {
     char key[32], reset[256], acquire[256], batch[1024];
-    cluster_share(2);
+    cluster_share(LIMITS, 2);
     key_of_node(1, "batch", key);
     snprintf(acquire, sizeof acquire,
              "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": "
@@ -454,7 +481,7 @@ static double seconds(void) {
 TEST(two_nodes_with_different_maps_do_not_send_a_message_to_and_fro) {
     char key[32], body[256];
     cluster_is_cut_off = true;
-    cluster_share(2);
+    cluster_share(LIMITS, 2);
     cluster_is_cut_off = false;
     key_of_node(1, "loop", key);
     snprintf(body, sizeof body,
@@ -519,7 +546,7 @@ static void *sent_main(void *context) {
 
 TEST(a_standby_process_takes_over_with_messages_under_way) {
     char key[32], body[256];
-    cluster_share(2);
+    cluster_share(LIMITS, 2);
     cluster_standby = 2;
     cluster_node_start(2);
     cluster_standby = 0;
@@ -562,7 +589,7 @@ static void *sent_once(void *context) {
 
 TEST(a_node_stops_with_messages_under_way) {
     char key[32], body[256], metric[96];
-    cluster_share(2);
+    cluster_share(LIMITS, 2);
     key_of_node(1, "stop", key);
     snprintf(body, sizeof body,
              "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"api\", \"key\": "
@@ -620,7 +647,7 @@ static void *load_main(void *context) {
 }
 
 TEST(shards_move_under_load_and_no_client_notices) {
-    cluster_share(3);
+    cluster_share(LIMITS, 3);
     memset(&load, 0, sizeof load);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(pthread_create(&load.threads[i], NULL, load_main, (void *)(intptr_t)i), 0);

@@ -135,6 +135,32 @@ static inline enum answer node_ask(int index, const char *resource, const char *
     return answer;
 }
 
+/* Starts nodes that have equally many of 16 shards. */
+static inline void cluster_share(const char *config, int count) {
+    char moves[24];
+    cluster_start(config, count);
+    EVENTUALLY(cluster_number(0, "epoch") > count - 1);
+    snprintf(moves, sizeof moves, "\"moves\":%d", count == 2 ? 8 : 10);
+    cluster_change(0, "{\"rebalance\": true}", 200, moves);
+    for (int i = 0; i < count; i++) EVENTUALLY(cluster_owned(i) >= 16 / count);
+    EVENTUALLY(cluster_rests(0));
+    for (int i = 1; i < count; i++) {
+        EVENTUALLY(cluster_number(i, "epoch") == cluster_number(0, "epoch"));
+    }
+}
+
+/* Finds a key that a node owns, and that none of the keys before has.
+ *   out   "PREFIX-NUMBER" */
+static inline void key_of_node(int node, const char *prefix, char out[32]) {
+    for (int i = 0; i < 1000; i++) {
+        snprintf(out, 32, "%s-%d", prefix, i);
+        const enum answer answer = node_ask(node, "probe", out);
+        assert_int_not_equal(answer, ANSWER_NONE);
+        if (answer == ANSWER_GRANTED) return;
+    }
+    fail_msg("node %d owns no key", node);
+}
+
 /* Asks the nodes in turn until one of them decides. Returns its index, or -1 if none does within
  * some seconds.
  *   answer   out */

@@ -525,6 +525,60 @@ TEST(items_of_two_shards_are_refused_also_where_one_node_has_both) {
     nodes_end(&node, NULL, config);
 }
 
+/* Makes a reservation of 8 units at a node. Returns its id. */
+static uint64_t reserve(struct node *node, const char *key) {
+    const doorman_permit_item item = {.resource_id = "r", .key = key, .cost = 8};
+    const doorman_permit_request request = {.items = &item,
+                                            .item_count = 1,
+                                            .client_id = "client",
+                                            .request_id = 1,
+                                            .settle_within = 60 * SECOND};
+    assert_int_equal(doorman_permits_acquire(node->permits, &request, &node->out, NULL, now),
+                     DOORMAN_OK);
+    assert_true(node->out.granted);
+    return node->out.reservation_id;
+}
+
+TEST(a_settlement_of_two_shards_is_refused_and_says_which_item) {
+    setup();
+    doorman_config *config = config_of(limits_text);
+    struct node node = node_of(config, &eight);
+    for (size_t i = 0; i < 8; i++) own(&node, i, true);
+    char other[32];
+    key_elsewhere(other, "acme");
+    const uint64_t id = reserve(&node, "acme");
+    const doorman_permit_item items[] = {
+        {"r", "acme", 3, .min = 0}, {"r", "x{acme}", 1, .min = 0}, {"r", other, 1, .min = 0}};
+    const doorman_settle_request settle = {
+        .client_id = "client", .id = id, .items = items, .item_count = 3};
+    doorman_settlement settled;
+    assert_int_equal(doorman_permits_settle(node.permits, &settle, &settled, NULL, now),
+                     DOORMAN_OK);
+    assert_int_equal(settled.reason, DOORMAN_REASON_SHARDS);
+    assert_int_equal(settled.item_index, 2);
+    nodes_end(&node, NULL, config);
+}
+
+/* Its owner knows it, so it must not be charged as an unknown one by the owner of the items. */
+TEST(a_reservation_of_another_shard_is_not_settled_with_items_that_it_has_not) {
+    setup();
+    doorman_config *config = config_of(limits_text);
+    struct node a = node_of(config, &eight), b = node_of(config, &eight);
+    char other[32];
+    key_elsewhere(other, "acme");
+    own(&a, shard_of("acme"), true);
+    own(&b, shard_of(other), true);
+    const uint64_t id = reserve(&a, "acme");
+    const doorman_permit_item item = {.resource_id = "r", .key = other, .cost = 3};
+    const doorman_settle_request settle = {
+        .client_id = "client", .id = id, .items = &item, .item_count = 1};
+    doorman_settlement settled;
+    assert_int_equal(doorman_permits_settle(b.permits, &settle, &settled, NULL, now), DOORMAN_OK);
+    assert_int_equal(settled.reason, DOORMAN_REASON_REPEATED);
+    assert_true(ask(&b, "r", other, 10)); /* nothing was charged */
+    nodes_end(&a, &b, config);
+}
+
 TEST(permits_without_memory_for_shards_have_none) {
     now = 5 * SECOND;
     epoch = noon;
