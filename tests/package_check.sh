@@ -143,7 +143,8 @@ make_old_package() {
     cp -r "$files" "$folder/old" && cp -r "$folder/files/doormanctl/usr" "$folder/old" &&
         rm -r "$folder/old/usr/share/doc/doormanctl" &&
         dpkg-deb --control "$folder/doorman-server.deb" "$folder/old/DEBIAN" &&
-        sed -i -e 's/^Version: .*/Version: 0.1.0/' -e '/^Recommends/d' "$folder/old/DEBIAN/control" &&
+        sed -i -e 's/^Version: .*/Version: 0.1.0/' -e '/^Recommends/d' \
+            "$folder/old/DEBIAN/control" &&
         dpkg-deb --root-owner-group --build "$folder/old" "$folder/old.deb"
 }
 

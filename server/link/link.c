@@ -2,8 +2,8 @@
  * call batch_step when a batch was sent, and when its answer has arrived. Between the send and the
  * answer only they use the batch.
  *
- * All questions of a pool to a process share one connection. If it breaks, nng would send them again
- * later, so they end. Their owners may ask another process. The units of a lost answer can be
+ * All questions of a pool to a process share one connection. If it breaks, nng would send them
+ * again later, so they end. Their owners may ask another process. The units of a lost answer can be
  * charged twice, but are never granted twice.
  *
  * Most of what a question costs is what wakes threads of two processes, and a batch costs that only

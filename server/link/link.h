@@ -105,8 +105,8 @@ void server_link_flush(struct link_pool *pool);
 /* Gives a question back to the caller after its answer was taken. */
 void server_link_end(struct link_question *question);
 
-/* Ends the questions of connections that were lost, and of a pool that stops. Returns the links that
- * are not used, which the caller closes. */
+/* Ends the questions of connections that were lost, and of a pool that stops. Returns the links
+ * that are not used, which the caller closes. */
 struct link *server_link_tend(struct link_pool *pool, doorman_time now);
 
 /* Closes links without questions. Precondition: the lock is not held, because nng waits for its

@@ -269,8 +269,8 @@ TEST(a_key_that_has_used_its_share_is_refused_with_the_share) {
     stop(f);
 }
 
-/* P29: of the keys above their shares, those that lack most come first. One of two greedy keys takes
- * all that it may have. The other one, whose bucket is fuller, still gets some units then. */
+/* P29: of the keys above their shares, those that lack most come first. One of two greedy keys
+ * takes all that it may have. The other one, whose bucket is fuller, still gets some units then. */
 TEST(of_two_greedy_keys_the_one_that_lacks_more_comes_first) {
     fixture *f = start(FAIR);
     int taken = 0, left = 0;
