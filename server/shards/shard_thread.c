@@ -1,7 +1,7 @@
 /* doorman_server, part SHARDS: the thread that does what the mover says (N3, N7).
  *
- * The thread reads the map twice a second, and twenty times a second while shards move, so that
- * the next owner of a shard begins soon. These reads are linearizable, so each of them is sure
+ * The thread reads the map twice a second, and forty times a second while shards move, so that the
+ * next owner of a shard begins soon. These reads are linearizable, so each of them is sure
  * (doorman_shard_mover_map). The thread works for one mastership at a time. When the process
  * becomes master, it owns nothing, and the thread takes the shards that the map gives to its node.
  * The rows of the store are read by the part STATE meanwhile, so durable limits answer LEARNING
@@ -17,9 +17,10 @@
 #include <nng/supplemental/util/platform.h>
 
 #define LOOK (DOORMAN_SECOND / 2)         /* between two reads of the map */
-#define LOOK_MOVING (DOORMAN_SECOND / 20) /* the same while shards move */
-#define FIRST_TRIES 20                    /* of etcd at the start, one each half second */
-#define CHANGE_SECONDS 60                 /* for a change; only FORCE takes more than a moment */
+#define LOOK_MOVING (DOORMAN_SECOND / 40) /* the same while shards move */
+#define UNSURE_MAX 3      /* changes of the map that others have overtaken, in a row */
+#define FIRST_TRIES 20    /* of etcd at the start, one each half second */
+#define CHANGE_SECONDS 60 /* for a change; only FORCE takes more than a moment */
 
 static void shards_log_move(struct shards *shards, const char *what, size_t shard,
                             const char *node) {
@@ -316,10 +317,13 @@ static bool shards_wait(struct shards *shards, const doorman_shard_action *actio
     return !shards->has_swept;
 }
 
-/* Does what the mover says, until nothing is due or something fails. */
+/* Does what the mover says, until nothing is due or something fails. While shards move, several
+ * nodes change the map, and one of two changes at the same time is refused. Nobody may decide for a
+ * shard meanwhile, so the map is read again at once. */
 static void shards_act(struct shards *shards) {
     doorman_shard_action action;
     bool goes_on = true;
+    int unsure = 0;
     while (goes_on) {
         const bool stored = server_state_is_flushed(shards->service, shards->flush_wanted);
         if (!doorman_shard_mover_next(shards->mover, stored, &action)) break;
@@ -330,7 +334,8 @@ static void shards_act(struct shards *shards) {
         } else {
             const doorman_shard_result result = shards_do(shards, &action);
             doorman_shard_mover_end(shards->mover, result);
-            goes_on = result == DOORMAN_SHARD_DONE;
+            unsure = result == DOORMAN_SHARD_UNKNOWN ? unsure + 1 : 0;
+            goes_on = result != DOORMAN_SHARD_FAILED && unsure <= UNSURE_MAX;
         }
         shards_note_states(shards);
         server_lock(&shards->service->lock);
