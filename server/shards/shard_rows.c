@@ -87,6 +87,7 @@ bool server_shard_give(struct shards *shards, size_t shard, uint64_t move) {
     if (!rows_open(shards)) return false;
     server_lock(&service->lock);
     doorman_permits *permits = server_shards_permits(shards);
+    if (permits && doorman_permits_owns(permits, shard)) shards->closed_at = doorman_clock();
     if (permits) (void)doorman_permits_own(permits, shard, false, true, doorman_clock());
     server_unlock(&service->lock);
     if (!permits) return false;
