@@ -2090,11 +2090,12 @@ DOORMAN_API doorman_status doorman_permits_shard_of_row(const doorman_permits *p
 DOORMAN_API size_t doorman_shard_part_add(unsigned char *part, size_t used, size_t shard,
                                           const unsigned char *row, size_t bytes);
 
-/* Notes where the keys of all shards are, step by step, so that the next two functions need not look
- * at all keys to find those of one shard. The caller does this before it stops to decide for a
- * shard. Decisions go on between two steps, and what they add is noted too. Without it, all is as
- * correct, but slower. What was noted serves for all shards, until it is not used for a minute, the
- * configuration changes, or many keys have come. Then it begins again.
+/* Notes where the keys of all shards are, step by step. So doorman_permits_next_shard_rows and
+ * doorman_permits_drop_shard need not look at all keys to find those of one shard. The caller does
+ * this before it stops to decide for a shard. Decisions go on between two steps, and what they add
+ * is noted too. Without it, all is as correct, but slower. What was noted serves for all shards,
+ * until it is not used for a minute, the configuration changes, or many keys have come. Then it
+ * begins again.
  *   most      about how many buckets of tables the step visits; 1,000 take about 0.2 ms
  *   returns   whether more steps are needed. false also if there are no shards, or memory runs out
  *   memory    2 to 4 bytes for each counter, hold and reservation, and 2 KB */
@@ -8366,8 +8367,8 @@ static doorman__counter *doorman__counter_create(const doorman__identity *identi
     return counter;
 }
 
-/* Returns the shard of a counter or a ban, or SIZE_MAX. A counter of CONCURRENCY is in none, because
- * its units belong to holds. Precondition: there are shards. */
+/* Returns the shard of a counter or a ban, or SIZE_MAX. A counter of CONCURRENCY is in none,
+ * because its units belong to holds. Precondition: there are shards. */
 static size_t doorman__counter_shard(const doorman_permits *permits, const doorman__slot *slot,
                                      doorman__counter *counter) {
     const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
@@ -19761,10 +19762,11 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  * A step visits whole buckets of a table, in an order that stays correct while other calls add and
  * remove entries (see doorman__chains_visited).
  *
- * Nobody decides for a shard while it is written. So it must not take long to find what it has among
- * all that a node knows. An index is made before, in steps between decisions. It divides the hashes
- * into ranges, in the order of a visit, and has a set of shards for each range. A visit skips the
- * ranges that do not have its shard. The index serves all tables, and all shards that move.
+ * Nobody decides for a shard while it is written. So it must not take long to find what it has
+ * among all that a node knows. An index is made before, in steps between decisions. It divides the
+ * hashes into ranges, in the order of a visit, and has a set of shards for each range. A visit
+ * skips the ranges that do not have its shard. The index serves all tables, and all shards that
+ * move.
  *
  *     range        0           1           2           3           of 2^bits
  *     hashes       0...        4...        8...        c...        with the lowest bit first
@@ -19774,9 +19776,9 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  * A set is never too small. What was there when the index was begun is found by a visit of all
  * tables, and what is added from that moment on is noted when it is added. An entry keeps its hash.
  * It keeps its shard until the next configuration, which ends the index. A set may be too large,
- * which costs only time: entries are removed, and shards with numbers that are equal modulo 64 count
- * as one. With 2 to 4 entries in a range, a shard of 64 looks at about 5 % of all buckets. Only an
- * index that is whole is used, so a visit is also correct without one.
+ * which costs only time: entries are removed, and shards with numbers that are equal modulo 64
+ * count as one. With 2 to 4 entries in a range, a shard of 64 looks at about 5 % of all buckets.
+ * Only an index that is whole is used, so a visit is also correct without one.
  */
 
 #define DOORMAN__SHARD_PART_VERSION 1
@@ -19829,8 +19831,8 @@ static doorman__chains *doorman__shard_table(doorman_permits *permits,
     return &permits->holds.by_id;
 }
 
-/* Moves a cursor to the next range of hashes that may have something of a shard, or nearer to it. The
- * position is 0 behind the last range. Returns whether the cursor is in such a range. */
+/* Moves a cursor to the next range of hashes that may have something of a shard, or nearer to it.
+ * The position is 0 behind the last range. Returns whether the cursor is in such a range. */
 static bool doorman__shard_seek(const doorman_permits *permits, size_t shard,
                                 doorman_shard_cursor *cursor) {
     const doorman__shard_index *index = &permits->shards.index;

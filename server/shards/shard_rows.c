@@ -1,8 +1,9 @@
 /* doorman_server, part SHARDS: the rows of shards that move (N7). The owner writes them into the
  * Redis in parts, and the next owner reads them. Each step holds the lock of the service for about
- * a millisecond, and never while it uses Redis. Before the owner stops to decide for a shard, it finds
- * out where the keys are, so that it need not look at all of them afterwards. A step still finds few
- * rows, so a part has those of many steps: hundreds of small parts would take the Redis longer. */
+ * a millisecond, and never while it uses Redis. Before the owner stops to decide for a shard, it
+ * finds out where the keys are, so that it need not look at all of them afterwards. A step still
+ * finds few rows, so a part has those of many steps: hundreds of small parts would take the Redis
+ * longer. */
 #include "shards.h"
 
 #define STEP_PAUSE 100000   /* nanoseconds between two steps, so that others get the lock */

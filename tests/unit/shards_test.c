@@ -1125,8 +1125,8 @@ static size_t twins_write(struct twins *t, size_t n, size_t shard, unsigned char
     return all;
 }
 
-/* Both write the same of a shard, so nothing is missing and nothing is there twice. Then they forget
- * it. Returns the bytes. */
+/* Both write the same of a shard, so nothing is missing and nothing is there twice. Then they
+ * forget it. Returns the bytes. */
 static size_t twins_leave(struct twins *t, size_t shard) {
     enum { ROOM = 1 << 20 };
     static unsigned char written[2][ROOM];
