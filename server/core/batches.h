@@ -19,8 +19,8 @@ struct batch_calls {
      *   returns   how many there are; 0: the text is no batch */
     size_t (*split)(const char *text, size_t bytes, struct text_span *out);
 
-    /* Begins a batch. Append messages to it, with a comma after each. Returns NULL if memory has run
-     * out. */
+    /* Begins a batch. Append messages to it, with a comma after each. Returns NULL if memory has
+     * run out. */
     nng_msg *(*open)(void);
 
     /* Ends a batch. Returns false if memory has run out.

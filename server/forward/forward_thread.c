@@ -27,7 +27,7 @@
 
 #define NODE_PAUSE (DOORMAN_SECOND / 5) /* after a node did not answer */
 #define PAUSE_MIN (DOORMAN_SECOND / 50) /* before a message tries again; doubled each time */
-#define PAUSE_MAX (DOORMAN_SECOND / 5)
+#define PAUSE_MAX (DOORMAN_SECOND / 10)
 #define NUDGE (DOORMAN_SECOND / 20) /* between two orders to read the map */
 #define TRIES_MAX 8                 /* further processes that a message to a node asks in turn */
 #define TEND (DOORMAN_SECOND / 2)   /* at most, between two looks at the links */

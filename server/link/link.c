@@ -1,6 +1,6 @@
-/* doorman_server, part LINK: connections to other processes, and questions over them. Threads of nng
- * call batch_step when a batch was sent, and when its answer has arrived. Between the send and the
- * answer only they use the batch.
+/* doorman_server, part LINK: connections to other processes, and questions over them. Threads of
+ * nng call batch_step when a batch was sent, and when its answer has arrived. Between the send and
+ * the answer only they use the batch.
  *
  * All questions of a pool to a process share one connection. If it breaks, nng would send them
  * again later, so they end. Their owners may ask another process. The units of a lost answer can be

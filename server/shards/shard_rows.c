@@ -1,13 +1,17 @@
 /* doorman_server, part SHARDS: the rows of shards that move (N7). The owner writes them into the
  * Redis in parts, and the next owner reads them. Each step holds the lock of the service for about
- * a millisecond, and never while it uses Redis. Most steps of the owner find few rows, so a part
- * has those of many steps: a thousand small parts would take the Redis a second. */
+ * a millisecond, and never while it uses Redis. Before the owner stops to decide for a shard, it
+ * finds out where the keys are, so that it need not look at all of them afterwards. A step still
+ * finds few rows, so a part has those of many steps: hundreds of small parts would take the Redis
+ * longer. */
 #include "shards.h"
 
 #define STEP_PAUSE 100000   /* nanoseconds between two steps, so that others get the lock */
 #define FULL_PAUSE 20000000 /* while many removed rows wait to be written */
-#define GIVE_STEPS 4        /* of the owner between two pauses: nobody decides for the shard */
-#define PART_BYTES 32768    /* a part of this size is written */
+#define MOVE_STEPS 4        /* between two pauses, while nobody decides for the shard */
+#define PART_BYTES 65536    /* a part of this size is written */
+#define FIND_BUCKETS                                                                               \
+    1024 /* of a step that finds out where keys are: some tenths of a millisecond */
 
 static void rows_pause(long nanoseconds) {
     const struct timespec time = {.tv_nsec = nanoseconds};
@@ -61,16 +65,33 @@ static bool rows_put(struct shards *shards, struct store_shard_part *part) {
     return false;
 }
 
+/* Finds out where the keys of all shards are, while decisions go on. */
+static void rows_find(struct shards *shards) {
+    struct service *service = shards->service;
+    bool goes_on = true;
+    while (goes_on) {
+        server_lock(&service->lock);
+        doorman_permits *permits = server_shards_permits(shards);
+        goes_on = permits && !shards->stops &&
+                  doorman_permits_find_shards(permits, FIND_BUCKETS, doorman_clock());
+        server_unlock(&service->lock);
+        if (goes_on) rows_pause(STEP_PAUSE);
+    }
+}
+
 bool server_shard_give(struct shards *shards, size_t shard, uint64_t move) {
     struct service *service = shards->service;
     struct store_shard_part part = {
         .cluster = shards->key.name, .shard = shard, .move = move, .index = 0};
     doorman_shard_cursor cursor = {0};
+    rows_find(shards);
+    if (!rows_open(shards)) return false;
     server_lock(&service->lock);
     doorman_permits *permits = server_shards_permits(shards);
+    if (permits && doorman_permits_owns(permits, shard)) shards->closed_at = doorman_clock();
     if (permits) (void)doorman_permits_own(permits, shard, false, true, doorman_clock());
     server_unlock(&service->lock);
-    if (!permits || !rows_open(shards)) return false;
+    if (!permits) return false;
     for (size_t steps = 1; !part.is_last; steps++) {
         const unsigned char *step = NULL;
         size_t bytes = 0;
@@ -88,7 +109,7 @@ bool server_shard_give(struct shards *shards, size_t shard, uint64_t move) {
             if (!rows_put(shards, &part)) return false;
             part.count = 0;
         }
-        if (steps % GIVE_STEPS == 0) rows_pause(STEP_PAUSE);
+        if (steps % MOVE_STEPS == 0) rows_pause(STEP_PAUSE);
     }
     return true;
 }
@@ -128,7 +149,7 @@ bool server_shard_take(struct shards *shards, size_t shard, uint64_t move, bool 
         if (!restored) return false;
         part.index++;
         if (part.index == 1 && result == STORE_LOST) break;
-        rows_pause(STEP_PAUSE);
+        if (part.index % MOVE_STEPS == 0) rows_pause(STEP_PAUSE);
     }
     if (result == STORE_FAILED) {
         server_shards_fail(shards, "the rows of a shard cannot be read",

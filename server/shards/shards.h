@@ -128,6 +128,8 @@ struct shards {
     bool has_failed;              /* something has failed since the map was last read */
     uint64_t victory, mastership; /* the mastership that the thread works for; its epoch */
     uint64_t flush_wanted;        /* the flush that writes the rows that were taken; 0: none */
+    doorman_time closed_at;       /* when the shard that is given was closed */
+    doorman_time give_at;         /* when the next one may be given */
     unsigned char *part;          /* a copy of the rows that are written */
     size_t part_capacity;
 

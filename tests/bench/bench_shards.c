@@ -585,6 +585,9 @@ static void rebalance(bench *b, shard_place place) {
     bench_row(b, count_forgotten(&c, keys.count), "keys", MOST(0),
               "  whose use is forgotten, of 1,000");
     bench_row(b, during.length, "s", ANY, "  until all have moved, with %zu keys", keys.count);
+    bench_row(b, during.cpu, "s", ANY, "  CPU time of all nodes meanwhile");
+    bench_row(b, during.length * before.cpu / before.length, "s", ANY,
+              "  the same for as long before they move");
     cluster_stop(&c);
 }
 

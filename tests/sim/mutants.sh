@@ -1047,6 +1047,38 @@ mutant shards-transfers 'N7: transfers do not move' \
         if (!hold) continue;' \
     'const doorman__hold *hold = doorman__shard_hold(permits, cursor, shard, node);
         if (!hold || cursor->phase == DOORMAN__SHARD_TRANSFERS) continue;' --shards
+mutant shards-come 'N7: a counter that comes after the index was begun is not noted' \
+    'if (place) place->counter_count++;
+    doorman__counter_note_shard(permits, slot, counter);' \
+    'if (place) place->counter_count++;' --shards
+mutant shards-hold 'N7: a hold that comes after the index was begun is not noted' \
+    '(void)added;
+    if (!permits->shards.index.sets) return;' \
+    '(void)added;
+    if (permits) return;' --shards
+mutant shards-reserve 'N7: a reservation that comes after the index was begun is not noted' \
+    'if (permits->shards.index.sets) {
+        doorman__shards_note_new(permits, hash, doorman__reservation_shard' \
+    'if (!made) {
+        doorman__shards_note_new(permits, hash, doorman__reservation_shard' --shards
+mutant shards-half 'N7: an index of shards is used before it is whole' \
+    'if (!index->is_whole || shard == DOORMAN_SHARDS_AWAY) return true;' \
+    'if (!index->sets || shard == DOORMAN_SHARDS_AWAY) return true;' --shards
+mutant shards-tables 'N7: an index of shards is whole before reservations were visited' \
+    'index->is_whole = index->cursor.phase >= DOORMAN__SHARD_TRANSFERS;' \
+    'index->is_whole = index->cursor.phase >= DOORMAN__SHARD_RESERVATIONS;' --shards
+mutant shards-index-hold 'N7: an index of shards is whole before holds were visited' \
+    'index->is_whole = index->cursor.phase >= DOORMAN__SHARD_TRANSFERS;' \
+    'index->is_whole = index->cursor.phase >= DOORMAN__SHARD_HOLDS;' --shards
+mutant shards-sweep 'N7: a new master forgets only shards of the index' \
+    'if (!index->is_whole || shard == DOORMAN_SHARDS_AWAY) return true;' \
+    'if (!index->is_whole) return true;' --unit shards_test
+mutant shards-other 'N7: an index of shards outlives its configuration' \
+    'doorman__shards_forget_index(permits); /* keys may be in other shards */' \
+    '' --unit shards_test
+mutant shards-removals 'D3: a shard is forgotten faster than the store can follow' \
+    'if (permits->changes.removal_count < DOORMAN__REMOVALS_MAX / 2) {' \
+    'if (permits->changes.removal_count < DOORMAN__REMOVALS_MAX) {' --unit shards_test
 mutant shards-returns 'P27: after a move, units come back to a counter that was reset' \
     "returns ? 'r' : 'u'" "returns || !returns ? 'r' : 'u'" --shards
 mutant shards-waits 'N3: permits go on waiting for a shard that moves' \

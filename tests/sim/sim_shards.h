@@ -207,10 +207,11 @@ typedef struct shards_process {
 
     /* its mover */
     bool acts, has_map;
+    bool finds;                 /* where keys are, before it gives a shard */
     bool is_first[SHARDS_MOST]; /* the first map has said that the node owns it */
     bool knows[SHARDS_MOST];    /* it has taken the shard, and has not forgotten it */
     uint64_t move_number, attempt;
-    doorman_time move_at;
+    doorman_time move_at, find_at;
     doorman_shard_action action;
     unsigned char *text; /* of the shard that is given */
     size_t bytes, written, pieces;

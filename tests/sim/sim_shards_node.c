@@ -486,6 +486,19 @@ static void give(shards_world *world, size_t process) {
     write_piece(world, process);
 }
 
+/* Before step 1 of N7. Decisions go on between two steps. Some processes stop to decide before all
+ * keys are found. */
+static void find(shards_world *world, size_t process) {
+    shards_process *own = process_of(world, process);
+    const size_t most = (size_t)sim_shards_between(world, 1, 16);
+    const bool goes_on =
+        doorman_permits_find_shards(own->permits, most, sim_shards_local(own, world->now));
+    own->find_at = world->now + sim_shards_between(world, 0, SECOND / 20);
+    if (goes_on && !sim_shards_chance(world, 0.02)) return;
+    own->finds = false;
+    give(world, process);
+}
+
 /* Step 3 of N7. */
 static void take(shards_world *world, size_t process, const shards_access *access) {
     shards_process *own = process_of(world, process);
@@ -539,7 +552,10 @@ static void begin_action(shards_world *world, size_t process) {
     case DOORMAN_SHARD_READ_MAP:
         own->move_number = begin_access(world, process, SHARDS_READ_MAP)->number;
         break;
-    case DOORMAN_SHARD_GIVE: give(world, process); break;
+    case DOORMAN_SHARD_GIVE:
+        own->finds = true;
+        own->find_at = world->now;
+        break;
     case DOORMAN_SHARD_COMMIT:
     case DOORMAN_SHARD_SETTLE: change_map(world, process); break;
     case DOORMAN_SHARD_RESUME:
@@ -596,6 +612,7 @@ static void work_mover(shards_world *world, size_t process) {
         if (!doorman_shard_mover_next(own->mover, stored, &own->action)) break;
         begin_action(world, process);
     }
+    if (own->finds && own->permits && world->now >= own->find_at) find(world, process);
 }
 
 /* ---- the process */
@@ -666,7 +683,7 @@ void sim_shards_end(shards_world *world, size_t process) {
     free(own->text);
     own->text = NULL;
     own->is_master = own->is_busy = own->was_read = own->is_fenced = own->acts = false;
-    own->has_map = false;
+    own->has_map = own->finds = false;
     own->takes = own->round_takes = own->stored_takes = 0;
     memset(own->is_first, 0, sizeof own->is_first);
     memset(own->knows, 0, sizeof own->knows);

@@ -1762,6 +1762,7 @@ static const char *const other_functions[] = {
     "doorman_shard_mover_map",
     "doorman_permits_set_shards",
     "doorman_server_set_shards",
+    "doorman_permits_find_shards",
     "doorman_permits_next_shard_rows",
     "doorman_permits_restore_shard",
     "doorman_json_read_shard_map",

@@ -1361,6 +1361,7 @@ TEST(permits_of_shards_refuse_null) {
     NAMED("permits", doorman_permits_restore_shard(NULL, 0, row, 5, NULL, &error, 0));
     NAMED("part", doorman_permits_restore_shard(permits, 0, NULL, 5, NULL, &error, 0));
     NAMED("shard", doorman_permits_restore_shard(permits, 4, row, 5, NULL, &error, 0));
+    assert_false(doorman_permits_find_shards(NULL, 1, 0));
     assert_int_equal(doorman_permits_drop_shard(NULL, 0, &cursor, 0), wrong);
     assert_int_equal(doorman_permits_drop_shard(permits, 0, NULL, 0), wrong);
     assert_int_equal(doorman_permits_drop_shard(permits, 4, &cursor, 0), wrong);

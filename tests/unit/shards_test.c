@@ -849,6 +849,7 @@ TEST(a_new_master_forgets_the_rows_of_shards_that_have_moved) {
     }
     assert_int_equal(rows, 6); /* three durable limits of two keys */
     own(&b, shard_of(other), true);
+    while (doorman_permits_find_shards(b.permits, 100, now)) continue;
     for (doorman_shard_cursor cursor = {0}; !cursor.at_end;) {
         assert_int_equal(doorman_permits_drop_shard(b.permits, DOORMAN_SHARDS_AWAY, &cursor, now),
                          DOORMAN_OK);
@@ -1069,6 +1070,332 @@ TEST(moving_without_memory_changes_nothing) {
         doorman_permits_destroy(b.permits);
     }
     nodes_end(&a, NULL, config);
+}
+
+/* ---- where the keys of shards are ------------------------------------------------------------ */
+
+static const doorman_shards hundred = {.count = 100, .seed = {11, 12}};
+static const char hundred_text[] =
+    "{\"shards\": 100, \"resources\": [\n"
+    "  {\"identifier_glob\": \"hold\", \"limits\": [\n"
+    "    {\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 4, \"time_to_live\": 600}]},\n"
+    "  {\"identifier_glob\": \"*\", \"limits\": [\n"
+    "    {\"name\": \"rate\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 0.01, \"size\": 1000},\n"
+    "    {\"name\": \"hour\", \"kind\": \"FIXED_WINDOW\", \"limit\": 600, \"window\": 3600}]}]}";
+
+/* Two permits that do the same. Only the first ones look for shards, so the others are a slow
+ * model: they look at all that they know to find one shard. */
+struct twins {
+    doorman_config *config;
+    struct node nodes[2];
+    size_t keys;
+    uint64_t requests;
+};
+
+static struct twins twins_begin(void) {
+    setup();
+    struct twins t = {.config = config_of(hundred_text), .keys = 60 + random_below(400)};
+    const doorman_permits_options options = {.config = t.config, .seed = {1, random_bits() | 1}};
+    for (size_t n = 0; n < 2; n++) {
+        doorman_permits **permits = &t.nodes[n].permits;
+        assert_int_equal(doorman_permits_create(permits, &options, NULL, now), DOORMAN_OK);
+        doorman_permits_set_epoch(*permits, epoch, now);
+        assert_int_equal(doorman_permits_set_shards(*permits, &hundred), DOORMAN_OK);
+        for (size_t i = 0; i < hundred.count; i++) own(&t.nodes[n], i, true);
+    }
+    return t;
+}
+
+/* Returns a key. Many keys make tables split, and then many keys are gone. */
+static void twins_key(const struct twins *t, char key[32]) {
+    snprintf(key, 32, "u%zu", random_below(t->keys));
+}
+
+static void twins_reset(struct twins *t, const char *key) {
+    for (size_t n = 0; n < 2; n++) {
+        (void)doorman_permits_reset(t->nodes[n].permits, "r", key, NULL, NULL, NULL);
+    }
+}
+
+/* Does the same to both: a permit, a reservation, a hold, a transfer, a ban, or a reset. Permits of
+ * shards that are not owned are refused by both. */
+static void twins_act(struct twins *t) {
+    char key[32];
+    const size_t what = random_below(12);
+    const bool holds = what >= 10;
+    twins_key(t, key);
+    t->requests++;
+    if (what == 0) twins_reset(t, key);
+    if (what == 0) return;
+    for (size_t n = 0; n < 2; n++) {
+        doorman_permits *permits = t->nodes[n].permits;
+        struct node *node = &t->nodes[n];
+        const doorman_permit_item item = {
+            .resource_id = holds ? "hold" : "r", .key = key, .cost = 1};
+        const doorman_permit_request request = {.items = &item,
+                                                .item_count = 1,
+                                                .client_id = "client",
+                                                .request_id = what > 7 ? t->requests : 0,
+                                                .settle_within = what > 7 && !holds ? HOUR : 0};
+        if (what == 1) {
+            (void)doorman_permits_ban(permits, "r", key, HOUR, NULL, now);
+            continue;
+        }
+        assert_int_equal(doorman_permits_acquire(permits, &request, &node->out, NULL, now),
+                         DOORMAN_OK);
+        if (what != 11 || !node->out.hold_id) continue;
+        const doorman_hold_request transfer = {
+            .client_id = "client", .id = node->out.hold_id, .request_id = ++t->requests};
+        doorman_hold out;
+        assert_int_equal(doorman_permits_transfer(permits, &transfer, &out, NULL, now), DOORMAN_OK);
+        t->requests -= n == 0; /* the twin uses the same one */
+    }
+}
+
+/* Removes most keys, so that tables are merged. Other keys may follow. */
+static void twins_breathe(struct twins *t) {
+    char key[32];
+    for (size_t i = 0; i < t->keys; i++) {
+        snprintf(key, sizeof key, "u%zu", i);
+        if (random_below(8)) twins_reset(t, key);
+    }
+    t->keys = 60 + random_below(400);
+}
+
+/* Writes what a shard has: all records, without the headers of the parts. Returns the bytes. */
+static size_t twins_write(struct twins *t, size_t n, size_t shard, unsigned char *out) {
+    doorman_shard_cursor cursor = {0};
+    size_t all = 0;
+    while (!cursor.at_end) {
+        const unsigned char *part = NULL;
+        size_t bytes = 0;
+        assert_int_equal(doorman_permits_next_shard_rows(t->nodes[n].permits, shard, &cursor, &part,
+                                                         &bytes, now),
+                         DOORMAN_OK);
+        if (!bytes) continue;
+        memcpy(out + all, part + DOORMAN_SHARD_PART_HEADER, bytes - DOORMAN_SHARD_PART_HEADER);
+        all += bytes - DOORMAN_SHARD_PART_HEADER;
+    }
+    return all;
+}
+
+/* Both write the same of a shard, so nothing is missing and nothing is there twice. Then they
+ * forget it. Returns the bytes. */
+static size_t twins_leave(struct twins *t, size_t shard) {
+    enum { ROOM = 1 << 20 };
+    static unsigned char written[2][ROOM];
+    size_t bytes[2];
+    doorman_permits_info info[2];
+    for (size_t n = 0; n < 2; n++) {
+        own(&t->nodes[n], shard, false);
+        bytes[n] = twins_write(t, n, shard, written[n]);
+        doorman_shard_cursor cursor = {0};
+        while (!cursor.at_end) {
+            assert_int_equal(doorman_permits_drop_shard(t->nodes[n].permits, shard, &cursor, now),
+                             DOORMAN_OK);
+        }
+        doorman_permits_read(t->nodes[n].permits, &info[n]);
+        own(&t->nodes[n], shard, true);
+    }
+    assert_int_equal(bytes[0], bytes[1]);
+    assert_memory_equal(written[0], written[1], bytes[0]);
+    assert_int_equal(info[0].counter_count, info[1].counter_count);
+    assert_int_equal(info[0].ban_count, info[1].ban_count);
+    assert_int_equal(info[0].hold_count, info[1].hold_count);
+    assert_int_equal(info[0].request_count, info[1].request_count);
+    return bytes[0];
+}
+
+/* One step of the first permits. Returns whether more are needed. */
+static bool twins_find(struct twins *t, size_t most) {
+    return doorman_permits_find_shards(t->nodes[0].permits, most, now);
+}
+
+static void twins_end(struct twins *t) { nodes_end(&t->nodes[0], &t->nodes[1], t->config); }
+
+TEST(all_that_a_shard_has_is_found_while_keys_come_and_go) {
+    size_t bytes = 0;
+    for (int run = 0; run < 60; run++) {
+        struct twins t = twins_begin();
+        for (size_t i = random_below(3) * 300; i > 0; i--) twins_act(&t);
+        for (size_t round = 0; round < 4; round++) {
+            while (twins_find(&t, random_below(6))) {
+                for (size_t i = random_below(8); i > 0; i--) twins_act(&t);
+                if (random_below(40) == 0) twins_breathe(&t);
+            }
+            for (size_t i = random_below(100); i > 0; i--) twins_act(&t);
+            for (size_t i = 0; i < 10; i++) bytes += twins_leave(&t, random_below(hundred.count));
+            if (random_below(2)) continue;
+            pass(&t.nodes[0], 2 * HOUR); /* windows are over */
+            pass(&t.nodes[1], 0);
+        }
+        twins_end(&t);
+    }
+    assert_true(bytes > 100000);
+}
+
+TEST(a_shard_is_whole_also_if_it_is_written_before_all_keys_are_found) {
+    struct twins t = twins_begin();
+    for (size_t i = 0; i < 1000; i++) twins_act(&t);
+    size_t bytes = 0;
+    for (size_t shard = 0; shard < hundred.count && twins_find(&t, 1); shard++) {
+        bytes += twins_leave(&t, shard);
+    }
+    assert_true(bytes > 0);
+    twins_end(&t);
+}
+
+TEST(a_shard_takes_few_steps_if_its_keys_were_found) {
+    setup();
+    doorman_config *config = config_of(hundred_text);
+    struct node node = node_of(config, &hundred);
+    doorman_shard_cursor cursor = {0};
+    size_t steps[2] = {0, 0};
+    for (size_t i = 0; i < hundred.count; i++) own(&node, i, true);
+    for (size_t i = 0; i < 20000; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "u%zu", i);
+        assert_true(ask(&node, "r", key, 1));
+    }
+    for (size_t finds = 0; finds < 2; finds++) {
+        if (finds)
+            while (doorman_permits_find_shards(node.permits, 1000, now)) continue;
+        own(&node, 7, false);
+        for (cursor = (doorman_shard_cursor){0}; !cursor.at_end; steps[finds]++) {
+            const unsigned char *part = NULL;
+            size_t bytes = 0;
+            assert_int_equal(
+                doorman_permits_next_shard_rows(node.permits, 7, &cursor, &part, &bytes, now),
+                DOORMAN_OK);
+        }
+        own(&node, 7, true);
+    }
+    assert_true(steps[0] >= 32); /* two tables with 20,000 keys, in steps of 1,024 buckets */
+    assert_true(steps[1] * 4 < steps[0]);
+    nodes_end(&node, NULL, config);
+}
+
+/* Forgets a shard as far as waiting removals allow. Returns whether nothing is left. */
+static bool drop_some(struct node *node, size_t shard) {
+    doorman_shard_cursor cursor = {0}, before = {.at_end = true};
+    own(node, shard, false);
+    while (!cursor.at_end && memcmp(&before, &cursor, sizeof cursor) != 0) {
+        before = cursor;
+        assert_int_equal(doorman_permits_drop_shard(node->permits, shard, &cursor, now),
+                         DOORMAN_OK);
+    }
+    return cursor.at_end;
+}
+
+TEST(a_shard_is_written_also_while_many_removed_rows_wait) {
+    setup();
+    doorman_config *config = config_of(
+        "{\"shards\": 8, \"resources\": [{\"identifier_glob\": \"*\", \"limits\": [{\"name\": "
+        "\"a\", "
+        "\"kind\": \"TOKEN_BUCKET\", \"rate\": 0.01, \"size\": 9, \"durable\": true}]}]}");
+    struct node a = node_of(config, &eight), b = node_of(config, &eight);
+    unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
+    for (size_t i = 0; i < 8; i++) own(&a, i, true);
+    for (size_t i = 0; i < 70000; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "u%zu", i);
+        assert_true(ask(&a, "r", key, 1));
+    }
+    while (doorman_permits_next_changed(a.permits, row, now)) continue;
+    bool dropped = true;
+    for (size_t shard = 0; shard < 7 && dropped; shard++) dropped = drop_some(&a, shard);
+    assert_false(dropped); /* 50,000 removals wait */
+    own(&a, 7, false);
+    size_t bytes = 0;
+    for (doorman_shard_cursor cursor = {0}; !cursor.at_end;) {
+        const unsigned char *part = NULL;
+        const doorman_shard_cursor before = cursor;
+        assert_int_equal(doorman_permits_next_shard_rows(a.permits, 7, &cursor, &part, &bytes, now),
+                         DOORMAN_OK);
+        assert_memory_not_equal(&before, &cursor, sizeof cursor);
+        assert_int_equal(doorman_permits_restore_shard(b.permits, 7, part, bytes, NULL, NULL, now),
+                         DOORMAN_OK);
+    }
+    doorman_permits_info info;
+    doorman_permits_read(b.permits, &info);
+    assert_true(info.counter_count > 8000);
+    while (doorman_permits_next_changed(a.permits, row, now)) continue;
+    for (size_t shard = 0; shard < 8; shard++) assert_true(drop_some(&a, shard));
+    nodes_end(&a, &b, config);
+}
+
+TEST(a_new_configuration_may_put_keys_into_other_shards) {
+    setup();
+    doorman_config *config =
+        config_of("{\"shards\": 8, \"resources\": [{\"identifier_glob\": \"*\", \"limits\": "
+                  "[{\"name\": \"a\", "
+                  "\"kind\": \"TOKEN_BUCKET\", \"rate\": 0.01, \"size\": 9}]}]}");
+    doorman_config *next = config_of(
+        "{\"shards\": 8, \"resources\": [{\"identifier_glob\": \"*\", \"shard_by\": \"resource\", "
+        "\"limits\": [{\"name\": \"a\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 0.01, \"size\": "
+        "9}]}]}");
+    struct node a = node_of(config, &eight), b = node_of(next, &eight);
+    for (size_t i = 0; i < 8; i++) own(&a, i, true);
+    char key[32];
+    for (size_t i = 0; i < 200; i++) {
+        snprintf(key, sizeof key, "u%zu", i);
+        assert_true(ask(&a, "r", key, 6));
+    }
+    while (doorman_permits_find_shards(a.permits, 10, now)) continue;
+    assert_int_equal(doorman_permits_configure(a.permits, next), DOORMAN_OK);
+    (void)move(&a, &b, doorman_shard_of(&eight, "r", "", true));
+    doorman_permits_info info;
+    doorman_permits_read(a.permits, &info);
+    assert_int_equal(info.counter_count, 0);
+    doorman_permits_read(b.permits, &info);
+    assert_int_equal(info.counter_count, 200);
+    nodes_end(&a, &b, config);
+    doorman_config_destroy(next);
+}
+
+static size_t bytes_of(const struct node *node) {
+    doorman_permits_info info;
+    doorman_permits_read(node->permits, &info);
+    return info.bytes;
+}
+
+TEST(where_keys_are_is_noted_again_after_a_minute_without_use_and_when_many_have_come) {
+    setup();
+    doorman_config *config = config_of(hundred_text);
+    struct node node = node_of(config, &hundred);
+    char key[32];
+    for (size_t i = 0; i < hundred.count; i++) own(&node, i, true);
+    assert_true(ask(&node, "r", "u0", 1));
+    assert_true(doorman_permits_find_shards(node.permits, 1, now));
+    while (doorman_permits_find_shards(node.permits, 1, now)) continue;
+    assert_false(doorman_permits_find_shards(node.permits, 1, now)); /* it serves again */
+    pass(&node, 50 * SECOND);
+    assert_false(doorman_permits_find_shards(node.permits, 1, now));
+    pass(&node, 50 * SECOND);
+    const size_t more = bytes_of(&node);
+    pass(&node, 11 * SECOND);
+    assert_true(bytes_of(&node) + 2048 <= more);
+    assert_true(doorman_permits_find_shards(node.permits, 1, now));
+    while (doorman_permits_find_shards(node.permits, 1, now)) continue;
+    for (size_t i = 1; i < 300; i++) {
+        snprintf(key, sizeof key, "u%zu", i);
+        assert_true(ask(&node, "r", key, 1));
+    }
+    assert_true(doorman_permits_find_shards(node.permits, 1, now));
+    nodes_end(&node, NULL, config);
+}
+
+TEST(without_memory_all_keys_are_looked_at) {
+    struct twins t = twins_begin();
+    for (size_t i = 0; i < 500; i++) twins_act(&t);
+    memory_fails_at(1);
+    assert_false(twins_find(&t, 1));
+    memory_works();
+    assert_true(twins_leave(&t, 3) > 0);
+    assert_true(twins_find(&t, 1)); /* now there is memory */
+    while (twins_find(&t, 10)) continue;
+    assert_true(twins_leave(&t, 4) > 0);
+    twins_end(&t);
 }
 
 /* ---- two nodes decide as one ---------------------------------------------------------------- */
