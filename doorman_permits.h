@@ -183,15 +183,17 @@ extern "C" {
  *    tier would free them early: a tier of 10 units in 2 s that is active for 2 s could grant 19
  *    within 0.1 s. (Charon starts with an empty window.) A tier that cools down blocks, or is
  *    passed over if it is skippable. A tier whose `active` is 0 is passed over. One permit may pass
- *    through several tiers.
+ *    through several tiers, and enters each of them, also one that has no room for it. A window
+ *    shorter than 16 ns counts as one of 16 ns.
  *       Example with the tiers {limit 100, window 60, active 60} and {limit 300, window 60,
  *    active 120, cooldown 600}: at 0 s, a permit of 150 units enters tier 1 with 100 units and tier
  *    2 with 50. Tier 2 is current until 120 s. At 120 s no tier is active, so the next permit
  *    enters tier 1. When tier 1 is full, tier 2 blocks until 720 s.
  * P13 A report charges all limits of a (resource, key), except those of kind CONCURRENCY. One
- *    report charges at most max_cost. The debt of a bucket grows to at most the larger of max_debt
- *    and size / rate. A window grows to at most twice its limit. TIERS take what fits. A negative
- *    report gives units back, at most until the counter is fresh, where the limit has `refunds`.
+ *    report charges at most max_cost, which without has_max_cost is the most that the limit can ever
+ *    grant. The debt of a bucket grows to at most the larger of max_debt and size / rate. A window
+ *    grows to at most twice its limit. TIERS take what fits. A negative report gives units back, at
+ *    most until the counter is fresh, where the limit has `refunds`.
  * P15 A changed configuration finds the counters of a key or a resource by (resource, key, name of
  *    the limit), and those of a template by (glob, name). Kind and scope must be the same. A bucket
  *    keeps what it has saved up to the new size, and counts the time since its last use at the new
@@ -413,7 +415,8 @@ struct doorman_permit_limit {
                           false: of 8 sampled counters, the one that has used the smallest
                           fraction of its limit is evicted; of several, the one that is fresh
                           soonest. The key of that counter starts again. A counter with holds is
-                          never evicted */
+                          never evicted, and memory_max evicts only counters of the limit that
+                          needs one more */
     bool empty_at_start;   /* true: nothing is saved when the permits are created: see P16. Not for
                             TIERS and CONCURRENCY */
     bool full_at_start;    /* CONCURRENCY: true: new holds are granted while the permits learn the
@@ -5959,16 +5962,21 @@ static uint64_t doorman__span_id(doorman__span span) {
 /* A ring is 17 words: the index of the slice that was charged last, and the units of 16 slices. */
 #define DOORMAN__RING_WORDS (DOORMAN__SLICES + 1)
 
+/* Returns the nanoseconds of a window. A slice has at least one. */
+static uint64_t doorman__slice_window(doorman_time window) {
+    return window < DOORMAN__SLICES ? DOORMAN__SLICES : (uint64_t)window;
+}
+
 /* Returns the index of the slice that contains a time. Times and slices count from the same
  * beginning. */
 static uint64_t doorman__slice_at(doorman_time time, doorman_time window) {
     assert(window > 0);
-    uint64_t t = (uint64_t)time, w = (uint64_t)window;
+    uint64_t t = (uint64_t)time, w = doorman__slice_window(window);
     return t / w * DOORMAN__SLICES + t % w * DOORMAN__SLICES / w;
 }
 
 static doorman_time doorman__slice_begin(uint64_t slice, doorman_time window) {
-    uint64_t w = (uint64_t)window, part = slice % DOORMAN__SLICES * w;
+    uint64_t w = doorman__slice_window(window), part = slice % DOORMAN__SLICES * w;
     uint64_t whole = slice / DOORMAN__SLICES;
     if (whole > (uint64_t)(DOORMAN_NEVER / 2) / w) return DOORMAN_NEVER / 2;
     return (doorman_time)(whole * w + (part + DOORMAN__SLICES - 1) / DOORMAN__SLICES);
@@ -8612,6 +8620,7 @@ static void doorman__permits_free_slot(doorman_permits *permits, size_t index) {
     assert(slot->bans.count == 0);
     doorman__permits_free_tops(permits, slot);
     doorman__chains_uninit(&slot->nodes);
+    doorman__chains_uninit(&slot->pools); /* an allocation may have failed before the first one */
     DOORMAN_FREE(slot);
     permits->slots[index] = permits->slots[--permits->slot_count];
     permits->slot_removals++;
@@ -10315,20 +10324,29 @@ static uint64_t doorman__want_spare(const doorman_permits *permits, const doorma
     return charge->spare < spare ? charge->spare : spare;
 }
 
+/* Returns the whole units of what a counter can spare for its items. A double holds sums of units
+ * exactly up to 2^53 grains, which are 2.2e12 units. Larger sums are rounded, so that a few units
+ * stay behind. */
+static uint64_t doorman__charge_whole(const doorman__charge *charge, uint64_t spare) {
+    const uint64_t all = charge->granted / 2 + spare / 2; /* half of it, so that the sum fits */
+    const uint64_t rounded = 4 * (all >> 51) * charge->item_count;
+    return spare > rounded ? (spare - rounded) / (uint64_t)DOORMAN__UNIT : 0;
+}
+
 /* Returns how much an item gets: all of its cost if that fits. Otherwise it gets its minimum, and
  * as many whole units more as each of its counters can spare. */
 static double doorman__want_share(const doorman_permits *permits, const doorman__want *want) {
     bool fits = true;
-    uint64_t spare = UINT64_MAX;
+    uint64_t whole = UINT64_MAX;
     for (size_t i = 0; want->cost > want->min && i < want->charge_count; i++) {
         const doorman__charge *charge = &permits->charges[want->charges[i]];
         if (charge->shadow) continue;
         const uint64_t own = doorman__want_spare(permits, charge, want);
         fits = fits && doorman__charge_more(charge, want, want->cost) <= own;
-        if (own < spare) spare = own;
+        const uint64_t units = doorman__charge_whole(charge, own);
+        if (units < whole) whole = units;
     }
     if (fits) return want->cost;
-    const uint64_t whole = spare / (uint64_t)DOORMAN__UNIT;
     return doorman__min(want->cost, want->min + (double)whole);
 }
 
@@ -10339,17 +10357,17 @@ static double doorman__permits_equal_extra(const doorman_permits *permits) {
     double extra = first->cost - first->min;
     for (size_t i = 0; i < permits->charge_count; i++) {
         const doorman__charge *charge = &permits->charges[i];
-        uint64_t each = charge->spare / charge->item_count / (uint64_t)DOORMAN__UNIT;
+        uint64_t each = doorman__charge_whole(charge, charge->spare) / charge->item_count;
         if (charge->shadow) continue;
         extra = doorman__min(extra, (double)each);
         if (!doorman__charge_has_uses(permits, charge)) continue;
         for (uint32_t at = charge->fair; at; at = permits->fair_uses[at - 1].next) {
             const doorman__fair_use *use = &permits->fair_uses[at - 1];
             const uint64_t all = use->most > charge->need ? use->most - charge->need : 0;
-            each = all / charge->item_count / (uint64_t)DOORMAN__UNIT;
+            each = doorman__charge_whole(charge, all) / charge->item_count;
             extra = doorman__min(extra, (double)each);
             if (!use->sharers) continue; /* the bucket of another key */
-            each = use->spare / use->sharers / (uint64_t)DOORMAN__UNIT;
+            each = doorman__charge_whole(charge, use->spare) / use->sharers;
             extra = doorman__min(extra, (double)each);
         }
     }
@@ -10383,10 +10401,10 @@ static void doorman__want_grant(doorman_permits *permits, doorman__want *want, d
 
 /* Precondition: the permit fits. */
 static void doorman__permits_divide(doorman_permits *permits, size_t count, bool equal) {
-    double same = equal ? doorman__permits_equal_extra(permits) : 0;
     for (size_t i = 0; i < permits->charge_count; i++) {
         permits->charges[i].granted = permits->charges[i].need;
     }
+    const double same = equal ? doorman__permits_equal_extra(permits) : 0;
     for (size_t i = 0; i < count; i++) {
         doorman__want *want = &permits->wants[i];
         double granted = equal ? want->min + same : doorman__want_share(permits, want);
@@ -13658,6 +13676,11 @@ doorman_status doorman_permits_report(doorman_permits *permits, const doorman_pe
     if (status == DOORMAN_OK) status = doorman__reported_cost_check(item->cost, error);
     if (status != DOORMAN_OK) return status;
     doorman__moment_move(&permits->at, now);
+    const doorman_permit_item of_key = {.resource_id = item->resource_id, .key = item->key};
+    const doorman_permit_request request = {.items = &of_key, .item_count = 1};
+    if (doorman__timers_due(&permits->reservations.ends) <= permits->at.now) {
+        doorman__reservations_work(permits, &request); /* units may come back (P27) */
+    }
     double all = 0;
     status = doorman__permits_charge_report(permits, item->cost, &all);
     doorman__permits_end_call(permits, 1);
@@ -18225,6 +18248,7 @@ static void doorman__permits_clear(doorman_permits *permits) {
     for (size_t i = permits->slot_count; i-- > 0;) {
         doorman__slot *slot = permits->slots[i];
         doorman__chains_free_all(&slot->nodes);
+        doorman__chains_uninit(&slot->pools);
         doorman__timers_uninit(&slot->bans);
         slot->bans = (doorman__timers){.heap = NULL};
         doorman__permits_free_tops(permits, slot);

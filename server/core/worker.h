@@ -105,8 +105,8 @@ static bool worker_decide(struct worker *worker, struct text_span text, bool may
     return server_handle_message(service, &worker->waiter, text.text, text.bytes);
 }
 
-/* Decides messages that another process has sent as one. Returns their answers, or NULL if memory has
- * run out. */
+/* Decides messages that another process has sent as one. Returns their answers, or NULL if memory
+ * has run out. */
 static nng_msg *worker_decide_all(struct worker *worker, const struct text_span *messages,
                                   size_t count) {
     const struct batch_calls *batches = worker->service->batches;

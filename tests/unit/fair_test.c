@@ -779,18 +779,18 @@ TEST(silent_keys_are_forgotten) {
 
 /* Memory that runs out changes no decision of the limit: the key is not measured then. */
 TEST(a_decision_without_memory_is_made_without_the_key) {
-    for (size_t n = 1; n < 12; n++) {
+    for (size_t n = 2; n < 48; n++) {
         fixture *f = start(FAIR);
         const doorman_permit_item item = {.resource_id = "a", .key = "a", .cost = 1};
         const doorman_permit_request request = {.items = &item, .item_count = 1};
-        memory_fails_at(n);
+        memory_fails_at(n / 2);
         const doorman_status status =
             doorman_permits_acquire(f->permits, &request, &f->out, NULL, f->now);
         (void)memory_works();
         assert_true(status == DOORMAN_OK || status == DOORMAN_OUT_OF_MEMORY);
-        for (int i = status == DOORMAN_OK; i < 100; i++) assert_true(ask(f, "a", 1));
-        assert_false(ask(f, "a", 1));
-        stop(f);
+        for (int i = status == DOORMAN_OK; n % 2 && i < 100; i++) assert_true(ask(f, "a", 1));
+        assert_true(n % 2 == 0 || !ask(f, "a", 1));
+        stop(f); /* half of the times right after the failure */
     }
 }
 

@@ -857,6 +857,57 @@ TEST(equal_items_get_the_same_whole_number) {
     stop(&f);
 }
 
+/* P2: a double does not hold each sum of units above 2.2e12 exactly, and still no limit gives more
+ * than it has. */
+TEST(items_of_huge_amounts_never_get_more_than_there_is) {
+    static const double limits[] = {5e12, 1e13, 1e14, 1e15};
+    for (size_t round = 0; round < 4000; round++) {
+        char text[256];
+        const double limit = limits[round % 4];
+        doorman_permit_item items[4] = {{.resource_id = NULL}};
+        doorman_permit_request request = {.items = items, .item_count = 1 + random_below(4)};
+        snprintf(text, sizeof text,
+                 "{\"name\": \"all\", \"per\": \"resource\", \"kind\": \"FIXED_WINDOW\", "
+                 "\"limit\": %.0f, \"window\": 60}",
+                 limit);
+        fixture f = start_config(limits_of(text));
+        create(&f);
+        const doorman_permit_item first = {.resource_id = "r", .cost = random_unit() * 1e-3};
+        assert_true(acquire_items(&f, &first, 1, 0));
+        request.equal = random_below(2) == 1;
+        for (size_t i = 0; i < request.item_count; i++) {
+            const double min = floor(random_unit() * 4096 * 1000) / 4096;
+            items[i] = (doorman_permit_item){
+                .resource_id = "r", .cost = limit, .has_min = true, .min = min};
+            if (request.equal) items[i].min = floor(min);
+        }
+        assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.now),
+                         DOORMAN_OK);
+        double granted = 0;
+        for (size_t i = 0; f.out.granted && i < request.item_count; i++) {
+            granted += f.out.items[i].granted;
+            assert_true(f.out.items[i].granted >= items[i].min);
+        }
+        assert_true(granted <= limit);
+        assert_true(!f.out.granted || granted >= limit * (1 - 1e-11) - 100);
+        stop(&f);
+    }
+}
+
+/* P12: a slice has at least a nanosecond, so a window of one never runs over, at any time. */
+TEST(the_shortest_window_is_never_reset_in_the_past) {
+    fixture f = start_config(limits_of("{\"name\": \"w\", \"kind\": \"SLIDING_WINDOW\", "
+                                       "\"limit\": 1, \"window\": 1e-9}"));
+    f.now = INT64_C(1) << 61;
+    create(&f);
+    for (int i = 0; i < 10; i++, f.now += 40) {
+        const doorman_permit_item item = {.resource_id = "r", .cost = 1};
+        assert_true(acquire_items(&f, &item, 1, 0));
+        assert_true(f.out.items[0].reset_after >= 0 && f.out.items[0].reset_after < 40);
+    }
+    stop(&f);
+}
+
 /* P2, P3 */
 TEST(a_debt_is_waited_for_and_no_longer_than_allowed) {
     fixture f =

@@ -618,6 +618,22 @@ TEST(an_unsettled_reservation_can_come_back) {
     process_end(&p);
 }
 
+/* P27: a reservation ends at its time, also if a report is the first call after it. Otherwise the
+ * report would find a window that is as full as it can be (P13), and charge nothing. */
+TEST(a_report_finds_what_ended_reservations_have_given_back) {
+    struct process p = process_of(WINDOW ", \"unsettled\": \"refund\"}");
+    const doorman_permit_item item = {.resource_id = "llm", .key = "acme", .cost = 3000};
+    double charged = 0;
+    assert_true(reserve(&p, 7, 1000, MINUTE));
+    assert_int_equal(doorman_permits_report(p.permits, &item, &charged, NULL, p.now), DOORMAN_OK);
+    assert_exact(charged, 1000);
+    p.now += MINUTE;
+    p.epoch += MINUTE;
+    assert_int_equal(doorman_permits_report(p.permits, &item, &charged, NULL, p.now), DOORMAN_OK);
+    assert_exact(charged, 1000);
+    process_end(&p);
+}
+
 /* P27: a settle without a reservation is charged as a report, once. */
 TEST(an_unknown_settle_is_charged_once) {
     struct process p = process_of(WINDOW "}");
