@@ -64,7 +64,8 @@ bool server_undo_has_newer(struct act *act, struct store *store, const cJSON *na
     if (!search.found) return false;
     server_act_refuse(act, 409, "FAILED_PRECONDITION",
                       "nothing was changed, because the act %" PRIu64
-                      " came later (%s): undo that one first, or set the value itself",
+                      " came later (%s): undo that one first, if it can be undone, or set the "
+                      "value itself",
                       search.found, search.text);
     return true;
 }

@@ -194,6 +194,9 @@ static bool token_read_line(struct token_list *list, char *text, size_t line, bo
     if (*single || (count == 1 && list->count > 0)) {
         return token_fail(error, line, "a token without a role must be the only one in the file");
     }
+    if (count == 1 && role_read(&role, words[0])) {
+        return token_fail(error, line, "a role needs a name and a token: ROLE NAME TOKEN");
+    }
     if (count == 1) {
         *single = true;
         return token_add(list, ROLE_ADMIN, TOKEN_NAME_DEFAULT, words[0], line, error);

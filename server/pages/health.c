@@ -209,6 +209,7 @@ static bool health_split(const char *text, char host[256], char port[8]) {
     const char *colon = strrchr(text, ':');
     size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
     if (digits == 0 || digits > 5 || colon[1 + digits] || colon - text >= 256) return false;
+    if (strtoul(colon + 1, NULL, 10) > 65535) return false;
     snprintf(port, 8, "%s", colon + 1);
     snprintf(host, 256, "%.*s", (int)(colon - text), text);
     size_t bytes = strlen(host);

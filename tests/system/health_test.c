@@ -65,8 +65,8 @@ TEST(many_connections_do_not_block_probes) {
 
 /* V7. */
 TEST(an_invalid_address_for_probes_is_refused) {
-    static const char *const invalid[] = {"127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:1x",
-                                          "127.0.0.1:123456"};
+    static const char *const invalid[] = {"127.0.0.1",    "127.0.0.1:",       "127.0.0.1:x",
+                                          "127.0.0.1:1x", "127.0.0.1:123456", "127.0.0.1:65536"};
     for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++) {
         expect_refusal((const char *[]){"--http-health", invalid[i], NULL}, 2, "not HOST:PORT");
     }

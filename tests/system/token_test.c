@@ -371,6 +371,7 @@ TEST(an_error_in_the_file_of_tokens_names_the_line) {
         {"read a s3cret\nwriter b s3cret2\n", ": line 2: the first word must be a role"},
         {"#\n\nread s3cret\n", ": line 3: must be ROLE NAME TOKEN"},
         {"read a s3cret more\n", ": line 1: must be ROLE NAME TOKEN: only the role support has"},
+        {"# cut off\nread\n", ": line 2: a role needs a name and a token"},
         {"s3cret\ns3cret2\n", ": line 2: a token without a role must be the only one"},
         {"read a s3cret\ns3cret2\n", ": line 2: a token without a role must be the only one"},
         {"s3cret\nread a s3cret2\n", ": line 2: a token without a role must be the only one"},
