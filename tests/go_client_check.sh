@@ -31,6 +31,13 @@ vets() {
     (cd $package && go vet ./...)
 }
 
+# Some files are for one system alone.
+builds_elsewhere() {
+    for system in linux/386 linux/arm64 darwin/arm64 windows/amd64; do
+        (cd $package && GOOS=${system%/*} GOARCH=${system#*/} go build ./...) || return 1
+    done
+}
+
 needs_no_other_module() {
     ! grep -q '^require\|^replace' $package/go.mod && [ ! -e $package/go.sum ]
 }
@@ -110,6 +117,7 @@ prometheus_accepts_the_metrics() {
 check 'the package has the version of the library' version_is_that_of_the_library
 check 'gofmt changes nothing' is_formatted
 check 'go vet finds nothing' vets
+check 'the package builds for other systems' builds_elsewhere
 check 'the package needs no other module' needs_no_other_module
 check 'everything public is documented' public_names_are_documented
 check 'another module can use the package, and its metrics are complete' metrics_are_valid

@@ -28,9 +28,19 @@ run_test() { # file
     node --test "$package/tests/$1.test.js"
 }
 
+# Writes the example of a web application, which many copy.
+web_example() {
+    awk '
+        /^```js$/ { inside = 1; text = ""; next }
+        /^```$/ { if (inside && text ~ /createServer/) printf "%s", text; inside = 0 }
+        inside { text = text $0 "\n" }
+    ' $package/README.md
+}
+
 types_agree() {
     mkdir -p "$folder/types/node_modules"
     cp $package/tests/types.ts $package/tests/tsconfig.json "$folder/types" &&
+        web_example >"$folder/types/web.ts" && [ -s "$folder/types/web.ts" ] &&
         echo '{"type": "module"}' >"$folder/types/package.json" &&
         ln -s "$PWD/build/typescript/node_modules/@types" "$folder/types/node_modules/@types" &&
         ln -s "$PWD/$package" "$folder/types/node_modules/doorman-client" &&

@@ -412,6 +412,88 @@ func TestAServerThatHangsDelaysNoLaterCall(t *testing.T) {
 		func() bool { return acquire(t, client, Item{Resource: "x"}).By == ByServer })
 }
 
+func TestAResourceWithoutLimitsIsNamedOnceAndTheFallbackDecides(t *testing.T) {
+	fake := startFake(t, func(string, map[string]any) (int, string) {
+		return 200, `{"permit": [{"decision": "REFUSED", "reason": "UNMATCHED", "item_index": 0,
+			"valid_for": 1}]}`
+	})
+	for fallback, granted := range map[string]bool{Open: true, Closed: false} {
+		client, seen := newTestClient(t, Options{Permits: PermitPolicy{Fallback: fallback}}, fake.URL)
+		for i := 0; i < 3; i++ {
+			decision := acquire(t, client, Item{Resource: "logn", Key: "a"})
+			check(t, decision.Granted == granted && decision.By == ByFallback &&
+				decision.Reason == "UNMATCHED" && decision.Unmatched == "logn", "%+v", decision)
+		}
+		acquire(t, client, Item{Resource: "other"})
+		eventually(t, "another resource is named",
+			func() bool { return strings.Contains(seen.String(), "other: the servers have no limits") })
+		check(t, strings.Count(seen.String(), "logn: the servers have no limits") == 1, "%v", seen)
+	}
+}
+
+func TestAWarningNamesTheStatusOfWhatIsNoServerOfDoorman(t *testing.T) {
+	proxy := startFake(t, func(string, map[string]any) (int, string) { return 502, "<html>" })
+	client, seen := newTestClient(t, Options{}, proxy.URL)
+	acquire(t, client, Item{Resource: "login"})
+	eventually(t, "there is a warning",
+		func() bool { return strings.Contains(seen.String(), "the status is 502") })
+}
+
+// grantTwo answers acquire with a hold of two units.
+func grantTwo(string, map[string]any) (int, string) {
+	return 200, `{"permit": [{"decision": "GRANTED", "item": [{"granted": 2}],
+		"hold": {"id": 7, "node": "eu", "expires_in": 3000}}]}`
+}
+
+func TestAmountsThatAreNotValidLeaveAHoldAsItWas(t *testing.T) {
+	client, _ := newTestClient(t, Options{}, startFake(t, grantTwo).URL)
+	hold := holdOf(t, client, HoldOptions{}, Item{Resource: "t", Key: "k", Cost: 2})
+	for _, amount := range []float64{-1, math.NaN(), math.Inf(1)} {
+		_, err := hold.Transfer(background, TransferOptions{Amounts: []float64{amount}})
+		check(t, err != nil && strings.Contains(err.Error(), "Amounts: must be"), "%v: %v", amount, err)
+	}
+	check(t, reflect.DeepEqual(hold.Units(), []float64{2}), "%v", hold.Units())
+}
+
+func TestWhatIsKeptIsNoLessThanNothing(t *testing.T) {
+	for _, kept := range []float64{-1, math.NaN()} {
+		fake := startFake(t, func(string, map[string]any) (int, string) {
+			return 200, `{"permit": [{"decision": "GRANTED", "item": [{"granted": 1}, {"granted": 2}],
+				"hold": {"id": 7, "node": "eu", "expires_in": 3000}}]}`
+		})
+		client, _ := newTestClient(t, Options{}, fake.URL)
+		hold, err := client.Hold(background, HoldOptions{Timeout: patience}, Item{Resource: "t"},
+			Item{Resource: "u", Cost: 2})
+		succeed(t, err)
+		hold.Keep(kept, 1)
+		check(t, reflect.DeepEqual(hold.Units(), []float64{0, 1}), "%v of %v", hold.Units(), kept)
+	}
+}
+
+func TestASettleThatNobodyCanSendAnyMoreIsAnError(t *testing.T) {
+	fake := startFake(t, func(string, map[string]any) (int, string) {
+		return 200, `{"permit": [{"decision": "GRANTED", "item": [{"granted": 5}],
+			"hold": {"id": 7, "node": "eu", "expires_in": 3000},
+			"reservation": {"settle_within": 60}}]}`
+	})
+	client, _ := newTestClient(t, Options{}, fake.URL)
+	item := Item{Resource: "llm", Key: "a", Cost: 5}
+	reservation, err := client.Reserve(background, ReserveOptions{Timeout: patience}, item)
+	succeed(t, err)
+	hold := holdOf(t, client, HoldOptions{SettleWithin: time.Minute}, item)
+	ctx, cancel := context.WithCancel(background)
+	cancel()
+	_ = client.Shutdown(ctx)
+	_, err = reservation.SettleAndWait(background, 1)
+	check(t, errors.Is(err, ErrClosed), "%v", err)
+	err = reservation.Settle(1)
+	check(t, errors.Is(err, ErrClosed), "%v", err)
+	err = hold.Settle(1)
+	check(t, errors.Is(err, ErrClosed), "%v", err)
+	waiting := client.Counts().Waiting
+	check(t, waiting == 0, "%d settles wait for a client that is closed", waiting)
+}
+
 func TestAHoldThatIsGoneIsTold(t *testing.T) {
 	fake := startFake(t, func(method string, _ map[string]any) (int, string) {
 		if method != "acquire" {

@@ -16,34 +16,8 @@ const (
 	sleepMax     = time.Minute
 	pauseMax     = 200 * time.Millisecond // between two looks at a limiter
 	pauseMin     = 100 * time.Microsecond
-	suspendedMin = time.Second // by which the clocks differ when the machine was suspended
+	unmatchedMax = 1000 // resources; applications may ask for names that others choose
 )
-
-// wallClock returns the time since its start. The monotonic clock of Go stands still while the
-// machine is suspended, so what the time of day has gained meanwhile is added.
-type wallClock struct {
-	mutex     sync.Mutex
-	start     time.Time
-	last      time.Time
-	suspended time.Duration
-}
-
-func newClock() *wallClock {
-	now := time.Now()
-	return &wallClock{start: now, last: now}
-}
-
-func (c *wallClock) now() time.Duration {
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	now := time.Now()
-	gained := now.Round(0).Sub(c.last.Round(0)) - now.Sub(c.last)
-	if gained > suspendedMin {
-		c.suspended += gained
-	}
-	c.last = now
-	return now.Sub(c.start) + c.suspended
-}
 
 // NewClientID returns a name that no other client has, and that nobody can guess.
 func NewClientID() string {
@@ -79,7 +53,7 @@ type sink struct {
 // and all fields below it.
 type engine struct {
 	clientID    string
-	clock       *wallClock
+	clock       *machineClock
 	connections *connections
 	warn        func(string)
 	done        chan struct{} // is closed when the client closes
@@ -95,6 +69,8 @@ type engine struct {
 	changed  chan struct{} // is closed when something may have changed
 	told     []func()      // calls of the application that wait
 	telling  bool
+	// unmatched has the resources without limits that were warned of.
+	unmatched map[string]bool
 }
 
 // sending is a request that is under way.
@@ -103,7 +79,7 @@ type sending struct{ cancel context.CancelFunc }
 func newEngine(addresses []string, options *Options) (*engine, error) {
 	e := &engine{clientID: options.ClientID, clock: newClock(), warn: options.OnWarning,
 		done: make(chan struct{}), changed: make(chan struct{}), onGone: map[int64]func(Held){},
-		underWay: map[string]*sending{}}
+		underWay: map[string]*sending{}, unmatched: map[string]bool{}}
 	if e.clientID == "" {
 		e.clientID = NewClientID()
 	}
@@ -174,6 +150,9 @@ func (e *engine) stepAndWake() {
 func (e *engine) resolve(acquired *Acquired) {
 	s, ok := acquired.Context.(*sink)
 	acquired.Context = nil
+	if acquired.Unmatched != "" {
+		e.noteUnmatched(acquired)
+	}
 	if !ok {
 		return
 	}
@@ -187,8 +166,22 @@ func (e *engine) resolve(acquired *Acquired) {
 	s.result <- acquired // it has room for one
 }
 
-// tell lets the application know that a hold has changed. Its functions run one after the other,
-// without the mutex.
+// noteUnmatched notes that the fallback has decided, because the servers have no limits for a
+// resource (P23). Its name may be a typing error, so this is warned of once.
+func (e *engine) noteUnmatched(acquired *Acquired) {
+	acquired.Reason = "UNMATCHED"
+	name := acquired.Unmatched
+	if e.unmatched[name] || len(e.unmatched) >= unmatchedMax {
+		return
+	}
+	e.unmatched[name] = true
+	e.callLater(func() {
+		e.warn(name + ": the servers have no limits for this resource, so the fallback decides. " +
+			"Correct the name, or add limits to the configuration of the servers")
+	})
+}
+
+// tell lets the application know that a hold has changed.
 func (e *engine) tell(held Held) {
 	onGone := e.onGone[held.Hold]
 	if held.Gone {
@@ -197,7 +190,12 @@ func (e *engine) tell(held Held) {
 	if onGone == nil {
 		return
 	}
-	e.told = append(e.told, func() { onGone(held) })
+	e.callLater(func() { onGone(held) })
+}
+
+// callLater calls functions of the application, one after the other, without the mutex.
+func (e *engine) callLater(work func()) {
+	e.told = append(e.told, work)
 	if !e.telling {
 		e.telling = true
 		go e.runTold()

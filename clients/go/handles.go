@@ -255,13 +255,16 @@ func (h *Hold) Release() {
 
 // Settle says what a hold with SettleWithin has really cost, of each item, and releases it. It does
 // not wait: the client repeats the settle until a server has counted it. Later calls have no
-// effect.
+// effect. It returns ErrClosed if the client is closed.
 func (h *Hold) Settle(costs ...float64) error {
 	e := h.engine
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
 	if h.settled {
 		return nil
+	}
+	if e.stopped {
+		return ErrClosed
 	}
 	err := e.permits.Settle(h.Decision.Reservation, h.items, costs, 0, nil, e.clock.now())
 	if err == nil {
@@ -340,19 +343,24 @@ func (r *Reservation) settle(ctx context.Context, waits bool, costs []float64) (
 	var result *Acquired
 	var err error
 	if waits {
-		var wrong error
+		asked := false
 		result, err = e.decision(ctx, func(s *sink) error {
-			wrong = ask(timeoutOf(ctx, 10*time.Second), s)
-			return wrong
+			err := ask(timeoutOf(ctx, 10*time.Second), s)
+			asked = err == nil
+			return err
 		}, func() func(*Acquired) { return func(*Acquired) {} })
-		if wrong != nil {
+		if !asked {
 			r.setSettled(false)
 		}
 		return result, err
 	}
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
-	if err = ask(0, nil); err != nil {
+	err = ErrClosed
+	if !e.stopped {
+		err = ask(0, nil)
+	}
+	if err != nil {
 		r.setSettled(false)
 	}
 	e.step()
@@ -369,7 +377,8 @@ func (r *Reservation) setSettled(settled bool) bool {
 }
 
 // Settle says what the action has really cost, of each item. It does not wait: the client repeats
-// the settle until a server has counted it. Later calls have no effect.
+// the settle until a server has counted it. Later calls have no effect. It returns ErrClosed if the
+// client is closed.
 func (r *Reservation) Settle(costs ...float64) error {
 	_, err := r.settle(context.Background(), false, costs)
 	return err

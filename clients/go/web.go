@@ -10,13 +10,16 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"doorman.example/doorman/cores"
 )
 
 const headerIntegerMax = 999999999999999 // of a structured field (RFC 9651, 3.3.1)
 
 // Middleware asks for a permit for each request of a server of net/http. A refused request gets a
-// status and Retry-After, and all responses have the headers RateLimit-Policy and RateLimit. If a
-// server cannot decide, the fallback of the client does, and there are no such headers.
+// status and Retry-After, and responses have the headers RateLimit-Policy and RateLimit. If no
+// server can decide, the fallback of the client does, and there are no such headers. A request whose
+// context ends before gets the status 503, and one whose key is not valid gets 400.
 type Middleware struct {
 	Client *Client
 	// Resource is the resource_id of all requests, unless ResourceOf is given.
@@ -66,10 +69,15 @@ func (m Middleware) Wrap(next http.Handler) http.Handler {
 			next.ServeHTTP(w, request)
 			return
 		}
+		if err := cores.CheckKey(item.Key); err != nil { // the peer may have chosen it
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
 		options := AcquireOptions{Timeout: m.Timeout, Detail: true}
 		decision, err := m.Client.AcquireItems(request.Context(), options, item)
-		if request.Context().Err() != nil {
-			return // the peer has gone
+		if request.Context().Err() != nil { // the peer has gone, or the application waits no longer
+			http.Error(w, "the request has no decision in time", http.StatusServiceUnavailable)
+			return
 		}
 		if err != nil {
 			m.Client.engine.warn(fmt.Sprintf("middleware: %v", err))

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 )
 
 // This file tests the middleware, with a server whose answers are known.
@@ -66,7 +67,25 @@ func TestRequestsAreLimitedAndResponsesHaveTheHeaders(t *testing.T) {
 	_, text, header = ask("/free")
 	check(t, text == "nobody" && header.Get("RateLimit") == "", "%s %v", text, header)
 	status, _, _ = ask("/?" + strings.Repeat("x", 300))
-	check(t, status == 500, "%d", status)
+	check(t, status == 400, "%d", status) // a key that is not valid is a fault of the request
+}
+
+func TestARequestWhoseTimeIsOverIsNotAnsweredAsServed(t *testing.T) {
+	done := make(chan struct{})
+	defer close(done)
+	fake := startFake(t, func(string, map[string]any) (int, string) {
+		<-done
+		return 0, ""
+	})
+	client, _ := newTestClient(t, Options{}, fake.URL)
+	limit := Middleware{Client: client, Resource: "login", Timeout: patience}
+	handler := limit.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		t.Error("nobody has decided on the request")
+	}))
+	recorder := httptest.NewRecorder()
+	request := httptest.NewRequest("GET", "/", nil)
+	handler.ServeHTTP(recorder, request.WithContext(within(t, 50*time.Millisecond)))
+	check(t, recorder.Code == 503, "%d", recorder.Code)
 }
 
 func TestNamesOfLimitsAreEscaped(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -73,6 +74,10 @@ func checkID(name, value string, mayBeEmpty bool) error {
 	return nil
 }
 
+// CheckKey returns an error if a key of an Item is not valid. It must have at most 256 bytes of
+// UTF-8, and no control characters.
+func CheckKey(key string) error { return checkID("key", key, true) }
+
 func checkAmount(name string, value float64) error {
 	if !isAmount(value) {
 		return fmt.Errorf("%s: must be a number from 0 to 1e15", name)
@@ -132,6 +137,9 @@ func checkAddress(address string) error {
 		if err != nil || number == 0 {
 			return fmt.Errorf("address: the port must be a number from 1 to 65535, not %s", address)
 		}
+	}
+	if parsed, err := url.Parse(address); err != nil || parsed.Hostname() == "" {
+		return fmt.Errorf("address: is no URL with a host: %s", address)
 	}
 	return nil
 }
@@ -250,6 +258,10 @@ func (r reader) objects(key string, length int, path string) []reader {
 
 // readBody returns the content of a response. An error of the server is a fault.
 func readBody(body any, status int) reader {
+	if _, ok := body.(map[string]any); !ok {
+		return reader{fault: &fault{fmt.Errorf("the status is %d, and the body is no object of JSON",
+			status)}}
+	}
 	r := newReader(body, "response", &fault{})
 	if r.has("error") {
 		problem := r.object("error")

@@ -249,8 +249,11 @@ type Acquired struct {
 	Warning bool
 	// Wait is how much longer a grant whose caller timed out must wait before it uses the units.
 	Wait time.Duration
-	// Reason is that of a refusal; "": not known.
+	// Reason is that of a refusal; "": not known. Of a Client it is UNMATCHED, also of a grant, if
+	// Unmatched is not "".
 	Reason string
+	// Unmatched is the resource for which the servers have no limits. The fallback has decided.
+	Unmatched string
 	// RetryAfter is how long to wait after a refusal, if HasRetryAfter. Else waiting does not help,
 	// or it is not known.
 	RetryAfter    time.Duration

@@ -282,7 +282,7 @@ func TestNamesAndAddressesHaveBounds(t *testing.T) {
 		check(t, checkAddress(good) == nil, "%s", good)
 	}
 	for _, wrong := range []string{"a:1", "ftp://a", "http://", "http://a:0", "http://a:99999",
-		"http://a b", "http://[::1]:x"} {
+		"http://a b", "http://[::1]:x", "http://[::1", "http://:15050", "http://a:1/%"} {
 		check(t, checkAddress(wrong) != nil, "%s", wrong)
 	}
 	node, err := newAddresses([]string{"HTTPS://a:1/"})

@@ -293,7 +293,7 @@ func (c *PermitCore) Release(number int64, keep []float64, now time.Duration) {
 	} else if h.state == holdInUse {
 		for i := range h.amounts {
 			kept := 0.0
-			if i < len(keep) {
+			if i < len(keep) && keep[i] > 0 { // it is a number
 				kept = keep[i]
 			}
 			h.amounts[i] = math.Min(h.amounts[i], kept)
@@ -324,6 +324,11 @@ func (c *PermitCore) Transfer(number int64, options TransferOptions, timeout tim
 	if err := firstError(checkDuration("TimeToLive", options.TimeToLive, 0),
 		checkDuration("timeout", timeout, time.Millisecond)); err != nil {
 		return err
+	}
+	for _, amount := range options.Amounts {
+		if err := checkAmount("Amounts", amount); err != nil {
+			return err
+		}
 	}
 	h, _ := c.holds.get(number)
 	result := newCall(kindTransfer, noPermit)
@@ -592,6 +597,9 @@ func (c *PermitCore) start(call *Call) bool {
 	if known != nil && known.reason != "UNMATCHED" { // UNMATCHED is no decision
 		c.refuse(call, index, known)
 		return false
+	}
+	if known != nil {
+		call.acquired.Unmatched = call.permit.Items[index].Resource
 	}
 	if known != nil || queued >= most || c.isOpen() {
 		c.fallBack(call, "")
@@ -1591,6 +1599,7 @@ func (c *PermitCore) decideCall(call *Call, d *decision, sentAt time.Duration) {
 		return
 	}
 	if !d.granted && d.reason == "UNMATCHED" {
+		call.acquired.Unmatched = call.permit.Items[d.itemIndex].Resource
 		c.fallBack(call, "")
 		return
 	}

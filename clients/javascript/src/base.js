@@ -23,7 +23,7 @@ export const seconds = (time) => time / SECOND;
 
 export const isNumber = (value) => typeof value === 'number' && Number.isFinite(value);
 
-const isObject = (value) =>
+export const isObject = (value) =>
   typeof value === 'object' && value !== null && !Array.isArray(value);
 
 // ---- what the application gives
@@ -60,6 +60,12 @@ export function checkAmount(name, value, least = 0) {
   return value;
 }
 
+/** Checks amounts, one for each item; the last ones may be absent. */
+export function checkAmounts(name, values) {
+  if (!Array.isArray(values)) throw new RangeError(`${name}: must be a list of numbers`);
+  for (const value of values) checkAmount(name, value);
+}
+
 /** Returns a duration in nanoseconds. Throws a RangeError for anything but valid seconds. */
 export function checkDuration(name, value, least = 0) {
   if (!isNumber(value) || value < least || value > 1e8) {
@@ -93,6 +99,11 @@ export function checkAddress(address) {
   const port = /:([^:\]]*)$/.exec(parts[1]);
   if (port && !(/^\d+$/.test(port[1]) && Number(port[1]) > 0 && Number(port[1]) < 65536)) {
     throw new RangeError(`address: the port must be a number from 1 to 65535, not ${text}`);
+  }
+  try {
+    new URL(text);
+  } catch {
+    throw new RangeError(`address: is no URL: ${text}`);
   }
   return text;
 }
@@ -172,6 +183,9 @@ export class Reader {
 
 /** Returns the content of a response. Throws InvalidResponse for an error of the server. */
 export function readBody(body, status) {
+  if (!isObject(body)) {
+    throw new InvalidResponse(`the status is ${status}, and the body is no object of JSON`);
+  }
   const reader = new Reader(body, 'response');
   if (reader.has('error')) {
     const error = reader.object('error');

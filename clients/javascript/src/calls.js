@@ -133,6 +133,7 @@ export class Acquired {
   warning = false;
   wait = 0;
   reason = undefined;
+  unmatched = undefined; // the resource for which the servers have no limits
   retryAfter = undefined;
   itemIndex = 0;
   late = false;

@@ -3,7 +3,7 @@
 //     const client = new Client('http://127.0.0.1:15050');
 //     const permit = await client.acquire('login', 'alice');
 
-import { withDefaults } from './base.js';
+import { checkId, isObject, withDefaults } from './base.js';
 import { Item, Permit } from './calls.js';
 import { Engine, clock } from './engine.js';
 import { Gauge, Hold, Rate, Reservation, asyncDispose } from './handles.js';
@@ -18,7 +18,8 @@ const CLOSE_TIMEOUT = 5;
 /** Returns the items and the options of a call (resource, key, options), (resource, options) or
  * (items, options). */
 function readCall(resource, key, given, defaults) {
-  const hasKey = typeof key === 'string' || key === undefined;
+  const hasKey = !isObject(key);
+  if (!hasKey && given !== undefined) checkId('key', key, true);
   const options = withDefaults(hasKey ? given : key,
     { cost: undefined, min: undefined, ...defaults });
   const { cost, min, ...rest } = options;
@@ -85,7 +86,7 @@ export class Client {
     const { timeout, onGone, signal, ...rest } = options;
     const permit = new Permit(items, { ...rest, hold: true });
     const decision = await this.#acquire(permit, timeout ?? rest.maxWait + 5, signal, onGone);
-    return new Hold(this.#engine, decision);
+    return new Hold(this.#engine, items, decision);
   }
 
   /** Charges what an action may cost, before its cost is known. Returns a promise of a
@@ -105,14 +106,19 @@ export class Client {
     this.#engine.step();
   }
 
-  /** Makes the units of a transfer a hold of this client. Returns a promise of a Hold. */
+  /** Makes the units of a transfer a hold of this client. Returns a promise of a Hold. What is
+   * seized after the signal has aborted the wait is released. */
   async seize(transferId, given = {}) {
-    const { timeout, timeToLive, onGone } = withDefaults(given,
-      { timeout: 1, timeToLive: 0, onGone: undefined });
+    const { timeout, timeToLive, onGone, signal } = withDefaults(given,
+      { timeout: 1, timeToLive: 0, onGone: undefined, signal: undefined });
     const { permits } = this.#engine;
-    const decision = await this.#engine.decision((resolve) => this.#watch(onGone, (decide) => (
-      permits.seize(transferId, timeout, decide, clock(), timeToLive)), resolve));
-    return new Hold(this.#engine, decision);
+    let call;
+    const ask = (resolve) => {
+      call = this.#watch(onGone, (decide) => (
+        permits.seize(transferId, timeout, decide, clock(), timeToLive)), resolve);
+    };
+    const decision = await this.#engine.decision(ask, signal, () => this.#abandon(call));
+    return new Hold(this.#engine, [], decision);
   }
 
   /** While it is on, nothing is refused. Refusals are still counted. */
@@ -167,9 +173,15 @@ export class Client {
     };
     const abandon = () => {
       isAbandoned = true;
-      permits.release(call.hold?.number ?? call.acquired.hold, undefined, clock());
+      this.#abandon(call);
     };
     return this.#engine.decision(ask, signal, abandon);
+  }
+
+  /** Releases the hold of a call that nobody waits for any more. */
+  #abandon(call) {
+    this.#engine.onGone.delete(call.number);
+    this.#engine.permits.release(call.hold?.number ?? call.acquired.hold, undefined, clock());
   }
 
   /** Settles a reservation that nobody gets, because its signal has aborted the wait. */

@@ -1,7 +1,7 @@
 // What drives the cores of a client: a clock, timers and connections.
 
 import { randomBytes } from 'node:crypto';
-import { hostname } from 'node:os';
+import os from 'node:os';
 
 import { NEVER, SECOND, checkDuration } from './base.js';
 import { Connections } from './http.js';
@@ -10,31 +10,56 @@ import { PermitCore } from './permits.js';
 
 const SLEEP_MAX = 60 * SECOND;
 const PAUSE_MAX = SECOND / 5; // between two looks at a limiter
-const SUSPENDED_MIN = 1000; // ms by which the clocks differ when the machine was suspended
+const UNMATCHED_MAX = 1000; // resources; applications may ask for names that others choose
+const SUSPENDED_MIN = 1000; // ms by which clocks differ when the machine was suspended
 
+/** Returns by how many ms the time since the start of the machine is ahead of performance.now(). */
+function readAhead() {
+  try {
+    return os.uptime() * 1000 - performance.now();
+  } catch {
+    return NaN; // it cannot be read, so no suspension is noticed
+  }
+}
+
+const aheadAtFirst = readAhead();
 let lastMono = performance.now();
-let lastWall = Date.now();
+let lastAhead = Date.now() - lastMono;
 let suspended = 0;
 
 /** Returns nanoseconds of a clock that never goes back. performance.now() stands still while the
- * machine is suspended, so what the time of day has gained meanwhile is added. */
+ * machine is suspended, so what the uptime has gained meanwhile is added. To read the uptime is
+ * slow, so it is read once in a second, and when the time of day has leapt, which may have been
+ * set. */
 export function clock() {
   const mono = performance.now();
-  const wall = Date.now();
-  const gained = wall - lastWall - (mono - lastMono);
-  if (gained > SUSPENDED_MIN) suspended += gained;
-  lastMono = mono;
-  lastWall = wall;
+  const ahead = Date.now() - mono;
+  if (Math.abs(ahead - lastAhead) > SUSPENDED_MIN || mono - lastMono > SUSPENDED_MIN) {
+    lastMono = mono;
+    lastAhead = ahead;
+    const gained = readAhead() - aheadAtFirst;
+    if (gained - suspended > SUSPENDED_MIN) suspended = gained;
+  }
   return Math.round((mono + suspended) * 1e6);
 }
 
 /** Returns a name that no other client has, and that nobody can guess. */
 export const newClientId = () =>
-  `${hostname()}:${process.pid}:${randomBytes(8).toString('hex')}`;
+  `${os.hostname()}:${process.pid}:${randomBytes(8).toString('hex')}`;
 
 /** Returns the time of the clock at which a timeout in seconds ends; undefined: never. */
 export const deadlineIn = (timeout) =>
   (timeout === undefined ? NEVER : clock() + checkDuration('timeout', timeout));
+
+/** Calls a function of the application, which may be asynchronous. failed: gets its error. */
+function callSafely(work, argument, failed) {
+  try {
+    const result = work(argument);
+    if (typeof result?.then === 'function') result.then(undefined, failed);
+  } catch (error) {
+    failed(error);
+  }
+}
 
 /** Both cores of a client, and what they need of the world. */
 export class Engine {
@@ -46,7 +71,8 @@ export class Engine {
   #underWay = new Map(); // what aborts the request of each channel
   #waiters = new Set(); // functions that are called when something may have changed
   #pending = 0; // promises that somebody waits for
-  #warn;
+  #onWarning;
+  #unmatched = new Set(); // resources that were warned of
 
   constructor(addresses, options) {
     const now = clock();
@@ -56,11 +82,22 @@ export class Engine {
     this.permits = new PermitCore(this.clientId, addresses, now, {
       policy: options.permits, requestTimeout: options.permitTimeout });
     this.#connections = new Connections(options);
-    this.#warn = options.onWarning;
+    this.#onWarning = options.onWarning;
+  }
+
+  /** A warning that fails must end neither the process nor the loop. */
+  #warn(text) {
+    const failed = (error) => process.emitWarning(`doorman: onWarning has failed: ${error}`);
+    callSafely(this.#onWarning, text, failed);
   }
 
   checkOpen() {
     if (this.stopping) throw new Error('the client is closed');
+  }
+
+  /** Checks that a settle can still be sent. close() waits for those that come while it runs. */
+  checkSends() {
+    if (this.#stopped) throw new Error('the client is closed');
   }
 
   // ---- the loop
@@ -75,6 +112,7 @@ export class Engine {
     for (let acquired; (acquired = this.permits.decision(now)); ) {
       const resolve = acquired.context;
       acquired.context = undefined;
+      if (acquired.unmatched) this.#noteUnmatched(acquired);
       resolve?.(acquired);
     }
     const told = [];
@@ -98,14 +136,22 @@ export class Engine {
     if (!this.#pending) this.#timer.unref();
   }
 
+  /** P23: the fallback has decided, because the servers have no limits for a resource. Its name may
+   * be a typing error, so this is warned of once. */
+  #noteUnmatched(acquired) {
+    acquired.reason = 'UNMATCHED';
+    const { unmatched } = acquired;
+    if (this.#unmatched.has(unmatched) || this.#unmatched.size >= UNMATCHED_MAX) return;
+    this.#unmatched.add(unmatched);
+    this.#warn(`${unmatched}: the servers have no limits for this resource, so the fallback ` +
+      'decides. Correct the name, or add limits to the configuration of the servers');
+  }
+
   #tell(held) {
     const onGone = this.onGone.get(held.hold);
     if (held.gone) this.onGone.delete(held.hold);
-    try {
-      onGone?.(held);
-    } catch (error) { // of the application
-      this.#warn(`onGone has failed: ${error?.stack ?? error}`);
-    }
+    const failed = (error) => this.#warn(`onGone has failed: ${error?.stack ?? error}`);
+    if (onGone) callSafely(onGone, held, failed);
   }
 
   async #send(core, request) {
@@ -205,8 +251,10 @@ export class Engine {
       this.#giveBack(clock());
       this.work();
     }
-    while (!this.#isIdle() && clock() < deadline) await this.changed(deadline - clock());
-    this.#stopped = true;
+    while (!this.#stopped && !this.#isIdle() && clock() < deadline) {
+      await this.changed(deadline - clock());
+    }
+    this.#stopped = true; // what is sent after this is lost
     clearTimeout(this.#timer);
     for (const abort of this.#underWay.values()) abort.abort();
     this.#connections.close();

@@ -26,6 +26,7 @@ class Handle {
 
   /** Takes units if they may be used now. Does not wait. */
   tryUse(units = 1) {
+    checkAmount('units', units);
     if (!this.#isUsable()) return false;
     return this.engine.leases.take(this.resource, units, clock()) === 'allowed';
   }
@@ -71,6 +72,7 @@ class Handle {
 
   /** Returns how many seconds after a refusal the same call can be allowed; undefined: never. */
   retryAfter(units = 1) {
+    checkAmount('units', units);
     const wait = this.engine.leases.retryAfter(this.resource, units, clock());
     return wait === NEVER ? undefined : wait / SECOND;
   }
@@ -122,12 +124,53 @@ export class Gauge extends Handle {
   }
 }
 
+/** Says once what the items of a permit have really cost. */
+class Settling {
+  #engine;
+  #items;
+  #decision;
+  #isDone = false;
+
+  constructor(engine, items, decision) {
+    this.#engine = engine;
+    this.#items = items;
+    this.#decision = decision;
+  }
+
+  /** Returns a promise of the result, or of undefined if there is no timeout or it was done before.
+   * costs: of the only item, or of each item. asked: is called when the core has been asked. */
+  async settle(costs, options, asked = () => {}) {
+    const { timeout } = withDefaults(options, { timeout: 0 });
+    const list = Array.isArray(costs) ? costs : [costs];
+    if (list.length !== this.#items.length) {
+      throw new RangeError('costs: must have one cost for each item');
+    }
+    const items = this.#items.map((item, i) => item.withCost(list[i]));
+    if (this.#isDone) return undefined;
+    const ask = (resolve) => {
+      this.#engine.permits.settle(this.#decision.reservation, items, timeout, resolve, clock());
+      this.#isDone = true;
+      asked();
+    };
+    if (timeout > 0) return this.#engine.decision(ask);
+    this.#engine.checkSends();
+    ask();
+    this.#engine.step();
+    return undefined;
+  }
+}
+
 /** Units that stay taken until they are released. The client renews them. */
 export class Hold {
   #engine;
+  #settling;
+  #reserved;
 
-  constructor(engine, decision) {
+  /** items: those of the permit. */
+  constructor(engine, items, decision) {
     this.#engine = engine;
+    this.#settling = new Settling(engine, items, decision);
+    this.#reserved = items.map((item) => item.cost);
     this.decision = decision;
     this.granted = decision.granted;
   }
@@ -152,6 +195,12 @@ export class Hold {
     if (keep === undefined) this.#engine.onGone.delete(this.decision.hold);
     this.#engine.permits.release(this.decision.hold, keep, clock());
     this.#engine.step();
+  }
+
+  /** Says what a hold with settleWithin has really cost: of the only item, or of each item.
+   * Releases the hold. With a timeout the promise has the result. Later calls have no effect. */
+  async settle(costs = this.#reserved, options = {}) {
+    return this.#settling.settle(costs, options, () => this.release());
   }
 
   /** Moves units into a transfer. Who learns its transferId can seize them. Returns a promise of
@@ -185,16 +234,15 @@ export class Hold {
 
 /** An amount that was charged before the cost is known. */
 export class Reservation {
-  #engine;
-  #items;
-  #settled = false;
+  #settling;
+  #reserved;
 
   constructor(engine, items, decision) {
-    this.#engine = engine;
-    this.#items = items;
+    this.#settling = new Settling(engine, items, decision);
+    this.#reserved = items.map((item) => item.cost);
     this.decision = decision;
     this.granted = decision.granted;
-    this.costs = items.map((item) => item.cost);
+    this.costs = [...this.#reserved];
   }
 
   /** What the only item, or the first one, has really cost. */
@@ -209,23 +257,7 @@ export class Reservation {
   /** Says what the action has really cost: of the only item, or of each item. With a timeout the
    * promise has the result. Later calls have no effect. */
   async settle(costs = this.costs, options = {}) {
-    const { timeout } = withDefaults(options, { timeout: 0 });
-    const list = Array.isArray(costs) ? costs : [costs];
-    if (list.length !== this.#items.length) {
-      throw new RangeError('costs: must have one cost for each item');
-    }
-    const items = this.#items.map((item, i) => item.withCost(list[i]));
-    if (this.#settled) return undefined;
-    this.#settled = true;
-    const { permits } = this.#engine;
-    const { reservation } = this.decision;
-    if (timeout > 0) {
-      return this.#engine.decision((resolve) => (
-        permits.settle(reservation, items, timeout, resolve, clock())));
-    }
-    permits.settle(reservation, items, 0, undefined, clock());
-    this.#engine.step();
-    return undefined;
+    return this.#settling.settle(costs, options);
   }
 
   /** Runs a function, and settles `cost` at its end. If it throws, it costs what was reserved.
@@ -236,8 +268,9 @@ export class Reservation {
       const result = await work(this);
       await this.settle();
       return result;
-    } finally {
-      await this.settle(this.#items.map((item) => item.cost));
+    } catch (error) {
+      await this.settle(this.#reserved).catch(() => {}); // the first error says more
+      throw error;
     }
   }
 

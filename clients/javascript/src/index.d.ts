@@ -22,6 +22,9 @@ export interface Acquired {
   /** A grant whose caller timed out must wait this much longer before it uses the units. */
   wait: number;
   reason?: string;
+  /** The resource for which the servers have no limits. The fallback has decided, and the reason is
+   * UNMATCHED, also of a grant. */
+  unmatched?: string;
   /** Absent: waiting does not help, or it is not known. */
   retryAfter?: number;
   /** The item that was refused. */
@@ -87,7 +90,7 @@ export interface HoldOptions extends CallOptions {
   priority?: number;
   /** The wait ends with the reason SHARED when a hold of the same resource and key is released. */
   share?: boolean;
-  /** More than 0: the hold is a reservation too. */
+  /** More than 0: the hold is a reservation too, which Hold.settle settles. */
   settleWithin?: number;
   /** Is called when the hold has become smaller, or is gone, without a call of this program. */
   onGone?: (held: Held) => void;
@@ -263,6 +266,9 @@ export interface Hold extends Disposable, AsyncDisposable {
   units(): number[];
   /** Gives the units back. Stop using them before. keep: what is kept of each item. */
   release(keep?: number[]): void;
+  /** Says what a hold with settleWithin has really cost: of the only item, or of each item.
+   * Releases the hold. With a timeout the promise has the result. */
+  settle(costs?: number | number[], options?: { timeout?: number }): Promise<Acquired | undefined>;
   /** Moves units into a transfer. Who learns its transferId can seize them. amounts: of each item;
    * the default is all units. */
   transfer(options?: { amounts?: number[]; timeout?: number; timeToLive?: number }):
@@ -279,7 +285,8 @@ export interface Reservation extends AsyncDisposable {
   /** What the only item, or the first one, has really cost. */
   cost: number;
   costs: number[];
-  /** Says what the action has really cost. With a timeout the promise has the result. */
+  /** Says what the action has really cost. With a timeout the promise has the result. Rejects with
+   * an error if the client is closed, because then nobody learns the cost. */
   settle(costs?: number | number[], options?: { timeout?: number }): Promise<Acquired | undefined>;
   /** Runs a function, and settles `cost` at its end. If it throws, it costs what was reserved.
    * Throws Refused if the amount was refused. */
@@ -309,10 +316,10 @@ export class Client implements AsyncDisposable {
     Promise<Reservation>;
   /** Says what an action has cost. Does not wait. Negative: units come back. */
   report(resourceId: string, key?: string, cost?: number): void;
-  /** Makes the units of a transfer a hold of this client. */
-  seize(transferId: number,
-    options?: { timeout?: number; timeToLive?: number; onGone?: (held: Held) => void }):
-    Promise<Hold>;
+  /** Makes the units of a transfer a hold of this client. What is seized after the signal has
+   * aborted the wait is released. */
+  seize(transferId: number, options?: { timeout?: number; timeToLive?: number;
+    onGone?: (held: Held) => void; signal?: AbortSignal }): Promise<Hold>;
   /** While it is on, nothing is refused. Refusals are still counted. */
   killSwitch(on: boolean): void;
   /** The counters of the permits of this client. */

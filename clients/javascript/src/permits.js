@@ -14,8 +14,8 @@
 // do not need this module. The rules (P) are those of doorman_permits.h.
 
 import {
-  Addresses, GRAINS, InvalidResponse, NEVER, Queue, SECOND, Timers, checkDuration, checkId,
-  checkInteger, checkOneOf, isNumber, readBody, seconds, withDefaults,
+  Addresses, GRAINS, InvalidResponse, NEVER, Queue, SECOND, Timers, checkAmounts, checkDuration,
+  checkId, checkInteger, checkOneOf, isNumber, readBody, seconds, withDefaults,
 } from './base.js';
 import {
   Acquired, Batch, Call, DECIDED, Hold, KINDS, METHODS, NEW, NOTHING, PERMIT, Permit, QUEUED,
@@ -177,6 +177,7 @@ export class PermitCore {
    * keep: what is kept of each item; undefined: nothing. */
   release(number, keep, now) {
     this.#tick(now);
+    if (keep !== undefined) checkAmounts('keep', keep);
     const hold = this.#holds.get(number);
     if (!hold) return;
     this.#setChanged(hold, false);
@@ -198,6 +199,7 @@ export class PermitCore {
     this.#tick(now);
     const hold = this.#holds.get(number);
     checkDuration('timeToLive', timeToLive);
+    if (amounts !== undefined) checkAmounts('amounts', amounts);
     const deadline = this.now + checkDuration('timeout', timeout, 0.001);
     const result = new Call(TRANSFER, NOTHING, { context, deadline });
     this.#calls.add(result);
@@ -409,6 +411,7 @@ export class PermitCore {
       this.#refuse(call, known);
       return false;
     }
+    if (known) call.acquired.unmatched = call.items[known.index].resourceId;
     if (known || full || this.#isOpen()) {
       this.#fallBack(call);
       return false;
@@ -1183,6 +1186,7 @@ export class PermitCore {
       return;
     }
     if (!decision.granted && decision.reason === 'UNMATCHED') {
+      call.acquired.unmatched = call.items[decision.itemIndex].resourceId;
       this.#fallBack(call);
       return;
     }

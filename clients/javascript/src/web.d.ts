@@ -4,9 +4,10 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Acquired, Client } from './index.js';
 
 export interface RateLimitOptions<Request> {
-  /** On whose behalf. The default is one key for all. Behind a proxy, the address of the socket is
-   * that of the proxy. */
-  key?: string | ((request: Request) => string);
+  /** On whose behalf. The default is one key for all, which undefined means too. Behind a proxy,
+   * the address of the socket is that of the proxy. A key that is no string, has control characters
+   * or has more than 256 bytes is an error with the status 400. */
+  key?: string | ((request: Request) => string | undefined);
   /** Units. The default is 1. */
   cost?: number | ((request: Request) => number);
   /** Seconds, after which the fallback of the client decides. The default is 1. */
@@ -19,7 +20,8 @@ export interface Limited {
   doorman?: Acquired;
 }
 
-/** Returns a middleware that asks for a permit for each request.
+/** Returns a middleware that asks for a permit for each request. It does nothing more if the
+ * response was sent during the wait.
  * resource: a name, or a function that returns it; undefined: no limit. */
 export function rateLimit<Request extends IncomingMessage = IncomingMessage & Limited>(
   client: Client, resource: string | ((request: Request) => string | undefined | null),

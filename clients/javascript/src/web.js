@@ -4,7 +4,7 @@
 //     app.use(limit);                                                            // Express
 //     createServer((request, response) => limit(request, response, () => ...));  // node:http
 
-import { withDefaults } from './base.js';
+import { checkId, withDefaults } from './base.js';
 
 const INTEGER_MAX = 999999999999999; // of a structured field (RFC 9651, 3.3.1)
 const STATUSES = [429, 403, 503];
@@ -52,6 +52,20 @@ function refuse(response, decision, status) {
   response.end(body);
 }
 
+/** Returns the key of a request. Who sends the request may have chosen it, so a key that is not
+ * valid is a fault of the request. The error has the status 400, which Express and others send. */
+function checkKey(key = '') {
+  try {
+    return checkId('key', key, true);
+  } catch (error) {
+    error.status = error.statusCode = 400;
+    throw error;
+  }
+}
+
+/** Returns whether the application has answered during the wait, or the peer has gone. */
+const isOver = (response) => response.headersSent || response.destroyed;
+
 /** Returns a middleware (request, response, next) that asks for a permit for each request. The
  * decision is in request.doorman. index.d.ts explains the options. */
 export function rateLimit(client, resource, given = {}) {
@@ -63,24 +77,26 @@ export function rateLimit(client, resource, given = {}) {
   const decide = async (request) => {
     const name = read(resource, request);
     if (name === undefined || name === null) return undefined;
-    return client.acquire(name, read(options.key, request), {
+    return client.acquire(name, checkKey(read(options.key, request)), {
       cost: read(options.cost, request), timeout: options.timeout, detail: true });
   };
+  const apply = (decision, request, response) => {
+    request.doorman = decision;
+    for (const [name, value] of Object.entries(headersOf(decision))) {
+      response.setHeader(name, value);
+    }
+    if (!decision.granted) refuse(response, decision, options.refuseStatus);
+    return decision.granted;
+  };
   return async function limit(request, response, next) {
-    let decision;
     try {
-      decision = await decide(request);
+      const decision = await decide(request);
+      if (isOver(response)) return;
+      if (decision && !apply(decision, request, response)) return;
     } catch (error) {
-      next(error);
+      if (!isOver(response)) next(error);
       return;
     }
-    if (decision) {
-      request.doorman = decision;
-      for (const [name, value] of Object.entries(headersOf(decision))) {
-        response.setHeader(name, value);
-      }
-    }
-    if (decision && !decision.granted) refuse(response, decision, options.refuseStatus);
-    else next();
+    next();
   };
 }

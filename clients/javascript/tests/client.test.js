@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import os, { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -128,6 +128,18 @@ test('with a server', { skip: noServer }, async (t) => {
     first.release();
     const second = await client.hold('transcode', 'd', { cost: 2, maxWait: 50, timeout });
     await second.run(() => {}); // what was aborted does not stay taken
+  });
+
+  await run('a hold with settleWithin is settled and released', async (client) => {
+    const items = [{ resourceId: 'llm', key: 'held', cost: 6 }, { resourceId: 'transcode' }];
+    const hold = await client.hold(items, { settleWithin: 60, timeout });
+    const settled = await hold.settle([1, 1], { timeout });
+    assert.deepEqual([settled.granted, settled.units[0]], [true, -5]);
+    assert.equal(await hold.settle([9, 9]), undefined);
+    assert.equal(hold.left(), 0);
+    await eventually(() => client.counts().holds === 0, 'the hold is released');
+    const after = await client.acquire('llm', 'held', { cost: 0, timeout });
+    assert.equal(after.remaining, 9);
   });
 
   await run('a reservation is settled', async (client) => {
@@ -314,6 +326,134 @@ test('a server that hangs delays no later call', async () => {
   await fake.stop();
 });
 
+test('a resource without limits is named once, and the fallback decides', async () => {
+  const fake = await FakeServer.start((_, message) => [200, { permit: message.permit.map(() => (
+    { decision: 'REFUSED', reason: 'UNMATCHED', item_index: 0, valid_for: 1 })) }]);
+  for (const [fallback, granted] of [['open', true], ['closed', false]]) {
+    await withClient(fake.url, { permits: { fallback } }, async (client, warnings) => {
+      for (let i = 0; i < 3; i += 1) {
+        const decision = await client.acquire('logn', 'a', { timeout });
+        assert.deepEqual([decision.granted, decision.by, decision.reason, decision.unmatched],
+          [granted, 'fallback', 'UNMATCHED', 'logn']);
+      }
+      assert.equal(warnings.length, 1, warnings.join('\n'));
+      assert.match(warnings[0], /^logn: the servers have no limits for this resource/);
+    });
+  }
+  await fake.stop();
+});
+
+test('a warning names the status of what is no server of Doorman', async () => {
+  const proxy = await FakeServer.start(() => [502, '<html>']);
+  await withClient(proxy.url, {}, async (client, warnings) => {
+    await client.acquire('login', { timeout });
+    assert.match(warnings[0], /the status is 502/);
+  });
+  await proxy.stop();
+});
+
+test('a function for warnings that fails harms nothing', () => {
+  const program = `import { Client } from ${JSON.stringify(new URL('../src/index.js',
+    import.meta.url))};
+    for (const onWarning of [() => { throw new Error('no log'); }, () => Promise.reject('no')]) {
+      const client = new Client('${FAR}', { onWarning });
+      for (let i = 0; i < 3; i += 1) console.log((await client.acquire('x')).by);
+      await client.close(0);
+    }`;
+  const ended = spawnSync(process.execPath, ['--input-type=module', '-e', program],
+    { timeout: WAIT * 1000, encoding: 'utf8' });
+  assert.deepEqual([ended.status, ended.stdout], [0, 'fallback\n'.repeat(6)], ended.stderr);
+  assert.match(ended.stderr, /onWarning has failed: Error: no log/);
+});
+
+const HOLD = { id: 7, node: 'eu', waited: 0, expires_in: 3000 };
+
+test('a step of the time of day is no suspension of the machine', async (t) => {
+  const fake = await FakeServer.start((method) => (method === 'acquire'
+    ? [200, { permit: [{ decision: 'GRANTED', item: [{ granted: 1 }], hold: HOLD }] }]
+    : [200, { entry: [{ gone: true }] }]));
+  t.after(() => fake.stop());
+  await withClient(fake.url, {}, async (client) => {
+    const hold = await client.hold('t', 'k', { timeout });
+    const { now } = Date;
+    t.after(() => { Date.now = now; });
+    for (const step of [-7200, 0, 7200, 0]) {
+      Date.now = () => now() + step * 1000;
+      assert.ok(hold.left() > 1000, `after a step of ${step} s it has ${hold.left()} s`);
+    }
+  });
+});
+
+test('the time of a suspension of the machine counts', async (t) => {
+  const fake = await FakeServer.start((method) => (method === 'acquire'
+    ? [200, { permit: [{ decision: 'GRANTED', item: [{ granted: 1 }], hold: HOLD }] }]
+    : [200, { entry: [{ gone: true }] }]));
+  t.after(() => fake.stop());
+  await withClient(fake.url, {}, async (client) => {
+    const hold = await client.hold('t', 'k', { timeout });
+    assert.ok(hold.left() > 1000);
+    const [{ now }, { uptime }] = [Date, os];
+    t.after(() => {
+      Date.now = now;
+      os.uptime = uptime;
+    });
+    Date.now = () => now() + 7200 * 1000;
+    os.uptime = () => uptime() + 7200;
+    assert.equal(hold.left(), 0);
+  });
+});
+
+test('amounts that are not valid leave a hold as it was', async (t) => {
+  const fake = await FakeServer.start(() => [200, { permit: [{ decision: 'GRANTED',
+    item: [{ granted: 2 }], hold: HOLD }] }]);
+  t.after(() => fake.stop());
+  await withClient(fake.url, {}, async (client) => {
+    const hold = await client.hold('t', 'k', { cost: 2, timeout });
+    for (const amounts of [[-1], [NaN], ['1'], [null], 1]) {
+      await assert.rejects(hold.transfer({ amounts }), /amounts: must be/);
+      assert.throws(() => hold.release(amounts), /keep: must be/);
+    }
+    assert.deepEqual(hold.units(), [2]);
+  });
+});
+
+test('what is seized after its caller has given up is released', async (t) => {
+  const abort = new AbortController();
+  let answer;
+  const waits = new Promise((resolve) => { answer = resolve; });
+  const fake = await FakeServer.start(async (method) => {
+    if (method === 'seize') await waits;
+    return [200, { entry: [{ ...HOLD, item: [{ resource_id: 't', amount: 1 }] }] }];
+  });
+  t.after(() => fake.stop());
+  await withClient(fake.url, { permitTimeout: WAIT }, async (client) => {
+    const seized = client.seize(9, { timeout, signal: abort.signal });
+    await eventually(() => fake.seen.length, 'the request is sent');
+    abort.abort();
+    await assert.rejects(seized, { name: 'AbortError' });
+    answer();
+    await eventually(() => client.counts().holds === 0, 'it is released');
+    assert.deepEqual(fake.seen.map(({ method }) => method), ['seize', 'release']);
+    assert.equal(fake.seen[1].message.entry[0].id, 7);
+  });
+});
+
+test('a settle that nobody can send any more is an error', async () => {
+  const fake = await FakeServer.start(() => [200, { permit: [{ decision: 'GRANTED',
+    item: [{ granted: 5 }], reservation: { settle_within: 60 } }] }]);
+  const client = new Client(fake.url, { onWarning: () => {} });
+  const reservation = await client.reserve('llm', 'a', { cost: 5, timeout });
+  await client.close(0);
+  await assert.rejects(reservation.settle(1), /the client is closed/);
+  await assert.rejects(reservation.settle(1, { timeout }), /the client is closed/);
+  await assert.rejects(reservation.run(() => {}), /the client is closed/);
+  await assert.rejects(reservation.run(() => {
+    throw new Error('of the application');
+  }), /of the application/);
+  assert.equal(client.counts().waiting, 0); // so a second close has nothing to wait for
+  await fake.stop();
+});
+
 test('a hold that is gone is told', async () => {
   const hold = { id: 7, node: 'eu', waited: 0, expires_in: 0.3 };
   const fake = await FakeServer.start((method) => (method === 'acquire'
@@ -392,6 +532,8 @@ test('wrong arguments name what is wrong', () => {
   assert.throws(() => new Client([]), /addresses: must be 1 to 16/);
   assert.throws(() => new Client('tcp://127.0.0.1:15000'), /address: must be like http:\/\//);
   assert.throws(() => new Client('http://127.0.0.1:99999'), /the port must be a number/);
+  assert.throws(() => new Client('http://[::1'), /address: is no URL/);
+  assert.throws(() => new Client('http://:15050'), /address: is no URL/);
   assert.throws(() => new Client(FAR, { permits: { fallback: 'local' } }), /local: is needed/);
   assert.throws(() => new Client(FAR, { tokens: 'x' }), /tokens: is no option/);
   assert.throws(() => new Client(FAR, { token: 7 }), /token: must be a string/);
@@ -399,6 +541,12 @@ test('wrong arguments name what is wrong', () => {
     assert.throws(() => client.rate('db', { wants: -1 }), /wants: must be a number from 0/);
     assert.throws(() => client.gauge('db', { wish: 1 }), /wish: is no option/);
     await assert.rejects(client.rate('db').wait(NaN), /units: must be a number from 0/);
+    assert.throws(() => client.rate('db').tryUse(null), /units: must be a number from 0/);
+    assert.throws(() => client.rate('db').retryAfter('1'), /units: must be a number from 0/);
+    for (const key of [42, null, true, ['a']]) {
+      await assert.rejects(client.acquire('x', key), /key: must be 0 to 256 bytes/);
+    }
+    await assert.rejects(client.acquire('x', {}, { cost: 1 }), /key: must be 0 to 256 bytes/);
     await assert.rejects(client.rate('db').wait(1, { timeOut: 1 }), /timeOut: is no option/);
     await assert.rejects(client.acquire(''), /resourceId: must be 1 to 256 bytes/);
     await assert.rejects(client.acquire('x', { cost: 1, min: 2 }), /min: must be at most cost/);

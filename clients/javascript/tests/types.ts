@@ -23,7 +23,8 @@ export async function use(): Promise<number> {
   const hold = await client.hold('slots', 'acme', { maxWait: 3, onGone: (held) => held.units });
   const left: number = await hold.run((held) => held.left());
   const moved = await hold.transfer({ amounts: [1] });
-  (await client.seize(moved.transferId)).release([1]);
+  (await client.seize(moved.transferId, { signal: AbortSignal.timeout(10) })).release([1]);
+  await hold.settle([2], { timeout: 1 });
   const reservation = await client.reserve('llm', 'acme', { cost: 5, settleWithin: 9 });
   reservation.cost = 3;
   await reservation.settle([2], { timeout: 1 });
@@ -43,6 +44,7 @@ export async function release(): Promise<void> {
 export function serve(client: Client): void {
   const limit = rateLimit(client, (request) => request.url, {
     key: (request: IncomingMessage) => request.socket.remoteAddress ?? '', refuseStatus: 503 });
+  rateLimit(client, 'login', { key: (request) => request.socket.remoteAddress });
   createServer((request, response) => limit(request, response, (error) => {
     response.end(error instanceof Refused || error instanceof TimedOut ? error.message : 'hello');
   }));

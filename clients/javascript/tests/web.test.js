@@ -61,6 +61,55 @@ test('requests are limited, and responses have the headers', async (t) => {
   assert.deepEqual([wrong.response.status, wrong.text], [500, 'it has no key']);
 });
 
+/** Starts a web server with the middleware, which asks a server of Doorman with these answers.
+ * wrap: gets the middleware, the request and the response. Returns what asks for a path. */
+async function serve(t, answers, options, wrap) {
+  const fake = await FakeServer.start(answers);
+  const client = new Client(fake.url, { onWarning: () => {} });
+  const limit = rateLimit(client, 'login', { timeout: WAIT, ...options });
+  const web = createServer((request, response) => wrap(limit, request, response));
+  await new Promise((resolve) => web.listen(0, '127.0.0.1', resolve));
+  t.after(async () => {
+    web.close();
+    web.closeAllConnections?.();
+    await client.close();
+    await fake.stop();
+  });
+  return (path) => fetch(`http://127.0.0.1:${web.address().port}${path}`);
+}
+
+test('a response that the application has sent during the wait is left alone', async (t) => {
+  let goOn;
+  const waits = new Promise((resolve) => { goOn = resolve; });
+  let limited;
+  const ask = await serve(t, () => waits.then(() => [200, GRANTED]), {},
+    (limit, request, response) => {
+      limited = limit(request, response, () => assert.fail('the request was answered already'));
+      response.statusCode = 503;
+      response.end('too slow');
+    });
+  const response = await ask('/');
+  assert.deepEqual([response.status, await response.text()], [503, 'too slow']);
+  goOn();
+  await limited;
+});
+
+test('a key that is not valid is a fault of the request', async (t) => {
+  const keys = { '/long': 'x'.repeat(257), '/control': 'a\nb', '/number': 7, '/none': null,
+    '/object': {} };
+  const ask = await serve(t, () => [200, GRANTED], { key: (request) => keys[request.url] },
+    (limit, request, response) => limit(request, response, (error) => {
+      response.statusCode = error ? error.status ?? 500 : 200;
+      response.end(error?.message);
+    }));
+  for (const path of Object.keys(keys)) {
+    const response = await ask(path);
+    assert.equal(response.status, 400, path);
+    assert.match(await response.text(), /^key: must be 0 to 256 bytes/);
+  }
+  assert.equal((await ask('/absent')).status, 200);
+});
+
 test('names of limits are escaped', () => {
   const decision = { granted: true, limit: 'a"\\é', quota: 5, window: 0, remaining: 2,
     resetAfter: 0 };
