@@ -190,10 +190,10 @@ extern "C" {
  *    2 with 50. Tier 2 is current until 120 s. At 120 s no tier is active, so the next permit
  *    enters tier 1. When tier 1 is full, tier 2 blocks until 720 s.
  * P13 A report charges all limits of a (resource, key), except those of kind CONCURRENCY. One
- *    report charges at most max_cost, which without has_max_cost is the most that the limit can ever
- *    grant. The debt of a bucket grows to at most the larger of max_debt and size / rate. A window
- *    grows to at most twice its limit. TIERS take what fits. A negative report gives units back, at
- *    most until the counter is fresh, where the limit has `refunds`.
+ *    report charges at most max_cost, which without has_max_cost is the most that the limit can
+ *    ever grant. The debt of a bucket grows to at most the larger of max_debt and size / rate. A
+ *    window grows to at most twice its limit. TIERS take what fits. A negative report gives units
+ *    back, at most until the counter is fresh, where the limit has `refunds`.
  * P15 A changed configuration finds the counters of a key or a resource by (resource, key, name of
  *    the limit), and those of a template by (glob, name). Kind and scope must be the same. A bucket
  *    keeps what it has saved up to the new size, and counts the time since its last use at the new
