@@ -691,6 +691,33 @@ static void versions_destroy(struct service *service) {
     versions->is_made = false;
 }
 
+/* Returns why the configuration in the store cannot be read; since 0: it can. */
+static struct trouble store_trouble(struct service *service) {
+    server_lock(&service->lock);
+    struct trouble trouble = service->versions->store;
+    server_unlock(&service->lock);
+    return trouble;
+}
+
+static void versions_status(struct service *service, struct text *text) {
+    const struct trouble trouble = store_trouble(service);
+    if (trouble.since == 0) return;
+    server_text_add(text, ",\"config_failure\":{\"for\":");
+    server_text_add_number(text,
+                           (double)(doorman_clock() - trouble.since) / (double)DOORMAN_SECOND);
+    server_text_add(text, ",\"reason\":\"");
+    server_text_add_escaped(text, trouble.reason, server_escape_json);
+    server_text_add(text, "\"}");
+}
+
+static void versions_facts(struct service *service, struct text *text) {
+    const struct trouble trouble = store_trouble(service);
+    if (trouble.since == 0) return;
+    server_text_add(text, "<div class=bad><dt>configuration in the store</dt><dd>cannot be read: ");
+    server_text_add_escaped(text, trouble.reason, server_escape_html);
+    server_text_add(text, "</dd></div>");
+}
+
 const struct server_part server_part_versions = {SERVER_PART_STATE(versions),
                                                  .check = versions_check,
                                                  .load = versions_load,
@@ -703,4 +730,6 @@ const struct server_part server_part_versions = {SERVER_PART_STATE(versions),
                                                  .work = versions_work,
                                                  .configured = versions_configured,
                                                  .destroy = versions_destroy,
+                                                 .status = versions_status,
+                                                 .facts = versions_facts,
                                                  .routes = versions_routes};

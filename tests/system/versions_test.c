@@ -384,6 +384,37 @@ TEST(a_key_that_another_program_has_written_becomes_a_version) {
     etcd_stop(&etcd);
 }
 
+/* The newest note is of the version before, so its reason is not that of the key. */
+TEST(a_broken_key_is_named_and_can_be_replaced) {
+    struct etcd etcd;
+    struct place place;
+    char lines[256], text[256];
+    etcd_require(&etcd);
+    place_init(&place);
+    etcd_put(&etcd, KEY, QUOTA_OF("5"));
+    struct fixture fixture = etcd_node_start(&place, &etcd, place.path);
+    etcd_node_put(&fixture, QUOTA_OF("2"), 200, "");
+    const long last = version_in_force(&fixture);
+    etcd_put(&etcd, KEY, "{\"resources\": 5}");
+    process_await(fixture.server.process, "msg=\"configuration refused", 1);
+    expect(&fixture, "/v1/status", READER, 200,
+           ",\"load_failures\":[{\"what\":\"configuration\",\"reason\":\"");
+    snprintf(lines, sizeof lines, ADMIN "If-Match: \"%ld\"\r\n", last);
+    snprintf(text, sizeof text,
+             "the present version is %ld, not %ld: another program has written it; look at the key "
+             "in etcd, and if it may be replaced, give doormanctl the version %ld,",
+             last + 1, last, last + 1);
+    expect_verb(&fixture, "PUT", "/v1/config?reason=r", lines, QUOTA_OF("3"), 412, text);
+    snprintf(lines, sizeof lines, ADMIN "If-Match: \"%ld\"\r\n", last + 1);
+    expect_verb(&fixture, "PUT", "/v1/config?reason=r", lines, QUOTA_OF("3"), 200, "");
+    take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 3");
+    char *response = get(&fixture, "/v1/status", READER);
+    assert_null(strstr(response, "load_failures"));
+    free(response);
+    server_stop(&fixture.server);
+    etcd_stop(&etcd);
+}
+
 /* The audit never says that something was done which was not. */
 TEST(an_etcd_that_is_away_changes_nothing) {
     struct etcd etcd;
@@ -668,6 +699,7 @@ TEST(a_process_without_any_version_is_no_master_while_the_store_is_away) {
         sleep_ms(100);
     }
     expect(next, "/readyz", READER, 503, "");
+    expect(next, "/v1/status", READER, 200, ",\"config_failure\":{\"for\":");
     expect(next, "/v1/status", READER, 200,
            "the store, which has the configuration, cannot be read");
     assert_int_equal(process_logged(next->server.process, "this server is the master"), 0);
