@@ -419,7 +419,9 @@ static bool versions_apply(struct service *service) {
     if (!has_offer) return is_free;
     server_apply_config(service, config, &problems);
     server_lock(&service->lock);
-    if (service->last_load.error[0]) versions->is_unsure = true;
+    /* A master stays one, so that it can take a version that repairs this. */
+    const bool is_master = doorman_server_permits(service->server) != NULL;
+    if (service->last_load.error[0] && !is_master) versions->is_unsure = true;
     versions->is_applying = false;
     pthread_cond_broadcast(&versions->changed);
     server_unlock(&service->lock);
