@@ -136,6 +136,21 @@ done
 post /v1/acquire '{"client_id":"worker-1234567890","permit":[
     {"request_id":1,"item":[{"resource_id":"slots","key":"acme","cost":2}]}]}'
 check 'the status names the process' prints '^master +this process$' status
+# What the server could not load again is in its status, until it can.
+cp "$folder/config" "$folder/config.good" && cp "$folder/tokens" "$folder/tokens.good"
+echo '{' >"$folder/config" && echo 'nobody ann' >"$folder/tokens"
+kill -HUP $server
+await 'tokens refused' "$folder/real.log" $server
+await 'configuration refused' "$folder/real.log" $server
+check 'the status has a configuration that was refused' \
+    prints '^problem +the last configuration was refused, .* in force: line 2' status
+check 'the status has tokens that were refused' \
+    prints '^problem +the last tokens were refused, .* in force: .' status
+cp "$folder/config.good" "$folder/config" && cp "$folder/tokens.good" "$folder/tokens"
+kill -HUP $server
+await 'tokens loaded' "$folder/real.log" $server
+await 'configuration loaded' "$folder/real.log" $server
+check 'the status forgets what is loaded again' prints_no '^problem' status
 check 'an amount has its unit' \
     prints '^db/orders +12,345.5 queries/s +50 +50 +50 +0 +1 +FAIR_SHARE' status
 check 'the leases of a resource' prints '^web-7 +50 +50 +50 +1 +6[0-3][.0-9]* min' status db/orders

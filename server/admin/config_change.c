@@ -218,11 +218,21 @@ static bool change_refuse_stale(struct act *act, const cJSON *newest) {
                                  "the store has no version yet, also if a copy of one is in "
                                  "force: give doormanctl the version 0, or send If-None-Match: *");
     }
-    if (detail->present == note_version(newest) && server_row_word(newest, "token")[0]) {
+    const int code = act->kind == ACT_UNDO ? 409 : 412;
+    if (detail->present != note_version(newest)) {
+        return server_act_refuse(act, code, "FAILED_PRECONDITION",
+                                 "the present version is %" PRIu64 ", not %" PRIu64
+                                 ": another program has written it; look at the key in etcd, and "
+                                 "if it may be replaced, give doormanctl the version %" PRIu64
+                                 ", or send If-Match: \"%" PRIu64 "\"",
+                                 detail->present, detail->expected, detail->present,
+                                 detail->present);
+    }
+    if (server_row_word(newest, "token")[0]) {
         snprintf(who, sizeof who, "'%s' has changed it at %s", server_row_word(newest, "token"),
                  server_row_word(newest, "at"));
     }
-    return server_act_refuse(act, act->kind == ACT_UNDO ? 409 : 412, "FAILED_PRECONDITION",
+    return server_act_refuse(act, code, "FAILED_PRECONDITION",
                              "the present version is %" PRIu64 ", not %" PRIu64 ": %s, because: %s",
                              detail->present, detail->expected, who,
                              server_row_word(newest, "reason")[0]

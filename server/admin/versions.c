@@ -9,8 +9,29 @@
  * The identity of a note is the number of the version. Its text is an object whose last field is
  * the configuration, so a list only copies what is before it.
  *
- * The main thread puts versions of the store into force, and the thread of the election those of
- * etcd. A version in force is copied to --config-cache by the same thread. */
+ * The thread of the store reads versions, and offers what is new. The main thread puts it into
+ * force. When an election has made this process the master, the thread of the election does so,
+ * before the mastership is in force. The thread of the election also follows the key of etcd. A
+ * version in force is copied to --config-cache by the thread that has put it into force.
+ *
+ * Which configuration decides, with `store:` and an election:
+ *
+ *     standby                reads the newest number once a second, and the version if it is new.
+ *                            So its configuration, and its copy, are about a second old at most
+ *     new master             reads the newest version when no earlier master can write any more,
+ *                            and before it decides. If the store does not answer in time, it goes
+ *                            on with the last version that it has seen: this is right, or was so a
+ *                            moment ago, and no master at all would be worse
+ *     nothing was seen yet   the empty configuration limits nothing. It is right only while the
+ *                            store says that it has no version, as it does at the very first
+ *                            start. If the store cannot be read, another process may have put a
+ *                            version there. So this process does not become master: requests are
+ *                            answered as without a master, which clients know how to survive. A
+ *                            process that has seen a version, or has a copy, can become master.
+ *                            The same holds if the newest version is not valid here
+ *
+ * Without an election there is no such doubt: a process that cannot read the store at its start,
+ * and has no copy, ends, and no other process changes the store while this one is the master. */
 #include "versions.h"
 
 #include <fcntl.h>
@@ -21,14 +42,27 @@
 #define CONFIGURATION ",\"configuration\":" /* no string of JSON has it, because of its quote */
 #define AWAIT_SECONDS 5
 
+#define FOLLOW_INTERVAL (DOORMAN_SECOND - DOORMAN_SECOND / 10) /* the thread wakes each second */
+#define FAILED_INTERVAL (3 * DOORMAN_SECOND)                   /* after a look that has failed */
+#define APPLY_SECONDS 1 /* how long a victory waits for a version that is being put into force */
+
 struct versions {
     pthread_cond_t changed; /* another version is in force */
     bool is_made;
 
+    doorman_time follow_at; /* when to look for a newer version; only for the thread of the store */
+    bool must_read;         /* the last look has failed; only for the same thread */
+
     /* The lock of the service guards these. */
-    doorman_config *offered;         /* of the store, not in force yet; NULL: none */
+    bool has_offer;                  /* of the store, not in force yet */
+    doorman_config *offered;         /* NULL: it is not valid */
     struct config_problems problems; /* of what is offered */
-    struct trouble cache;            /* why the copy cannot be written */
+    bool is_applying;                /* a thread puts a version into force */
+    uint64_t seen;                   /* the newest number that the store had */
+    uint64_t followed;    /* the last mastership that has begun with the newest version */
+    bool is_unsure;       /* the store may have a version that this process cannot use */
+    struct trouble store; /* why the store cannot be read while another process is master */
+    struct trouble cache; /* why the copy cannot be written */
 };
 
 /* ---- notes ---------------------------------------------------------------------------------- */
@@ -246,8 +280,10 @@ void server_versions_offer(struct service *service, doorman_config *config,
     struct versions *versions = service->versions;
     assert(server_lock_is_held(&service->lock));
     doorman_config_destroy(versions->offered);
+    versions->has_offer = true;
     versions->offered = config;
     versions->problems = *problems;
+    if (config) versions->seen = problems->version;
 }
 
 uint64_t server_versions_in_force(struct service *service) {
@@ -270,34 +306,68 @@ bool server_versions_await(struct service *service, uint64_t number) {
     return is_in_force;
 }
 
-/* Says why the newest version of the store is not put into force. */
-static void newest_log(struct service *service, const struct config_problems *problems,
-                       bool is_lost) {
-    char text[PROBLEM_TEXT] = "the store has no versions any more; put the configuration again";
-    if (!is_lost) server_problems_text(problems, text);
-    server_log(service->settings, LEVEL_ERROR,
-               "the newest version of the store is not used; the last one stays in force", "error",
-               text, LOG_END);
+/* Notes whether the store could be read. A failure that lasts has one line of the log. */
+static void note_read(struct service *service, struct store *store, bool is_read) {
+    struct trouble *trouble = &service->versions->store;
+    char version[24];
+    bool held = server_lock_is_held(&service->lock);
+    if (!held) server_lock(&service->lock);
+    const bool had_failed = trouble->since != 0;
+    if (is_read) trouble->since = 0;
+    if (!is_read) server_trouble_set(trouble, server_store_error(store), doorman_clock());
+    snprintf(version, sizeof version, "%" PRIu64, service->last_load.version);
+    if (!held) server_unlock(&service->lock);
+    if (had_failed != is_read) return;
+    server_log(service->settings, is_read ? LEVEL_INFO : LEVEL_WARNING,
+               is_read ? "the configuration in the store can be read again"
+                       : "the configuration in the store cannot be read; the last version that "
+                         "this process has seen stays in force",
+               "version", version, is_read ? LOG_END : "error", server_store_error(store), LOG_END);
 }
 
-/* Offers the newest version of the store, unless it is in force. A store that has lost its versions
- * ends no limit. Runs on the thread of the store. Returns false if the store has failed. */
+/* Returns whether a version is in force. The number alone does not say it: a store that was
+ * emptied begins again with 1. Precondition: the lock is held. */
+static bool is_in_force(const struct config_load *load, const doorman_config *config,
+                        uint64_t number) {
+    char hash[CONFIG_HASH_BYTES];
+    server_config_hash(config, hash);
+    return load->version == number && !load->is_cached && strcmp(load->hash, hash) == 0;
+}
+
+/* Offers what was read, unless it is in force. A store that has lost its versions ends no limit.
+ * Precondition: the lock is held.
+ *   config    the function takes ownership; NULL: the newest version is not valid
+ *   returns   whether the store has lost its versions */
+static bool newest_take(struct service *service, doorman_config *config,
+                        const struct config_problems *problems) {
+    struct versions *versions = service->versions;
+    const struct config_load *load = &service->last_load;
+    const bool is_lost = config && problems->version == 0 && load->version > 0;
+    versions->seen = problems->version;
+    versions->is_unsure = !config;
+    if (is_lost || (config && is_in_force(load, config, problems->version))) {
+        doorman_config_destroy(config);
+    } else {
+        server_versions_offer(service, config, problems);
+    }
+    return is_lost;
+}
+
+/* Offers the newest version of the store. Runs on the thread of the store, or at the start. Returns
+ * false if the store has failed. */
 static bool newest_offer(struct service *service, struct store *store) {
     struct config_problems problems;
     doorman_config *config = NULL;
     if (!newest_read(service, store, &config, &problems)) return false;
-    bool held = server_lock_is_held(&service->lock), is_valid = config != NULL;
+    bool held = server_lock_is_held(&service->lock);
     if (!held) server_lock(&service->lock);
-    const struct config_load *load = &service->last_load;
-    const bool is_known = load->version == problems.version && !load->is_cached;
-    const bool is_lost = problems.version == 0 && load->version > 0;
-    if (config && !is_known && !is_lost) {
-        server_versions_offer(service, config, &problems);
-        config = NULL;
-    }
+    bool is_lost = newest_take(service, config, &problems);
     if (!held) server_unlock(&service->lock);
-    if (!is_valid || is_lost) newest_log(service, &problems, is_lost);
-    doorman_config_destroy(config);
+    note_read(service, store, true);
+    if (!is_lost) return true;
+    server_log(service->settings, LEVEL_ERROR,
+               "the newest version of the store is not used; the last one stays in force", "error",
+               "the store has no versions any more; put the configuration again", LOG_END);
     return true;
 }
 
@@ -305,16 +375,102 @@ static bool versions_read_store(struct service *service, struct store *store) {
     return !service->settings->config_in_store || newest_offer(service, store);
 }
 
-/* Puts what was offered into force. */
-static void versions_work(struct service *service, doorman_time now) {
-    struct versions *versions = service->versions;
-    (void)now;
+/* Returns whether the store has another version than the last look has found. Costs a few bytes.
+ *   failed   out: the store has failed */
+static bool newest_differs(struct service *service, struct store *store, bool *failed) {
+    char identity[STORE_TEXT + 1];
+    *failed = server_store_last_note(store, VERSION_NOTE, identity) != STORE_OK;
     server_lock(&service->lock);
+    const uint64_t seen = service->versions->seen;
+    server_unlock(&service->lock);
+    return !*failed && strtoull(identity, NULL, 10) != seen;
+}
+
+/* Follows the versions that another process puts into the store. */
+static void versions_follow(struct service *service, struct store *store, uint64_t epoch) {
+    struct versions *versions = service->versions;
+    bool failed = false;
+    if (!service->settings->config_in_store) return;
+    if (!epoch && doorman_clock() < versions->follow_at) return;
+    bool reads = epoch || versions->must_read || newest_differs(service, store, &failed);
+    if (reads) failed = !newest_offer(service, store);
+    versions->must_read = failed;
+    versions->follow_at = doorman_clock() + (failed ? FAILED_INTERVAL : FOLLOW_INTERVAL);
+    if (failed || !reads) note_read(service, store, !failed);
+    server_lock(&service->lock);
+    if (failed) versions->is_unsure = true;
+    if (epoch && !failed) versions->followed = epoch;
+    server_unlock(&service->lock);
+}
+
+/* Puts what was offered into force, unless another thread does so. Returns false in this case. */
+static bool versions_apply(struct service *service) {
+    struct versions *versions = service->versions;
+    server_lock(&service->lock);
+    const bool is_free = !versions->is_applying, has_offer = is_free && versions->has_offer;
     doorman_config *config = versions->offered;
     const struct config_problems problems = versions->problems;
-    versions->offered = NULL;
+    if (has_offer) {
+        versions->offered = NULL;
+        versions->has_offer = false;
+        versions->is_applying = true;
+    }
     server_unlock(&service->lock);
-    if (config) server_apply_config(service, config, &problems);
+    if (!has_offer) return is_free;
+    server_apply_config(service, config, &problems);
+    server_lock(&service->lock);
+    /* A master stays one, so that it can take a version that repairs this. */
+    const bool is_master = doorman_server_permits(service->server) != NULL;
+    if (service->last_load.error[0] && !is_master) versions->is_unsure = true;
+    versions->is_applying = false;
+    pthread_cond_broadcast(&versions->changed);
+    server_unlock(&service->lock);
+    return true;
+}
+
+static void versions_work(struct service *service, doorman_time now) {
+    (void)now;
+    (void)versions_apply(service);
+}
+
+/* Puts the newest version into force, which the thread of the store has read by now, before this
+ * process decides as master. If the thread was late, this process goes on with what it has. */
+static void versions_win(struct service *service, uint64_t epoch) {
+    struct versions *versions = service->versions;
+    if (!service->settings->config_in_store) return;
+    doorman_time wait = service->settings->election_ttl * DOORMAN_SECOND / 5;
+    if (wait > APPLY_SECONDS * DOORMAN_SECOND) wait = APPLY_SECONDS * DOORMAN_SECOND;
+    server_lock(&service->lock);
+    doorman_time now = doorman_clock(), until = now + wait;
+    const bool is_late = versions->followed != epoch;
+    if (is_late) versions->is_unsure = true;
+    while (now < until && versions->is_applying) {
+        server_condition_wait(&versions->changed, &service->lock, until - now);
+        now = doorman_clock();
+    }
+    char version[24];
+    snprintf(version, sizeof version, "%" PRIu64, service->last_load.version);
+    server_unlock(&service->lock);
+    (void)versions_apply(service);
+    if (!is_late) return;
+    server_log(
+        service->settings, LEVEL_WARNING,
+        "this mastership begins with the last version of the configuration that this process "
+        "has seen, because the store could not be read in time",
+        "version", version, LOG_END);
+}
+
+/* See the comment at the top. */
+static const char *versions_forbid(const struct service *service) {
+    const struct config_load *load = &service->last_load;
+    const bool has_none = load->version == 0 && !load->is_cached;
+    if (!service->settings->config_in_store || !has_none) return NULL;
+    if (!service->versions->is_unsure) return NULL;
+    return service->versions->store.since
+               ? "the store, which has the configuration, cannot be read, and this process has not "
+                 "seen any version of it yet"
+               : "this process has no configuration: the newest version of the store could not be "
+                 "read in time, or is not valid here";
 }
 
 static void versions_reload(struct service *service) {
@@ -520,6 +676,8 @@ static bool versions_load_config(struct service *service, doorman_config **out,
     const struct settings *settings = service->settings;
     if (settings->config_in_store) {
         (void)newest_read(service, server_state_store(service), out, problems);
+        service->versions->seen = problems->version;
+        service->versions->must_read = problems->is_unreachable;
         if (*out && problems->version == 0) cache_load_instead(service, out, problems);
     }
     if (problems->is_unreachable && settings->config_cache) cache_load(service, out, problems);
@@ -535,13 +693,45 @@ static void versions_destroy(struct service *service) {
     versions->is_made = false;
 }
 
+/* Returns why the configuration in the store cannot be read; since 0: it can. */
+static struct trouble store_trouble(struct service *service) {
+    server_lock(&service->lock);
+    struct trouble trouble = service->versions->store;
+    server_unlock(&service->lock);
+    return trouble;
+}
+
+static void versions_status(struct service *service, struct text *text) {
+    const struct trouble trouble = store_trouble(service);
+    if (trouble.since == 0) return;
+    server_text_add(text, ",\"config_failure\":{\"for\":");
+    server_text_add_number(text,
+                           (double)(doorman_clock() - trouble.since) / (double)DOORMAN_SECOND);
+    server_text_add(text, ",\"reason\":\"");
+    server_text_add_escaped(text, trouble.reason, server_escape_json);
+    server_text_add(text, "\"}");
+}
+
+static void versions_facts(struct service *service, struct text *text) {
+    const struct trouble trouble = store_trouble(service);
+    if (trouble.since == 0) return;
+    server_text_add(text, "<div class=bad><dt>configuration in the store</dt><dd>cannot be read: ");
+    server_text_add_escaped(text, trouble.reason, server_escape_html);
+    server_text_add(text, "</dd></div>");
+}
+
 const struct server_part server_part_versions = {SERVER_PART_STATE(versions),
                                                  .check = versions_check,
                                                  .load = versions_load,
                                                  .load_config = versions_load_config,
                                                  .reload_config = versions_reload,
                                                  .read_store = versions_read_store,
+                                                 .follow_store = versions_follow,
+                                                 .wins = versions_win,
+                                                 .forbids = versions_forbid,
                                                  .work = versions_work,
                                                  .configured = versions_configured,
                                                  .destroy = versions_destroy,
+                                                 .status = versions_status,
+                                                 .facts = versions_facts,
                                                  .routes = versions_routes};

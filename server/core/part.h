@@ -121,6 +121,8 @@ struct server_part {
     void (*configured)(struct service *service, const struct config_change *change);
 
     /* Any thread calls these, with the lock. */
+    const char *(*forbids)(const struct service *service); /* why this process must not be master
+                                                              of an election now; NULL: it may */
     const char *(*hinders)(const struct service *service); /* why a restart would fail or lose
                                                               something now; NULL: nothing */
     void (*decided)(struct service *service, doorman_json_exchange *exchange, doorman_time now);
@@ -140,6 +142,12 @@ struct server_part {
      * there. With the lock if nothing was answered yet, else without it.
      *   returns   false: the store has failed, and this is called again */
     bool (*read_store)(struct service *service, struct store *store);
+
+    /* Another process may be master, and change the store: reads what the part follows there. About
+     * once a second, and once more before a mastership of this process is in force. Without the
+     * lock.
+     *   epoch   of this mastership, which `wins` has told; 0: this process is not the master */
+    void (*follow_store)(struct service *service, struct store *store, uint64_t epoch);
 
     /* This process is master, and the notes that all nodes of a cluster share are new to it, or
      * another process has changed them: reads what the part keeps there. Without the lock.

@@ -38,6 +38,20 @@ static void trouble_print(const cJSON *object, const char *name, const char *tim
             ctl_seconds(time, ctl_number(trouble, time_name)), ctl_text(trouble, "reason"));
 }
 
+/* Says what could not be loaded again. */
+static void failures_print(const cJSON *status) {
+    const cJSON *failure = NULL;
+    cJSON_ArrayForEach(failure, cJSON_GetObjectItemCaseSensitive(status, "load_failures")) {
+        ctl_say("%-8s the last %s refused, or cannot be read; what was loaded before stays in "
+                "force: %s",
+                "problem",
+                strcmp(ctl_text(failure, "what"), "tokens") == 0        ? "tokens were"
+                : strcmp(ctl_text(failure, "what"), "certificate") == 0 ? "certificate was"
+                                                                        : "configuration was",
+                ctl_text(failure, "reason"));
+    }
+}
+
 static void process_print(const cJSON *status) {
     const cJSON *parent = cJSON_GetObjectItemCaseSensitive(status, "parent");
     const cJSON *state = cJSON_GetObjectItemCaseSensitive(status, "state");
@@ -60,6 +74,8 @@ static void process_print(const cJSON *status) {
         ctl_say("%-8s the configuration is a copy of version %.0f, from --config-cache", "problem",
                 ctl_number(config, "version"));
     }
+    failures_print(status);
+    trouble_print(status, "config_failure", "for", "the configuration in the store cannot be read");
     trouble_print(status, "no_master", "for", "there is no master");
     trouble_print(status, "etcd_failure", "for", "etcd does not answer");
     trouble_print(status, "last_loss", "ago", "the mastership was lost");

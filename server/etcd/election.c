@@ -47,6 +47,7 @@ struct election {
     uint64_t epoch;              /* of the last key of this process; 0: none yet, or no --state */
     bool reload;                 /* reload the configuration; the lock guards this and the rest */
     enum drain_phase drain_seen; /* the phase that the thread has followed */
+    bool is_forbidden;           /* a part does not let this process become master */
     bool stops;   /* the thread must resign and end. service->stopping is true before, while other
                        parts still need the mastership: the store gets its last changes (D5) */
     bool resigns; /* the thread deletes the key, and its call must not be cancelled */
@@ -95,15 +96,24 @@ static void election_log_loss(struct service *service, bool expired, bool reacha
              has_error ? ": " : "", has_error ? election->etcd.error.text : "");
 }
 
+/* Returns why this process must not be master, or NULL. Precondition: the lock is held. */
+static const char *election_forbids(const struct service *service) {
+    const char *why = NULL;
+    EACH_PART(part, forbids) if (!why) why = (*part)->forbids(service);
+    return why;
+}
+
 /* Notes whether the node has a master, and why not. Precondition: the lock is held. */
 static void election_note_master(struct service *service, bool reachable, doorman_time now) {
     const struct election *election = service->election;
     if (election->state == DOORMAN_MASTER || election->address[0]) {
         service->election_status.no_master.since = 0;
     } else {
+        const char *forbids = election_forbids(service);
         server_trouble_set(&service->election_status.no_master,
-                           reachable ? "the election has not ended yet"
-                                     : "etcd cannot be reached, or refuses the call",
+                           !reachable ? "etcd cannot be reached, or refuses the call"
+                           : forbids  ? forbids
+                                      : "the election has not ended yet",
                            now);
     }
 }
@@ -314,7 +324,8 @@ static bool election_call_etcd(struct service *service, const doorman_election_c
     return response != NULL;
 }
 
-/* Tells the parts about a mastership that election_apply will begin. */
+/* Tells the parts about a mastership that election_apply will begin. A part can forbid it then: the
+ * mastership is given back before it is in force. */
 static void election_note_win(struct service *service) {
     struct election *election = service->election;
     doorman_mastership mastership;
@@ -322,6 +333,11 @@ static void election_note_win(struct service *service) {
         doorman_election_mastership(&election->core, &mastership, doorman_clock());
     if (state != DOORMAN_MASTER || election->state == DOORMAN_MASTER) return;
     EACH_PART(part, wins)(*part)->wins(service, election->epoch);
+    server_lock(&service->lock);
+    if (election_forbids(service)) {
+        doorman_election_abstain(&election->core, true, doorman_clock());
+    }
+    server_unlock(&service->lock);
 }
 
 /* Makes a call of the election, and applies its answer. */
@@ -394,6 +410,22 @@ static void election_resign(struct service *service) {
     }
 }
 
+/* Stands for election, unless this process is drained, or a part forbids it. Precondition: the lock
+ * is held. */
+static void election_stand(struct service *service) {
+    struct election *election = service->election;
+    const char *why = election_forbids(service);
+    const bool abstains = server_drain_abstains(&service->drain) || why;
+    if (why && !election->is_forbidden) {
+        server_log(service->settings, LEVEL_WARNING, "this process must not become master", "key",
+                   service->settings->election_key, "why", why, LOG_END);
+    }
+    election->is_forbidden = why != NULL;
+    if (election->core.abstains == abstains) return;
+    doorman_election_abstain(&election->core, abstains, doorman_clock());
+    election_apply(service, election->reachable);
+}
+
 /* Follows a drain: a master stays until what it knows is in the store, and then gives its
  * mastership back. Precondition: the lock is held. */
 static void election_follow_drain(struct service *service) {
@@ -409,11 +441,7 @@ static void election_follow_drain(struct service *service) {
     } else if (is_late || (is_pending && (!is_master || !service->state_status))) {
         server_drain_move(service, DRAIN_LEFT);
     }
-    bool abstains = server_drain_abstains(drain);
-    if (election->core.abstains != abstains) {
-        doorman_election_abstain(&election->core, abstains, doorman_clock());
-        election_apply(service, election->reachable);
-    }
+    election_stand(service);
     if (drain->phase == DRAIN_LEFT && !election->core.lease) server_drain_move(service, DRAIN_DONE);
 }
 

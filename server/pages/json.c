@@ -141,6 +141,30 @@ static void json_version(struct text *text, const struct snapshot *snapshot) {
                      snapshot->config_version, snapshot->config_is_cached ? "true" : "false");
 }
 
+static void json_failure(struct text *text, bool *is_first, const char *what, const char *reason) {
+    if (!reason[0]) return;
+    server_text_addf(text, "%s{\"what\":\"%s\"", *is_first ? ",\"load_failures\":[" : ",", what);
+    json_field(text, "reason", reason);
+    server_text_add(text, "}");
+    *is_first = false;
+}
+
+/* Writes what could not be loaded again, so that what was loaded before stays in force. */
+static void json_failures(struct text *text, struct service *service) {
+    static const char *const names[LOAD_FAILURE_COUNT] = {[CONFIG_UNREADABLE] = "configuration",
+                                                          [CERTIFICATE_REFUSED] = "certificate",
+                                                          [CERTIFICATE_UNREADABLE] = "certificate",
+                                                          [TOKENS_REFUSED] = "tokens",
+                                                          [TOKENS_UNREADABLE] = "tokens"};
+    const struct config_load load = server_last_load(service);
+    bool is_first = true;
+    json_failure(text, &is_first, "configuration", load.error);
+    for (int i = 0; i < LOAD_FAILURE_COUNT; i++) {
+        json_failure(text, &is_first, names[i], load.failures[i]);
+    }
+    if (!is_first) server_text_add(text, "]");
+}
+
 /* Writes whether the process is drained, or why its last drain was called off. */
 static void json_drain(struct text *text, const struct drain *drain) {
     if (drain->phase == DRAIN_NONE && !drain->failure[0]) return;
@@ -156,7 +180,7 @@ static void json_drain(struct text *text, const struct drain *drain) {
 }
 
 /* Starts the object of a status with the fields about this process. */
-static void json_start_status(struct text *text, const struct service *service,
+static void json_start_status(struct text *text, struct service *service,
                               const struct snapshot *snapshot) {
     server_text_add(text, "{\"node\":");
     json_text(text, service->node);
@@ -186,6 +210,7 @@ static void json_start_status(struct text *text, const struct service *service,
     json_drain(text, &snapshot->drain);
     json_descriptors(text, snapshot);
     json_version(text, snapshot);
+    json_failures(text, service);
     if (snapshot->has_state) json_state(text, snapshot);
     if (service->settings->parents.count > 0) json_parent(text, snapshot);
 }

@@ -645,17 +645,25 @@ static uint64_t state_to_prepare(const struct state *state) {
     return state->won == state->prepared ? 0 : state->won;
 }
 
+/* Lets other parts read what another process may have changed in the store.
+ *   epoch   of the mastership that will be in force; 0: none */
+static void state_follow(struct state *state, uint64_t epoch) {
+    EACH_PART(part, follow_store)(*part)->follow_store(state->service, state->store, epoch);
+}
+
 /* Begins a mastership in the store before it is in force, and takes what the last master has left
  * there. */
 static void state_prepare(struct state *state, uint64_t epoch) {
     struct service *service = state->service;
     struct planned planned = {.result = STORE_FAILED};
-    if (server_store_begin(state->store, epoch) == STORE_OK) {
+    const enum store_result begun = server_store_begin(state->store, epoch);
+    if (begun == STORE_OK) {
         server_state_take(state->store, &planned);
     } else {
         snprintf(planned.why, sizeof planned.why, "%.*s", (int)sizeof planned.why - 1,
                  server_store_error(state->store));
     }
+    if (begun != STORE_FAILED) state_follow(state, epoch); /* the last master writes no more */
     server_lock(&service->lock);
     server_state_drop(&state->planned);
     state->planned = planned;
@@ -710,6 +718,7 @@ static bool state_await_mastership(struct state *state) {
         server_unlock(&service->lock);
         settled = settled || state_settle(state);
         if (won) state_prepare(state, won);
+        if (!won && !returns) state_follow(state, 0);
         if (returns) state_return(state);
         server_lock(&service->lock);
         bool is_called = state_to_prepare(state) || state->victory != state->victories;

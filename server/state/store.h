@@ -152,6 +152,13 @@ typedef bool store_visitor(void *context, const struct store_note *note);
 enum store_result server_store_list_notes(struct store *store, const char *kind, const char *before,
                                           store_visitor *visit, void *context);
 
+/* Finds the note of a kind with the largest identity, and reads no text of any note. So it costs a
+ * few bytes, also if the notes are long.
+ *   identity   out: "": there is none
+ *   returns    STORE_OK | STORE_FAILED */
+enum store_result server_store_last_note(struct store *store, const char *kind,
+                                         char identity[STORE_TEXT + 1]);
+
 /* Some rows of a shard that moves. They are for another node, so `cluster` names them, and not the
  * node of this store. Only a store that is shared keeps them. */
 struct store_shard_part {

@@ -97,6 +97,18 @@ enum store_result server_store_list_notes(struct store *store, const char *kind,
     return store->kind->list_notes(store, kind, before, visit, context);
 }
 
+static bool visit_last(void *context, const struct store_note *note) {
+    snprintf((char *)context, STORE_TEXT + 1, "%s", note->identity);
+    return false;
+}
+
+enum store_result server_store_last_note(struct store *store, const char *kind,
+                                         char identity[STORE_TEXT + 1]) {
+    identity[0] = 0;
+    return store->kind->last_note ? store->kind->last_note(store, kind, identity)
+                                  : store->kind->list_notes(store, kind, "", visit_last, identity);
+}
+
 enum store_result server_store_put_shard(struct store *store, const struct store_shard_part *part) {
     return store->kind->put_shard(store, part);
 }

@@ -38,6 +38,9 @@ struct store_kind {
                                    size_t count);
     enum store_result (*list_notes)(struct store *store, const char *kind, const char *before,
                                     store_visitor *visit, void *context);
+    /* NULL: list_notes is as cheap. */
+    enum store_result (*last_note)(struct store *store, const char *kind,
+                                   char identity[STORE_TEXT + 1]);
 
     /* NULL: it is not shared. */
     enum store_result (*put_shard)(struct store *store, const struct store_shard_part *part);

@@ -838,6 +838,20 @@ static enum store_result redis_list_notes(struct store *base, const char *kind, 
     return STORE_OK;
 }
 
+static enum store_result redis_last_note(struct store *base, const char *kind,
+                                         char identity[STORE_TEXT + 1]) {
+    struct redis_store *store = (struct redis_store *)base;
+    char keys[2][2 * PREFIX_BYTES];
+    note_keys(store, kind, keys);
+    const char *const words[] = {"ZREVRANGEBYLEX", keys[1], "+", "-", "LIMIT", "0", "1"};
+    redisReply *reply = redis_connect(store) ? redis_ask(store, REDIS_REPLY_ARRAY, 7, words) : NULL;
+    if (!reply) return STORE_FAILED;
+    const char *found = reply->elements > 0 ? reply->element[0]->str : NULL;
+    snprintf(identity, STORE_TEXT + 1, "%s", found ? found : "");
+    freeReplyObject(reply);
+    return STORE_OK;
+}
+
 /* ---- shards that move ------------------------------------------------------------------------ */
 
 #define SHARD_KEY_BYTES (NODE_BYTES_MAX + 64)
@@ -993,6 +1007,7 @@ const struct store_kind server_store_redis = {.prefix = "redis://",
                                               .write = redis_write,
                                               .put_notes = redis_put_notes,
                                               .list_notes = redis_list_notes,
+                                              .last_note = redis_last_note,
                                               .put_shard = redis_put_shard,
                                               .get_shard = redis_get_shard,
                                               .drop_shard = redis_drop_shard,

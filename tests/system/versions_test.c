@@ -384,6 +384,37 @@ TEST(a_key_that_another_program_has_written_becomes_a_version) {
     etcd_stop(&etcd);
 }
 
+/* The newest note is of the version before, so its reason is not that of the key. */
+TEST(a_broken_key_is_named_and_can_be_replaced) {
+    struct etcd etcd;
+    struct place place;
+    char lines[256], text[256];
+    etcd_require(&etcd);
+    place_init(&place);
+    etcd_put(&etcd, KEY, QUOTA_OF("5"));
+    struct fixture fixture = etcd_node_start(&place, &etcd, place.path);
+    etcd_node_put(&fixture, QUOTA_OF("2"), 200, "");
+    const long last = version_in_force(&fixture);
+    etcd_put(&etcd, KEY, "{\"resources\": 5}");
+    process_await(fixture.server.process, "msg=\"configuration refused", 1);
+    expect(&fixture, "/v1/status", READER, 200,
+           ",\"load_failures\":[{\"what\":\"configuration\",\"reason\":\"");
+    snprintf(lines, sizeof lines, ADMIN "If-Match: \"%ld\"\r\n", last);
+    snprintf(text, sizeof text,
+             "the present version is %ld, not %ld: another program has written it; look at the key "
+             "in etcd, and if it may be replaced, give doormanctl the version %ld,",
+             last + 1, last, last + 1);
+    expect_verb(&fixture, "PUT", "/v1/config?reason=r", lines, QUOTA_OF("3"), 412, text);
+    snprintf(lines, sizeof lines, ADMIN "If-Match: \"%ld\"\r\n", last + 1);
+    expect_verb(&fixture, "PUT", "/v1/config?reason=r", lines, QUOTA_OF("3"), 200, "");
+    take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 3");
+    char *response = get(&fixture, "/v1/status", READER);
+    assert_null(strstr(response, "load_failures"));
+    free(response);
+    server_stop(&fixture.server);
+    etcd_stop(&etcd);
+}
+
 /* The audit never says that something was done which was not. */
 TEST(an_etcd_that_is_away_changes_nothing) {
     struct etcd etcd;
@@ -481,6 +512,204 @@ TEST(a_later_master_reads_the_newest_version) {
     server_stop(&second.server);
     etcd_stop(&etcd);
     redis_kill(&redis);
+}
+
+/* ---- the processes of a node ---------------------------------------------------------------- */
+
+/* Not durable, so it decides at once, also before the counters are read. */
+#define LOOSE_OF(limit)                                                                            \
+    "{\"resources\": [{\"identifier_glob\": \"maps\", \"limits\": [{\"name\": \"quota\", "         \
+    "\"kind\": \"FIXED_WINDOW\", \"limit\": " limit ", \"window\": 1000, \"durable\": false}]}]}"
+
+/* Two processes of a node whose configuration is in a Redis, each with a copy of its own. */
+struct pair {
+    struct etcd etcd;
+    struct redis redis;
+    struct place places[2];
+    struct fixture fixtures[2];
+};
+
+static void pair_start_one(struct pair *pair, int index) {
+    const struct place *place = &pair->places[index];
+    const char *flags[] = {"--config",
+                           "store:",
+                           "--state",
+                           pair->redis.address,
+                           "--http-token",
+                           place->tokens,
+                           "--config-cache",
+                           place->cache,
+                           "--etcd",
+                           pair->etcd.url,
+                           "--election-key",
+                           "doorman/master",
+                           "--election-ttl",
+                           "2",
+                           NULL};
+    pair->fixtures[index] = fixture_start("{}", flags);
+}
+
+/* Starts both. The first one is the master. */
+static void pair_start(struct pair *pair) {
+    redis_require(&pair->redis);
+    etcd_require(&pair->etcd);
+    for (int i = 0; i < 2; i++) {
+        place_init(&pair->places[i]);
+        pair_start_one(pair, i);
+        if (i == 0) process_await(pair->fixtures[0].server.process, "msg=\"counters read\"", 1);
+    }
+    process_await(pair->fixtures[1].server.process, "another server is the master", 1);
+}
+
+static void pair_put(struct pair *pair, int index, const char *lines, const char *body) {
+    expect_verb(&pair->fixtures[index], "PUT", "/v1/config?reason=r", lines, body, 200, "");
+}
+
+/* Asks a process for a unit until it decides, and returns the first answer that it gives as the
+ * master. The caller frees it. */
+static char *first_decision(const struct fixture *fixture) {
+    char *response = NULL;
+    EVENTUALLY((free(response), response = get(fixture, "/v1/allow?resource=maps&key=k", WEB),
+                code_of(response) == 200 || code_of(response) == 429));
+    return response;
+}
+
+/* Returns the line of the metric that has the hash of the configuration in force. */
+static char *config_info(const struct fixture *fixture) {
+    char *response = get(fixture, "/metrics", READER);
+    const char *at = strstr(response, "doorman_server_config_info{");
+    char *line = at ? strndup(at, strcspn(at, "\n")) : NULL;
+    free(response);
+    assert_non_null(line);
+    return line;
+}
+
+static bool copy_has(const struct place *place, const char *text) {
+    if (access(place->cache, R_OK) != 0) return false;
+    char *copy = file_read(place->cache);
+    bool has = strstr(copy, text) != NULL;
+    free(copy);
+    return has;
+}
+
+/* E3: whichever process becomes master next, it has the newest version already. */
+TEST(a_standby_follows_the_versions_in_the_store_and_copies_them) {
+    struct pair pair;
+    pair_start(&pair);
+    const struct fixture *standby = &pair.fixtures[1];
+    pair_put(&pair, 0, ADMIN FIRST, LOOSE_OF("5"));
+    EVENTUALLY(version_in_force(standby) == 1);
+    expect(standby, "/v1/config", READER, 200, "\"limit\":5");
+    EVENTUALLY(copy_has(&pair.places[1], "{\"version\":1,"));
+    pair_put(&pair, 0, ADMIN MATCH("1"), LOOSE_OF("7"));
+    EVENTUALLY(version_in_force(standby) == 2);
+    expect(standby, "/v1/config", READER, 200, "\"limit\":7");
+    EVENTUALLY(copy_has(&pair.places[1], "\"limit\":7"));
+    char *one = config_info(&pair.fixtures[0]), *other = config_info(standby);
+    assert_string_equal(one, other);
+    free(one);
+    free(other);
+    server_stop(&pair.fixtures[1].server);
+    server_stop(&pair.fixtures[0].server);
+    etcd_stop(&pair.etcd);
+    redis_kill(&pair.redis);
+}
+
+/* A planned stop hands over at once, so the next master cannot wait for its next look. */
+TEST(the_next_master_decides_by_the_newest_version_from_the_first_permit_on) {
+    struct pair pair;
+    pair_start(&pair);
+    pair_put(&pair, 0, ADMIN FIRST, LOOSE_OF("1000"));
+    for (int round = 0; round < 4; round++) {
+        const int master = round % 2;
+        struct fixture *next = &pair.fixtures[1 - master];
+        char lines[256], body[512], limit[64];
+        snprintf(lines, sizeof lines, ADMIN "If-Match: \"%d\"\r\n", round + 1);
+        snprintf(body, sizeof body,
+                 "{\"resources\": [{\"identifier_glob\": \"maps\", \"limits\": [{\"name\": "
+                 "\"quota\", \"kind\": \"FIXED_WINDOW\", \"limit\": %d, \"window\": 1000, "
+                 "\"durable\": false}]}]}",
+                 round + 5);
+        snprintf(limit, sizeof limit, "X-RateLimit-Limit: %d\r\n", round + 5);
+        EVENTUALLY(version_in_force(next) == round + 1);
+        pair_put(&pair, master, lines, body);
+        process_signal(pair.fixtures[master].server.process, SIGTERM);
+        char *response = first_decision(next);
+        if (!strstr(response, limit)) fail_msg("round %d: not %s in %s", round, limit, response);
+        free(response);
+        process_wait(pair.fixtures[master].server.process);
+        process_await(next->server.process, "msg=\"counters read\"", 1);
+        pair_start_one(&pair, master);
+    }
+    for (int i = 0; i < 2; i++) server_stop(&pair.fixtures[i].server);
+    etcd_stop(&pair.etcd);
+    redis_kill(&pair.redis);
+}
+
+TEST(after_kill_9_the_next_master_decides_by_the_newest_version) {
+    struct pair pair;
+    pair_start(&pair);
+    pair_put(&pair, 0, ADMIN FIRST, LOOSE_OF("1000"));
+    EVENTUALLY(version_in_force(&pair.fixtures[1]) == 1);
+    pair_put(&pair, 0, ADMIN MATCH("1"), LOOSE_OF("5"));
+    kill_now(&pair.fixtures[0]);
+    char *response = first_decision(&pair.fixtures[1]);
+    assert_non_null(strstr(response, "X-RateLimit-Limit: 5\r\n"));
+    free(response);
+    server_stop(&pair.fixtures[1].server);
+    etcd_stop(&pair.etcd);
+    redis_kill(&pair.redis);
+}
+
+TEST(the_next_master_has_the_limits_also_if_the_store_is_lost_with_the_last_one) {
+    struct pair pair;
+    int granted = 1;
+    pair_start(&pair);
+    pair_put(&pair, 0, ADMIN FIRST, LOOSE_OF("5"));
+    EVENTUALLY(version_in_force(&pair.fixtures[1]) == 1);
+    redis_kill(&pair.redis);
+    kill_now(&pair.fixtures[0]);
+    const struct fixture *next = &pair.fixtures[1];
+    free(first_decision(next));
+    for (int i = 0; i < 20; i++) {
+        char *response = get(next, "/v1/allow?resource=maps&key=k", WEB);
+        granted += code_of(response) == 200;
+        free(response);
+    }
+    assert_int_equal(granted, 5);
+    process_await(next->server.process,
+                  "this mastership begins with the last version of the configuration", 1);
+    kill_now(&pair.fixtures[1]);
+    etcd_stop(&pair.etcd);
+}
+
+/* An empty configuration limits nothing. A process that cannot know whether there is another one
+ * must not decide by it. */
+TEST(a_process_without_any_version_is_no_master_while_the_store_is_away) {
+    struct pair pair;
+    pair_start(&pair);
+    redis_kill(&pair.redis);
+    kill_now(&pair.fixtures[0]);
+    const struct fixture *next = &pair.fixtures[1];
+    process_await(next->server.process, "this process must not become master", 1);
+    for (int i = 0; i < 40; i++) { /* longer than the key of the killed process lasts */
+        char *response = get(next, "/v1/allow?resource=maps&key=k", WEB);
+        if (code_of(response) != 503) fail_msg("%s", response);
+        free(response);
+        sleep_ms(100);
+    }
+    expect(next, "/readyz", READER, 503, "");
+    expect(next, "/v1/status", READER, 200, ",\"config_failure\":{\"for\":");
+    expect(next, "/v1/status", READER, 200,
+           "the store, which has the configuration, cannot be read");
+    assert_int_equal(process_logged(next->server.process, "this server is the master"), 0);
+    redis_start(&pair.redis);
+    char *response = first_decision(next);
+    assert_int_equal(code_of(response), 200);
+    free(response);
+    server_stop(&pair.fixtures[1].server);
+    etcd_stop(&pair.etcd);
+    redis_kill(&pair.redis);
 }
 
 /* A Redis that has lost its rows ends no limit. */
