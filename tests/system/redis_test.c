@@ -184,6 +184,57 @@ STORY(a_redis_that_restarts_is_used_again) {
     expect_rows(w, "a=1 b=2 c=3");
 }
 
+/* Ends all connections to the Redis, as its setting "timeout" or a restart does. */
+static void close_idle(const struct redis *redis) {
+    redis_run(redis, "CLIENT KILL TYPE normal SKIPME yes");
+}
+
+static bool visit_none(void *context, const struct store_note *note) {
+    (void)context, (void)note;
+    return true;
+}
+
+/* A standby uses its connection for the first time when it becomes master. */
+STORY(a_connection_that_was_closed_while_it_was_idle_fails_no_call) {
+    const struct store_note note = {"audit", "1", 0, "text"};
+    struct store_row row;
+    unsigned char *bytes = NULL;
+    size_t count = 0;
+    close_idle(&w->redis);
+    assert_int_equal(server_store_begin(w->store, 7), STORE_OK);
+    close_idle(&w->redis);
+    assert_int_equal(server_store_next(w->store, &row), STORE_END);
+    close_idle(&w->redis);
+    assert_int_equal(server_store_put_notes(w->store, &note, 1), STORE_OK);
+    close_idle(&w->redis);
+    assert_int_equal(server_store_list_notes(w->store, "audit", "", visit_none, NULL), STORE_OK);
+    close_idle(&w->redis);
+    assert_int_equal(server_store_leave(w->store, "left", 4), STORE_OK);
+    assert_int_equal(server_store_begin(w->store, 8), STORE_OK);
+    close_idle(&w->redis);
+    assert_int_equal(server_store_take(w->store, &bytes, &count), STORE_OK);
+    assert_int_equal(count, 4);
+    free(bytes);
+}
+
+/* The cursor of a reading means nothing to a Redis that was restarted meanwhile. */
+STORY(a_reading_whose_connection_ends_fails_and_begins_again) {
+    struct store_row row;
+    char key[16];
+    for (int i = 0; i < 3000; i++) {
+        snprintf(key, sizeof key, "%d", i);
+        put(w, key, "x");
+    }
+    assert_int_equal(server_store_next(w->store, &row), STORE_OK);
+    close_idle(&w->redis);
+    enum store_result result = STORE_OK;
+    while (result == STORE_OK) result = server_store_next(w->store, &row);
+    expect_error(w->store, result, STORE_FAILED, "Redis cannot be reached");
+    int rows = 0; /* SCAN may find a row twice */
+    while (server_store_next(w->store, &row) == STORE_OK) rows++;
+    assert_true(rows >= 3000);
+}
+
 /* D10: a start must not need a Redis. */
 STORY(a_store_can_be_opened_before_its_redis_is_there) {
     redis_kill(&w->redis);
