@@ -499,7 +499,6 @@ static void state_drop(struct state *state, doorman_time now) {
 
 /* ---- calls of other parts ------------------------------------------------------------------- */
 
-#define CALL_SECONDS 20
 #define CALL_LOOK (DOORMAN_SECOND / 5) /* between two looks whether the server stops */
 
 /* Lets other parts read what they keep in the store, before any counter is read. Returns false if
