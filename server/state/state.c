@@ -67,6 +67,9 @@
 #define STOP_SECONDS 25
 #define HURRY_INTERVAL (DOORMAN_SECOND / 5) /* between two looks for a second signal */
 
+/* What can fail. One that succeeds says nothing about the others: a full disk can be read. */
+enum use { USE_READ = 1, USE_WRITE = 2, USE_DROP = 4 };
+
 /* Rows, and the bytes that they point to. */
 struct batch {
     size_t count, bytes;
@@ -100,6 +103,7 @@ struct state {
     doorman_time
         ends_at;      /* the server stops, and gives the thread until then; 0: it does not stop */
     bool has_ended;   /* the thread has written all, or has given up */
+    unsigned fails;   /* each `enum use` that has failed, and not succeeded since */
     bool reads_again; /* the configuration has other durable limits, which may have rows */
     struct state_call *call; /* waits for the thread; NULL: none */
     doorman_time reread_at;  /* when parts read again what they keep in the store; DOORMAN_NEVER:
@@ -129,11 +133,12 @@ static bool state_drains(const struct state *state) {
 /* ---- log ------------------------------------------------------------------------------------ */
 
 /* Notes that a call of the store has failed. A failure that lasts has one line. */
-static void state_note_failure(struct state *state, const char *what) {
+static void state_note_failure(struct state *state, enum use use, const char *what) {
     struct service *service = state->service;
     const char *error = server_store_error(state->store);
     server_lock(&service->lock);
     bool is_new = state->status.trouble.since == 0;
+    state->fails |= use;
     server_trouble_set(&state->status.trouble, error, doorman_clock());
     server_counter_add(&state->status.errors, 1);
     server_unlock(&service->lock);
@@ -141,15 +146,17 @@ static void state_note_failure(struct state *state, const char *what) {
     server_log(service->settings, LEVEL_ERROR, what, "store", state->name, "error", error, LOG_END);
 }
 
-/* Notes that a call has succeeded. */
-static void state_note_success(struct state *state) {
+/* Notes that a call has succeeded. The trouble is over when nothing fails any more.
+ *   uses   of the store, which work */
+static void state_note_success(struct state *state, unsigned uses) {
     struct service *service = state->service;
     server_lock(&service->lock);
     struct trouble_text text = server_trouble_text(&state->status.trouble, doorman_clock());
-    bool had_trouble = state->status.trouble.since != 0;
-    state->status.trouble.since = 0;
+    state->fails &= ~uses;
+    bool is_over = state->status.trouble.since != 0 && state->fails == 0;
+    if (is_over) state->status.trouble.since = 0;
     server_unlock(&service->lock);
-    if (!had_trouble) return;
+    if (!is_over) return;
     server_log(service->settings, LEVEL_INFO, "the store of counters works again", "store",
                state->name, "after_seconds", text.seconds, "failures", text.count, LOG_END);
 }
@@ -319,7 +326,9 @@ static bool state_read(struct state *state, struct reading *reading) {
         }
         state_restore_all(state, reading);
     }
-    if (result == STORE_FAILED) state_note_failure(state, "the store of counters cannot be read");
+    if (result == STORE_FAILED) {
+        state_note_failure(state, USE_READ, "the store of counters cannot be read");
+    }
     return result == STORE_END;
 }
 
@@ -422,7 +431,7 @@ static void state_fill_again(struct state *state) {
 static enum round state_note_written(struct state *state, enum store_result result,
                                      const char *outdated) {
     if (result == STORE_OK) {
-        state_note_success(state);
+        state_note_success(state, USE_WRITE);
         return ROUND_DONE;
     }
     if (result == STORE_LOST) {
@@ -430,9 +439,10 @@ static enum round state_note_written(struct state *state, enum store_result resu
         return ROUND_FAILED;
     }
     bool is_outdated = result == STORE_OUTDATED;
-    state_note_failure(state, is_outdated ? outdated
-                                          : "the store of counters cannot be written; the server "
-                                            "decides as before, and keeps the changes");
+    state_note_failure(state, USE_WRITE,
+                       is_outdated ? outdated
+                                   : "the store of counters cannot be written; the server decides "
+                                     "as before, and keeps the changes");
     return is_outdated ? ROUND_OUTDATED : ROUND_FAILED;
 }
 
@@ -490,10 +500,10 @@ static void state_drop(struct state *state, doorman_time now) {
     if (now < state->drop_at) return;
     if (server_store_drop(state->store, (int64_t)time(NULL) - STORE_KEPT_SECONDS) == STORE_OK) {
         state->drop_at = now + DROP_INTERVAL;
-        state_note_success(state);
+        state_note_success(state, USE_DROP);
     } else {
         state->drop_at = now + RETRY_INTERVAL;
-        state_note_failure(state, "old rows of the store of counters cannot be dropped");
+        state_note_failure(state, USE_DROP, "old rows of the store of counters cannot be dropped");
     }
 }
 
@@ -508,14 +518,14 @@ static bool state_read_parts(struct state *state) {
     EACH_PART(part, read_store) {
         is_read = is_read && (*part)->read_store(state->service, state->store);
     }
-    if (!is_read) state_note_failure(state, "the store of counters cannot be read");
+    if (!is_read) state_note_failure(state, USE_READ, "the store of counters cannot be read");
     return is_read;
 }
 
 /* Lets other parts read again, and tries it again later if the store fails. */
 static void state_reread(struct state *state) {
     if (state_read_parts(state)) {
-        state_note_success(state);
+        state_note_success(state, USE_READ);
         return;
     }
     server_lock(&state->service->lock);
@@ -738,11 +748,11 @@ static bool state_begin_mastership(struct state *state) {
     for (;;) {
         if (state_settle(state)) {
             if (server_store_begin(state->store, epoch) == STORE_OK) break;
-            state_note_failure(state, "the store of counters cannot be used");
+            state_note_failure(state, USE_WRITE, "the store of counters cannot be used");
         }
         if (!state_sleep(state, doorman_clock() + BEGIN_INTERVAL)) return false;
     }
-    state_note_success(state);
+    state_note_success(state, USE_READ | USE_WRITE | USE_DROP);
     state_log_warning(state);
     return true;
 }
@@ -755,7 +765,7 @@ static bool state_read_surely(struct state *state) {
             if (!state_sleep(state, doorman_clock() + RETRY_INTERVAL)) return false;
             continue;
         }
-        state_note_success(state);
+        state_note_success(state, USE_READ);
         if (state_end_reading(state, &reading)) return true;
     }
 }
@@ -1009,6 +1019,7 @@ static void state_elected(struct service *service, bool is_master, uint64_t epoc
     state->reads_again = false;
     state->late_at = DOORMAN_NEVER;
     state->status.trouble.since = 0;
+    state->fails = 0;
     if (is_master) {
         state->epoch = epoch;
         state->victories++;

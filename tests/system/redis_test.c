@@ -409,6 +409,44 @@ TEST(a_redis_that_is_gone_for_a_while_stops_no_decision) {
     server_stop(&fixture.server);
 }
 
+#define ADMIN HOST JSON BEARER("top-1")
+#define RESET "{\"entry\": [{\"resource_id\": \"maps\", \"key\": \"ann\", \"ban\": 60}]}"
+
+/* Returns how often the store has failed. */
+static double count_errors(const struct fixture *fixture) {
+    static const char series[] = "\ndoorman_state_errors_total ";
+    char *response = get(fixture, "/metrics", ADMIN), *at = strstr(response, series);
+    if (!at) fail_msg("%s", response);
+    const double count = strtod(at + strlen(series), NULL);
+    free(response);
+    return count;
+}
+
+/* A Redis that refuses to write, as with a full disk, can be read nevertheless. An act that it has
+ * not kept lets the server read all acts once more. */
+TEST(a_reading_that_succeeds_does_not_end_a_failure_to_write) {
+    struct redis redis;
+    char tokens[96];
+    redis_require(&redis);
+    snprintf(tokens, sizeof tokens, "%s/tokens", redis.process->folder);
+    file_write(tokens, "admin ann top-1\n");
+    const char *const more[] = {"--node", "node", "--http-token", tokens, NULL};
+    struct fixture fixture = start(QUOTA, redis.address, more);
+    struct process *process = fixture.server.process;
+    redis_run(&redis, "CONFIG SET min-replicas-to-write 1");
+    process_await(process, "counters cannot be written", 1);
+    for (int i = 0; i < 3; i++) {
+        const double errors = count_errors(&fixture);
+        expect_post(&fixture, "/v1/reset", ADMIN, RESET, 503, "too few replicas");
+        EVENTUALLY(count_errors(&fixture) >= errors + 2);
+    }
+    assert_int_equal(process_logged(process, "the store of counters works again"), 0);
+    assert_int_equal(process_logged(process, "counters cannot be written"), 1);
+    redis_run(&redis, "CONFIG SET min-replicas-to-write 0");
+    process_await(process, "the store of counters works again", 1);
+    server_stop(&fixture.server);
+}
+
 /* D4: a server that starts before its Redis. */
 TEST(counters_are_read_when_the_redis_is_there) {
     struct redis redis;
