@@ -16,6 +16,14 @@
  *                                             a failure, the same rows again
  *     ended     none: the server stops        has written what was left
  *
+ * A planned stop of a process with an election, whose rows are not all written:
+ *
+ *     state     mastership      what ends it
+ *     writing   of this one     all is written, and left for the next one: it is given back then.
+ *                               Or no batch was written for GIVE_BACK_SECONDS
+ *     given     of a standby    all is written, or another process has begun in the store, or
+ *                               STOP_SECONDS have passed
+ *
  * D6 No decision waits for a write. A change is marked in the library until it is in a batch, and a
  *    batch stays until it is written. So a store that cannot be written loses nothing, and the
  *    memory for it does not grow. When a batch is full, the next one follows at once.
@@ -65,6 +73,13 @@
 /* How long the changes are written at the end. systemd and Kubernetes must wait longer: see
  * TimeoutStopSec and terminationGracePeriodSeconds in examples/deploy. */
 #define STOP_SECONDS 25
+
+/* How long a stop keeps the mastership while no batch can be written. A node without a master is
+ * worse than the loss of the last changes, which a crash would lose too (D5). An answer that
+ * takes longer than 5 s has failed, see COMMAND_SECONDS. */
+#define GIVE_BACK_SECONDS 5
+#define GIVE_BACK_FAILING_SECONDS 1 /* the same if the store fails already when the stop begins */
+
 #define HURRY_INTERVAL (DOORMAN_SECOND / 5) /* between two looks for a second signal */
 
 /* What can fail. One that succeeds says nothing about the others: a full disk can be read. */
@@ -101,14 +116,17 @@ struct state {
     uint64_t flush_seen, flush_done; /* the last one that the thread knows, and has fulfilled */
     doorman_time late_at; /* when permits no longer wait for the rows; DOORMAN_NEVER: they do not */
     doorman_time
-        ends_at;      /* the server stops, and gives the thread until then; 0: it does not stop */
-    bool has_ended;   /* the thread has written all, or has given up */
-    unsigned fails;   /* each `enum use` that has failed, and not succeeded since */
-    bool reads_again; /* the configuration has other durable limits, which may have rows */
-    struct state_call *call; /* waits for the thread; NULL: none */
-    doorman_time reread_at;  /* when parts read again what they keep in the store; DOORMAN_NEVER:
+        ends_at;    /* the server stops, and gives the thread until then; 0: it does not stop */
+    bool has_ended; /* the thread has written all, or has given up */
+    doorman_time give_back_at; /* when a stop gives the mastership back; DOORMAN_NEVER: it does not,
+                                  or has done so */
+    bool forgets;              /* it has, and some changes are in no batch */
+    unsigned fails;            /* each `enum use` that has failed, and not succeeded since */
+    bool reads_again;          /* the configuration has other durable limits, which may have rows */
+    struct state_call *call;   /* waits for the thread; NULL: none */
+    doorman_time reread_at;    /* when parts read again what they keep in the store; DOORMAN_NEVER:
                                 they need not */
-    uint64_t limits;         /* a hash of the durable limits */
+    uint64_t limits;           /* a hash of the durable limits */
     struct state_status status;
 };
 
@@ -471,6 +489,11 @@ static enum round state_probe(struct state *state) {
                               OUTDATED);
 }
 
+/* A stop keeps the mastership for a time from now on. Precondition: the lock is held. */
+static void state_keep_mastership(struct state *state, int seconds) {
+    state->give_back_at = doorman_clock() + seconds * DOORMAN_SECOND;
+}
+
 /* Writes what has changed, as much as fits into a batch, or again the batch that could not be
  * written. */
 static enum round state_write(struct state *state) {
@@ -490,6 +513,7 @@ static enum round state_write(struct state *state) {
     server_lock(&service->lock);
     if (state->filled->count == 0) state->status.taken_since = DOORMAN_NEVER;
     if (took_all) state->flush_done = flush;
+    if (state->give_back_at != DOORMAN_NEVER) state_keep_mastership(state, GIVE_BACK_SECONDS);
     pthread_cond_broadcast(&state->finished);
     server_unlock(&service->lock);
     return took_all ? ROUND_DONE : ROUND_FULL;
@@ -860,6 +884,14 @@ static void state_serve(struct state *state) {
     }
 }
 
+/* Leaves the leases and holds at the end, unless the mastership was given back before. */
+static void state_leave(struct state *state) {
+    server_lock(&state->service->lock);
+    bool is_master = state_permits(state) != NULL;
+    server_unlock(&state->service->lock);
+    if (is_master) server_state_hand_over(state->service, state->store, state->name);
+}
+
 static void *state_main(void *context) {
     struct state *state = (struct state *)context;
     struct service *service = state->service;
@@ -869,9 +901,7 @@ static void *state_main(void *context) {
     bool was_read = state->victory == state->victories && !state->status.is_reading;
     bool is_planned = service->stopping && state_permits(state); /* and the start was complete */
     server_unlock(&service->lock);
-    if (was_read && state_finish(state) && is_planned) {
-        server_state_hand_over(service, state->store, state->name);
-    }
+    if (was_read && state_finish(state) && is_planned) state_leave(state);
     server_lock(&service->lock);
     state->has_ended = true;
     pthread_cond_broadcast(&state->finished);
@@ -933,6 +963,7 @@ static enum exit_status state_open(struct service *service) {
     state->place = state_place(service->settings);
     server_store_name(state->place.address, state->name);
     state->late_at = state->reread_at = state->status.taken_since = DOORMAN_NEVER;
+    state->give_back_at = DOORMAN_NEVER;
     state->filled = (struct batch *)calloc(1, sizeof *state->filled);
     state->written = (struct batch *)calloc(1, sizeof *state->written);
     bool made = state->filled && state->written && server_condition_init(&state->changed) &&
@@ -1146,14 +1177,35 @@ static bool state_must_hurry(const struct state *state) {
     return sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1;
 }
 
+/* Lets a standby serve before all is written. What fits into a batch is still written later, unless
+ * another process has begun a mastership in the store by then (D9). Precondition: the lock is
+ * held. */
+static void state_give_back(struct state *state, doorman_time now) {
+    struct service *service = state->service;
+    bool has_changes = server_state_age(service, now) != 0;
+    bool took_all = !state->status.is_reading && state_permits(state) && state_take(state, false);
+    state->forgets = has_changes && !took_all;
+    state->give_back_at = DOORMAN_NEVER;
+    server_log(service->settings, LEVEL_WARNING,
+               "the mastership is given back before all changes are in the store, which does not "
+               "take them; the next master may not know the last ones",
+               "store", state->name, LOG_END);
+    EACH_PART(part, gives_back)(*part)->gives_back(service);
+}
+
 /* Waits until the thread has ended. Returns why it gives up, or NULL. Precondition: the lock is
  * held. */
 static const char *state_await_end(struct state *state) {
     const char *why = "25 s have passed";
     doorman_time now = doorman_clock();
+    bool fails = state->status.trouble.since != 0;
     state->ends_at = now + STOP_SECONDS * DOORMAN_SECOND;
+    if (state->service->settings->election_key && doorman_server_permits(state->service->server)) {
+        state_keep_mastership(state, fails ? GIVE_BACK_FAILING_SECONDS : GIVE_BACK_SECONDS);
+    }
     pthread_cond_signal(&state->changed);
     while (now < state->ends_at && !state->has_ended) {
+        if (now >= state->give_back_at) state_give_back(state, now);
         doorman_time wait = state->ends_at - now;
         if (wait > HURRY_INTERVAL) wait = HURRY_INTERVAL;
         server_condition_wait(&state->finished, &state->service->lock, wait);
@@ -1183,7 +1235,7 @@ static void state_stopping(struct service *service) {
     server_lock(&service->lock);
     const char *why = state_await_end(state);
     bool was_read = !state->status.is_reading;
-    bool is_written = server_state_age(service, doorman_clock()) == 0;
+    bool is_written = !state->forgets && server_state_age(service, doorman_clock()) == 0;
     server_unlock(&service->lock);
     if (is_written) server_stop_code = EXIT_OK;
     if (is_written && was_read) return;

@@ -632,7 +632,7 @@ TEST(a_master_that_stops_resigns_after_the_last_write) {
     EVENTUALLY(status_number(fixture, "state.age") > 1.5); /* the thread waits for the store */
     take(fixture, "ann", 100);
     process_signal(node.members[master].process, SIGTERM);
-    sleep_ms(3000); /* two questions to etcd; a slow machine asks less often */
+    sleep_ms(2500); /* two questions to etcd; a slow machine asks less often */
     process_signal(node.redis.process, SIGCONT);
     process_end(node.members[master].process, 0);
     int next = node_await_master();
@@ -800,4 +800,79 @@ TEST(after_a_planned_stop_the_next_master_knows_all_holds) {
     int last = node_await_master();
     process_await(node.members[last].process, "did not stop as planned", 1);
     assert_string_equal(ask_hold(last, ++request_id, said), "LEARNING");
+}
+
+/* D8: the standbys have not used their connections since the start. */
+TEST(after_a_restart_of_the_redis_a_planned_stop_hands_over_all_the_same) {
+    node_start(QUOTA, "6");
+    int master = node_await_master();
+    redis_kill(&node.redis);
+    redis_start(&node.redis);
+    take(&node.members[master].fixture, "ann", 1000);
+    await_written(&node.members[master].fixture);
+    process_signal(node.members[master].process, SIGTERM);
+    process_end(node.members[master].process, 0);
+    int next = node_await_master();
+    process_await(node.members[next].process, "msg=\"leases and holds taken over\"", 1);
+}
+
+/* Returns whether the log of a standby says that it has become the master. */
+static bool standby_follows(int old) {
+    bool follows = false;
+    for (int i = 0; i < MEMBERS; i++) {
+        const struct process *process = node.members[i].process;
+        follows = follows || (i != old && process_logged(process, "this server is the master"));
+    }
+    return follows;
+}
+
+/* D5: the last second of changes may be lost, as in a crash. What was written is not, and what the
+ * old master still tries to write does no harm. */
+TEST(a_master_that_stops_gives_way_when_the_redis_does_not_answer) {
+    node_start(QUOTA, "6");
+    int old = node_await_master();
+    struct process *process = node.members[old].process;
+    take(&node.members[old].fixture, "ann", 10);
+    await_written(&node.members[old].fixture);
+    process_signal(node.redis.process, SIGSTOP);
+    take(&node.members[old].fixture, "ann", 1000);
+    process_signal(process, SIGTERM);
+    process_await(process, "the mastership is given back before all changes", 1);
+    process_await(process, "has left the election", 1);
+    EVENTUALLY(standby_follows(old));
+    assert_int_equal(process_logged(process, "25 s have passed"), 0);
+    process_signal(node.redis.process, SIGCONT);
+    process_wait(process);
+    int next = node_await_master();
+    await_written(&node.members[next].fixture);
+    long known = used(&node.members[next].fixture, "ann");
+    if (known != 10 && known != 1010) fail_msg("%ld are used", known);
+    take(&node.members[next].fixture, "ann", 5);
+    await_written(&node.members[next].fixture);
+    process_signal(node.members[next].process, SIGTERM);
+    process_end(node.members[next].process, 0);
+    int last = node_await_master();
+    assert_int_equal(used(&node.members[last].fixture, "ann"), known + 5);
+}
+
+/* D6: what was granted while the Redis was away is written if it is back before the next master has
+ * begun in it. */
+TEST(a_master_that_stops_gives_way_when_the_redis_is_away) {
+    node_start(QUOTA, "6");
+    int old = node_await_master();
+    struct process *process = node.members[old].process;
+    take(&node.members[old].fixture, "ann", 10);
+    await_written(&node.members[old].fixture);
+    redis_kill(&node.redis);
+    take(&node.members[old].fixture, "ann", 1000);
+    process_await(process, "counters cannot be written", 1);
+    process_signal(process, SIGTERM);
+    process_await(process, "has left the election", 1);
+    EVENTUALLY(standby_follows(old));
+    assert_int_equal(process_logged(process, "25 s have passed"), 0);
+    redis_start(&node.redis);
+    process_wait(process);
+    int next = node_await_master();
+    await_written(&node.members[next].fixture);
+    assert_true(used(&node.members[next].fixture, "ann") >= 10);
 }
