@@ -566,15 +566,23 @@ static enum exit_status election_start(struct service *service) {
                                     "cannot start the election: out of memory or threads");
 }
 
+/* Cancels the current call to etcd, and lets the thread delete the key and end. Precondition: the
+ * lock is held. */
+static void election_end(struct service *service) {
+    struct election *election = service->election;
+    if (!election || !election->started) return; /* NULL: there was no memory */
+    service->stopping = election->stops = true;
+    if (!election->resigns) server_etcd_cancel(&election->etcd, true);
+    pthread_cond_signal(&election->wake);
+}
+
 /* Cancels the current call to etcd, deletes the key, and waits for the end of the thread. May be
  * called after an incomplete start, and a second time. */
 static void election_stop(struct service *service) {
     struct election *election = service->election;
-    if (election && election->started) { /* NULL: there was no memory */
+    if (election && election->started) {
         server_lock(&service->lock);
-        service->stopping = election->stops = true;
-        if (!election->resigns) server_etcd_cancel(&election->etcd, true);
-        pthread_cond_signal(&election->wake);
+        election_end(service);
         server_unlock(&service->lock);
         pthread_join(election->thread, NULL);
         pthread_cond_destroy(&election->wake);
@@ -600,5 +608,6 @@ const struct server_part server_part_etcd = {SERVER_PART_STATE(election),
                                              .hinders = election_hinders,
                                              .serve = election_start,
                                              .drains = election_drains,
+                                             .gives_back = election_end,
                                              .stopping = election_stop,
                                              .stop = election_stop};

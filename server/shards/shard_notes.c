@@ -5,7 +5,6 @@
 #include "shards.h"
 #include "../state/store_etcd.h"
 
-#define CALL_SECONDS 20
 #define CALL_LOOK (DOORMAN_SECOND / 5) /* between two looks whether the call can still be made */
 
 bool server_shard_notes_follow(struct shards *shards) {

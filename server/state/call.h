@@ -7,6 +7,9 @@
 
 #define CALL_TEXT (STORE_TEXT + 128)
 
+/* How long a call waits. doormanctl gives up after 10 s, and must get the answer before. */
+#define CALL_SECONDS 8
+
 /* A function that runs on the thread of the store. */
 struct state_call {
     /* Uses the store. Runs without the lock of the service, while this process is master and has
@@ -34,7 +37,7 @@ enum call_result {
     CALL_LOST     /* the disk or the network hangs: run returns later, and drop is called then */
 };
 
-/* Lets the thread of the store run a function, and waits for it, for 20 s at most. Only the thread
+/* Lets the thread of the store run a function, and waits for it, for 8 s at most. Only the thread
  * of pages calls this. Precondition: the lock is not held, and server_keeps_acts.
  *   call      must stay valid until run has returned, also after CALL_LOST
  *   why       out: if it is not CALL_OVER, the reason and what to do, as a phrase */

@@ -10,8 +10,7 @@
 #include "notes_etcd.h"
 #include "store_etcd.h"
 
-#define NOTES_RETRY DOORMAN_SECOND /* after a reading that failed */
-#define NOTES_CALL_SECONDS 20
+#define NOTES_RETRY DOORMAN_SECOND      /* after a reading that failed */
 #define NOTES_STOP (2 * DOORMAN_SECOND) /* for a call that runs when the server stops */
 #define NOTES_LOOK (DOORMAN_SECOND / 5) /* between two looks whether the server stops */
 
@@ -137,7 +136,7 @@ static const char *notes_forbid_call(const struct notes *notes) {
 enum call_result server_notes_call(struct service *service, struct state_call *call,
                                    char why[CALL_TEXT]) {
     struct notes *notes = service->notes;
-    doorman_time now = doorman_clock(), until = now + NOTES_CALL_SECONDS * DOORMAN_SECOND;
+    doorman_time now = doorman_clock(), until = now + CALL_SECONDS * DOORMAN_SECOND;
     server_lock(&service->lock);
     const char *forbids = notes_forbid_call(notes);
     call->has_begun = call->is_over = call->is_lost = false;

@@ -16,6 +16,14 @@
  *                                             a failure, the same rows again
  *     ended     none: the server stops        has written what was left
  *
+ * A planned stop of a process with an election, whose rows are not all written:
+ *
+ *     state     mastership      what ends it
+ *     writing   of this one     all is written, and left for the next one: it is given back then.
+ *                               Or no batch was written for GIVE_BACK_SECONDS
+ *     given     of a standby    all is written, or another process has begun in the store, or
+ *                               STOP_SECONDS have passed
+ *
  * D6 No decision waits for a write. A change is marked in the library until it is in a batch, and a
  *    batch stays until it is written. So a store that cannot be written loses nothing, and the
  *    memory for it does not grow. When a batch is full, the next one follows at once.
@@ -65,7 +73,17 @@
 /* How long the changes are written at the end. systemd and Kubernetes must wait longer: see
  * TimeoutStopSec and terminationGracePeriodSeconds in examples/deploy. */
 #define STOP_SECONDS 25
+
+/* How long a stop keeps the mastership while no batch can be written. A node without a master is
+ * worse than the loss of the last changes, which a crash would lose too (D5). An answer that
+ * takes longer than 5 s has failed, see COMMAND_SECONDS. */
+#define GIVE_BACK_SECONDS 5
+#define GIVE_BACK_FAILING_SECONDS 1 /* the same if the store fails already when the stop begins */
+
 #define HURRY_INTERVAL (DOORMAN_SECOND / 5) /* between two looks for a second signal */
+
+/* What can fail. One that succeeds says nothing about the others: a full disk can be read. */
+enum use { USE_READ = 1, USE_WRITE = 2, USE_DROP = 4 };
 
 /* Rows, and the bytes that they point to. */
 struct batch {
@@ -98,13 +116,17 @@ struct state {
     uint64_t flush_seen, flush_done; /* the last one that the thread knows, and has fulfilled */
     doorman_time late_at; /* when permits no longer wait for the rows; DOORMAN_NEVER: they do not */
     doorman_time
-        ends_at;      /* the server stops, and gives the thread until then; 0: it does not stop */
-    bool has_ended;   /* the thread has written all, or has given up */
-    bool reads_again; /* the configuration has other durable limits, which may have rows */
-    struct state_call *call; /* waits for the thread; NULL: none */
-    doorman_time reread_at;  /* when parts read again what they keep in the store; DOORMAN_NEVER:
+        ends_at;    /* the server stops, and gives the thread until then; 0: it does not stop */
+    bool has_ended; /* the thread has written all, or has given up */
+    doorman_time give_back_at; /* when a stop gives the mastership back; DOORMAN_NEVER: it does not,
+                                  or has done so */
+    bool forgets;              /* it has, and some changes are in no batch */
+    unsigned fails;            /* each `enum use` that has failed, and not succeeded since */
+    bool reads_again;          /* the configuration has other durable limits, which may have rows */
+    struct state_call *call;   /* waits for the thread; NULL: none */
+    doorman_time reread_at;    /* when parts read again what they keep in the store; DOORMAN_NEVER:
                                 they need not */
-    uint64_t limits;         /* a hash of the durable limits */
+    uint64_t limits;           /* a hash of the durable limits */
     struct state_status status;
 };
 
@@ -129,11 +151,12 @@ static bool state_drains(const struct state *state) {
 /* ---- log ------------------------------------------------------------------------------------ */
 
 /* Notes that a call of the store has failed. A failure that lasts has one line. */
-static void state_note_failure(struct state *state, const char *what) {
+static void state_note_failure(struct state *state, enum use use, const char *what) {
     struct service *service = state->service;
     const char *error = server_store_error(state->store);
     server_lock(&service->lock);
     bool is_new = state->status.trouble.since == 0;
+    state->fails |= use;
     server_trouble_set(&state->status.trouble, error, doorman_clock());
     server_counter_add(&state->status.errors, 1);
     server_unlock(&service->lock);
@@ -141,15 +164,17 @@ static void state_note_failure(struct state *state, const char *what) {
     server_log(service->settings, LEVEL_ERROR, what, "store", state->name, "error", error, LOG_END);
 }
 
-/* Notes that a call has succeeded. */
-static void state_note_success(struct state *state) {
+/* Notes that a call has succeeded. The trouble is over when nothing fails any more.
+ *   uses   of the store, which work */
+static void state_note_success(struct state *state, unsigned uses) {
     struct service *service = state->service;
     server_lock(&service->lock);
     struct trouble_text text = server_trouble_text(&state->status.trouble, doorman_clock());
-    bool had_trouble = state->status.trouble.since != 0;
-    state->status.trouble.since = 0;
+    state->fails &= ~uses;
+    bool is_over = state->status.trouble.since != 0 && state->fails == 0;
+    if (is_over) state->status.trouble.since = 0;
     server_unlock(&service->lock);
-    if (!had_trouble) return;
+    if (!is_over) return;
     server_log(service->settings, LEVEL_INFO, "the store of counters works again", "store",
                state->name, "after_seconds", text.seconds, "failures", text.count, LOG_END);
 }
@@ -319,7 +344,9 @@ static bool state_read(struct state *state, struct reading *reading) {
         }
         state_restore_all(state, reading);
     }
-    if (result == STORE_FAILED) state_note_failure(state, "the store of counters cannot be read");
+    if (result == STORE_FAILED) {
+        state_note_failure(state, USE_READ, "the store of counters cannot be read");
+    }
     return result == STORE_END;
 }
 
@@ -422,7 +449,7 @@ static void state_fill_again(struct state *state) {
 static enum round state_note_written(struct state *state, enum store_result result,
                                      const char *outdated) {
     if (result == STORE_OK) {
-        state_note_success(state);
+        state_note_success(state, USE_WRITE);
         return ROUND_DONE;
     }
     if (result == STORE_LOST) {
@@ -430,9 +457,10 @@ static enum round state_note_written(struct state *state, enum store_result resu
         return ROUND_FAILED;
     }
     bool is_outdated = result == STORE_OUTDATED;
-    state_note_failure(state, is_outdated ? outdated
-                                          : "the store of counters cannot be written; the server "
-                                            "decides as before, and keeps the changes");
+    state_note_failure(state, USE_WRITE,
+                       is_outdated ? outdated
+                                   : "the store of counters cannot be written; the server decides "
+                                     "as before, and keeps the changes");
     return is_outdated ? ROUND_OUTDATED : ROUND_FAILED;
 }
 
@@ -461,6 +489,11 @@ static enum round state_probe(struct state *state) {
                               OUTDATED);
 }
 
+/* A stop keeps the mastership for a time from now on. Precondition: the lock is held. */
+static void state_keep_mastership(struct state *state, int seconds) {
+    state->give_back_at = doorman_clock() + seconds * DOORMAN_SECOND;
+}
+
 /* Writes what has changed, as much as fits into a batch, or again the batch that could not be
  * written. */
 static enum round state_write(struct state *state) {
@@ -480,6 +513,7 @@ static enum round state_write(struct state *state) {
     server_lock(&service->lock);
     if (state->filled->count == 0) state->status.taken_since = DOORMAN_NEVER;
     if (took_all) state->flush_done = flush;
+    if (state->give_back_at != DOORMAN_NEVER) state_keep_mastership(state, GIVE_BACK_SECONDS);
     pthread_cond_broadcast(&state->finished);
     server_unlock(&service->lock);
     return took_all ? ROUND_DONE : ROUND_FULL;
@@ -490,16 +524,15 @@ static void state_drop(struct state *state, doorman_time now) {
     if (now < state->drop_at) return;
     if (server_store_drop(state->store, (int64_t)time(NULL) - STORE_KEPT_SECONDS) == STORE_OK) {
         state->drop_at = now + DROP_INTERVAL;
-        state_note_success(state);
+        state_note_success(state, USE_DROP);
     } else {
         state->drop_at = now + RETRY_INTERVAL;
-        state_note_failure(state, "old rows of the store of counters cannot be dropped");
+        state_note_failure(state, USE_DROP, "old rows of the store of counters cannot be dropped");
     }
 }
 
 /* ---- calls of other parts ------------------------------------------------------------------- */
 
-#define CALL_SECONDS 20
 #define CALL_LOOK (DOORMAN_SECOND / 5) /* between two looks whether the server stops */
 
 /* Lets other parts read what they keep in the store, before any counter is read. Returns false if
@@ -509,14 +542,14 @@ static bool state_read_parts(struct state *state) {
     EACH_PART(part, read_store) {
         is_read = is_read && (*part)->read_store(state->service, state->store);
     }
-    if (!is_read) state_note_failure(state, "the store of counters cannot be read");
+    if (!is_read) state_note_failure(state, USE_READ, "the store of counters cannot be read");
     return is_read;
 }
 
 /* Lets other parts read again, and tries it again later if the store fails. */
 static void state_reread(struct state *state) {
     if (state_read_parts(state)) {
-        state_note_success(state);
+        state_note_success(state, USE_READ);
         return;
     }
     server_lock(&state->service->lock);
@@ -748,11 +781,11 @@ static bool state_begin_mastership(struct state *state) {
     for (;;) {
         if (state_settle(state)) {
             if (server_store_begin(state->store, epoch) == STORE_OK) break;
-            state_note_failure(state, "the store of counters cannot be used");
+            state_note_failure(state, USE_WRITE, "the store of counters cannot be used");
         }
         if (!state_sleep(state, doorman_clock() + BEGIN_INTERVAL)) return false;
     }
-    state_note_success(state);
+    state_note_success(state, USE_READ | USE_WRITE | USE_DROP);
     state_log_warning(state);
     return true;
 }
@@ -765,7 +798,7 @@ static bool state_read_surely(struct state *state) {
             if (!state_sleep(state, doorman_clock() + RETRY_INTERVAL)) return false;
             continue;
         }
-        state_note_success(state);
+        state_note_success(state, USE_READ);
         if (state_end_reading(state, &reading)) return true;
     }
 }
@@ -860,6 +893,14 @@ static void state_serve(struct state *state) {
     }
 }
 
+/* Leaves the leases and holds at the end, unless the mastership was given back before. */
+static void state_leave(struct state *state) {
+    server_lock(&state->service->lock);
+    bool is_master = state_permits(state) != NULL;
+    server_unlock(&state->service->lock);
+    if (is_master) server_state_hand_over(state->service, state->store, state->name);
+}
+
 static void *state_main(void *context) {
     struct state *state = (struct state *)context;
     struct service *service = state->service;
@@ -869,9 +910,7 @@ static void *state_main(void *context) {
     bool was_read = state->victory == state->victories && !state->status.is_reading;
     bool is_planned = service->stopping && state_permits(state); /* and the start was complete */
     server_unlock(&service->lock);
-    if (was_read && state_finish(state) && is_planned) {
-        server_state_hand_over(service, state->store, state->name);
-    }
+    if (was_read && state_finish(state) && is_planned) state_leave(state);
     server_lock(&service->lock);
     state->has_ended = true;
     pthread_cond_broadcast(&state->finished);
@@ -933,6 +972,7 @@ static enum exit_status state_open(struct service *service) {
     state->place = state_place(service->settings);
     server_store_name(state->place.address, state->name);
     state->late_at = state->reread_at = state->status.taken_since = DOORMAN_NEVER;
+    state->give_back_at = DOORMAN_NEVER;
     state->filled = (struct batch *)calloc(1, sizeof *state->filled);
     state->written = (struct batch *)calloc(1, sizeof *state->written);
     bool made = state->filled && state->written && server_condition_init(&state->changed) &&
@@ -1019,6 +1059,7 @@ static void state_elected(struct service *service, bool is_master, uint64_t epoc
     state->reads_again = false;
     state->late_at = DOORMAN_NEVER;
     state->status.trouble.since = 0;
+    state->fails = 0;
     if (is_master) {
         state->epoch = epoch;
         state->victories++;
@@ -1145,14 +1186,35 @@ static bool state_must_hurry(const struct state *state) {
     return sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1;
 }
 
+/* Lets a standby serve before all is written. What fits into a batch is still written later, unless
+ * another process has begun a mastership in the store by then (D9). Precondition: the lock is
+ * held. */
+static void state_give_back(struct state *state, doorman_time now) {
+    struct service *service = state->service;
+    bool has_changes = server_state_age(service, now) != 0;
+    bool took_all = !state->status.is_reading && state_permits(state) && state_take(state, false);
+    state->forgets = has_changes && !took_all;
+    state->give_back_at = DOORMAN_NEVER;
+    server_log(service->settings, LEVEL_WARNING,
+               "the mastership is given back before all changes are in the store, which does not "
+               "take them; the next master may not know the last ones",
+               "store", state->name, LOG_END);
+    EACH_PART(part, gives_back)(*part)->gives_back(service);
+}
+
 /* Waits until the thread has ended. Returns why it gives up, or NULL. Precondition: the lock is
  * held. */
 static const char *state_await_end(struct state *state) {
     const char *why = "25 s have passed";
     doorman_time now = doorman_clock();
+    bool fails = state->status.trouble.since != 0;
     state->ends_at = now + STOP_SECONDS * DOORMAN_SECOND;
+    if (state->service->settings->election_key && doorman_server_permits(state->service->server)) {
+        state_keep_mastership(state, fails ? GIVE_BACK_FAILING_SECONDS : GIVE_BACK_SECONDS);
+    }
     pthread_cond_signal(&state->changed);
     while (now < state->ends_at && !state->has_ended) {
+        if (now >= state->give_back_at) state_give_back(state, now);
         doorman_time wait = state->ends_at - now;
         if (wait > HURRY_INTERVAL) wait = HURRY_INTERVAL;
         server_condition_wait(&state->finished, &state->service->lock, wait);
@@ -1182,7 +1244,7 @@ static void state_stopping(struct service *service) {
     server_lock(&service->lock);
     const char *why = state_await_end(state);
     bool was_read = !state->status.is_reading;
-    bool is_written = server_state_age(service, doorman_clock()) == 0;
+    bool is_written = !state->forgets && server_state_age(service, doorman_clock()) == 0;
     server_unlock(&service->lock);
     if (is_written) server_stop_code = EXIT_OK;
     if (is_written && was_read) return;

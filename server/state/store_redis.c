@@ -31,7 +31,13 @@
  * server_store_begin has shut out all other writers. SCAN finds each of them at least once.
  *
  * A call fails when Redis does not answer within COMMAND_SECONDS. The connection is then closed,
- * and the next call makes a new one. */
+ * and the next call makes a new one.
+ *
+ * A standby may use its connection for the first time after weeks. Redis may have closed it by
+ * then, because it was restarted, or because of its setting "timeout". So each call first looks
+ * whether the connection is still open. If it is not, nothing was sent yet, so any call may use a
+ * new one. Only SCAN may not go on over a new connection: its cursor means nothing to a Redis that
+ * was restarted, so the reading fails, and begins again. */
 #include "address_redis.h"
 #include "store_kind.h"
 
@@ -41,6 +47,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/time.h>
 
 #include <hiredis/hiredis.h>
@@ -64,6 +71,7 @@ struct redis_store {
     struct redis_address address;
     redisContext *context;       /* NULL: no connection */
     bool is_refused;             /* the last error is an answer, and does not pass by itself */
+    bool timed_out;              /* the last connection has ended because no answer came in time */
     char process[PREFIX_BYTES];  /* the key of the hash */
     char handover[PREFIX_BYTES]; /* the key of what a planned stop has left */
     char prefix[PREFIX_BYTES];   /* of the keys of rows */
@@ -224,11 +232,12 @@ static enum store_result redis_fail(struct redis_store *store, const char *what,
 /* Notes that Redis did not answer. */
 static enum store_result redis_fail_connection(struct redis_store *store) {
     const redisContext *context = store->context;
-    bool timed_out = context && context->err == REDIS_ERR_IO && (errno == EAGAIN || errno == EINTR);
-    redis_fail(store, timed_out ? "Redis does not answer in time" : "Redis cannot be reached",
-               timed_out ? ""
-               : context ? context->errstr
-                         : strerror(ENOMEM));
+    const bool is_late = errno == EAGAIN || errno == EINTR;
+    store->timed_out = context && context->err == REDIS_ERR_IO && is_late;
+    const char *text = context ? context->errstr : strerror(ENOMEM);
+    redis_fail(store,
+               store->timed_out ? "Redis does not answer in time" : "Redis cannot be reached",
+               store->timed_out ? "" : text);
     redis_disconnect(store);
     return STORE_FAILED;
 }
@@ -294,12 +303,22 @@ static bool redis_authenticate(struct redis_store *store) {
     return redis_set(store, user[0] ? 3 : 2, words);
 }
 
-/* Makes a connection, unless there is one. The connection is closed if Redis refuses it.
+/* Returns whether the other side has closed a connection, on which no answer is expected. Bytes
+ * that come nevertheless are an error that Redis sends before it closes. */
+static bool redis_is_closed(const redisContext *context) {
+    char byte;
+    const ssize_t count = recv(context->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return count >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+/* Makes a connection, unless there is one that is open. The connection is closed if Redis refuses
+ * it. Precondition: no answer is expected.
  *   returns   false: see base.error */
 static bool redis_connect(struct redis_store *store) {
     const struct timeval connect = {.tv_sec = CONNECT_SECONDS}, command = {COMMAND_SECONDS, 0};
     char database[NUMBER_TEXT];
     store->is_refused = false;
+    if (store->context && redis_is_closed(store->context)) redis_disconnect(store);
     if (store->context) return true;
     errno = 0;
     store->context = redisConnectWithTimeout(store->address.host, store->address.port, connect);
@@ -541,12 +560,20 @@ static bool redis_take_row(struct redis_store *store, struct store_row *row) {
     return false;
 }
 
+/* Returns whether there is the connection that a reading needs, which is the one that it has begun
+ * with. */
+static bool redis_reads_on(struct redis_store *store) {
+    if (!store->cursor[0]) return redis_connect(store);
+    if (!store->context) redis_fail(store, "Redis cannot be reached", "the connection has ended");
+    return store->context != NULL;
+}
+
 static enum store_result redis_next(struct store *base, struct store_row *row) {
     struct redis_store *store = (struct redis_store *)base;
     while (!redis_take_row(store, row)) {
         redis_forget_rows(store);
         bool is_over = strcmp(store->cursor, "0") == 0;
-        bool is_done = !is_over && redis_connect(store) && redis_scan(store) &&
+        bool is_done = !is_over && redis_reads_on(store) && redis_scan(store) &&
                        (store->keys->elements == 0 || redis_get(store));
         if (is_done) continue;
         redis_forget_rows(store);
@@ -682,8 +709,14 @@ static enum store_result redis_send(struct redis_store *store, const struct stor
     return result;
 }
 
-/* A connection that was idle may have been closed. So a batch is sent a second time over a new
- * one. */
+/* Returns whether a batch is sent a second time over a new connection, because the other side has
+ * ended the first one. A Redis that does not answer is not asked twice: somebody waits.
+ *   had_connection   there was one before the call */
+static bool redis_sends_again(const struct redis_store *store, enum store_result result,
+                              bool had_connection) {
+    return result == STORE_FAILED && had_connection && !store->context && !store->timed_out;
+}
+
 static enum store_result redis_write(struct store *base, const struct store_row *rows,
                                      size_t count) {
     struct redis_store *store = (struct redis_store *)base;
@@ -691,7 +724,7 @@ static enum store_result redis_write(struct store *base, const struct store_row 
     redis_forget_rows(store);
     store->cursor[0] = 0;
     enum store_result result = redis_connect(store) ? redis_send(store, rows, count) : STORE_FAILED;
-    if (result == STORE_FAILED && had_connection && !store->context) {
+    if (redis_sends_again(store, result, had_connection)) {
         result = redis_connect(store) ? redis_send(store, rows, count) : STORE_FAILED;
     }
     return result;
@@ -780,7 +813,6 @@ static enum store_result redis_send_notes(struct redis_store *store, struct note
     return result;
 }
 
-/* As redis_write: a connection that was idle may have been closed. */
 static enum store_result redis_put_notes(struct store *base, const struct store_note *notes,
                                          size_t count) {
     struct redis_store *store = (struct redis_store *)base;
@@ -792,8 +824,9 @@ static enum store_result redis_put_notes(struct store *base, const struct store_
     store->batch++;
     if (call && note_call_make(call, store, notes, count)) {
         result = redis_send_notes(store, call);
-        bool is_closed = result == STORE_FAILED && had_connection && !store->context;
-        if (is_closed) result = redis_send_notes(store, call);
+        if (redis_sends_again(store, result, had_connection)) {
+            result = redis_send_notes(store, call);
+        }
     } else {
         redis_fail(store, "out of memory", "");
     }

@@ -184,6 +184,57 @@ STORY(a_redis_that_restarts_is_used_again) {
     expect_rows(w, "a=1 b=2 c=3");
 }
 
+/* Ends all connections to the Redis, as its setting "timeout" or a restart does. */
+static void close_idle(const struct redis *redis) {
+    redis_run(redis, "CLIENT KILL TYPE normal SKIPME yes");
+}
+
+static bool visit_none(void *context, const struct store_note *note) {
+    (void)context, (void)note;
+    return true;
+}
+
+/* A standby uses its connection for the first time when it becomes master. */
+STORY(a_connection_that_was_closed_while_it_was_idle_fails_no_call) {
+    const struct store_note note = {"audit", "1", 0, "text"};
+    struct store_row row;
+    unsigned char *bytes = NULL;
+    size_t count = 0;
+    close_idle(&w->redis);
+    assert_int_equal(server_store_begin(w->store, 7), STORE_OK);
+    close_idle(&w->redis);
+    assert_int_equal(server_store_next(w->store, &row), STORE_END);
+    close_idle(&w->redis);
+    assert_int_equal(server_store_put_notes(w->store, &note, 1), STORE_OK);
+    close_idle(&w->redis);
+    assert_int_equal(server_store_list_notes(w->store, "audit", "", visit_none, NULL), STORE_OK);
+    close_idle(&w->redis);
+    assert_int_equal(server_store_leave(w->store, "left", 4), STORE_OK);
+    assert_int_equal(server_store_begin(w->store, 8), STORE_OK);
+    close_idle(&w->redis);
+    assert_int_equal(server_store_take(w->store, &bytes, &count), STORE_OK);
+    assert_int_equal(count, 4);
+    free(bytes);
+}
+
+/* The cursor of a reading means nothing to a Redis that was restarted meanwhile. */
+STORY(a_reading_whose_connection_ends_fails_and_begins_again) {
+    struct store_row row;
+    char key[16];
+    for (int i = 0; i < 3000; i++) {
+        snprintf(key, sizeof key, "%d", i);
+        put(w, key, "x");
+    }
+    assert_int_equal(server_store_next(w->store, &row), STORE_OK);
+    close_idle(&w->redis);
+    enum store_result result = STORE_OK;
+    while (result == STORE_OK) result = server_store_next(w->store, &row);
+    expect_error(w->store, result, STORE_FAILED, "Redis cannot be reached");
+    int rows = 0; /* SCAN may find a row twice */
+    while (server_store_next(w->store, &row) == STORE_OK) rows++;
+    assert_true(rows >= 3000);
+}
+
 /* D10: a start must not need a Redis. */
 STORY(a_store_can_be_opened_before_its_redis_is_there) {
     redis_kill(&w->redis);
@@ -355,6 +406,44 @@ TEST(a_redis_that_is_gone_for_a_while_stops_no_decision) {
     fixture = start(QUOTA, redis.address, one_node);
     assert_int_equal(used(&fixture, "ann"), 1001);
     assert_int_equal(used(&fixture, "bob"), 7);
+    server_stop(&fixture.server);
+}
+
+#define ADMIN HOST JSON BEARER("top-1")
+#define RESET "{\"entry\": [{\"resource_id\": \"maps\", \"key\": \"ann\", \"ban\": 60}]}"
+
+/* Returns how often the store has failed. */
+static double count_errors(const struct fixture *fixture) {
+    static const char series[] = "\ndoorman_state_errors_total ";
+    char *response = get(fixture, "/metrics", ADMIN), *at = strstr(response, series);
+    if (!at) fail_msg("%s", response);
+    const double count = strtod(at + strlen(series), NULL);
+    free(response);
+    return count;
+}
+
+/* A Redis that refuses to write, as with a full disk, can be read nevertheless. An act that it has
+ * not kept lets the server read all acts once more. */
+TEST(a_reading_that_succeeds_does_not_end_a_failure_to_write) {
+    struct redis redis;
+    char tokens[96];
+    redis_require(&redis);
+    snprintf(tokens, sizeof tokens, "%s/tokens", redis.process->folder);
+    file_write(tokens, "admin ann top-1\n");
+    const char *const more[] = {"--node", "node", "--http-token", tokens, NULL};
+    struct fixture fixture = start(QUOTA, redis.address, more);
+    struct process *process = fixture.server.process;
+    redis_run(&redis, "CONFIG SET min-replicas-to-write 1");
+    process_await(process, "counters cannot be written", 1);
+    for (int i = 0; i < 3; i++) {
+        const double errors = count_errors(&fixture);
+        expect_post(&fixture, "/v1/reset", ADMIN, RESET, 503, "too few replicas");
+        EVENTUALLY(count_errors(&fixture) >= errors + 2);
+    }
+    assert_int_equal(process_logged(process, "the store of counters works again"), 0);
+    assert_int_equal(process_logged(process, "counters cannot be written"), 1);
+    redis_run(&redis, "CONFIG SET min-replicas-to-write 0");
+    process_await(process, "the store of counters works again", 1);
     server_stop(&fixture.server);
 }
 
@@ -543,7 +632,7 @@ TEST(a_master_that_stops_resigns_after_the_last_write) {
     EVENTUALLY(status_number(fixture, "state.age") > 1.5); /* the thread waits for the store */
     take(fixture, "ann", 100);
     process_signal(node.members[master].process, SIGTERM);
-    sleep_ms(3000); /* two questions to etcd; a slow machine asks less often */
+    sleep_ms(2500); /* two questions to etcd; a slow machine asks less often */
     process_signal(node.redis.process, SIGCONT);
     process_end(node.members[master].process, 0);
     int next = node_await_master();
@@ -711,4 +800,79 @@ TEST(after_a_planned_stop_the_next_master_knows_all_holds) {
     int last = node_await_master();
     process_await(node.members[last].process, "did not stop as planned", 1);
     assert_string_equal(ask_hold(last, ++request_id, said), "LEARNING");
+}
+
+/* D8: the standbys have not used their connections since the start. */
+TEST(after_a_restart_of_the_redis_a_planned_stop_hands_over_all_the_same) {
+    node_start(QUOTA, "6");
+    int master = node_await_master();
+    redis_kill(&node.redis);
+    redis_start(&node.redis);
+    take(&node.members[master].fixture, "ann", 1000);
+    await_written(&node.members[master].fixture);
+    process_signal(node.members[master].process, SIGTERM);
+    process_end(node.members[master].process, 0);
+    int next = node_await_master();
+    process_await(node.members[next].process, "msg=\"leases and holds taken over\"", 1);
+}
+
+/* Returns whether the log of a standby says that it has become the master. */
+static bool standby_follows(int old) {
+    bool follows = false;
+    for (int i = 0; i < MEMBERS; i++) {
+        const struct process *process = node.members[i].process;
+        follows = follows || (i != old && process_logged(process, "this server is the master"));
+    }
+    return follows;
+}
+
+/* D5: the last second of changes may be lost, as in a crash. What was written is not, and what the
+ * old master still tries to write does no harm. */
+TEST(a_master_that_stops_gives_way_when_the_redis_does_not_answer) {
+    node_start(QUOTA, "6");
+    int old = node_await_master();
+    struct process *process = node.members[old].process;
+    take(&node.members[old].fixture, "ann", 10);
+    await_written(&node.members[old].fixture);
+    process_signal(node.redis.process, SIGSTOP);
+    take(&node.members[old].fixture, "ann", 1000);
+    process_signal(process, SIGTERM);
+    process_await(process, "the mastership is given back before all changes", 1);
+    process_await(process, "has left the election", 1);
+    EVENTUALLY(standby_follows(old));
+    assert_int_equal(process_logged(process, "25 s have passed"), 0);
+    process_signal(node.redis.process, SIGCONT);
+    process_wait(process);
+    int next = node_await_master();
+    await_written(&node.members[next].fixture);
+    long known = used(&node.members[next].fixture, "ann");
+    if (known != 10 && known != 1010) fail_msg("%ld are used", known);
+    take(&node.members[next].fixture, "ann", 5);
+    await_written(&node.members[next].fixture);
+    process_signal(node.members[next].process, SIGTERM);
+    process_end(node.members[next].process, 0);
+    int last = node_await_master();
+    assert_int_equal(used(&node.members[last].fixture, "ann"), known + 5);
+}
+
+/* D6: what was granted while the Redis was away is written if it is back before the next master has
+ * begun in it. */
+TEST(a_master_that_stops_gives_way_when_the_redis_is_away) {
+    node_start(QUOTA, "6");
+    int old = node_await_master();
+    struct process *process = node.members[old].process;
+    take(&node.members[old].fixture, "ann", 10);
+    await_written(&node.members[old].fixture);
+    redis_kill(&node.redis);
+    take(&node.members[old].fixture, "ann", 1000);
+    process_await(process, "counters cannot be written", 1);
+    process_signal(process, SIGTERM);
+    process_await(process, "has left the election", 1);
+    EVENTUALLY(standby_follows(old));
+    assert_int_equal(process_logged(process, "25 s have passed"), 0);
+    redis_start(&node.redis);
+    process_wait(process);
+    int next = node_await_master();
+    await_written(&node.members[next].fixture);
+    assert_true(used(&node.members[next].fixture, "ann") >= 10);
 }
