@@ -1,11 +1,14 @@
 """What goes wrong around a client: callers that are interrupted, processes that fork, servers that
 hang, handlers of the log that fail."""
 import asyncio
+import gc
 import logging
 import os
 import signal
 import threading
 import unittest
+import warnings
+import weakref
 from typing import Any, Awaitable, Callable, List
 
 from doorman import AsyncClient, Client, PermitPolicy
@@ -230,6 +233,38 @@ class Forked(unittest.TestCase):
                 os._exit(0 if refused == 4 else 1)
             self.assertEqual(os.waitpid(child, 0)[1], 0)
             self.assertEqual(client.acquire("x", timeout=0).by, "fallback")
+
+
+class Forgotten(WithFake):
+    """What happens to a client that nobody has closed, and nobody can use."""
+
+    def forget(self, resource: str) -> "weakref.ref[Client]":
+        client = Client(self.fake.url)
+        client.hold(resource, timeout=WAIT)
+        return weakref.ref(client)
+
+    def is_gone(self, client: "weakref.ref[Client]") -> bool:
+        gc.collect()
+        return client() is None
+
+    def test_its_threads_end_with_a_warning(self) -> None:
+        before = set(threading.enumerate())
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            client = self.forget("nothing is held of it")
+            mine = {thread for thread in threading.enumerate() if "doorman" in thread.name}
+            eventually(lambda: self.is_gone(client), "the client is collected")
+        self.assertTrue(any("was not closed" in str(warning.message) for warning in told))
+        eventually(lambda: not any(thread.is_alive() for thread in mine - before),
+                   "the threads end")
+
+    def test_its_holds_are_kept(self) -> None:
+        client = self.forget("t")
+        self.assertFalse(self.is_gone(client))
+        kept = client()
+        assert kept
+        self.assertEqual(kept.counts()["holds"], 1)
+        kept.close()
 
 
 class Failing(logging.Handler):

@@ -15,6 +15,8 @@ import queue
 import ssl
 import threading
 import time
+import warnings
+import weakref
 from collections import deque
 from typing import (Any, Callable, ContextManager, Deque, Dict, Iterator, List, Mapping, Optional,
                     Sequence, Tuple, Union)
@@ -37,7 +39,8 @@ class _Channel:
     """A thread with a connection, which has one request under way. A new request aborts the one
     before it, which the core has given up already."""
 
-    def __init__(self, connection: Connection, done: Callable[..., None]) -> None:
+    def __init__(self, connection: Connection,
+                 done: "weakref.WeakMethod[Callable[..., None]]") -> None:
         self._connection, self._done = connection, done
         self._queue: "queue.SimpleQueue[Optional[Tuple[Core, Request]]]" = queue.SimpleQueue()
         self._last: Optional[Request] = None  # all requests before it were given up
@@ -78,11 +81,14 @@ class _Channel:
             self._busy = True
             status, body = self._try(request)
             self._busy = False
+            done = self._done()
             try:
-                self._done(core, request, status, body)
+                if done:
+                    done(core, request, status, body)
             except Exception as error:  # the thread must go on: it sends all that comes
                 warn("%s: %s: the response was not processed: %r", request.address,
                      request.method, error)
+            del done  # a thread that waits must not keep the client
         self._close()
 
     def _try(self, request: Request) -> Any:
@@ -180,10 +186,11 @@ class Client:
         self._engine = Engine(given, client_id, lease_timeout, permit_timeout, permits)
         self._own_lock, self._pid = threading.RLock(), os.getpid()
         self._changed = threading.Condition(self._own_lock)
-        self._due, self._stopping, self._stopped = 0, False, False
         self._channels: Dict[Any, _Channel] = {}
+        self._due, self._stopping, self._stopped = 0, False, False
         self._waiters: Dict[Resource, Deque[object]] = {}
-        self._thread = threading.Thread(target=self._run, daemon=True, name="doorman")
+        self._thread = threading.Thread(target=_run, args=(weakref.ref(self), self._changed),
+                                        daemon=True, name="doorman")
         self._thread.start()
 
     @property
@@ -380,7 +387,8 @@ class Client:
         for core, request in requests:
             name = core is self._engine.leases, request.lane
             if name not in self._channels:
-                self._channels[name] = _Channel(self._connection, self._received)
+                self._channels[name] = _Channel(self._connection,
+                                                weakref.WeakMethod(self._received))
             self._channels[name].send(core, request)
         if due != self._due:
             self._due = due
@@ -399,16 +407,33 @@ class Client:
             self._changed.notify_all()
         tell(told)
 
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                if self._stopped:
-                    return
-                told = self._step()
-                wait = (self._due - clock()) / SECOND
-                if not told and wait > 0:
-                    self._changed.wait(min(wait, 60))
-            tell(told)
+    def __del__(self) -> None:
+        if getattr(self, "_stopped", True) or os.getpid() != self._pid:
+            return
+        warnings.warn(f"the client {self.client_id} was not closed", ResourceWarning)
+        for channel in self._channels.values():
+            channel.stop()
+        if self._own_lock.acquire(blocking=False):
+            self._changed.notify_all()
+            self._own_lock.release()
+
+
+def _run(reference: "weakref.ref[Client]", changed: threading.Condition) -> None:
+    """Does what is due. A client that nobody can use any more ends, but not while it has holds:
+    they must be renewed, and on_gone must be called."""
+    while True:
+        with changed:
+            client = reference()
+            if client is None or client._stopped:
+                return
+            told = client._step()
+            wait = (client._due - clock()) / SECOND
+            if not client._engine.permits.holds:
+                client = None
+            if not told and wait > 0:
+                changed.wait(min(wait, 60))
+            client = None
+        tell(told)
 
 
 class _Handle:
