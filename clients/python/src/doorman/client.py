@@ -189,8 +189,10 @@ class Client:
         self._channels: Dict[Any, _Channel] = {}
         self._due, self._stopping, self._stopped = 0, False, False
         self._waiters: Dict[Resource, Deque[object]] = {}
-        self._thread = threading.Thread(target=_run, args=(weakref.ref(self), self._changed),
-                                        daemon=True, name="doorman")
+        self._kept: List[Client] = []  # the thread keeps what is in it
+        self._thread = threading.Thread(
+            target=_run, args=(weakref.ref(self), self._changed, self._kept), daemon=True,
+            name="doorman")
         self._thread.start()
 
     @property
@@ -384,6 +386,7 @@ class Client:
         if self._stopped:
             return []
         requests, told, due = self._engine.poll()
+        self._kept[:] = [self] if self._engine.permits.holds else []
         for core, request in requests:
             name = core is self._engine.leases, request.lane
             if name not in self._channels:
@@ -418,9 +421,10 @@ class Client:
             self._own_lock.release()
 
 
-def _run(reference: "weakref.ref[Client]", changed: threading.Condition) -> None:
+def _run(reference: "weakref.ref[Client]", changed: threading.Condition,
+         _kept: List[Client]) -> None:
     """Does what is due. A client that nobody can use any more ends, but not while it has holds:
-    they must be renewed, and on_gone must be called."""
+    they must be renewed, and on_gone must be called. Then it is in _kept."""
     while True:
         with changed:
             client = reference()
@@ -428,11 +432,9 @@ def _run(reference: "weakref.ref[Client]", changed: threading.Condition) -> None
                 return
             told = client._step()
             wait = (client._due - clock()) / SECOND
-            if not client._engine.permits.holds:
-                client = None
+            client = None
             if not told and wait > 0:
                 changed.wait(min(wait, 60))
-            client = None
         tell(told)
 
 
