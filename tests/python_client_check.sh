@@ -33,6 +33,18 @@ run_tests() { # python, folder of the package or empty, file
     (cd clients/python/tests && PYTHONPATH=$2 "$1" -W error::ResourceWarning -m unittest "$3")
 }
 
+# The types must find an option of rate and gauge that does not exist.
+misspelt_option_is_found() {
+    cat >"$folder/misspelt.py" <<END
+from doorman import AsyncClient, Client
+Client("http://h").rate("db", safe_capcity=5)
+AsyncClient("http://h").gauge("db", safe_capcity=5)
+END
+    MYPYPATH=clients/python/src mypy --strict --cache-dir "$folder/mypy" "$folder/misspelt.py" \
+        >"$folder/misspelt"
+    test "$(grep -c 'Unexpected keyword argument "safe_capcity"' "$folder/misspelt")" -eq 2
+}
+
 version_is_that_of_the_library() {
     grep -q "^#define DOORMAN_VERSION $(sed -n 's/^VERSION = //p' \
         clients/python/src/doorman/_version.py)" doorman.h
@@ -67,7 +79,8 @@ check 'the package has the version of the library' version_is_that_of_the_librar
 check_with promtool 'Prometheus accepts the metrics' metrics_are_valid
 check_with mypy 'the types of the package agree' \
     mypy --strict --cache-dir "$folder/mypy" clients/python/src/doorman
-for test in stories limiters client web readme; do
+check_with mypy 'the types name an option that does not exist' misspelt_option_is_found
+for test in stories limiters client arguments trouble web readme; do
     check "the tests of $test pass" run_tests python3 ../src "test_$test"
 done
 

@@ -1,6 +1,7 @@
 """Helpers of the tests: a real server, and a server whose answers a test writes."""
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import os
@@ -97,7 +98,8 @@ Answer = Tuple[int, Any]
 
 class FakeServer:
     """A server whose answers come from a function of the method, the message and the headers. An
-    answer is a status and a body: an object, or bytes. None: the connection is closed."""
+    answer is a status and a body: an object, or bytes. None: the connection is closed. After the
+    status 100 the function is called again."""
 
     def __init__(self, answer: Callable[[str, Any, Any], Optional[Answer]]) -> None:
         self.seen: List[Tuple[str, Any, Dict[str, str]]] = []
@@ -112,15 +114,19 @@ class FakeServer:
                 method = self.path.rpartition("/")[2]
                 fake.seen.append((method, message, dict(self.headers)))
                 reply = answer(method, message, self.headers)
+                while reply and reply[0] == 100:
+                    self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                    reply = answer(method, message, self.headers)
                 if reply is None:
                     self.close_connection = True
                     return
                 status, body = reply
                 text = body if isinstance(body, bytes) else json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
+                with contextlib.suppress(ConnectionError):  # a client can have given up
+                    self.send_response(status)
+                    self.send_header("Content-Length", str(len(text)))
+                    self.end_headers()
+                    self.wfile.write(text)
 
             def log_message(self, *_: Any) -> None:
                 pass

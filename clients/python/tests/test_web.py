@@ -1,5 +1,7 @@
 """The middleware for WSGI and ASGI, with a server whose answers are known."""
 import asyncio
+import os
+import signal
 import threading
 import unittest
 import urllib.error
@@ -93,6 +95,51 @@ class Web(unittest.TestCase):
                 self.assertEqual(start["headers"], [])
 
         asyncio.run(run())
+
+    def test_a_key_that_a_permit_cannot_have_is_limited_too(self) -> None:
+        async def hello(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        async def run(key: str) -> None:
+            async with AsyncClient(self.fake.url) as client:
+                limited = asgi.RateLimit(hello, client, "login", key=lambda scope: scope["user"],
+                                         timeout=WAIT)
+                await self.call(limited, {"type": "http", "user": key})
+
+        long, control = "a" * 300, "tab\there"
+        for key in (long, control):
+            asyncio.run(run(key))
+            with Client(self.fake.url) as client:
+                limited = wsgi.RateLimit(lambda environ, start: [start("200 OK", [])], client,
+                                         "login", key=lambda environ: key, timeout=WAIT)
+                limited({}, lambda *_: b"")
+        keys = [message["permit"][0]["item"][0]["key"] for _, message, _ in self.fake.seen]
+        self.assertEqual((keys[0], keys[2]), (keys[1], keys[3]))
+        self.assertEqual(len(set(keys)), 2)
+        self.assertTrue(all(key.startswith("sha256:") for key in keys))
+
+    def test_an_application_that_is_loaded_before_a_fork_makes_a_client_in_each_process(
+            self) -> None:
+        made: List[Client] = []
+
+        def make() -> Client:
+            made.append(Client(self.fake.url))
+            return made[-1]
+
+        def ask() -> str:
+            environ: Dict[str, Any] = {}
+            limited(environ, lambda *_: b"")
+            return str(environ["doorman.decision"].by)
+
+        limited = wsgi.RateLimit(lambda environ, start: [start("200 OK", [])], make, "login",
+                                 timeout=WAIT)
+        self.assertEqual([ask(), ask(), len(made)], ["server", "server", 1])
+        child = os.fork()
+        if child == 0:
+            signal.alarm(int(WAIT))
+            os._exit(0 if (ask(), ask(), len(made)) == ("server", "server", 2) else 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        made[0].close()
 
     async def call(self, application: Any, scope: Dict[str, Any]) -> List[Any]:
         sent: List[Any] = []

@@ -7,12 +7,13 @@ from ._calls import Acquired, Held, Item, Permit
 from ._engine import new_client_id
 from ._limiters import Limit
 from ._version import VERSION
-from .aio import AsyncClient
-from .client import Client
+from .aio import AsyncClient, AsyncGauge, AsyncHold, AsyncRate, AsyncReservation
+from .client import Client, Gauge, Hold, Rate, Reservation
 from .errors import Refused
 from .leases import ResourceInfo, ResourceOptions
 from .permits import PermitPolicy
 
 __version__ = VERSION
-__all__ = ["Acquired", "AsyncClient", "Client", "Held", "Item", "Limit", "Permit", "PermitPolicy",
-           "Refused", "ResourceInfo", "ResourceOptions", "new_client_id"]
+__all__ = ["Acquired", "AsyncClient", "AsyncGauge", "AsyncHold", "AsyncRate", "AsyncReservation",
+           "Client", "Gauge", "Held", "Hold", "Item", "Limit", "Permit", "PermitPolicy", "Rate",
+           "Refused", "Reservation", "ResourceInfo", "ResourceOptions", "new_client_id"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
@@ -49,17 +50,30 @@ class Request:
 
 
 def is_number(value: Any) -> "TypeGuard[float]":
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that is larger than each float
+        return False
 
 
 def check_id(name: str, value: Any, empty: bool = False) -> str:
     """Returns a valid id. Raises ValueError for anything else."""
-    size = len(value.encode("utf-8")) if isinstance(value, str) else -1
-    controls = size > 0 and any(c < " " or "\x7f" <= c <= "\x9f" for c in value)
-    if not (0 if empty else 1) <= size <= ID_BYTES_MAX or controls:
+    if not is_id(value) or not (value or empty):
         raise ValueError(f"{name}: must be {'0' if empty else '1'} to {ID_BYTES_MAX} bytes of "
                          "UTF-8 without control characters")
     return str(value)
+
+
+def is_id(value: Any) -> bool:
+    """Returns whether a value can be an id, or is empty."""
+    if not isinstance(value, str) or any(c < " " or "\x7f" <= c <= "\x9f" for c in value):
+        return False
+    try:
+        return len(value.encode("utf-8")) <= ID_BYTES_MAX
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        return False
 
 
 def check_amount(name: str, value: Any, least: float = 0) -> float:
@@ -67,6 +81,14 @@ def check_amount(name: str, value: Any, least: float = 0) -> float:
     if not is_number(value) or not least <= value <= AMOUNT_MAX:
         raise ValueError(f"{name}: must be a number from {least:g} to {AMOUNT_MAX:g}")
     return float(value)
+
+
+def check_amounts(name: str, values: Any) -> None:
+    """Raises ValueError for anything but a list of valid amounts, or None."""
+    if isinstance(values, str) or not isinstance(values, (Sequence, type(None))):
+        raise ValueError(f"{name}: must be a list of amounts")
+    for value in values or ():
+        check_amount(name, value)
 
 
 def check_duration(name: str, value: Any, least: float = 0) -> int:
@@ -143,7 +165,11 @@ class Reader:
 
 
 def read_body(body: Any, status: int) -> Reader:
-    """Returns the content of a response. Raises InvalidResponse for an error of the server."""
+    """Returns the content of a response. Raises InvalidResponse for an error of the server, and
+    for a response of something else, such as the page of a proxy."""
+    if not isinstance(body, dict):
+        raise InvalidResponse(f"the status is {status}, and the body is no object of JSON. Is this "
+                              "the HTTP port of a Doorman server?")
     reader = Reader(body, "response")
     if reader.has("error"):
         error = reader.object("error")
@@ -204,11 +230,20 @@ def check_address(address: Any) -> str:
     scheme, _, rest = text.partition("://")
     if scheme.lower() not in ("http", "https") or not rest or " " in text:
         raise ValueError(f"address: must be like http://HOST:PORT or https://HOST:PORT, not {text}")
+    if not _has_host(text):
+        raise ValueError(f"address: must have a host, not {text}")
     port = rest.split("/")[0].rpartition("]")[2].rpartition(":")[2] if ":" in rest else "80"
     if rest.split("/")[0].rpartition("]")[2].count(":") and not (
-            port.isdigit() and 0 < int(port) < 65536):
+            port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise ValueError(f"address: the port must be a number from 1 to 65535, not {text}")
     return text
+
+
+def _has_host(address: str) -> bool:
+    try:
+        return bool(urlsplit(address).hostname)
+    except ValueError:  # a bracket is missing
+        return False
 
 
 def check_client_id(client_id: str) -> str:

@@ -104,6 +104,11 @@ class Permit:
     def __post_init__(self) -> None:
         if not 1 <= len(self.items) <= ITEMS_MAX:
             raise ValueError(f"items: must be 1 to {ITEMS_MAX}")
+        if not all(isinstance(item, Item) for item in self.items):
+            raise ValueError("items: each must be an Item")
+        for name in ("equal", "detail", "hold", "share"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}: must be True or False")
         check_duration("max_wait", self.max_wait)
         check_duration("time_to_live", self.time_to_live)
         if check_duration("settle_within", self.settle_within) > 3600 * SECOND:
@@ -166,6 +171,7 @@ class Acquired:
     unknown: bool = False
     hold: int = 0  # the number of the hold; 0: nothing is held
     reservation: int = 0  # the number of the reservation; 0: there is nothing to settle
+    unmatched: Optional[str] = None  # the resource that the server has no limit for
     transfer_id: int = 0
     ends_at: Optional[int] = None  # of the hold, in nanoseconds of the clock of the core
     settle_by: Optional[int] = None

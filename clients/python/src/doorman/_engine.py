@@ -2,6 +2,7 @@
 the application."""
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -10,14 +11,15 @@ import socket
 import ssl
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
-from ._base import NEVER, SECOND, Request, check_duration
-from ._calls import Held, Item, Items
+from ._base import NEVER, SECOND, Request, check_amount, check_duration
+from ._calls import Acquired, Call, Held, Item, Items, Kind, State
 from .leases import LeaseCore, Resource, ResourceOptions
 from .permits import PermitCore, PermitPolicy
 
 log = logging.getLogger("doorman")
+UNMATCHED_MAX = 1000  # names that are remembered, so that each is told once
 BODY_BYTES_MAX = 4 << 20
 IDLE_MAX = 20.0  # seconds; servers close connections that are idle for 30 s
 Token = Union[str, Callable[[], str], None]
@@ -30,6 +32,23 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 def clock() -> int:
     """Returns nanoseconds of a clock that never goes back."""
     return time.monotonic_ns() if _CLOCK is None else time.clock_gettime_ns(_CLOCK)
+
+
+def warn(text: str, *values: object) -> None:
+    """Logs a warning. A handler of the application that fails must not end a thread or a timer,
+    because without them the client would send nothing any more."""
+    with contextlib.suppress(Exception):
+        log.warning(text, *values)
+
+
+def tell(calls: Iterable[Callable[[], None]]) -> None:
+    """Calls functions of the application."""
+    for call in calls:
+        try:
+            call()
+        except Exception:  # of the application
+            with contextlib.suppress(Exception):
+                log.exception("on_gone has failed")
 
 
 def new_client_id() -> str:
@@ -54,11 +73,26 @@ class Connection:
         headers = {"Content-Type": "application/json", **dict(self.headers)}
         token = self.token() if callable(self.token) else self.token
         if token:
-            headers["Authorization"] = f"Bearer {token}"
+            headers["Authorization"] = f"Bearer {check_token(token)}"
         return headers
 
     def context(self) -> ssl.SSLContext:
         return self.tls or _system_authorities()
+
+
+def check_token(token: Any) -> str:
+    """Returns a token that a header can have. The error does not show it, because it is logged."""
+    if not isinstance(token, str) or not all("!" <= char <= "~" for char in token):
+        raise ValueError("token: must be ASCII without spaces and line breaks")
+    return token
+
+
+def check_header(name: Any, value: Any) -> Tuple[str, str]:
+    """Returns a header that can be sent. The error does not show its value."""
+    for text in (name, value):
+        if not isinstance(text, str) or not all(" " <= char <= "~" for char in text):
+            raise ValueError(f"headers: {name!r}: must be printable ASCII")
+    return name, value
 
 
 @functools.lru_cache(maxsize=1)
@@ -71,7 +105,9 @@ def connection_of(token: Token, tls: Union[ssl.SSLContext, str, None],
     """Makes a connection of the options of a client.
     tls: a context, or the path of a file with the authorities of the servers in PEM."""
     context = ssl.create_default_context(cafile=tls) if isinstance(tls, str) else tls
-    return Connection(token, context, tuple(headers.items()))
+    if token and not callable(token):
+        check_token(token)
+    return Connection(token, context, tuple(check_header(*pair) for pair in headers.items()))
 
 
 def to_items(resource: Union[str, Items], key: str, cost: float,
@@ -81,13 +117,30 @@ def to_items(resource: Union[str, Items], key: str, cost: float,
         return (Item(resource, key, cost, least),)
     if isinstance(resource, Item):
         return (resource,)
+    if not isinstance(resource, (list, tuple)):
+        raise ValueError("resource: must be a name, an Item, or a list of Items")
     return tuple(resource)
 
 
+def with_costs(items: Sequence[Item], costs: Union[float, Sequence[float]]) -> List[Item]:
+    """Returns the items of a settle. costs: of the only item, or of each item."""
+    given = [costs] if isinstance(costs, (int, float)) else costs
+    if not isinstance(given, (list, tuple)) or len(given) != len(items):
+        raise ValueError("costs: must have one cost for each item")
+    return [Item(item.resource_id, item.key, cost) for item, cost in zip(items, given)]
+
+
+def check_units(units: float) -> float:
+    """Returns units that a caller can wait for."""
+    return check_amount("units", units)
+
+
 class Sink:
-    """Gets the decision on a call. number: of the hold that is watched; 0: none."""
+    """Gets the decision on a call. number: of the hold that is watched; 0: none.
+    given_up: the call, if its caller does not wait any more."""
 
     number = 0
+    given_up: Optional[Call] = None
 
     def resolve(self, acquired: Any) -> None:
         raise NotImplementedError
@@ -104,6 +157,7 @@ class Engine:
         self.permits = PermitCore(self.client_id, addresses, now, policy=policy,
                                   request_timeout=permit_timeout)
         self.on_gone: Dict[int, Callable[[Held], None]] = {}
+        self.unmatched: Dict[str, None] = {}
 
     def poll(self) -> Tuple[List[Tuple[Core, Request]], List[Callable[[], None]], int]:
         """Does what is due. Returns the requests to send with their cores, what to call without
@@ -119,10 +173,7 @@ class Engine:
                 request = core.next(now)
         acquired = self.permits.decision(now)
         while acquired:
-            if isinstance(acquired.context, Sink):
-                if not acquired.hold and acquired.context.number:
-                    self.watch(acquired.context.number, None)
-                acquired.context.resolve(acquired)
+            self._decide(acquired)
             acquired = self.permits.decision(now)
         held = self.permits.change(now)
         while held:
@@ -134,26 +185,63 @@ class Engine:
             held = self.permits.change(now)
         return requests, told, min(self.leases.due(), self.permits.due())
 
+    def _decide(self, acquired: Acquired) -> None:
+        sink = acquired.context
+        if acquired.unmatched is not None:
+            acquired.reason = "UNMATCHED"
+            self._tell_unmatched(acquired.unmatched)
+        if not isinstance(sink, Sink):
+            return
+        if not acquired.hold and sink.number:
+            self.watch(sink.number, None)
+        sink.resolve(acquired)
+        if sink.given_up:
+            self._settle_nothing(sink.given_up)
+
+    def _tell_unmatched(self, resource_id: str) -> None:
+        """Says once of each resource that no server limits it, because its name may be wrong."""
+        if resource_id in self.unmatched or len(self.unmatched) >= UNMATCHED_MAX:
+            return
+        self.unmatched[resource_id] = None
+        warn("%s: the server has no limits for this resource, so the fallback decides. Correct the "
+             "name, or add the resource to the configuration of the server", resource_id)
+
+    def give_up(self, call: Call, sink: Sink) -> None:
+        """Gives back what a call has got, or will get, whose caller does not wait any more."""
+        self.watch(call.number, None)
+        if call.permit.hold or call.kind == Kind.SEIZURE:
+            self.permits.release(call.number, None, clock())
+        if call.state == State.DECIDED:
+            self._settle_nothing(call)
+        else:
+            sink.given_up = call
+
+    def _settle_nothing(self, call: Call) -> None:
+        """Settles the reservation of a call with a cost of 0, if it has one."""
+        if call.acquired.reservation:
+            items = with_costs(call.items, [0.0] * len(call.items))
+            self.permits.settle(call.acquired.reservation, items, 0, None, clock())
+
     def answer(self, core: Core, request: Request, status: int, body: Any) -> None:
         """Passes a response to a core."""
         wrong = core.response(request, status, body, clock())
         if wrong:
-            log.warning("%s: %s: %s", request.address, request.method, wrong)
+            warn("%s: %s: %s", request.address, request.method, wrong)
         elif "mastership" not in body:
             other: Core = self.permits if core is self.leases else self.leases
             other.retry_soon(clock())
 
     def fail(self, core: Core, request: Request, error: BaseException) -> None:
         """Tells a core that a request got no response."""
-        log.warning("%s: %s: %r", request.address, request.method, error)
+        warn("%s: %s: %r", request.address, request.method, error)
         core.failed(request, clock())
 
     def open(self, options: ResourceOptions) -> Resource:
         """Opens a resource. Warns if it is open already with other options (K5)."""
         resource = self.leases.open(options, clock())
         if resource.differs:
-            log.warning("%s: %s: not as in the first opening, which stays in force",
-                        options.resource_id, resource.differs)
+            warn("%s: %s: not as in the first opening, which stays in force",
+                 options.resource_id, resource.differs)
         return resource
 
     def watch(self, number: int, on_gone: Optional[Callable[[Held], None]],

@@ -2,10 +2,12 @@
 request that is refused."""
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from typing import List, Optional, Tuple
 
+from ._base import is_id
 from ._calls import Acquired
 
 INTEGER_MAX = 999_999_999_999_999  # of a structured field (RFC 9651, 3.3.1)
@@ -26,6 +28,15 @@ def _name(text: str) -> str:
         else:
             out += char if " " <= char <= "~" else f"%{byte:02X}"
     return f'"{out}"'
+
+
+def key_of(key: str) -> str:
+    """Returns the key of a request. One that a permit cannot have is replaced by its hash: what
+    anybody can put into a header must be limited, and not end in an exception."""
+    if not isinstance(key, str) or is_id(key):
+        return key
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"sha256:{digest}"
 
 
 def headers_of(decision: Acquired) -> List[Tuple[str, str]]:

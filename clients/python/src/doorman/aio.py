@@ -11,15 +11,15 @@ import json
 import ssl
 import time
 from collections import deque
-from typing import (Any, AsyncIterator, Callable, Deque, Dict, Mapping, Optional, Sequence, Set,
-                    Tuple, Union)
+from typing import (Any, AsyncIterator, Callable, Deque, Dict, List, Mapping, Optional, Sequence,
+                    Set, Tuple, Union)
 from urllib.parse import urlsplit
 
 from ._base import SECOND, Request
-from ._calls import Acquired, Held, Item, Items, Permit
-from ._engine import (BODY_BYTES_MAX, IDLE_MAX, Connection, Engine, Sink, Token, clock,
-                      connection_of, deadline_in, log, show_demand, start_waiting, stop_waiting,
-                      time_left, to_items, wait_time)
+from ._calls import Acquired, Call, Held, Item, Items, Permit
+from ._engine import (BODY_BYTES_MAX, IDLE_MAX, Connection, Engine, Sink, Token, check_units, clock,
+                      connection_of, deadline_in, show_demand, start_waiting, stop_waiting, tell,
+                      time_left, to_items, wait_time, warn, with_costs)
 from ._metrics import write_metrics
 from .client import CLOSE_TIMEOUT, parse
 from .errors import Refused
@@ -177,13 +177,29 @@ class AsyncClient:
         """The name of this client at the servers."""
         return self._engine.client_id
 
-    def rate(self, resource_id: str, **options: Any) -> "AsyncRate":
-        """Opens a rate, in units per second. options: see ResourceOptions."""
-        return AsyncRate(self, self._open(ResourceOptions(resource_id, "rate", **options)))
+    def rate(self, resource_id: str, *, wants: Optional[float] = None,
+             wants_minimum: Optional[float] = None,
+             wants_maximum: float = ResourceOptions.wants_maximum,
+             wants_initial: Optional[float] = None, window: float = ResourceOptions.window,
+             priority: int = ResourceOptions.priority, burst: float = ResourceOptions.burst,
+             burst_units: float = 0, fallback: str = ResourceOptions.fallback,
+             safe_capacity: Optional[float] = None, shadow: bool = False) -> "AsyncRate":
+        """Opens a rate, in units per second. For the options see ResourceOptions."""
+        return AsyncRate(self, self._open(ResourceOptions(
+            resource_id, "rate", wants, wants_minimum, wants_maximum, wants_initial, window,
+            priority, burst, burst_units, fallback, safe_capacity, shadow)))
 
-    def gauge(self, resource_id: str, **options: Any) -> "AsyncGauge":
-        """Opens a gauge: units in use at once. options: see ResourceOptions."""
-        return AsyncGauge(self, self._open(ResourceOptions(resource_id, "gauge", **options)))
+    def gauge(self, resource_id: str, *, wants: Optional[float] = None,
+              wants_minimum: Optional[float] = None,
+              wants_maximum: float = ResourceOptions.wants_maximum,
+              wants_initial: Optional[float] = None, window: float = ResourceOptions.window,
+              priority: int = ResourceOptions.priority, burst: float = ResourceOptions.burst,
+              burst_units: float = 0, fallback: str = ResourceOptions.fallback,
+              safe_capacity: Optional[float] = None, shadow: bool = False) -> "AsyncGauge":
+        """Opens a gauge: units in use at once. For the options see ResourceOptions."""
+        return AsyncGauge(self, self._open(ResourceOptions(
+            resource_id, "gauge", wants, wants_minimum, wants_maximum, wants_initial, window,
+            priority, burst, burst_units, fallback, safe_capacity, shadow)))
 
     async def acquire(self, resource: Union[str, Items], key: str = "", cost: float = 1, *,
                       min: Optional[float] = None, timeout: float = 1, max_wait: float = 0,
@@ -203,7 +219,7 @@ class AsyncClient:
                         time_to_live=time_to_live, priority=priority, share=share,
                         settle_within=settle_within)
         longest = max_wait + 5 if timeout is None else timeout
-        return AsyncHold(self, await self._acquire(permit, longest, on_gone))
+        return AsyncHold(self, await self._acquire(permit, longest, on_gone), permit)
 
     async def reserve(self, resource: Union[str, Items], key: str = "", cost: float = 1, *,
                       settle_within: float = 60, timeout: float = 1,
@@ -221,13 +237,12 @@ class AsyncClient:
 
     async def seize(self, transfer_id: int, *, timeout: float = 1, time_to_live: float = 0,
                     on_gone: Optional[Callable[[Held], None]] = None) -> "AsyncHold":
-        """Makes the units of a transfer a hold of this client."""
+        """Makes the units of a transfer a hold of this client. A task that is cancelled while it
+        waits releases them."""
         self._check_open()
         sink = _Decision()
         call = self._engine.permits.seize(transfer_id, timeout, sink, clock(), time_to_live)
-        self._engine.watch(call.number, on_gone, sink)
-        self._step()
-        return AsyncHold(self, await sink.future)
+        return AsyncHold(self, await self._wait_for(call, sink, on_gone))
 
     def kill_switch(self, on: bool) -> None:
         """While it is on, nothing is refused. Refusals are still counted."""
@@ -252,7 +267,7 @@ class AsyncClient:
             self._step()
             self._notify()
         deadline = deadline_in(timeout)
-        while not self._engine.is_idle() and time_left(deadline) > 0:
+        while not (self._stopped or self._engine.is_idle()) and time_left(deadline) > 0:
             await self._wait(time_left(deadline))
         self._stopped = True
         if self._timer:
@@ -288,35 +303,31 @@ class AsyncClient:
         self._check_open()
         sink = _Decision()
         call = self._engine.permits.acquire(permit, timeout, sink, clock())
-        number = call.number if permit.hold else 0
+        return await self._wait_for(call, sink, on_gone)
+
+    async def _wait_for(self, call: Call, sink: _Decision,
+                        on_gone: Optional[Callable[[Held], None]]) -> Acquired:
+        """Waits for a decision. If the task is cancelled, what the call gets is given back."""
         self._engine.watch(call.number, on_gone, sink)
         self._step()
         try:
             return await asyncio.shield(sink.future)
         except asyncio.CancelledError:
-            if number:
-                self._engine.permits.release(number, None, clock())
-                self._step()
-            elif permit.settle_within:
-                sink.future.add_done_callback(lambda future: self._give_back(permit, future))
+            self._engine.give_up(call, sink)
+            self._step()
             raise
 
-    def _give_back(self, permit: Permit, future: "asyncio.Future[Acquired]") -> None:
-        """Settles a reservation whose task was cancelled, with a cost of 0."""
-        if self._stopped or future.cancelled():
-            return
-        items = [Item(item.resource_id, item.key, 0) for item in permit.items]
-        self._engine.permits.settle(future.result().reservation, items, 0, None, clock())
-        self._step()
-
     def _step(self) -> None:
-        """Does what is due, sends requests, and plans when to do it again."""
+        """Does what is due, sends requests, and plans when to do it again. Does nothing after the
+        end of the client."""
+        if self._stopped:
+            return
         requests, told, due = self._engine.poll()
         for core, request in requests:
             name = core is self._engine.leases, request.lane
             before = self._tasks.get(name)
             if before:
-                log.warning("a request before %s: no response in time", request.method)
+                warn("a request before %s: no response in time", request.method)
                 before.cancel()  # the core has given this request up
             channel = self._channels.get(name)
             if channel is None or before:
@@ -330,32 +341,25 @@ class AsyncClient:
             self._timer.cancel()
         wait = max(0, min(due - clock(), 60 * SECOND)) / SECOND
         self._timer = asyncio.get_running_loop().call_later(wait, self._work)
-        for tell in told:
-            try:
-                tell()
-            except Exception:  # of the application
-                log.exception("on_gone has failed")
+        tell(told)
 
     def _work(self) -> None:
-        if not self._stopped:
-            self._step()
-            self._notify()
+        self._step()
+        self._notify()
 
     async def _send(self, name: Any, channel: _Streams, core: Any, request: Request) -> None:
         try:
             post = channel.post(request)
             status, body = await asyncio.wait_for(post, request.timeout / SECOND)
+            self._ended(name)
+            self._engine.answer(core, request, status, body)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # of the network, TLS or HTTP
             self._ended(name)
             self._engine.fail(core, request, error)
-        else:
-            self._ended(name)
-            self._engine.answer(core, request, status, body)
-        if not self._stopped:
-            self._step()
-            self._notify()
+        self._step()
+        self._notify()
 
     def _ended(self, name: Any) -> None:
         if self._tasks.get(name) is asyncio.current_task():
@@ -371,10 +375,8 @@ class AsyncClient:
         """Waits until something may have changed."""
         future: "asyncio.Future[None]" = asyncio.get_running_loop().create_future()
         self._changed.add(future)
-        try:
-            await asyncio.wait_for(future, timeout)
-        except asyncio.TimeoutError:
-            pass
+        try:  # wait_for() of old Pythons ignores a cancellation in the turn of a result
+            await asyncio.wait({future}, timeout=timeout)
         finally:
             self._changed.discard(future)
 
@@ -387,6 +389,7 @@ class _AsyncHandle:
 
     def try_use(self, units: float = 1) -> bool:
         """Takes units if they may be used now. Does not wait."""
+        check_units(units)
         if not self._is_open or self._client._stopping:
             return False
         return self._client._engine.leases.take(self._resource, units, clock()) == "allowed"
@@ -395,6 +398,7 @@ class _AsyncHandle:
         """Takes units, and waits for them: see the method of the client with threads."""
         client, resource, ticket = self._client, self._resource, object()
         deadline, waiters = deadline_in(timeout), client._waiters[resource]
+        check_units(units)
         waiters.append(ticket)
         start_waiting(resource, units)
         try:
@@ -416,6 +420,7 @@ class _AsyncHandle:
 
     def retry_after(self, units: float = 1) -> Optional[float]:
         """Returns how many seconds after a refusal the same call can be allowed; None: never."""
+        check_units(units)
         wait = self._client._engine.leases.retry_after(self._resource, units, clock())
         return None if wait >= 10**9 * SECOND else wait / SECOND
 
@@ -451,8 +456,10 @@ class AsyncGauge(_AsyncHandle):
 
     @contextlib.asynccontextmanager
     async def use(self, units: float = 1, timeout: Optional[float] = None) -> AsyncIterator[None]:
-        """Takes units for a block. Raises TimeoutError if they do not come in time."""
+        """Takes units for a block. Raises TimeoutError if they do not come in time, and
+        RuntimeError if the client is closed."""
         if not await self.wait(units, timeout):
+            self._client._check_open()
             raise TimeoutError(f"{self._resource.options.resource_id}: no units in time")
         try:
             yield
@@ -464,8 +471,10 @@ class AsyncHold:
     """Units that stay taken until they are released. With `async with` it raises Refused if they
     were refused, and releases them at the end of the block. See Hold."""
 
-    def __init__(self, client: AsyncClient, decision: Acquired) -> None:
+    def __init__(self, client: AsyncClient, decision: Acquired,
+                 permit: Optional[Permit] = None) -> None:
         self._client, self.decision, self.granted = client, decision, decision.granted
+        self._permit, self._settled = permit, False
 
     def left(self) -> float:
         """Returns the seconds until the units may not be used any more; 0: now."""
@@ -489,9 +498,21 @@ class AsyncHold:
         self._client._engine.permits.release(self.decision.hold, keep, clock())
         self._client._step()
 
+    async def settle(self, costs: Union[float, Sequence[float]],
+                     timeout: float = 0) -> Optional[Acquired]:
+        """Says what a hold with settle_within has really cost, and releases it: see Hold.settle."""
+        if self._permit is None or not self._permit.settle_within:
+            raise ValueError("settle: the hold has no settle_within")
+        items = with_costs(self._permit.items, costs)
+        self._client._engine.watch(self.decision.hold, None)
+        result = _settle(self, items, timeout)
+        self.release()
+        return await result.future if result else None
+
     async def transfer(self, amounts: Optional[Sequence[float]] = None, *, timeout: float = 1,
                        time_to_live: float = 0) -> Acquired:
         """Moves units into a transfer. Who learns its transfer_id can seize them."""
+        self._client._check_open()
         sink = _Decision()
         self._client._engine.permits.transfer(self.decision.hold, amounts, timeout, sink, clock(),
                                               time_to_live)
@@ -528,20 +549,11 @@ class AsyncReservation:
     async def settle(self, costs: Union[float, Sequence[float], None] = None,
                      timeout: float = 0) -> Optional[Acquired]:
         """Says what the action has really cost: of the only item, or of each item. With a timeout
-        the call waits for the result. Later calls have no effect."""
-        if isinstance(costs, (int, float)):
-            costs = [costs]
-        items = [Item(item.resource_id, item.key, cost) for item, cost in
-                 zip(self._permit.items, self.costs if costs is None else costs)]
-        if len(items) != len(self._permit.items):
-            raise ValueError("costs: must have one cost for each item")
-        if self._settled:
-            return None
-        self._settled, sink = True, _Decision()
-        self._client._engine.permits.settle(self.decision.reservation, items, timeout, sink,
-                                            clock())
-        self._client._step()
-        return await sink.future if timeout > 0 else None
+        the call waits for the result. Later calls have no effect. After close() it raises
+        RuntimeError: then it costs what was reserved."""
+        items = with_costs(self._permit.items, self.costs if costs is None else costs)
+        result = _settle(self, items, timeout)
+        return await result.future if result else None
 
     async def __aenter__(self) -> "AsyncReservation":
         if not self.granted:
@@ -549,4 +561,20 @@ class AsyncReservation:
         return self
 
     async def __aexit__(self, error: object, *_: object) -> None:
+        if error and self._client._stopping:
+            return  # it costs what was reserved, also without a settle
         await self.settle([item.cost for item in self._permit.items] if error else None)
+
+
+def _settle(owner: Union[AsyncHold, AsyncReservation], items: List[Item],
+            timeout: float) -> Optional[_Decision]:
+    """Settles. Returns what gets the result, if there is a timeout to wait for it."""
+    client = owner._client
+    if owner._settled:
+        return None
+    client._check_open()
+    sink = _Decision()
+    client._engine.permits.settle(owner.decision.reservation, items, timeout, sink, clock())
+    owner._settled = True
+    client._step()
+    return sink if timeout > 0 else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Awaitable, Callable, Dict, Optional, Union
 
-from ._web import check_status, headers_of, refusal_of
+from ._web import check_status, headers_of, key_of, refusal_of
 from .aio import AsyncClient
 
 Scope = Dict[str, Any]
@@ -21,7 +21,8 @@ class RateLimit:
     client: an AsyncClient, or a function that returns it, for a client that is made when the
     application starts.
     resource: a name, or a function of the scope that returns it; None: no limit.
-    key: on whose behalf: a function of the scope. The default is one key for all.
+    key: on whose behalf: a function of the scope. The default is one key for all. A key that a
+    permit cannot have, such as one of more than 256 bytes, is replaced by its hash.
     cost: units, or a function of the scope.
     timeout: seconds; after it the fallback of the client decides.
     refuse_status: 429, 403 or 503.
@@ -49,8 +50,8 @@ class RateLimit:
             return
         client = self._client if isinstance(self._client, AsyncClient) else self._client()
         cost = self._cost(scope) if callable(self._cost) else self._cost
-        decision = await client.acquire(resource, self._key(scope), cost, timeout=self._timeout,
-                                        detail=True)
+        decision = await client.acquire(resource, key_of(self._key(scope)), cost,
+                                        timeout=self._timeout, detail=True)
         scope = {**scope, "doorman.decision": decision}
         if not decision.granted:
             await self._refuse(decision, send)

@@ -10,19 +10,23 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import queue
 import ssl
 import threading
 import time
+import warnings
+import weakref
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Iterator, Mapping, Optional, Sequence, Tuple, Union
+from typing import (Any, Callable, ContextManager, Deque, Dict, Iterator, List, Mapping, Optional,
+                    Sequence, Tuple, Union)
 from urllib.parse import urlsplit
 
 from ._base import SECOND, Request
-from ._calls import Acquired, Held, Item, Items, Permit
-from ._engine import (BODY_BYTES_MAX, IDLE_MAX, Connection, Core, Engine, Sink, Token, clock,
-                      connection_of, deadline_in, log, show_demand, start_waiting, stop_waiting,
-                      time_left, to_items, wait_time)
+from ._calls import Acquired, Call, Held, Item, Items, Permit
+from ._engine import (BODY_BYTES_MAX, IDLE_MAX, Connection, Core, Engine, Sink, Token, check_units,
+                      clock, connection_of, deadline_in, show_demand, start_waiting, stop_waiting,
+                      tell, time_left, to_items, wait_time, warn, with_costs)
 from ._metrics import write_metrics
 from .errors import Refused
 from .leases import Resource, ResourceInfo, ResourceOptions
@@ -35,19 +39,23 @@ class _Channel:
     """A thread with a connection, which has one request under way. A new request aborts the one
     before it, which the core has given up already."""
 
-    def __init__(self, connection: Connection, done: Callable[..., None]) -> None:
+    def __init__(self, connection: Connection,
+                 done: "weakref.WeakMethod[Callable[..., None]]") -> None:
         self._connection, self._done = connection, done
         self._queue: "queue.SimpleQueue[Optional[Tuple[Core, Request]]]" = queue.SimpleQueue()
+        self._last: Optional[Request] = None  # all requests before it were given up
         self._http: Optional[http.client.HTTPConnection] = None
         self._address, self._used_at, self._busy = "", 0.0, False
         self._thread = threading.Thread(target=self._run, daemon=True, name="doorman-channel")
         self._thread.start()
 
     def send(self, core: Core, request: Request) -> None:
+        self._last = request
         self._abort()
         self._queue.put((core, request))
 
     def stop(self) -> None:
+        self._last = None
         self._abort()
         self._queue.put(None)
 
@@ -68,17 +76,28 @@ class _Channel:
             if work is None:
                 break
             core, request = work
+            if request is not self._last:
+                continue  # the core has given it up while it was queued
             self._busy = True
-            try:
-                status, body = self._post(request)
-            except Exception as error:  # of the network, TLS or HTTP
-                self._close()
-                self._busy = False
-                self._done(core, request, 0, error)
-                continue
+            status, body = self._try(request)
             self._busy = False
-            self._done(core, request, status, body)
+            done = self._done()
+            try:
+                if done:
+                    done(core, request, status, body)
+            except Exception as error:  # the thread must go on: it sends all that comes
+                warn("%s: %s: the response was not processed: %r", request.address,
+                     request.method, error)
+            del done  # a thread that waits must not keep the client
         self._close()
+
+    def _try(self, request: Request) -> Any:
+        """Returns the status and the body of a response, or 0 and an exception."""
+        try:
+            return self._post(request)
+        except Exception as error:  # of the network, TLS or HTTP
+            self._close()
+            return 0, error
 
     def _close(self) -> None:
         if self._http:
@@ -91,7 +110,9 @@ class _Channel:
             try:
                 return self._exchange(self._http, request)
             except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
-                pass  # the server has closed an idle connection: this is no failure
+                if request is not self._last:
+                    raise  # this client has shut the connection down: nobody wants the answer
+                # The server has closed an idle connection: this is no failure.
         self._close()
         self._http, self._address = self._connect(request), request.address
         return self._exchange(self._http, request)
@@ -152,7 +173,7 @@ class Client:
     permits: what happens to permits without a server: see PermitPolicy.
     lease_timeout, permit_timeout: how long a request may take, in seconds.
 
-    Create the client after a fork, not before it.
+    Create the client after a fork, not before it: calls in another process raise RuntimeError.
     """
 
     def __init__(self, addresses: Union[str, Sequence[str]], *, token: Token = None,
@@ -161,14 +182,17 @@ class Client:
                  permits: PermitPolicy = PermitPolicy(), lease_timeout: float = 5,
                  permit_timeout: float = 1) -> None:
         given = [addresses] if isinstance(addresses, str) else addresses
-        self._engine = Engine(given, client_id, lease_timeout, permit_timeout, permits)
         self._connection = connection_of(token, tls, headers)
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._due, self._stopping, self._stopped = 0, False, False
+        self._engine = Engine(given, client_id, lease_timeout, permit_timeout, permits)
+        self._own_lock, self._pid = threading.RLock(), os.getpid()
+        self._changed = threading.Condition(self._own_lock)
         self._channels: Dict[Any, _Channel] = {}
+        self._due, self._stopping, self._stopped = 0, False, False
         self._waiters: Dict[Resource, Deque[object]] = {}
-        self._thread = threading.Thread(target=self._run, daemon=True, name="doorman")
+        self._kept: List[Client] = []  # the thread keeps what is in it
+        self._thread = threading.Thread(
+            target=_run, args=(weakref.ref(self), self._changed, self._kept), daemon=True,
+            name="doorman")
         self._thread.start()
 
     @property
@@ -178,13 +202,29 @@ class Client:
 
     # ---- leases
 
-    def rate(self, resource_id: str, **options: Any) -> "Rate":
-        """Opens a rate, in units per second. options: see ResourceOptions."""
-        return Rate(self, self._open(ResourceOptions(resource_id, "rate", **options)))
+    def rate(self, resource_id: str, *, wants: Optional[float] = None,
+             wants_minimum: Optional[float] = None,
+             wants_maximum: float = ResourceOptions.wants_maximum,
+             wants_initial: Optional[float] = None, window: float = ResourceOptions.window,
+             priority: int = ResourceOptions.priority, burst: float = ResourceOptions.burst,
+             burst_units: float = 0, fallback: str = ResourceOptions.fallback,
+             safe_capacity: Optional[float] = None, shadow: bool = False) -> "Rate":
+        """Opens a rate, in units per second. For the options see ResourceOptions."""
+        return Rate(self, self._open(ResourceOptions(
+            resource_id, "rate", wants, wants_minimum, wants_maximum, wants_initial, window,
+            priority, burst, burst_units, fallback, safe_capacity, shadow)))
 
-    def gauge(self, resource_id: str, **options: Any) -> "Gauge":
-        """Opens a gauge: units in use at once. options: see ResourceOptions."""
-        return Gauge(self, self._open(ResourceOptions(resource_id, "gauge", **options)))
+    def gauge(self, resource_id: str, *, wants: Optional[float] = None,
+              wants_minimum: Optional[float] = None,
+              wants_maximum: float = ResourceOptions.wants_maximum,
+              wants_initial: Optional[float] = None, window: float = ResourceOptions.window,
+              priority: int = ResourceOptions.priority, burst: float = ResourceOptions.burst,
+              burst_units: float = 0, fallback: str = ResourceOptions.fallback,
+              safe_capacity: Optional[float] = None, shadow: bool = False) -> "Gauge":
+        """Opens a gauge: units in use at once. For the options see ResourceOptions."""
+        return Gauge(self, self._open(ResourceOptions(
+            resource_id, "gauge", wants, wants_minimum, wants_maximum, wants_initial, window,
+            priority, burst, burst_units, fallback, safe_capacity, shadow)))
 
     # ---- permits
 
@@ -196,7 +236,7 @@ class Client:
         min: the permit accepts this many units or more. max_wait: a grant may have to wait for the
         debt of earlier permits; the call waits, too. See Permit for equal and detail."""
         permit = Permit(to_items(resource, key, cost, min), max_wait, equal, detail)
-        return self._acquire(permit, timeout).wait()
+        return self._acquire(permit, timeout)
 
     def hold(self, resource: Union[str, Items], key: str = "", cost: float = 1, *,
              min: Optional[float] = None, timeout: Optional[float] = None, max_wait: float = 0,
@@ -210,7 +250,7 @@ class Client:
                         time_to_live=time_to_live, priority=priority, share=share,
                         settle_within=settle_within)
         longest = max_wait + 5 if timeout is None else timeout
-        return Hold(self, self._acquire(permit, longest, on_gone).wait())
+        return Hold(self, self._acquire(permit, longest, on_gone), permit)
 
     def reserve(self, resource: Union[str, Items], key: str = "", cost: float = 1, *,
                 settle_within: float = 60, timeout: float = 1,
@@ -218,7 +258,7 @@ class Client:
         """Charges what an action may cost, before its cost is known. See Reservation."""
         permit = Permit(to_items(resource, key, cost, None), detail=detail,
                         settle_within=settle_within)
-        return Reservation(self, permit, self._acquire(permit, timeout).wait())
+        return Reservation(self, permit, self._acquire(permit, timeout))
 
     def report(self, resource_id: str, key: str = "", cost: float = 1) -> None:
         """Says what an action has cost. Does not wait. Negative: units come back."""
@@ -226,19 +266,14 @@ class Client:
             self._check_open()
             self._engine.permits.report(Item(resource_id, key), cost, clock())
             told = self._step()
-        _tell(told)
+        tell(told)
 
     def seize(self, transfer_id: int, *, timeout: float = 1, time_to_live: float = 0,
               on_gone: Optional[Callable[[Held], None]] = None) -> "Hold":
         """Makes the units of a transfer a hold of this client."""
         sink = _Decision()
-        with self._lock:
-            self._check_open()
-            call = self._engine.permits.seize(transfer_id, timeout, sink, clock(), time_to_live)
-            self._engine.watch(call.number, on_gone, sink)
-            told = self._step()
-        _tell(told)
-        return Hold(self, sink.wait())
+        return Hold(self, self._wait_for(sink, lambda: self._engine.permits.seize(
+            transfer_id, timeout, sink, clock(), time_to_live), on_gone))
 
     # ---- all
 
@@ -248,7 +283,7 @@ class Client:
             self._engine.kill_switch(on)
             told = self._step()
             self._changed.notify_all()
-        _tell(told)
+        tell(told)
 
     def counts(self) -> Mapping[str, float]:
         """Returns the counters of the permits of this client."""
@@ -262,16 +297,19 @@ class Client:
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Gives all leases and holds back, and ends the threads. Waits up to `timeout` seconds.
-        What servers do not learn ends by itself."""
+        What servers do not learn ends by itself. In another process than that of the client it
+        does nothing."""
+        if os.getpid() != self._pid:
+            return
         with self._lock:
             if not self._stopping:
                 self._stopping = True
                 self._engine.stop()
                 told = self._step()
                 self._changed.notify_all()
-                _tell(told)
+                tell(told)
             deadline = deadline_in(timeout)
-            while not self._engine.is_idle() and time_left(deadline) > 0:
+            while not (self._stopped or self._engine.is_idle()) and time_left(deadline) > 0:
                 self._changed.wait(max(0, time_left(deadline)))
             self._stopped = True
             self._changed.notify_all()
@@ -291,6 +329,14 @@ class Client:
 
     # ---- private
 
+    @property
+    def _lock(self) -> ContextManager[Any]:
+        """The lock. In a process that was forked, its owner and the threads of the client can be
+        missing, so that all calls would wait for ever."""
+        if os.getpid() != self._pid:
+            raise RuntimeError("the client was made before a fork: make one in each process")
+        return self._own_lock
+
     def _check_open(self) -> None:
         if self._stopping:
             raise RuntimeError("the client is closed")
@@ -301,28 +347,51 @@ class Client:
             resource = self._engine.open(options)
             self._waiters.setdefault(resource, deque())
             told = self._step()
-        _tell(told)
+        tell(told)
         return resource
 
     def _acquire(self, permit: Permit, timeout: float,
-                 on_gone: Optional[Callable[[Held], None]] = None) -> _Decision:
+                 on_gone: Optional[Callable[[Held], None]] = None) -> Acquired:
         sink = _Decision()
-        with self._lock:
-            self._check_open()
-            call = self._engine.permits.acquire(permit, timeout, sink, clock())
-            self._engine.watch(call.number, on_gone, sink)
-            told = self._step()
-        _tell(told)
-        return sink
+        return self._wait_for(sink, lambda: self._engine.permits.acquire(
+            permit, timeout, sink, clock()), on_gone)
 
-    def _step(self) -> Any:
+    def _wait_for(self, sink: _Decision, ask: Callable[[], Call],
+                  on_gone: Optional[Callable[[Held], None]]) -> Acquired:
+        """Makes a call, and waits for its decision. If an exception ends the wait, such as one of
+        a signal handler, what the call gets is given back."""
+        call: Optional[Call] = None
+        try:
+            with self._lock:
+                self._check_open()
+                call = ask()
+                self._engine.watch(call.number, on_gone, sink)
+                told = self._step()
+            tell(told)
+            return sink.wait()
+        except BaseException:
+            if call:
+                self._give_up(call, sink)
+            raise
+
+    def _give_up(self, call: Call, sink: _Decision) -> None:
+        with self._lock:
+            self._engine.give_up(call, sink)
+            told = self._step()
+        tell(told)
+
+    def _step(self) -> List[Callable[[], None]]:
         """Does what is due, and hands requests to the channels. Returns what to call without the
-        lock."""
+        lock. Nothing is done after the end of the client, whose threads have ended."""
+        if self._stopped:
+            return []
         requests, told, due = self._engine.poll()
+        self._kept[:] = [self] if self._engine.permits.holds else []
         for core, request in requests:
             name = core is self._engine.leases, request.lane
             if name not in self._channels:
-                self._channels[name] = _Channel(self._connection, self._received)
+                self._channels[name] = _Channel(self._connection,
+                                                weakref.WeakMethod(self._received))
             self._channels[name].send(core, request)
         if due != self._due:
             self._due = due
@@ -339,26 +408,34 @@ class Client:
                 self._engine.answer(core, request, status, body)
             told = self._step()
             self._changed.notify_all()
-        _tell(told)
+        tell(told)
 
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                if self._stopped:
-                    return
-                told = self._step()
-                wait = (self._due - clock()) / SECOND
-                if not told and wait > 0:
-                    self._changed.wait(min(wait, 60))
-            _tell(told)
+    def __del__(self) -> None:
+        if getattr(self, "_stopped", True) or os.getpid() != self._pid:
+            return
+        warnings.warn(f"the client {self.client_id} was not closed", ResourceWarning)
+        for channel in self._channels.values():
+            channel.stop()
+        if self._own_lock.acquire(blocking=False):
+            self._changed.notify_all()
+            self._own_lock.release()
 
 
-def _tell(told: Any) -> None:
-    for tell in told:
-        try:
-            tell()
-        except Exception:  # of the application
-            log.exception("on_gone has failed")
+def _run(reference: "weakref.ref[Client]", changed: threading.Condition,
+         _kept: List[Client]) -> None:
+    """Does what is due. A client that nobody can use any more ends, but not while it has holds:
+    they must be renewed, and on_gone must be called. Then it is in _kept."""
+    while True:
+        with changed:
+            client = reference()
+            if client is None or client._stopped:
+                return
+            told = client._step()
+            wait = (client._due - clock()) / SECOND
+            client = None
+            if not told and wait > 0:
+                changed.wait(min(wait, 60))
+        tell(told)
 
 
 class _Handle:
@@ -369,6 +446,7 @@ class _Handle:
 
     def try_use(self, units: float = 1) -> bool:
         """Takes units if they may be used now. Does not wait."""
+        check_units(units)
         with self._client._lock:
             if not self._is_open or self._client._stopping:
                 return False
@@ -377,9 +455,11 @@ class _Handle:
 
     def wait(self, units: float = 1, timeout: Optional[float] = None) -> bool:
         """Takes units, and waits for them up to `timeout` seconds (None: as long as it takes).
-        Returns False after the timeout, if units can never be used, or if the client is closed."""
+        Returns False after the timeout, or if the client is closed. More units than the capacity
+        can ever have come never, so give a timeout."""
         client, resource, ticket = self._client, self._resource, object()
         deadline = deadline_in(timeout)
+        check_units(units)
         with client._lock:
             waiters = client._waiters[resource]
             waiters.append(ticket)
@@ -403,6 +483,7 @@ class _Handle:
 
     def retry_after(self, units: float = 1) -> Optional[float]:
         """Returns how many seconds after a refusal the same call can be allowed; None: never."""
+        check_units(units)
         with self._client._lock:
             wait = self._client._engine.leases.retry_after(self._resource, units, clock())
         return None if wait >= 10**9 * SECOND else wait / SECOND
@@ -412,7 +493,7 @@ class _Handle:
         with self._client._lock:
             self._client._engine.leases.set_wants(self._resource, wants, clock())
             told = self._client._step()
-        _tell(told)
+        tell(told)
 
     def info(self) -> ResourceInfo:
         """Returns the state of the resource."""
@@ -427,7 +508,7 @@ class _Handle:
             self._is_open = False
             told = self._client._step()
             self._client._changed.notify_all()
-        _tell(told)
+        tell(told)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -454,8 +535,10 @@ class Gauge(_Handle):
 
     @contextlib.contextmanager
     def use(self, units: float = 1, timeout: Optional[float] = None) -> Iterator[None]:
-        """Takes units for a block. Raises TimeoutError if they do not come in time."""
+        """Takes units for a block. Raises TimeoutError if they do not come in time, and
+        RuntimeError if the client is closed."""
         if not self.wait(units, timeout):
+            self._client._check_open()
             raise TimeoutError(f"{self._resource.options.resource_id}: no units in time")
         try:
             yield
@@ -470,9 +553,11 @@ class Hold:
     decision: what the server, or the fallback, has decided. A grant of the fallback holds nothing.
     """
 
-    def __init__(self, client: Client, decision: Acquired) -> None:
-        self._client, self.decision = client, decision
+    def __init__(self, client: Client, decision: Acquired,
+                 permit: Optional[Permit] = None) -> None:
+        self._client, self.decision, self._permit = client, decision, permit
         self.granted = decision.granted
+        self._settled = False
 
     def left(self) -> float:
         """Returns the seconds until the units may not be used any more; 0: now."""
@@ -494,17 +579,32 @@ class Hold:
                 self._client._engine.watch(self.decision.hold, None)
             self._client._engine.permits.release(self.decision.hold, keep, clock())
             told = self._client._step()
-        _tell(told)
+        tell(told)
+
+    def settle(self, costs: Union[float, Sequence[float]],
+               timeout: float = 0) -> Optional[Acquired]:
+        """Says what a hold with settle_within has really cost: of the only item, or of each item;
+        and releases it. With a timeout the call waits for the result. Later calls have no
+        effect."""
+        if self._permit is None or not self._permit.settle_within:
+            raise ValueError("settle: the hold has no settle_within")
+        items = with_costs(self._permit.items, costs)
+        with self._client._lock:
+            self._client._engine.watch(self.decision.hold, None)
+        out = _settle(self, items, timeout)
+        self.release()
+        return out
 
     def transfer(self, amounts: Optional[Sequence[float]] = None, *, timeout: float = 1,
                  time_to_live: float = 0) -> Acquired:
         """Moves units into a transfer. Who learns its transfer_id can seize them."""
         sink = _Decision()
         with self._client._lock:
+            self._client._check_open()
             self._client._engine.permits.transfer(self.decision.hold, amounts, timeout, sink,
                                                   clock(), time_to_live)
             told = self._client._step()
-        _tell(told)
+        tell(told)
         return sink.wait()
 
     def _read(self) -> Held:
@@ -545,23 +645,10 @@ class Reservation:
     def settle(self, costs: Union[float, Sequence[float], None] = None,
                timeout: float = 0) -> Optional[Acquired]:
         """Says what the action has really cost: of the only item, or of each item. With a timeout
-        the call waits for the result. Later calls have no effect."""
-        if isinstance(costs, (int, float)):
-            costs = [costs]
-        items = [Item(item.resource_id, item.key, cost) for item, cost in
-                 zip(self._permit.items, self.costs if costs is None else costs)]
-        if len(items) != len(self._permit.items):
-            raise ValueError("costs: must have one cost for each item")
-        sink = _Decision()
-        with self._client._lock:
-            if self._settled:
-                return None
-            self._settled = True
-            self._client._engine.permits.settle(self.decision.reservation, items, timeout, sink,
-                                                clock())
-            told = self._client._step()
-        _tell(told)
-        return sink.wait() if timeout > 0 else None
+        the call waits for the result. Later calls have no effect. After close() it raises
+        RuntimeError: then it costs what was reserved."""
+        items = with_costs(self._permit.items, self.costs if costs is None else costs)
+        return _settle(self, items, timeout)
 
     def __enter__(self) -> "Reservation":
         if not self.granted:
@@ -569,4 +656,20 @@ class Reservation:
         return self
 
     def __exit__(self, error: object, *_: object) -> None:
+        if error and self._client._stopping:
+            return  # it costs what was reserved, also without a settle
         self.settle([item.cost for item in self._permit.items] if error else None)
+
+
+def _settle(owner: Union[Hold, Reservation], items: List[Item],
+            timeout: float) -> Optional[Acquired]:
+    sink, client = _Decision(), owner._client
+    with client._lock:
+        if owner._settled:
+            return None
+        client._check_open()
+        client._engine.permits.settle(owner.decision.reservation, items, timeout, sink, clock())
+        owner._settled = True
+        told = client._step()
+    tell(told)
+    return sink.wait() if timeout > 0 else None

@@ -20,8 +20,9 @@ from collections import OrderedDict, deque
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Deque, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ._base import (GRAINS, NEVER, SECOND, Addresses, InvalidResponse, Request, check_client_id,
-                    check_duration, read_body, seconds)
+from ._base import (AMOUNT_MAX, GRAINS, NEVER, SECOND, Addresses, InvalidResponse, Request,
+                    check_amount, check_amounts, check_client_id, check_duration, read_body,
+                    seconds)
 from ._calls import (METHODS, REQUEST_ID_MAX, Acquired, Batch, Call, Decision, Held, Hold,
                      HoldResult, Item, Kind, Permit, Reported, Sent, Settled, State,
                      put_entry, read_decision, read_hold_result, read_reported, read_settled)
@@ -30,6 +31,7 @@ from ._stock import Stocks
 
 MESSAGE_ITEMS, MESSAGE_TEXT, DETAILS_MAX = 4000, 256 << 10, 100
 REFUSALS_MAX, COPIES_MAX, CALLS_MAX = 10_000, 10_000, 100_000
+TRANSFER_ID_MAX = 1 << 53
 REPORTS_MAX, SETTLES_MAX, SETTLE_FAILURES = 10_000, 10_000, 25
 SETTLE_WAIT, SETTLE_TIME, REPORT_TIME = 300 * SECOND, 45 * SECOND, 660 * SECOND
 RELEASE_TIME, RENEWAL_GAP = 60 * SECOND, SECOND // 100
@@ -146,6 +148,7 @@ class PermitCore:
         """Asks for a permit. decision() returns the decision within `timeout` seconds. At 0 the
         call waits for no server."""
         self._tick(now)
+        limit = check_duration("timeout", timeout)
         hold = self._new_hold(permit) if permit.hold else None
         waits = hold is not None and permit.max_wait > 0
         call = Call(Kind.WAIT if waits else Kind.PERMIT, permit, context)
@@ -154,7 +157,6 @@ class PermitCore:
             self._ask(call, hold)
         elif permit.settle_within:
             call.number = self._number()
-        limit = check_duration("timeout", timeout)
         call.deadline = self.now + (limit or self.message_timeout)
         if self.policy.shadow or self.killed:
             self._bypass(call)
@@ -167,8 +169,7 @@ class PermitCore:
     def report(self, item: Item, cost: float, now: int) -> None:
         """Says what an action has really cost. Negative: units come back."""
         self._tick(now)
-        if not -1e15 <= cost <= 1e15:
-            raise ValueError("cost: must be a number from -1e15 to 1e15")
+        check_amount("cost", cost, -AMOUNT_MAX)
         call = Call(Kind.REPORT, Permit((replace(item, cost=0, min=None),)), attended=False)
         call.cost = cost
         if self.policy.report_once:
@@ -182,9 +183,10 @@ class PermitCore:
         effect."""
         self._tick(now)
         result: Optional[Call] = None
-        if check_duration("timeout", timeout) > 0:
+        limit = check_duration("timeout", timeout)
+        if limit > 0:
             result = Call(Kind.SETTLE, Permit(tuple(items)), context)
-            result.deadline = self.now + check_duration("timeout", timeout)
+            result.deadline = self.now + limit
             self.calls[result] = None
         if self._settle_is_local(reservation, result):
             return
@@ -200,6 +202,7 @@ class PermitCore:
         """Releases a hold, also before the decision on its permit.
         keep: what is kept of each item; None: nothing."""
         self._tick(now)
+        check_amounts("keep", keep)
         hold = self.holds.get(number)
         if hold is None:
             return
@@ -221,6 +224,8 @@ class PermitCore:
                  context: Any, now: int, time_to_live: float = 0) -> None:
         """Moves units of a hold into a transfer, which another client can seize."""
         self._tick(now)
+        check_amounts("amounts", amounts)
+        check_duration("time_to_live", time_to_live)
         hold = self.holds.get(number)
         result = Call(Kind.TRANSFER, NOTHING, context)
         result.deadline = self.now + check_duration("timeout", timeout, 0.001)
@@ -244,6 +249,10 @@ class PermitCore:
               time_to_live: float = 0) -> Call:
         """Makes the units of a transfer a hold of this client."""
         self._tick(now)
+        if isinstance(transfer_id, bool) or not isinstance(transfer_id, int) or not (
+                0 < transfer_id <= TRANSFER_ID_MAX):
+            raise ValueError("transfer_id: must be an integer, as a transfer has returned it")
+        check_duration("time_to_live", time_to_live)
         call = Call(Kind.SEIZURE, NOTHING, context, transfer_id=transfer_id,
                     time_to_live=time_to_live)
         call.deadline = self.now + check_duration("timeout", timeout, 0.001)
@@ -432,6 +441,8 @@ class PermitCore:
         if refusal and refusal.reason != "UNMATCHED":  # UNMATCHED is no decision
             self._refuse(call, index, refusal)
             return False
+        if refusal:
+            call.acquired.unmatched = call.items[index].resource_id
         if refusal or full or self._is_open():
             self._fall_back(call)
             return False
@@ -1153,6 +1164,7 @@ class PermitCore:
             self._end_prefetch(call)
             return
         if not decision.granted and decision.reason == "UNMATCHED":
+            call.acquired.unmatched = call.items[decision.item_index].resource_id
             self._fall_back(call)
             return
         call.acquired.by = "server"
