@@ -8,7 +8,8 @@
  *
  *     state     permits of durable limits     what the thread does
  *     waiting   none: another is master       writes what the last mastership of this process has
- *                                             left, unless another process has been master since
+ *                                             left, unless another process has been master since;
+ *                                             lets parts follow what the master puts into the store
  *     reading   LEARNING                      begins the mastership in the store, and reads all
  *                                             rows; after a failure, begins again
  *     late      as on_unread says             the same, because --state-wait has passed
