@@ -2,6 +2,7 @@ package doorman
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -19,14 +20,15 @@ const headerIntegerMax = 999999999999999 // of a structured field (RFC 9651, 3.3
 // Middleware asks for a permit for each request of a server of net/http. A refused request gets a
 // status and Retry-After, and responses have the headers RateLimit-Policy and RateLimit. If no
 // server can decide, the fallback of the client does, and there are no such headers. A request whose
-// context ends before gets the status 503, and one whose key is not valid gets 400.
+// context ends before gets the status 503.
 type Middleware struct {
 	Client *Client
 	// Resource is the resource_id of all requests, unless ResourceOf is given.
 	Resource string
 	// ResourceOf returns the resource_id of a request. "": the request is not limited.
 	ResourceOf func(*http.Request) string
-	// Key returns on whose behalf a request is. The default is always "". See KeyByAddress.
+	// Key returns on whose behalf a request is. The default is always "". See KeyByAddress. A key
+	// that a permit cannot have, such as one of more than 256 bytes, is replaced by its hash.
 	Key func(*http.Request) string
 	// Cost returns the units of a request. The default is 1.
 	Cost func(*http.Request) float64
@@ -69,10 +71,6 @@ func (m Middleware) Wrap(next http.Handler) http.Handler {
 			next.ServeHTTP(w, request)
 			return
 		}
-		if err := cores.CheckKey(item.Key); err != nil { // the peer may have chosen it
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
 		options := AcquireOptions{Timeout: m.Timeout, Detail: true}
 		decision, err := m.Client.AcquireItems(request.Context(), options, item)
 		if request.Context().Err() != nil { // the peer has gone, or the application waits no longer
@@ -94,13 +92,22 @@ func (m Middleware) Wrap(next http.Handler) http.Handler {
 	})
 }
 
+// keyOf returns the key of a request. One that a permit cannot have is replaced by its hash: what
+// anybody can put into a header must be limited, and not end in an error.
+func keyOf(key string) string {
+	if cores.CheckKey(key) == nil {
+		return key
+	}
+	return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(key)))
+}
+
 func (m *Middleware) itemOf(request *http.Request) Item {
 	item := Item{Resource: m.Resource}
 	if m.ResourceOf != nil {
 		item.Resource = m.ResourceOf(request)
 	}
 	if m.Key != nil {
-		item.Key = m.Key(request)
+		item.Key = keyOf(m.Key(request))
 	}
 	if m.Cost != nil {
 		item.Cost = m.Cost(request)

@@ -66,8 +66,64 @@ func TestRequestsAreLimitedAndResponsesHaveTheHeaders(t *testing.T) {
 	check(t, text == `{"decision":"REFUSED","limit":"per-user","reason":"RATE"}`, "%s", text)
 	_, text, header = ask("/free")
 	check(t, text == "nobody" && header.Get("RateLimit") == "", "%s %v", text, header)
-	status, _, _ = ask("/?" + strings.Repeat("x", 300))
-	check(t, status == 400, "%d", status) // a key that is not valid is a fault of the request
+}
+
+// askWithKeys returns the status of a request with each key, and the keys that the server of Doorman
+// was asked for. The server refuses those that begin with sha256:.
+func askWithKeys(t *testing.T, keys ...string) (statuses []int, asked []string) {
+	fake := startFake(t, func(_ string, message map[string]any) (int, string) {
+		if strings.HasPrefix(keyIn(message), "sha256:") {
+			return 200, webRefused
+		}
+		return 200, webGranted
+	})
+	client, _ := newTestClient(t, Options{}, fake.URL)
+	for _, key := range keys {
+		key := key
+		limit := Middleware{Client: client, Resource: "login", Timeout: patience,
+			Key: func(*http.Request) string { return key }}
+		recorder := httptest.NewRecorder()
+		handler := limit.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		handler.ServeHTTP(recorder, httptest.NewRequest("GET", "/", nil))
+		statuses = append(statuses, recorder.Code)
+	}
+	for _, request := range fake.all() {
+		asked = append(asked, keyIn(request.message))
+	}
+	return statuses, asked
+}
+
+// keyIn returns the key of the first item of a message.
+func keyIn(message map[string]any) string {
+	permit := message["permit"].([]any)[0].(map[string]any)
+	key, _ := permit["item"].([]any)[0].(map[string]any)["key"].(string)
+	return key
+}
+
+func TestAKeyThatAPermitCannotHaveIsLimitedToo(t *testing.T) {
+	statuses, _ := askWithKeys(t, strings.Repeat("x", 257), "a\nb", "\xff")
+	check(t, fmt.Sprint(statuses) == "[429 429 429]", "%v", statuses)
+}
+
+func TestKeysThatAPermitCannotHaveStayDifferent(t *testing.T) {
+	_, asked := askWithKeys(t, strings.Repeat("x", 257), strings.Repeat("x", 258), "\xfe", "\xff")
+	seen := map[string]bool{}
+	for _, key := range asked {
+		seen[key] = true
+	}
+	check(t, len(seen) == 4, "%v", asked)
+}
+
+func TestTheLongestKeyThatAPermitCanHaveStaysAsItIs(t *testing.T) {
+	longest := strings.Repeat("é", 128)
+	_, asked := askWithKeys(t, longest)
+	check(t, len(asked) == 1 && asked[0] == longest, "%v", asked)
+}
+
+func TestAKeyHasTheSameHashAsInTheOtherPackages(t *testing.T) {
+	_, asked := askWithKeys(t, "a\tb\xed\xa0\x80c\U0001f600")
+	const hash = "e0030ff6a4bf6f8b788e9e7459b0fd956eeb6776873d5c78f9158fcd8c178071"
+	check(t, len(asked) == 1 && asked[0] == "sha256:"+hash, "%v", asked)
 }
 
 func TestARequestWhoseTimeIsOverIsNotAnsweredAsServed(t *testing.T) {

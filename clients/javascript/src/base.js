@@ -41,11 +41,14 @@ export function withDefaults(given, defaults) {
   return options;
 }
 
+/** Returns whether a value can be an id, or is empty. */
+export const isId = (value) => typeof value === 'string' &&
+  Buffer.byteLength(value) <= ID_BYTES_MAX && !/[\p{Cc}\p{Cs}]/u.test(value);
+
 /** Returns a valid id. Throws a RangeError for anything else. */
 export function checkId(name, value, mayBeEmpty = false) {
   const least = mayBeEmpty ? 0 : 1;
-  const size = typeof value === 'string' ? Buffer.byteLength(value) : -1;
-  if (size < least || size > ID_BYTES_MAX || /[\p{Cc}\p{Cs}]/u.test(value)) {
+  if (!isId(value) || value.length < least) {
     throw new RangeError(`${name}: must be ${least} to ${ID_BYTES_MAX} bytes of UTF-8 without ` +
       'control characters');
   }

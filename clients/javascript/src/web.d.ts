@@ -5,8 +5,9 @@ import type { Acquired, Client } from './index.js';
 
 export interface RateLimitOptions<Request> {
   /** On whose behalf. The default is one key for all, which undefined means too. Behind a proxy,
-   * the address of the socket is that of the proxy. A key that is no string, has control characters
-   * or has more than 256 bytes is an error with the status 400. */
+   * the address of the socket is that of the proxy. A key that a permit cannot have, such as one of
+   * more than 256 bytes, is replaced by its hash. A key that is no string is an error with the
+   * status 400. */
   key?: string | ((request: Request) => string | undefined);
   /** Units. The default is 1. */
   cost?: number | ((request: Request) => number);

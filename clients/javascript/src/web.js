@@ -4,7 +4,9 @@
 //     app.use(limit);                                                            // Express
 //     createServer((request, response) => limit(request, response, () => ...));  // node:http
 
-import { checkId, withDefaults } from './base.js';
+import { createHash } from 'node:crypto';
+
+import { isId, withDefaults } from './base.js';
 
 const INTEGER_MAX = 999999999999999; // of a structured field (RFC 9651, 3.3.1)
 const STATUSES = [429, 403, 503];
@@ -52,15 +54,24 @@ function refuse(response, decision, status) {
   response.end(body);
 }
 
-/** Returns the key of a request. Who sends the request may have chosen it, so a key that is not
- * valid is a fault of the request. The error has the status 400, which Express and others send. */
-function checkKey(key = '') {
-  try {
-    return checkId('key', key, true);
-  } catch (error) {
-    error.status = error.statusCode = 400;
-    throw error;
-  }
+/** Returns the SHA-256 of a text in UTF-8. Half of a pair of surrogates counts as the three bytes of
+ * its code, as in the other packages. Buffer would make all halves the same. */
+function digestOf(text) {
+  const hash = createHash('sha256');
+  text.split(/(\p{Cs})/u).forEach((part, index) => {
+    const code = part.charCodeAt(0);
+    const isHalf = index % 2 === 1; // split returns what has matched at each odd index
+    hash.update(isHalf ? Buffer.of(0xed, 0x80 | ((code >> 6) & 0x3f), 0x80 | (code & 0x3f)) : part);
+  });
+  return hash.digest('hex');
+}
+
+/** Returns the key of a request. One that a permit cannot have is replaced by its hash: what anybody
+ * can put into a header must be limited, and not end in an error. A key that is no string is a fault
+ * of the request, since a query can have a list. Express and others send the status of the error. */
+function keyOf(key = '') {
+  if (typeof key === 'string') return isId(key) ? key : `sha256:${digestOf(key)}`;
+  throw Object.assign(new RangeError('key: must be a string'), { status: 400, statusCode: 400 });
 }
 
 /** Returns whether the application has answered during the wait, or the peer has gone. */
@@ -77,7 +88,7 @@ export function rateLimit(client, resource, given = {}) {
   const decide = async (request) => {
     const name = read(resource, request);
     if (name === undefined || name === null) return undefined;
-    return client.acquire(name, checkKey(read(options.key, request)), {
+    return client.acquire(name, keyOf(read(options.key, request)), {
       cost: read(options.cost, request), timeout: options.timeout, detail: true });
   };
   const apply = (decision, request, response) => {
