@@ -12,7 +12,7 @@ from wsgiref.validate import validator
 
 from doorman import Acquired, AsyncClient, Client
 from doorman import asgi, wsgi
-from doorman._web import headers_of
+from doorman._web import headers_of, key_of
 from server import WAIT, FakeServer
 
 GRANTED = {"permit": [{"decision": "GRANTED", "item": [
@@ -117,6 +117,13 @@ class Web(unittest.TestCase):
         self.assertEqual((keys[0], keys[2]), (keys[1], keys[3]))
         self.assertEqual(len(set(keys)), 2)
         self.assertTrue(all(key.startswith("sha256:") for key in keys))
+
+    def test_a_key_has_the_same_hash_in_all_languages(self) -> None:
+        # The packages for JavaScript and Go have the same example.
+        self.assertEqual(
+            key_of("a\tb\ud800c\U0001f600"),
+            "sha256:e0030ff6a4bf6f8b788e9e7459b0fd956eeb6776873d5c78f9158fcd8c178071",
+        )
 
     def test_an_application_that_is_loaded_before_a_fork_makes_a_client_in_each_process(
             self) -> None:
