@@ -1684,8 +1684,9 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  *                       units and continues at once. The next caller waits 1 s
  *
  *   promise   at most size + rate * t units in any time t, if all callers wait as long as `wait`
- *             says. A bucket with debt may exceed this bound by the n of one caller. A
- *             leaky bucket has no burst at all
+ *             says. A bucket with debt may exceed this bound by the n of one caller. Time counts
+ *             in steps of 1/256 ns, so a rate above 2.56e11 units/s may give what it gains in a
+ *             few steps more. A leaky bucket has no burst at all
  *   drawback  a full bucket allows a burst of its size at once, and another burst after a pause.
  *             After a loan of many units all later callers wait. A queue that is full of old
  *             requests refuses or delays new requests

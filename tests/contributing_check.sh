@@ -56,6 +56,21 @@ names_exist() { # page, pattern
     ! grep . "$folder/unknown"
 }
 
+# .ci/run tries one of three parts of what is long.
+parts_are_all() {
+    seq 20 >"$folder/lines"
+    for part in 1 2 3; do PART=$part/3 sh tests/part.sh <"$folder/lines"; done | sort -n |
+        cmp - "$folder/lines"
+}
+parts_are_refused() { # PART...
+    for part; do
+        seq 3 | PART=$part sh tests/part.sh && return 1
+    done
+    :
+}
+
+check 'each line is in one of the parts' parts_are_all
+check 'a part that does not exist is refused' parts_are_refused 4/3 0/3 1/0 1 x 1/2/3
 for page in CONTRIBUTING.md README.md docs/*.md docs/*/*.md; do
     check "the targets of $page exist" targets_exist "$page"
     check "the functions and metrics of $page exist" names_exist "$page" 'doorman_[a-z_]+[a-z]'

@@ -39,6 +39,16 @@ static void side_write_entry(char before[SIDE_BYTES], char after[SIDE_BYTES], co
     }
 }
 
+/* Writes a change of shards as doormanctl takes it: "move 17 b". Other acts have none. */
+static void change_write(char out[SIDE_BYTES], const cJSON *row) {
+    char shard[CTL_NUMBER_BYTES] = "";
+    if (cJSON_GetObjectItemCaseSensitive(row, "shard")) {
+        snprintf(shard, sizeof shard, " %.0f", ctl_number(row, "shard"));
+    }
+    snprintf(out, SIDE_BYTES, "%s%s%s%s", ctl_text(row, "change"), shard,
+             ctl_text(row, "node")[0] ? " " : "", ctl_text(row, "node"));
+}
+
 /* Adds what an act concerns and has changed, as texts. Of an act with several entries, those of the
  * first one. */
 static void audit_flatten(cJSON *row) {
@@ -54,6 +64,10 @@ static void audit_flatten(cJSON *row) {
     side_write_entry(before, after, entry);
     bool is_empty = strcmp(before, "-") == 0 && strcmp(after, "-") == 0;
     snprintf(text, sizeof text, "%s -> %s", before, after);
+    if (ctl_text(row, "change")[0]) {
+        change_write(text, row);
+        is_empty = false;
+    }
     if (!is_empty) cJSON_AddStringToObject(row, "figures", text);
     const char *outcome = "";
     if (cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(row, "known"))) outcome = " (not known)";

@@ -29,13 +29,21 @@ static enum ctl_exit list_show(struct ctl *ctl, const struct ctl_request *reques
 /* ---- status --------------------------------------------------------------------------------- */
 
 /* Says that something is wrong, and for how long. */
-static void trouble_print(const cJSON *object, const char *name, const char *time_name,
-                          const char *what) {
+static void trouble_print(const cJSON *object, const char *name, const char *what) {
     const cJSON *trouble = cJSON_GetObjectItemCaseSensitive(object, name);
     char time[CTL_NUMBER_BYTES];
     if (!trouble) return;
-    ctl_say("%-8s %s, %s %s: %s", "problem", what, time_name,
-            ctl_seconds(time, ctl_number(trouble, time_name)), ctl_text(trouble, "reason"));
+    ctl_say("%-8s %s, for %s: %s", "problem", what, ctl_seconds(time, ctl_number(trouble, "for")),
+            ctl_text(trouble, "reason"));
+}
+
+/* Says when the mastership was lost, until this process is master again. */
+static void loss_print(const cJSON *status) {
+    const cJSON *loss = cJSON_GetObjectItemCaseSensitive(status, "last_loss");
+    char time[CTL_NUMBER_BYTES];
+    if (!loss || ctl_is_true(status, "is_master")) return;
+    ctl_say("%-8s the mastership was lost %s ago: %s", "problem",
+            ctl_seconds(time, ctl_number(loss, "ago")), ctl_text(loss, "reason"));
 }
 
 /* Says what could not be loaded again. */
@@ -75,13 +83,13 @@ static void process_print(const cJSON *status) {
                 ctl_number(config, "version"));
     }
     failures_print(status);
-    trouble_print(status, "config_failure", "for", "the configuration in the store cannot be read");
-    trouble_print(status, "no_master", "for", "there is no master");
-    trouble_print(status, "etcd_failure", "for", "etcd does not answer");
-    trouble_print(status, "last_loss", "ago", "the mastership was lost");
-    trouble_print(parent, "failure", "for", "the parent does not answer");
-    trouble_print(state, "failure", "for", "the store cannot be written");
-    trouble_print(status, "descriptor_leak", "for", "file descriptors leak");
+    trouble_print(status, "config_failure", "the configuration in the store cannot be read");
+    trouble_print(status, "no_master", "there is no master");
+    trouble_print(status, "etcd_failure", "etcd does not answer");
+    loss_print(status);
+    trouble_print(parent, "failure", "the parent does not answer");
+    trouble_print(state, "failure", "the store cannot be written");
+    trouble_print(status, "descriptor_leak", "file descriptors leak");
     putchar('\n');
 }
 

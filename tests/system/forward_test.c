@@ -231,6 +231,16 @@ static char *run_doormanctl(const char *words) {
     return text;
 }
 
+/* The audit says what an act has moved, in the words that do it. */
+TEST(doormanctl_says_in_the_audit_which_shards_were_moved) {
+    require(access("build/doormanctl", X_OK) == 0, "build/doormanctl");
+    cluster_share(LIMITS, 2);
+    cluster_change(0, "{\"drain\": \"n0\"}", 200, "\"moves\":");
+    char *audit = run_doormanctl("audit");
+    assert_non_null(strstr(audit, " drain n0"));
+    free(audit);
+}
+
 TEST(doormanctl_shows_a_key_of_any_node_and_says_where_to_reset_it) {
     char key[32], body[256], words[64];
     require(access("build/doormanctl", X_OK) == 0, "build/doormanctl");
