@@ -25,6 +25,8 @@ int server_main(int argc, char **argv);
 #include "server/http/limit_fields.c"
 #include "server/http/text.c"
 #include "server/http/tokens.c"
+#include "server/link/batch.c"
+#include "server/link/link.c"
 #include "server/grpc/grpc_budget.c"
 #include "server/grpc/grpc_call.c"
 #include "server/grpc/grpc_connection.c"
@@ -158,17 +160,14 @@ static void run_answer(struct grpc *grpc, fuzz_text input) {
     static const uint8_t message[] =
         "\n\001a\022\010\n\006\n\001k\022\001v\022\010\n\006\n\001l\022\001w";
     struct grpc_status status = {.code = GRPC_OK};
-    struct grpc_answer answer = {.result = 0};
+    const struct grpc_answer answer = {.text = input.text, .bytes = input.bytes};
     struct grpc_call *call =
         server_grpc_call_read(grpc->service, &grpc->counters, GRPC_SHOULD_RATE_LIMIT, message,
                               sizeof message - 1, &status);
     must(call && call->descriptor_count == 2 && call->permit.item_count == 2);
-    must(nng_msg_alloc(&answer.message, 0) == 0);
-    must(nng_msg_append(answer.message, input.text, input.bytes) == 0);
     bool done = server_grpc_master_read(call, &answer, &status);
     must(done == (status.code == GRPC_OK));
     if (done && call->step == GRPC_STEP_DONE) check_response(call);
-    nng_msg_free(answer.message);
     free(call);
 }
 
