@@ -35,7 +35,7 @@ const FIELDS_UNSEEN = [
   'ConfigurationCheck.leased_over_count', 'CountersNext.next', 'Drain.failure',
   'DrainStatus.failure',
   ...['ClientLeases', 'ResourceLeases'].flatMap(
-    (name) => ['config', 'drain', 'etcd_failure', 'last_loss', 'no_master'].map(
+    (name) => ['config', 'drain', 'etcd_failure', 'last_loss', 'load_failures', 'no_master'].map(
       (field) => `${name}.${field}`)),
   ...['ClientLeases', 'ResourceLeases', 'Status'].flatMap(
     (name) => ['descriptor_leak', 'etcd_answered_ago', 'master_http_address',
@@ -49,16 +49,20 @@ const FIELDS_UNSEEN = [
   'ResetResponse.note',
   ...['epoch', 'is_master', 'moved_in', 'moved_out', 'moves', 'moving', 'node', 'nodes', 'owned',
     'rows_lost', 'shards', 'trouble'].map((field) => `Shards.${field}`),
-  ...['addresses', 'name', 'shards'].map((field) => `ShardNode.${field}`),
+  ...['addresses', 'answers', 'has_master', 'name', 'shards', 'without_master_seconds'].map(
+    (field) => `ShardNode.${field}`),
   ...['from', 'owner', 'permits', 'shard', 'state', 'target'].map((field) => `ShardOwner.${field}`),
   ...['count', 'epoch', 'moving', 'owned', 'trouble'].map((field) => `ShardsStatus.${field}`),
+  'LoadFailure.reason', 'LoadFailure.what', 'Status.config_failure', 'Status.load_failures',
   'Status.shards', 'ResponseMessage.inspect', 'ResponseMessage.reset',
   'StateStatus.failure', 'Status.last_loss',
   'TemplateDifference.is_reordered', 'Undone.had_ended', 'Undone.hides', 'Undone.then',
   ...['ago', 'by_rule', 'count', 'domain', 'key', 'resource_id'].map(
     (field) => `UnmatchedDescriptor.${field}`),
   // these need a map of shards
+  'Act.row', 'OverrideState.audit', 'OverrideState.node', 'PlanState.node',
   'Permit.first_item', 'PermitFirstItem.key', 'PermitFirstItem.resource_id',
+  ...['first_item', 'item_index', 'key', 'resource_id'].map((field) => `Settlement.${field}`),
   'DiscoveryResponse.map', 'ReleaseHoldsResult.reason', 'RenewResult.reason',
   ...['Acquire', 'Inspect', 'ReleaseHolds', 'Renew', 'Report', 'Reset', 'Seize', 'Settle',
     'Transfer'].map((method) => `${method}Response.map_epoch`),
