@@ -1391,10 +1391,16 @@ TEST(without_memory_all_keys_are_looked_at) {
     memory_fails_at(1);
     assert_false(twins_find(&t, 1));
     memory_works();
-    assert_true(twins_leave(&t, 3) > 0);
+    size_t bytes = 0; /* a shard may have no key */
+    for (size_t shard = 0; shard < hundred.count / 2; shard++) bytes += twins_leave(&t, shard);
+    assert_true(bytes > 0);
     assert_true(twins_find(&t, 1)); /* now there is memory */
     while (twins_find(&t, 10)) continue;
-    assert_true(twins_leave(&t, 4) > 0);
+    bytes = 0;
+    for (size_t shard = hundred.count / 2; shard < hundred.count; shard++) {
+        bytes += twins_leave(&t, shard);
+    }
+    assert_true(bytes > 0);
     twins_end(&t);
 }
 
