@@ -19871,7 +19871,8 @@ static bool doorman__shard_seek(const doorman_permits *permits, size_t shard,
                                 doorman_shard_cursor *cursor) {
     const doorman__shard_index *index = &permits->shards.index;
     if (!index->is_whole || shard == DOORMAN_SHARDS_AWAY) return true;
-    const size_t all = (size_t)1 << index->bits, first = cursor->position >> (64 - index->bits);
+    const size_t all = (size_t)1 << index->bits,
+                 first = (size_t)(cursor->position >> (64 - index->bits));
     const size_t end = all - first < DOORMAN__SHARD_SKIPS ? all : first + DOORMAN__SHARD_SKIPS;
     const uint64_t set = doorman__shard_set(shard);
     size_t range = first;
