@@ -2103,6 +2103,7 @@ DOORMAN_API size_t doorman_shard_part_add(unsigned char *part, size_t used, size
  * begins again.
  *   most      about how many buckets of tables the step visits; 1,000 take about 0.2 ms
  *   returns   whether more steps are needed. false also if there are no shards, or memory runs out
+ *   cost      O(most) for a step. All steps visit each counter, hold and reservation once
  *   memory    2 to 4 bytes for each counter, hold and reservation, and 2 KB */
 DOORMAN_API bool doorman_permits_find_shards(doorman_permits *permits, size_t most,
                                              doorman_time now);

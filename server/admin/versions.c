@@ -433,8 +433,8 @@ static void versions_work(struct service *service, doorman_time now) {
     (void)versions_apply(service);
 }
 
-/* Puts the newest version into force, which the thread of the store has read by now, before this
- * process decides as master. If the thread was late, this process goes on with what it has. */
+/* Puts the newest version into force before this process decides as master. The thread of the store
+ * has read it by now. If it was late, this process uses the version that it has. */
 static void versions_win(struct service *service, uint64_t epoch) {
     struct versions *versions = service->versions;
     if (!service->settings->config_in_store) return;

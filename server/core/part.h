@@ -136,9 +136,8 @@ struct server_part {
      *   epoch   of the mastership; later ones are larger; 0: the settings have no --state */
     void (*elected)(struct service *service, bool is_master, uint64_t epoch);
     void (*drains)(struct service *service); /* service->drain has changed */
-    void (*gives_back)(
-        struct service *service); /* the process stops, and must not stay master until
-                                                    all parts have stopped */
+    /* The process stops, and gives its mastership back before all parts have stopped. */
+    void (*gives_back)(struct service *service);
     void (*learns)(struct service *service, enum learning_cause cause, doorman_time now);
 
     /* This process is master, and no counter was read from the store yet: reads what the part keeps

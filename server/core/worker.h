@@ -106,7 +106,7 @@ static bool worker_decide(struct worker *worker, struct text_span text, bool may
 }
 
 /* Decides messages that another process has sent as one. Returns their answers, or NULL if memory
- * has run out. */
+ * has run out or they are too long. */
 static nng_msg *worker_decide_all(struct worker *worker, const struct text_span *messages,
                                   size_t count) {
     const struct batch_calls *batches = worker->service->batches;
@@ -117,7 +117,9 @@ static nng_msg *worker_decide_all(struct worker *worker, const struct text_span 
         (void)worker_decide(worker, messages[i], false);
         const doorman_buffer *reply = &worker->exchange.reply;
         bytes[i] = reply->bytes;
-        made = reply->bytes > 0 && nng_msg_append(answer, reply->text, reply->bytes) == 0 &&
+        /* one message could not have a longer answer, so that no peer fills the memory */
+        const bool fits = nng_msg_len(answer) + reply->bytes < DOORMAN_MESSAGE_BYTES_MAX;
+        made = fits && reply->bytes > 0 && nng_msg_append(answer, reply->text, reply->bytes) == 0 &&
                nng_msg_append(answer, ",", 1) == 0;
     }
     if (made && batches->close(answer, bytes, count)) return answer;
@@ -125,7 +127,7 @@ static nng_msg *worker_decide_all(struct worker *worker, const struct text_span 
     return NULL;
 }
 
-/* Answers messages that another process has sent as one. If memory runs out, it asks again. */
+/* Answers messages that another process has sent as one. Without an answer it asks again. */
 static void worker_handle_all(struct worker *worker, const struct text_span *messages,
                               size_t count) {
     nng_msg *answer = worker_decide_all(worker, messages, count), *message = worker->message;

@@ -113,8 +113,8 @@ struct link *server_link_tend(struct link_pool *pool, doorman_time now);
  * callbacks. */
 void server_link_close(struct link *links);
 
-/* Notes that the files of TLS have changed. A dialer keeps those that it was made with, so a link
- * that loses its connection is opened anew. */
+/* Notes that the files of TLS have changed. A dialer keeps those that it was made with, so
+ * server_link_open makes another link in the place of one that has lost its connection. */
 void server_link_note_tls(struct link_pool *pool);
 
 #endif

@@ -10,8 +10,7 @@
 #define FULL_PAUSE 20000000 /* while many removed rows wait to be written */
 #define MOVE_STEPS 4        /* between two pauses, while nobody decides for the shard */
 #define PART_BYTES 65536    /* a part of this size is written */
-#define FIND_BUCKETS                                                                               \
-    1024 /* of a step that finds out where keys are: some tenths of a millisecond */
+#define FIND_BUCKETS 1024   /* of a step that finds keys: some tenths of a millisecond */
 
 static void rows_pause(long nanoseconds) {
     const struct timespec time = {.tv_nsec = nanoseconds};

@@ -20,8 +20,8 @@
 
 #define LOOK (DOORMAN_SECOND / 2)         /* between two reads of the map */
 #define LOOK_MOVING (DOORMAN_SECOND / 40) /* the same while shards move */
-#define UNSURE_MAX 3            /* changes of the map that others have overtaken, in a row */
-#define PACE 4                  /* a node pauses so many times as long as it took to give a shard */
+#define UNSURE_MAX 3 /* changes of the map that others have overtaken, in a row */
+#define PACE 4       /* the pause after a shard, in multiples of the time it was closed */
 #define PACE_MAX DOORMAN_SECOND /* at most */
 #define FIRST_TRIES 20          /* of etcd at the start, one each half second */
 #define CHANGE_SECONDS 60       /* for a change; only FORCE takes more than a moment */
