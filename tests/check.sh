@@ -8,9 +8,14 @@ folder=$(mktemp -d) || exit 1
 processes=''
 
 # A script that is stopped, by INT or TERM, ends its processes too, also those that stand still.
+# They are continued before they get TERM: a SIGCONT after it can undo the SIGSTOP with which
+# LeakSanitizer stops the threads of a program that ends, and then the program waits for ever. The
+# system gives the ids of processes that have ended to others, so only a child gets a signal.
 finish() {
+    jobs -p >"$folder/children"
     for process in $processes; do
-        kill "$process" 2>/dev/null && kill -CONT "$process" && wait "$process"
+        grep -qx "$process" "$folder/children" || continue
+        kill -CONT "$process" 2>/dev/null && kill "$process" && wait "$process"
     done
     rm -rf "$folder"
 }
