@@ -245,8 +245,14 @@ static const char *escape_target(char character, char room[8]) {
 /* Adds a line that lists the limits. */
 static void lines_add_list(struct text *lines, const struct limit_fields *limits, const char *name,
                            bool is_policy) {
-    server_text_addf(lines, "%s: ", name);
+    server_text_add_all(lines, name, ": ", NULL);
     server_limit_fields_add_list(lines, limits, is_policy);
+    server_text_add(lines, "\r\n");
+}
+
+static void lines_add_integer(struct text *lines, const char *name, long long value) {
+    server_text_add(lines, name);
+    server_text_add_integer(lines, value);
     server_text_add(lines, "\r\n");
 }
 
@@ -257,20 +263,22 @@ static void lines_add(struct text *lines, const struct limit_fields *limits) {
         lines_add_list(lines, limits, "RateLimit", false);
     }
     if (limits->has_first) {
-        server_text_addf(lines, "X-RateLimit-Limit: %lld\r\nX-RateLimit-Remaining: %lld\r\n",
-                         server_limit_integer(first->most), server_limit_integer(first->remaining));
+        lines_add_integer(lines, "X-RateLimit-Limit: ", server_limit_integer(first->most));
+        lines_add_integer(lines, "X-RateLimit-Remaining: ", server_limit_integer(first->remaining));
     }
     if (limits->has_first && server_limit_has_times(first)) {
-        server_text_addf(lines, "X-RateLimit-Reset: %lld\r\n",
-                         server_limit_seconds(first->reset_after));
+        lines_add_integer(lines, "X-RateLimit-Reset: ", server_limit_seconds(first->reset_after));
     }
     if (limits->has_retry_after) {
-        server_text_addf(lines, "Retry-After: %lld\r\n", server_limit_fields_retry(limits));
+        lines_add_integer(lines, "Retry-After: ", server_limit_fields_retry(limits));
     }
     if (limits->share > 0) server_text_addf(lines, "X-RateLimit-Share: %.6g\r\n", limits->share);
 }
 
-static double seconds_exact(doorman_time time) { return (double)time / (double)DOORMAN_SECOND; }
+static void body_add_seconds(struct text *text, const char *name, doorman_time duration) {
+    server_text_add(text, name);
+    server_text_add_seconds(text, duration > 0 ? duration : 0);
+}
 
 /* Adds the decision as JSON, with the names that it has in an `acquire`. But the `wait` has the
  * name `waited`, because it is over when the response comes. */
@@ -282,9 +290,9 @@ static void body_add(struct text *text, const struct allow *allow) {
     if (allow->granted) {
         server_text_add_number(text, allow->units);
     } else {
-        server_text_addf(text, "%s\"", doorman_reason_name(allow->reason));
+        server_text_add_all(text, doorman_reason_name(allow->reason), "\"", NULL);
     }
-    if (allow->wait > 0) server_text_addf(text, ",\"waited\":%.9g", seconds_exact(allow->wait));
+    if (allow->wait > 0) body_add_seconds(text, ",\"waited\":", allow->wait);
     if (allow->warning) server_text_add(text, ",\"warning\":true");
     if (first) {
         server_text_add(text, ",\"limit\":\"");
@@ -293,10 +301,10 @@ static void body_add(struct text *text, const struct allow *allow) {
         server_text_add_number(text, first->remaining);
     }
     if (first && allow->granted) {
-        server_text_addf(text, ",\"reset_after\":%.9g", seconds_exact(first->reset_after));
+        body_add_seconds(text, ",\"reset_after\":", first->reset_after);
     }
     if (limits->has_retry_after) {
-        server_text_addf(text, ",\"retry_after\":%.9g", seconds_exact(limits->retry_after));
+        body_add_seconds(text, ",\"retry_after\":", limits->retry_after);
     }
     if (limits->share > 0) {
         server_text_add(text, ",\"share\":");

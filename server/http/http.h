@@ -15,7 +15,17 @@ struct text {
 void server_text_add_bytes(struct text *text, const char *bytes, size_t count);
 void server_text_add(struct text *text, const char *plain);
 
-/* Adds formatted numbers and constant names. The result is cut off after 1,023 bytes. */
+/* Adds several texts. The last argument is NULL. */
+__attribute__((sentinel)) void server_text_add_all(struct text *text, const char *first, ...);
+
+void server_text_add_integer(struct text *text, int64_t value);
+
+/* Adds a duration in seconds, with as many decimals as it has.
+ *   duration   at least 0 */
+void server_text_add_seconds(struct text *text, doorman_time duration);
+
+/* Adds formatted numbers and constant names. The result is cut off after 1,023 bytes. The functions
+ * above need a tenth of its time, which counts in responses to permits. */
 __attribute__((format(printf, 2, 3))) void server_text_addf(struct text *text, const char *format,
                                                             ...);
 

@@ -60,11 +60,10 @@ static const char *code_reason(int code) {
                    {431, "Request Header Fields Too Large"},
                    {501, "Not Implemented"},
                    {503, "Service Unavailable"}};
-    const char *reason = "Internal Server Error";
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
-        if (reasons[i].code == code) reason = reasons[i].reason;
+        if (reasons[i].code == code) return reasons[i].reason;
     }
-    return reason;
+    return "Internal Server Error";
 }
 
 void server_http_response_write(struct text *out, struct http_response *response, bool last,
@@ -73,15 +72,19 @@ void server_http_response_write(struct text *out, struct http_response *response
         server_http_response_set_error(response, 500, "INTERNAL", "out of memory");
     }
     out->buffer.bytes = 0;
-    server_text_addf(
-        out,
-        "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nConnection: %s\r\n"
-        "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
-        "Referrer-Policy: %s\r\n%s",
-        response->code, code_reason(response->code), response->type, response->text.buffer.bytes,
-        last ? "close" : "keep-alive", response->has_form ? "same-origin" : "no-referrer",
-        response->more);
-    if (response->location[0]) server_text_addf(out, "Location: %s\r\n", response->location);
+    server_text_add(out, "HTTP/1.1 ");
+    server_text_add_integer(out, response->code);
+    server_text_add_all(out, " ", code_reason(response->code), "\r\nContent-Type: ", response->type,
+                        "\r\nContent-Length: ", NULL);
+    server_text_add_integer(out, (int64_t)response->text.buffer.bytes);
+    server_text_add_all(out, "\r\nConnection: ", last ? "close" : "keep-alive",
+                        "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
+                        "Referrer-Policy: ",
+                        response->has_form ? "same-origin" : "no-referrer", "\r\n", response->more,
+                        NULL);
+    if (response->location[0]) {
+        server_text_add_all(out, "Location: ", response->location, "\r\n", NULL);
+    }
     if (!response->lines.failed && response->lines.buffer.bytes > 0) {
         server_text_add_bytes(out, response->lines.buffer.text, response->lines.buffer.bytes);
     }
@@ -89,12 +92,12 @@ void server_http_response_write(struct text *out, struct http_response *response
         server_text_add(out, "Content-Security-Policy: default-src 'none'; "
                              "frame-ancestors 'none'\r\n\r\n");
     } else {
-        server_text_addf(
-            out,
-            "Content-Security-Policy: default-src 'none'; style-src 'nonce-%s'; "
-            "script-src 'nonce-%s'; connect-src 'self'; img-src data:; form-action 'self'; "
-            "base-uri 'none'; frame-ancestors 'none'\r\n\r\n",
-            response->nonce, response->nonce);
+        server_text_add_all(
+            out, "Content-Security-Policy: default-src 'none'; style-src 'nonce-", response->nonce,
+            "'; script-src 'nonce-", response->nonce,
+            "'; connect-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; "
+            "frame-ancestors 'none'\r\n\r\n",
+            NULL);
     }
     if (!is_head) {
         server_text_add_bytes(out, response->text.buffer.text, response->text.buffer.bytes);

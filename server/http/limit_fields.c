@@ -85,6 +85,11 @@ bool server_limit_has_times(const struct limit_field *limit) {
     return limit->more_after > 0 || limit->remaining >= 1;
 }
 
+static void limit_add_integer(struct text *text, const char *name, long long value) {
+    server_text_add(text, name);
+    server_text_add_integer(text, value);
+}
+
 /* Adds one member of a list. */
 static void limit_fields_add(struct text *text, const struct limit_field *limit, bool is_policy) {
     server_text_add(text, "\"");
@@ -92,13 +97,13 @@ static void limit_fields_add(struct text *text, const struct limit_field *limit,
     if (!is_policy && !server_limit_has_times(limit)) {
         server_text_add(text, "\";r=0");
     } else if (!is_policy) {
-        server_text_addf(text, "\";r=%lld;t=%lld", server_limit_integer(limit->remaining),
-                         server_limit_seconds(limit->more_after));
-    } else if (limit->window > 0) {
-        server_text_addf(text, "\";q=%lld;w=%lld", server_limit_integer(limit->most),
-                         server_limit_seconds(limit->window));
+        limit_add_integer(text, "\";r=", server_limit_integer(limit->remaining));
+        limit_add_integer(text, ";t=", server_limit_seconds(limit->more_after));
     } else {
-        server_text_addf(text, "\";q=%lld", server_limit_integer(limit->most));
+        limit_add_integer(text, "\";q=", server_limit_integer(limit->most));
+        if (limit->window > 0) {
+            limit_add_integer(text, ";w=", server_limit_seconds(limit->window));
+        }
     }
 }
 

@@ -13,11 +13,13 @@
 
 #include <stdarg.h>
 
+#define TEXT_BYTES_MIN 512 /* of a buffer, so that a short response is allocated once */
+
 void server_text_add_bytes(struct text *text, const char *bytes, size_t count) {
     doorman_buffer *buffer = &text->buffer;
     size_t needed = buffer->bytes + count + 1;
     if (!text->failed && needed > buffer->capacity) {
-        size_t capacity = needed * 2;
+        size_t capacity = needed * 2 > TEXT_BYTES_MIN ? needed * 2 : TEXT_BYTES_MIN;
         char *grown = (char *)realloc(buffer->text, capacity);
         text->failed = !grown;
         if (grown) *buffer = (doorman_buffer){grown, buffer->bytes, capacity};
@@ -33,6 +35,38 @@ void server_text_add(struct text *text, const char *plain) {
     server_text_add_bytes(text, plain, strlen(plain));
 }
 
+__attribute__((sentinel)) void server_text_add_all(struct text *text, const char *first, ...) {
+    va_list others;
+    va_start(others, first);
+    for (const char *each = first; each; each = va_arg(others, const char *)) {
+        server_text_add(text, each);
+    }
+    va_end(others);
+}
+
+void server_text_add_integer(struct text *text, int64_t value) {
+    char digits[24], *const end = digits + sizeof digits, *at = end;
+    uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    do {
+        *--at = (char)('0' + left % 10);
+        left /= 10;
+    } while (left > 0);
+    if (value < 0) *--at = '-';
+    server_text_add_bytes(text, at, (size_t)(end - at));
+}
+
+void server_text_add_seconds(struct text *text, doorman_time duration) {
+    char decimals[] = ".000000000";
+    int64_t fraction = duration % DOORMAN_SECOND;
+    size_t last = sizeof decimals - 2;
+    assert(duration >= 0);
+    server_text_add_integer(text, duration / DOORMAN_SECOND);
+    if (fraction == 0) return;
+    for (; fraction % 10 == 0; fraction /= 10) last--;
+    for (size_t i = last; i > 0; i--, fraction /= 10) decimals[i] = (char)('0' + fraction % 10);
+    server_text_add_bytes(text, decimals, last + 1);
+}
+
 __attribute__((format(printf, 2, 3))) void server_text_addf(struct text *text, const char *format,
                                                             ...) {
     char formatted[1024];
@@ -43,17 +77,22 @@ __attribute__((format(printf, 2, 3))) void server_text_addf(struct text *text, c
     server_text_add(text, formatted);
 }
 
-/* Writes a number as text. An integer has all its digits, and any other number has at most 12
- * significant digits. */
+/* Returns whether a number is an integer that is written with all its digits. Any other number has
+ * at most 12 significant digits. */
+static bool number_is_integer(double value) {
+    return value > -9e15 && value < 9e15 && (double)(int64_t)value == value;
+}
+
 static void number_format(char out[40], double value) {
-    bool is_integer = value > -9e15 && value < 9e15 && (double)(int64_t)value == value;
-    snprintf(out, 40, is_integer ? "%.0f" : "%.12g", value);
+    snprintf(out, 40, number_is_integer(value) ? "%.0f" : "%.12g", value);
 }
 
 void server_text_add_number(struct text *text, double value) {
-    char out[40];
-    number_format(out, value);
-    server_text_add(text, out);
+    if (number_is_integer(value)) {
+        server_text_add_integer(text, (int64_t)value);
+    } else {
+        server_text_addf(text, "%.12g", value);
+    }
 }
 
 /* If the text is larger than the amount, writes the next smaller number with 12 digits. The digits
@@ -114,14 +153,15 @@ const char *server_escape_query(char character, char room[8]) {
 
 void server_text_add_escaped(struct text *text, const char *from, escape_rule rule) {
     char room[8];
+    const char *plain = from; /* has no character to escape until `from` */
     for (; *from; from++) {
         const char *replacement = rule(*from, room);
-        if (replacement) {
-            server_text_add(text, replacement);
-        } else {
-            server_text_add_bytes(text, from, 1);
-        }
+        if (!replacement) continue;
+        server_text_add_bytes(text, plain, (size_t)(from - plain));
+        server_text_add(text, replacement);
+        plain = from + 1;
     }
+    server_text_add_bytes(text, plain, (size_t)(from - plain));
 }
 
 int server_hex_value(char digit) {

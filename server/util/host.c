@@ -8,7 +8,9 @@ void server_host_read(const char *address, char *out, size_t room) {
     const char *scheme = strstr(address, "://");
     const char *host = scheme ? scheme + 3 : address;
     size_t bytes = *host == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":/");
-    snprintf(out, room, "%.*s", (int)(bytes < room ? bytes : room - 1), host);
+    if (bytes >= room) bytes = room - 1;
+    memcpy(out, host, bytes);
+    out[bytes] = 0;
 }
 
 bool server_host_is_numeric(const char *host) {

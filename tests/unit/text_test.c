@@ -1,4 +1,5 @@
-/* Numbers as text of doorman_server: an amount of a lease is never printed too large. */
+/* Text of doorman_server: numbers, durations and what is escaped. An amount of a lease is never
+ * printed too large. */
 #define _GNU_SOURCE
 #include "unit.h"
 
@@ -7,23 +8,76 @@
 
 #define DIGITS_MAX 12
 
-static const char *lease_text(double amount) {
-    static char out[64];
-    struct text text = {.failed = false};
-    server_text_add_lease(&text, amount);
-    assert_false(text.failed);
-    snprintf(out, sizeof out, "%s", text.buffer.text);
-    free(text.buffer.text);
+/* Takes the text out of the buffer. The result is valid until the next call. */
+static const char *text_take(struct text *text) {
+    static char out[512];
+    assert_false(text->failed);
+    snprintf(out, sizeof out, "%s", text->buffer.text);
+    free(text->buffer.text);
     return out;
 }
 
+static const char *lease_text(double amount) {
+    struct text text = {.failed = false};
+    server_text_add_lease(&text, amount);
+    return text_take(&text);
+}
+
 static const char *number_text(double value) {
-    static char out[64];
     struct text text = {.failed = false};
     server_text_add_number(&text, value);
-    snprintf(out, sizeof out, "%s", text.buffer.text);
-    free(text.buffer.text);
-    return out;
+    return text_take(&text);
+}
+
+static const char *integer_text(int64_t value) {
+    struct text text = {.failed = false};
+    server_text_add_integer(&text, value);
+    return text_take(&text);
+}
+
+static const char *seconds_text(doorman_time duration) {
+    struct text text = {.failed = false};
+    server_text_add_seconds(&text, duration);
+    return text_take(&text);
+}
+
+static const char *escaped_text(const char *plain) {
+    struct text text = {.failed = false};
+    server_text_add_all(&text, "<", "b", ">", NULL);
+    server_text_add_escaped(&text, plain, server_escape_html);
+    server_text_add_all(&text, "</b>", NULL);
+    return text_take(&text);
+}
+
+/* The same as printf would write. */
+TEST(an_integer_has_all_its_digits) {
+    char expected[32];
+    assert_string_equal(integer_text(0), "0");
+    assert_string_equal(integer_text(INT64_MAX), "9223372036854775807");
+    assert_string_equal(integer_text(INT64_MIN), "-9223372036854775808");
+    for (int i = 0; i < 100000; i++) {
+        const int64_t value = (int64_t)(random_bits() >> random_below(64));
+        snprintf(expected, sizeof expected, "%" PRId64, i % 2 ? value : -value);
+        assert_string_equal(integer_text(i % 2 ? value : -value), expected);
+    }
+}
+
+TEST(a_duration_has_as_many_decimals_as_it_needs) {
+    assert_string_equal(seconds_text(0), "0");
+    assert_string_equal(seconds_text(1), "0.000000001");
+    assert_string_equal(seconds_text(1000), "0.000001");
+    assert_string_equal(seconds_text(120 * DOORMAN_SECOND), "120");
+    assert_string_equal(seconds_text(DOORMAN_SECOND * 5 / 2), "2.5");
+    assert_string_equal(seconds_text(10 * DOORMAN_SECOND + 100), "10.0000001");
+    assert_string_equal(seconds_text(INT64_MAX), "9223372036.854775807");
+}
+
+TEST(only_what_must_be_escaped_is_escaped) {
+    assert_string_equal(escaped_text(""), "<b></b>");
+    assert_string_equal(escaped_text("plain"), "<b>plain</b>");
+    assert_string_equal(escaped_text("a<b"), "<b>a&lt;b</b>");
+    assert_string_equal(escaped_text("<>"), "<b>&lt;&gt;</b>");
+    assert_string_equal(escaped_text("&a&"), "<b>&amp;a&amp;</b>");
 }
 
 TEST(a_number_has_at_most_twelve_digits) {
