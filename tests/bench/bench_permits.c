@@ -169,18 +169,25 @@ static void expiry_rows(bench *b, key_fleet *f, const char *name) {
     bench_row(b, (double)f->pause / 1e6, "ms", MOST(5), "longest pause while %s keys expire", name);
 }
 
-/* What it costs that 1,000 keys share a limit fairly. */
-static void fair_row(bench *b) {
-    double rates[2];
-    for (int i = 0; i < 2; i++) {
-        key_fleet f = {.count = 1000, .items = 1, .limit_count = 1};
-        f.limits = i == 0 ? shared_limit : fair_limit;
-        keys_arrive(&f, b);
-        rates[i] = bench_rate(b, some_permits, &f);
-        fleet_stop(&f);
-    }
-    bench_row(b, rates[0] / rates[1], "times", MOST(1.3),
+/* Returns the decisions a second on random keys of one limit. */
+static double rate_of(bench *b, const doorman_permit_limit *limit, size_t keys) {
+    key_fleet f = {.count = keys, .items = 1, .limits = limit, .limit_count = 1};
+    keys_arrive(&f, b);
+    double rate = bench_rate(b, some_permits, &f);
+    fleet_stop(&f);
+    return rate;
+}
+
+/* What it costs that keys share a limit fairly. What many keys have does not fit into the caches.
+ * So 100,000 are compared with a limit of which each key has a counter, too. */
+static void fair_rows(bench *b) {
+    bench_row(b, rate_of(b, shared_limit, 1000) / rate_of(b, fair_limit, 1000), "times", MOST(1.3),
               "time of a permit of a fair limit with 1,000 keys, relative to a limit that is not");
+    double fair = rate_of(b, fair_limit, 100000);
+    bench_row(b, rate_of(b, one_limit, 100000) / fair, "times", MOST(1.3),
+              "the same with 100,000 keys, relative to a counter for each key");
+    bench_row(b, rate_of(b, shared_limit, 100000) / fair, "times", ANY,
+              "  relative to one counter for all");
 }
 
 /* ---- what other limits and other permits have, and a decision does not use ------------------- */
@@ -309,6 +316,6 @@ void bench_permits(bench *b) {
         fprintf(b->permits, "\n");
     }
     bench_step(b, "permits of a fair limit");
-    fair_row(b);
+    fair_rows(b);
     beside_rows(b);
 }
