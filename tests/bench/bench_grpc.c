@@ -1,8 +1,10 @@
 /* ShouldRateLimit of gRPC, over 16 connections with 1 and with 16 requests in flight on each. It is
  * compared with a bare server of HTTP/2 that answers with the same bytes (bench_http2.c), and with
  * a script in Redis, which is what Envoy's own service needs for its second hop. h2load is the
- * client of the first two, in one thread. The client of Redis is hiredis, in one thread too. All
- * requests have the same key, whose bucket never refuses. */
+ * client of the first two, in one thread. The client of Redis is hiredis, in one thread too. It has
+ * a connection for each request in flight, because that is what the service does unless
+ * REDIS_PIPELINE_WINDOW is set (its README, "Pipelining"). All requests have the same key, whose
+ * bucket never refuses. */
 #define _GNU_SOURCE /* memfd_create */
 #include "bench.h"
 
@@ -15,7 +17,7 @@
 
 #include <hiredis/hiredis.h>
 
-enum { ROUNDS_MAX = 10, CONNECTIONS = 16 };
+enum { ROUNDS_MAX = 10, CONNECTIONS = 16, STREAMS = 16 };
 
 /* A prefix, the domain `permits`, and a descriptor with the entry 64=alice. */
 static const unsigned char question[] = {0,   0,   0,    0,   24,   0x0a, 7,    'p', 'e',  'r',
@@ -37,7 +39,7 @@ typedef struct grpc_bench {
     char h2load[256];
     int file; /* of the question */
     grpc_side ours, bare, redis;
-    redisContext *contexts[CONNECTIONS];
+    redisContext *contexts[CONNECTIONS * STREAMS];
     char script[64]; /* its SHA1 */
 } grpc_bench;
 
@@ -67,16 +69,13 @@ static double run_h2load(const grpc_bench *g, const peer *to, unsigned streams) 
 static void redis_ask(const grpc_bench *g, redisContext *context) {
     must(redisAppendCommand(context, "EVALSHA %s 1 permits_64_alice 1 60", g->script) == REDIS_OK,
          "cannot ask Redis");
-}
-
-static void redis_flush(redisContext *context) {
     for (int done = 0; !done;) {
         must(redisBufferWrite(context, &done) == REDIS_OK, "cannot write to Redis");
     }
 }
 
 static void redis_connect(grpc_bench *g) {
-    for (int i = 0; i < CONNECTIONS; i++) {
+    for (int i = 0; i < CONNECTIONS * STREAMS; i++) {
         g->contexts[i] = redisConnect("127.0.0.1", g->redis.peer->port);
         must(g->contexts[i] && !g->contexts[i]->err, "cannot connect to Redis");
     }
@@ -86,39 +85,34 @@ static void redis_connect(grpc_bench *g) {
     freeReplyObject(reply);
 }
 
-/* Takes the responses of a connection, and asks again for each. */
-static double redis_take(const grpc_bench *g, redisContext *context, bool asks) {
+/* Takes the response of a connection, if it is complete. */
+static bool redis_take(redisContext *context) {
     void *reply = NULL;
-    double count = 0;
     must(redisBufferRead(context) == REDIS_OK, "cannot read from Redis");
-    while (redisGetReplyFromReader(context, &reply) == REDIS_OK && reply) {
-        must(((redisReply *)reply)->type == REDIS_REPLY_INTEGER, "the script fails");
-        freeReplyObject(reply);
-        count++;
-        if (asks) redis_ask(g, context);
-    }
-    if (asks) redis_flush(context);
-    return count;
+    must(redisGetReplyFromReader(context, &reply) == REDIS_OK, "Redis sends what is no response");
+    if (!reply) return false;
+    must(((redisReply *)reply)->type == REDIS_REPLY_INTEGER, "the script fails");
+    freeReplyObject(reply);
+    return true;
 }
 
-/* Asks Redis for a second. Returns responses a second. */
-static double run_redis(const grpc_bench *g, unsigned in_flight) {
-    struct pollfd polls[CONNECTIONS];
-    double answered = 0, open = CONNECTIONS * (double)in_flight;
-    for (int i = 0; i < CONNECTIONS; i++) {
+/* Asks Redis for a second, over some connections at once. Returns responses a second. */
+static double run_redis(const grpc_bench *g, unsigned connections) {
+    struct pollfd polls[CONNECTIONS * STREAMS];
+    unsigned open = connections;
+    double answered = 0;
+    for (unsigned i = 0; i < connections; i++) {
         polls[i] = (struct pollfd){.fd = g->contexts[i]->fd, .events = POLLIN};
-        for (unsigned k = 0; k < in_flight; k++) redis_ask(g, g->contexts[i]);
-        redis_flush(g->contexts[i]);
+        redis_ask(g, g->contexts[i]);
     }
     doorman_time start = doorman_clock(), end = start + DOORMAN_SECOND, now = start;
     while (open > 0) {
-        bool asks = now < end;
-        must(poll(polls, CONNECTIONS, 20000) > 0, "Redis does not answer");
-        for (int i = 0; i < CONNECTIONS; i++) {
-            if (!(polls[i].revents & (POLLIN | POLLHUP | POLLERR))) continue;
-            double count = redis_take(g, g->contexts[i], asks);
-            answered += count;
-            if (!asks) open -= count;
+        must(poll(polls, connections, 20000) > 0, "Redis does not answer");
+        for (unsigned i = 0; i < connections; i++) {
+            if (!polls[i].revents || !redis_take(g->contexts[i])) continue;
+            answered++;
+            if (now < end) redis_ask(g, g->contexts[i]);
+            open -= now >= end;
         }
         now = doorman_clock();
     }
@@ -129,8 +123,8 @@ static double run_redis(const grpc_bench *g, unsigned in_flight) {
 
 static void run_side(const grpc_bench *g, grpc_side *side, size_t round, unsigned streams) {
     double before = peer_seconds(side->peer);
-    side->rates[round] =
-        side == &g->redis ? run_redis(g, streams) : run_h2load(g, side->peer, streams);
+    side->rates[round] = side == &g->redis ? run_redis(g, CONNECTIONS * streams)
+                                           : run_h2load(g, side->peer, streams);
     side->seconds += peer_seconds(side->peer) - before;
     side->answered += side->rates[round]; /* a round is one second */
 }
@@ -179,8 +173,8 @@ void bench_grpc(bench *b) {
     g.redis.peer = other;
     redis_connect(&g);
     compare_grpc(b, &g, 1);
-    compare_grpc(b, &g, 16);
-    for (int i = 0; i < CONNECTIONS; i++) redisFree(g.contexts[i]);
+    compare_grpc(b, &g, STREAMS);
+    for (int i = 0; i < CONNECTIONS * STREAMS; i++) redisFree(g.contexts[i]);
     close(g.file);
     peer_stop(ours);
     peer_stop(bare);

@@ -49,9 +49,10 @@ static bool write_config(const char *path) {
         fprintf(file, "%s{\"identifier_glob\": \"%s\", \"capacity\": %g, " SETTINGS "}",
                 i ? ", " : "", templates[i].glob, templates[i].capacity, templates[i].kind);
     }
-    /* Each key has a bucket that never refuses. */
+    /* Each key has a bucket that never refuses. It is not full again after a permit, so its counter
+     * stays, as those of nginx and of Redis do. */
     fputs(", {\"identifier_glob\": \"permits/*\", \"limits\": [{\"name\": \"per-key\", "
-          "\"kind\": \"TOKEN_BUCKET\", \"rate\": 1e6, \"size\": 1e9}]}",
+          "\"kind\": \"TOKEN_BUCKET\", \"rate\": 1e3, \"size\": 1e9}]}",
           file);
     /* Its counters last over a restart. Those of the next one are fresh after a nanosecond. */
     fputs(", {\"identifier_glob\": \"quota\", \"limits\": [{\"name\": \"per-key\", "
