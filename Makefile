@@ -444,12 +444,13 @@ C_SOURCES = $(wildcard *.[ch] server/*.h server/*/*.[ch] examples/*.[ch]* tests/
 SCRIPTS = .ci/run .ci/deps .ci/release $(wildcard tests/*.sh) server/ctl/completion.bash \
     $(addprefix examples/deploy/debian/,package.sh postinst prerm postrm)
 
-# QUICK=1 takes about a minute. It draws no picture, because that needs the whole measurement. ONLY=
-# measures one part, such as `shards` (tests/bench/bench_shards.c).
+# QUICK=1 takes some minutes. It draws no picture, because that needs the whole measurement. ONLY=
+# measures one part, such as `shards` (tests/bench/bench_shards.c), and PART=2/3 every third one.
 build/bench: | build/examples/throttled_server
 bench: build/bench build/doorman_server ## benchmarks, some minutes; QUICK=1 is shorter; ONLY=PART
-	@build/bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) build/doorman_server build
-ifeq ($(QUICK)$(ONLY),)
+	@build/bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(PART),--part $(PART)) \
+	    build/doorman_server build
+ifeq ($(QUICK)$(ONLY)$(PART),)
 	@sh tests/bench/draw.sh build/bench_cost.dat tests/bench/cost.svg
 	@sh tests/bench/draw.sh build/bench_permits.dat tests/bench/permits.svg
 endif

@@ -1,11 +1,11 @@
 /* Measures how fast Doorman is: `make bench`, or `make bench QUICK=1` for about a minute.
  *
- *     build/bench [--quick] [--only PART] build/doorman_server FOLDER
+ *     build/bench [--quick] [--only NAME | --part N/PARTS] build/doorman_server FOLDER
  *
  * prints a table with the goal of each figure, and writes bench.csv and, for the pictures,
  * bench_cost.dat and bench_permits.dat to the folder. With --only it measures one of the parts
- * below, such as `shards`. `build/bench echo` and `build/bench http2` are peers that the server is
- * compared with.
+ * below, such as `shards`, and with --part 2/3 every third one, from the second one on.
+ * `build/bench echo` and `build/bench http2` are peers that the server is compared with.
  *
  * The machine is noisy, so figures are medians of several rounds. Two loads that are compared are
  * measured alternately: a short round of one, then a short round of the other. Work of a single
@@ -273,6 +273,18 @@ static bool has_part(const char *name) {
     return false;
 }
 
+static bool is_chosen(const bench *b, size_t i) {
+    if (b->only) return strcmp(b->only, parts[i].name) == 0;
+    return !b->share || (i + 1) % b->shares == b->share % b->shares;
+}
+
+/* Reads a text such as 2/3, which is every third part from the second one on. */
+static bool read_share(bench *b, const char *text) {
+    char behind;
+    return sscanf(text, "%u/%u%c", &b->share, &b->shares, &behind) == 2 && b->share > 0 &&
+           b->share <= b->shares;
+}
+
 static int run(bench *b, const char *folder) {
     atexit(peers_kill);
     signal(SIGINT, on_signal);
@@ -287,7 +299,7 @@ static int run(bench *b, const char *folder) {
     fprintf(b->csv, "name,value,unit,to_reach\n");
     printf(TABLE_GOAL_ROW, "what", "value", "unit", "goal", "reached");
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        if (!b->only || strcmp(b->only, parts[i].name) == 0) parts[i].measure(b);
+        if (is_chosen(b, i)) parts[i].measure(b);
     }
     clear_step(b);
     bool written = fclose(b->csv) == 0 && fclose(b->cost) == 0 && fclose(b->permits) == 0 &&
@@ -298,15 +310,20 @@ static int run(bench *b, const char *folder) {
 
 int main(int argc, char **argv) {
     bench b = {.quick = argc > 1 && strcmp(argv[1], "--quick") == 0};
+    bool is_right = true;
     int at = b.quick ? 2 : 1;
     if (argc == 2 && strcmp(argv[1], "echo") == 0) return echo_main();
     if (argc == 2 && strcmp(argv[1], "http2") == 0) return http2_main();
     if (at + 1 < argc && strcmp(argv[at], "--only") == 0) {
         b.only = argv[at + 1];
+        is_right = has_part(b.only);
+        at += 2;
+    } else if (at + 1 < argc && strcmp(argv[at], "--part") == 0) {
+        is_right = read_share(&b, argv[at + 1]);
         at += 2;
     }
-    if (argc - at != 2 || (b.only && !has_part(b.only))) {
-        fprintf(stderr, "usage: bench [--quick] [--only PART] SERVER FOLDER\n");
+    if (argc - at != 2 || !is_right) {
+        fprintf(stderr, "usage: bench [--quick] [--only NAME | --part N/PARTS] SERVER FOLDER\n");
         return 2;
     }
     use_large_pages(argv);

@@ -27,16 +27,17 @@ typedef struct goal {
 #define MOST(value) ((goal){AT_MOST, value})
 
 typedef struct bench {
-    bool quick;           /* fewer and shorter rounds, and smaller loads */
-    bool large_pages;     /* work in one process uses pages of 2 MiB */
-    const char *only;     /* the part to measure; NULL: all */
-    const char *server;   /* the path of the server program */
-    FILE *csv;            /* the rows */
-    FILE *cost, *permits; /* for the pictures: nanoseconds by number of holders, or of keys */
-    char group[96];       /* the last row whose name is not indented */
-    char step[80];        /* what is being measured */
-    doorman_time started; /* when this step started */
-    doorman_time shown;   /* when the progress was last printed */
+    bool quick;             /* fewer and shorter rounds, and smaller loads */
+    bool large_pages;       /* work in one process uses pages of 2 MiB */
+    const char *only;       /* the part to measure; NULL: all */
+    unsigned share, shares; /* or which share of the parts; 0: all */
+    const char *server;     /* the path of the server program */
+    FILE *csv;              /* the rows */
+    FILE *cost, *permits;   /* for the pictures: nanoseconds by number of holders, or of keys */
+    char group[96];         /* the last row whose name is not indented */
+    char step[80];          /* what is being measured */
+    doorman_time started;   /* when this step started */
+    doorman_time shown;     /* when the progress was last printed */
     bool terminal;
 } bench;
 
