@@ -53,8 +53,8 @@ struct allow {
     double units;
     doorman_time wait;
     doorman_reason reason;
-    struct limit_fields limits;
-    char *refused_body; /* of the template; NULL: none */
+    struct limit_fields *limits; /* set with the decision; some KiB that need no zeros before */
+    char *refused_body;          /* of the template; NULL: none */
 };
 
 /* ---- parameters ----------------------------------------------------------------------------- */
@@ -152,7 +152,7 @@ static void allow_keep_permit(struct allow *allow, const doorman_permit *permit)
     allow->wait = permit->granted ? permit->wait : 0;
     allow->units = permit->granted ? permit->items[0].granted : 0;
     allow->reason = permit->reason;
-    server_limit_fields_take(&allow->limits, permit, 0);
+    server_limit_fields_take(allow->limits, permit, 0);
 }
 
 /* Copies what the template gives to a refused client. Without memory the body is the usual one.
@@ -283,7 +283,7 @@ static void body_add_seconds(struct text *text, const char *name, doorman_time d
 /* Adds the decision as JSON, with the names that it has in an `acquire`. But the `wait` has the
  * name `waited`, because it is over when the response comes. */
 static void body_add(struct text *text, const struct allow *allow) {
-    const struct limit_fields *limits = &allow->limits;
+    const struct limit_fields *limits = allow->limits;
     const struct limit_field *first = limits->has_first ? &limits->items[0] : NULL;
     server_text_add(text, allow->granted ? "{\"decision\":\"GRANTED\",\"granted\":"
                                          : "{\"decision\":\"REFUSED\",\"reason\":\"");
@@ -320,7 +320,7 @@ static void response_set_decision(struct http_response *response, const struct a
     if (!allow->granted && allow->reason == DOORMAN_REASON_UNMATCHED) response->code = 404;
     response->type = "application/json";
     response->delay = allow->wait;
-    lines_add(&response->lines, &allow->limits);
+    lines_add(&response->lines, allow->limits);
     if (body) {
         if (!strchr("{[", body[0])) response->type = "text/plain; charset=utf-8";
         server_text_add(&response->text, body);
@@ -409,7 +409,8 @@ static bool allow_ask(const struct allow *allow, struct service *service,
  * may not wait. Without a reservation the permit is decided as if it could not wait. */
 static void handle_allow(struct service *service, const struct http_request *request,
                          struct http_response *response) {
-    struct allow allow = {.refused_code = 429};
+    struct limit_fields limits;
+    struct allow allow = {.refused_code = 429, .limits = &limits};
     doorman_time started_at = doorman_clock();
     doorman_status status = DOORMAN_INVALID_ARGUMENT;
     bool valid = allow_read(&allow, request->query);
@@ -455,7 +456,8 @@ static void allow_take_error(struct allow *allow, const cJSON *error,
 /* Makes the response out of the answer of the node that was asked. */
 static void allow_finish(struct service *service, const struct http_request *request,
                          const char *text, size_t bytes, struct http_response *response) {
-    struct allow allow = {.refused_code = 429};
+    struct limit_fields limits;
+    struct allow allow = {.refused_code = 429, .limits = &limits};
     struct decision *room = (struct decision *)malloc(sizeof *room);
     cJSON *tree = text ? cJSON_ParseWithLength(text, bytes) : NULL;
     const cJSON *body = cJSON_GetObjectItemCaseSensitive(tree, "acquire");
