@@ -73,6 +73,25 @@ await() { # text, file, process
     done
 }
 
+# Ports that may be in use.
+guess_ports() { awk 'BEGIN { srand(); for (; i < 9; i++) print 20000 + int(12000 * rand()) }'; }
+
+# Starts etcd. If its port is in use, it is started again with another one. Sets $etcd and $pid.
+start_etcd() {
+    for port in $(guess_ports); do
+        etcd=http://127.0.0.1:$port
+        : >"$folder/etcd.log"
+        etcd --data-dir "$folder/etcd$port" --listen-peer-urls http://127.0.0.1:0 \
+            --listen-client-urls "$etcd" --advertise-client-urls "$etcd" \
+            >"$folder/etcd.log" 2>&1 &
+        pid=$!
+        processes="$processes $pid"
+        await 'ready to serve client requests' "$folder/etcd.log" $pid
+        if kill -0 $pid 2>/dev/null; then return; fi
+    done
+    return 1
+}
+
 check_end() {
     echo "[  PASSED  ] $passed test(s)."
     [ $skipped = 0 ] || echo "[  SKIPPED ] $skipped test(s)"

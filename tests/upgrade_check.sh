@@ -157,24 +157,6 @@ replace() { # version, flags...
     stop "$root" && start "$version" root --config "$folder/config" "$@" && root=$started
 }
 
-# Ports that may be in use.
-guess_ports() { awk 'BEGIN { srand(); for (; i < 9; i++) print 20000 + int(12000 * rand()) }'; }
-
-# Starts an etcd, with another port if the first one is in use.
-start_etcd() {
-    for port in $(guess_ports); do
-        etcd=http://127.0.0.1:$port
-        : >"$folder/etcd.log"
-        etcd --data-dir "$folder/etcd$port" --listen-peer-urls http://127.0.0.1:0 \
-            --listen-client-urls "$etcd" --advertise-client-urls "$etcd" \
-            >"$folder/etcd.log" 2>&1 &
-        processes="$processes $!"
-        await 'ready to serve client requests' "$folder/etcd.log" $!
-        if kill -0 $! 2>/dev/null; then return; fi
-    done
-    return 1
-}
-
 # What 0.1.0 does not know has an error that names it.
 refuses_flag() {
     ! "$old/build/doorman_server" --config "$folder/config" --state "$folder/state" \
