@@ -60,6 +60,9 @@
  *     server/tls/       certificates
  *     server/etcd/      the election, and the configuration in a key of etcd
  *     server/state/     the file or Redis in which counters outlast a restart (V8)
+ *     server/shards/    one key space on several nodes: the map in etcd, and moves (N1 to N9)
+ *     server/link/      questions to other processes over nng
+ *     server/forward/   messages for the nodes that decide for their keys (N4)
  *     server/waiting/   messages whose permits wait (P7)
  *     server/http/      connections, requests, tokens, the protocol over HTTP, /v1/allow
  *     server/events/    what happens, as lines of JSON on an nng PUB socket (P33)
