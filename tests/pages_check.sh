@@ -47,7 +47,8 @@ start() { # configuration
         >"$folder/addresses"
     sed -n 's/.* http=http:\/\/\([0-9.:]*\).*/s|127.0.0.1:15050|\1|/p' "$folder/log" \
         >>"$folder/addresses"
-    printf '%s\n' 's/127.0.0.1:150[0-9][1-9]/127.0.0.1:0/' "s|build/doorman_server|$folder/serve|" \
+    printf '%s\n' 's/127.0.0.1:150[0-9][1-9]/127.0.0.1:0/' 's/127.0.0.1:15080/127.0.0.1:0/' \
+        "s|build/doorman_server|$folder/serve|" \
         '/^make$/d' >>"$folder/addresses"
 }
 
