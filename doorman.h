@@ -2,17 +2,15 @@
  * doorman.h, version 0.2.0: rate limiting for many processes, by leases. Two more headers include
  * this one, and work alone or together: doorman_permits.h and doorman_throttle.h.
  *
- * LEASES, after the design that YouTube published in 2016. Many processes use a resource whose
- * capacity is limited. Examples are queries per second on a database, and transactions at once.
- * Each process asks a server for a share. The process gets a LEASE: an amount that it may use for a
- * limited time. The process limits itself to that amount. While it has a lease, it uses the
- * resource without a message to the server.
+ * LEASES. Many processes use a resource whose capacity is limited, such as queries per second on a
+ * database, or transactions at once. Each process asks a server for a share, and gets a LEASE: an
+ * amount that it may use for a limited time. The process limits itself to that amount, and needs no
+ * further message to the server while it has the lease.
  *
  * PERMITS. A server decides on each request, by rules for each of very many keys. A granted permit
  * whose units stay taken, until they are released or its time ends, is a HOLD. A program that has
- * permits includes doorman_permits.h in place of this header. Here, messages and configurations
- * have fields for permits. A program without them leaves these fields empty, and refuses permits
- * and limits by name.
+ * permits includes doorman_permits.h in place of this header. A program without them leaves the
+ * fields for permits empty, which messages and configurations have, and refuses permits by name.
  *
  * THROTTLE. A loaded server decides which requests it takes: see doorman_throttle.h.
  *
@@ -34,9 +32,8 @@
  *     `= {}`, and then assign its fields: `doorman_client_options options = {};
  *     options.client_id = "me";`. Designated initialisers of C++20 make g++ -Wextra warn.
  *
- * AN EXAMPLE, from examples/rate_client.c. The program limits its queries to its share. Another
- * example, examples/library_only.c, has a server and three clients in one process, without a
- * network.
+ * AN EXAMPLE, from examples/rate_client.c. The program limits its queries to its share.
+ * examples/library_only.c has a server and three clients in one process, without a network.
  *
  * <!-- file: examples/rate_client.c -->
  *     const char *addresses[] = {argc > 1 ? argv[1] : "tcp://127.0.0.1:15000"};
@@ -73,8 +70,7 @@
  *
  * CONCEPTS
  *
- *     resource        what is limited. The users of a resource choose its id, for example
- *                     "db/orders"
+ *     resource        what is limited. Its users choose its id, for example "db/orders"
  *     capacity        how much of a resource there is, from 0 to 1e15. A rate has units per second,
  *                     for example requests. A gauge has units at once, for example connections
  *     template        the settings of all resources whose ids match a glob
@@ -83,23 +79,18 @@
  *                     requests. The other servers respond with the address of the master. Nodes
  *                     form a tree: each node except the root has a parent
  *     client          a process that uses resources
- *     holder          a client, or a node that has leases on behalf of its clients. Each holder has
- *                     an id
+ *     holder          a client, or a node that has leases on behalf of its clients. It has an id
  *     wants           how much a holder asks for
  *     has             how much a holder may use under its lease
- *     committed       how much the server counts as used by a holder. This amount is at least what
- *                     the holder has. When the server cuts a lease, the committed amount falls when
- *                     the holder confirms the smaller lease. Without a confirmation it falls within
- *                     two lease lengths
- *     safe capacity   how much a client may use of a resource for which it has no lease, if the
- *                     fallback of the resource is DOORMAN_SAFE
+ *     committed       how much the server counts as used by a holder, at least what the holder has.
+ *                     After a cut it falls when the holder confirms the smaller lease, or else
+ *                     within two lease lengths
  *     subclients      the number of clients that a holder represents. For a client the number is 1
- *     learning        what a new master does until the leases of its predecessor have ended. The
- *                     master grants each holder only what the holder says it has, and what other
- *                     holders give back. A holder without a lease receives TRY_LATER, and uses its
- *                     fallback
- *     fallback        what a resource of a client may use while it has no lease: see
- *                     doorman_fallback
+ *     learning        what a new master does until the leases of its predecessor have ended: it
+ *                     grants each holder only what the holder says it has, and what others give
+ *                     back. A holder without a lease receives TRY_LATER, and uses its fallback
+ *     fallback        what a client may use of a resource without a lease: see doorman_fallback
+ *     safe capacity   the capacity of the fallback DOORMAN_SAFE
  *
  *     This is the life of a lease, on the clocks of holder and server:
  *
@@ -108,56 +99,17 @@
  *         server       decides .                             |
  *                      commits it for (1 + drift) * expires_in, from when it decided
  *
- *     A resource of a client is in one of these states:
+ *     The sections >>client, >>upstream and >>election list the states of a resource, of a held
+ *     lease and of an election.
  *
- *         state     meaning              capacity           event              next state
- *         unleased  it has no lease      by its fallback    gets a lease       leased
- *         leased    now < lease end      that of the lease  gets a new lease   leased
- *                                                           now >= lease end   unleased
- *         closing   after the last       none               lease is released  (freed)
- *                   close                                   is opened again    leased, unleased
+ * WHAT IT IS NOT
  *
- *     The owner of a server calls doorman_server_set_master to say whether the server is master. If
- *     a node has several processes, a doorman_election in each process says which process is
- *     master. The section >>election lists the states of an election. The section >>upstream lists
- *     the states of a held lease and of an upstream.
- *
- * THE API, by group. The documentation of each function is above its declaration.
- *
- *     status         doorman_status_name
- *     configuration  doorman_config_create  _destroy  _read  _fits
- *     shares         doorman_shares
- *     messages       doorman_method_name  doorman_lease_reason_name
- *     upstream       doorman_upstream_due  _request  _response  _failed
- *     server         doorman_server_create  _destroy  _configure  _set_master  _set_epoch
- *                    _handle  _upstream  _next_resource  _next_lease  _lease_count  _find
- *                    _learns_until  _hand_over  _take_over
- *     election       doorman_election_init  _next  _answered  _mastership  _abstain
- *                    _resign
- *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants
- *                    _report_overload  _read  _try  _release
- *     estimates      doorman_estimate_create  _destroy  _add
- *     limiters       doorman_limit_init    doorman_limiter_init  _try  _delay  _release
- *     JSON           doorman_json_config  _check_config  _write_config  _serve  _request
- *                    _response
- *                    doorman_json_exchange_read  _decide  _write  _uninit
- *                    doorman_buffer_uninit
- *     agent          doorman_agent_start  _shutdown  _stop  _read_info  _kill_switch
- *                    doorman_resource_open  _close  _try  _wait  _release  _delay  _set_wants
- *                    _report_overload  _read    doorman_clock
- *     transport      doorman_transport_create  _destroy  _set_tls  _update  _send
- *
- *     There are three ways to use the library:
- *     an application  calls doorman_agent_start and doorman_resource_open. It calls
- *                     doorman_resource_try or _wait each time before it uses the resource. At the
- *                     end it calls doorman_agent_stop
- *     a node          calls doorman_json_config, doorman_server_create and _set_master. For each
- *                     message it calls doorman_json_serve. A node with a parent also needs a
- *                     doorman_transport. A node of several processes also needs a doorman_election.
- *                     doorman_server.c is a program of this type
- *     a test          calls doorman_shares, or creates servers and clients. Servers and clients
- *                     read no clock and use no network. The test sets the time, and passes the
- *                     messages between them
+ *     A lease does not protect a resource from clients that cheat. Each client must limit itself to
+ *     its lease. Use permits against strangers, and let a gateway ask for them. Doorman promises
+ *     that the sum of the leases never exceeds the capacity; after a cut, when the older leases
+ *     have ended. What clients use without a lease is not part of this sum. The promise needs
+ *     CONFIRMED handover, which is the default, and clocks whose rates differ by at most the drift,
+ *     which is 5 % by default.
  *
  * MACROS that you may define before you include the header
  *
@@ -173,20 +125,18 @@
  *     NDEBUG                   removes assertions. Assertions find mistakes of this library. They
  *                              never check the arguments of a call
  *
- *     If a file includes the header several times, define DOORMAN_JSON, DOORMAN_NNG and
- *     DOORMAN_STATIC before the first include. With DOORMAN_NNG the implementation needs POSIX
- *     names. If you compile with -std=c11, include doorman.h before the first system header, or
- *     define _DEFAULT_SOURCE before that header. The compiler reports an error if one of these
- *     rules is broken.
+ *     Define them before the first include of the header. With DOORMAN_NNG the implementation needs
+ *     POSIX names: with -std=c11, include doorman.h before the first system header, or define
+ *     _DEFAULT_SOURCE before that one. The compiler reports an error if a rule is broken.
  *
  * MEMORY
  *
  *     Each create function has a destroy function. Limiters without a server, and elections, are in
- *     the caller's memory. Arguments, and the memory that they point to, are used only during the
- *     call, except where a comment says otherwise. Pointers in a result stay valid until the next
- *     call on the object that returned them. A call that returns a status, and runs out of memory,
- *     returns OUT_OF_MEMORY and changes nothing. Messages on permits have an exception: see
- *     doorman_server_handle. The library never frees the caller's memory.
+ *     the caller's memory, which the library never frees. Arguments, and the memory that they point
+ *     to, are used only during the call, except where a comment says otherwise. Pointers in a
+ *     result stay valid until the next call on the object that returned them. A call that returns a
+ *     status, and runs out of memory, returns OUT_OF_MEMORY and changes nothing. Messages on
+ *     permits have an exception: see doorman_server_handle.
  *
  * ERRORS
  *
@@ -198,9 +148,7 @@
  *     end. A field has its name in C if the caller has passed it in C, and its name in JSON if it
  *     was read from JSON. Missing capacity is not an error. A function whose name ends in `_try`
  *     returns a doorman_decision, not a status. A doorman_resource_info says whether a resource has
- *     a lease. A status, a decision and an outcome never have the same value. So a program that
- *     compares a status with DOORMAN_GRANTED is never right by accident, and -Wall -Wextra finds
- *     most of such mistakes.
+ *     a lease.
  *
  *     A pointer or a callback may be NULL only where a comment says so, with one rule for the calls
  *     that end an object: _destroy, _uninit, _close, _shutdown, _stop and _resign accept NULL, and
@@ -215,10 +163,10 @@
  * THREADS AND TIME
  *
  *     Any thread may use an agent and its resources. A child process must not use an agent of its
- *     parent process. Only one thread at a time may use a server. Only one thread at a time may use
- *     a client, its upstream and its resources. If several threads share a server or a client, the
- *     caller needs a lock. Any number of threads may use one limiter or one configuration at once,
- *     and may call doorman_client_try and doorman_client_release at once.
+ *     parent process. Only one thread at a time may use a server, or a client with its upstream and
+ *     its resources, so threads that share one need a lock. Any number of threads may use one
+ *     limiter or one configuration at once, and may call doorman_client_try and
+ *     doorman_client_release at once.
  *
  *     Only the section nng reads a clock. All other functions that depend on time take `now` as the
  *     last parameter. `now` is a time in nanoseconds, on any clock that never goes back. If the
@@ -231,6 +179,42 @@
  *     during that time, a lease lasts too long. A function whose name ends in `_due` returns when
  *     the caller must call the object again.
  *
+ * SOURCES. The protocol, the tree, learning and the names are from the design document "Global
+ * Distributed Client Side Rate Limiting" (YouTube, 2016). Comments name other sources.
+ *
+ * THE API, by group. The documentation of each function is above its declaration.
+ *
+ *     status         doorman_status_name
+ *     configuration  doorman_config_create  _destroy  _read  _fits
+ *     shares         doorman_shares
+ *     messages       doorman_method_name  doorman_lease_reason_name
+ *     upstream       doorman_upstream_due  _request  _response  _failed
+ *     server         doorman_server_create  _destroy  _configure  _set_master  _set_epoch
+ *                    _handle  _upstream  _next_resource  _next_lease  _lease_count  _find
+ *                    _learns_until  _hand_over  _take_over
+ *     election       doorman_election_init  _next  _answered  _mastership  _abstain  _resign
+ *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants
+ *                    _report_overload  _read  _try  _release
+ *     estimates      doorman_estimate_create  _destroy  _add
+ *     limiters       doorman_limit_init    doorman_limiter_init  _try  _delay  _release
+ *     JSON           doorman_json_config  _check_config  _write_config  _serve  _request
+ *                    _response    doorman_json_exchange_read  _decide  _write  _uninit
+ *                    doorman_buffer_uninit
+ *     agent          doorman_agent_start  _shutdown  _stop  _read_info  _kill_switch
+ *                    doorman_resource_open  _close  _try  _wait  _release  _delay  _set_wants
+ *                    _report_overload  _read    doorman_clock
+ *     transport      doorman_transport_create  _destroy  _set_tls  _update  _send
+ *
+ *     There are three ways to use the library:
+ *     an application  calls doorman_agent_start and doorman_resource_open, and doorman_resource_try
+ *                     or _wait each time before it uses the resource: see the example
+ *     a node          calls doorman_json_config, doorman_server_create and _set_master, and for
+ *                     each message doorman_json_serve. With a parent it needs a doorman_transport,
+ *                     and with several processes a doorman_election, which says which of them is
+ *                     master. doorman_server.c is such a program
+ *     a test          creates servers and clients, which read no clock and use no network. It sets
+ *                     the time, and passes the messages between them
+ *
  * LIMITS
  *
  *     ids, addresses  1 to 256 bytes of UTF-8 without control characters
@@ -242,21 +226,6 @@
  *     a client        1 to 16 addresses of servers
  *     a server        10,000 templates, 1,000,000 resources, 10,000,000 holders of one resource,
  *                     100,000 resources of one client. The options can change these four limits
- *
- * WHAT IT IS NOT
- *
- *     A lease does not protect a resource from clients that cheat. Each client must limit itself to
- *     its lease. Use permits against strangers, and let a gateway ask for them. Doorman promises
- *     that the sum of the leases never exceeds the capacity. After a cut, this holds when the older
- *     leases have ended. What clients use without a lease is not part of this sum. The promise
- *     needs CONFIRMED handover, which is the default. It also needs clocks whose rates differ by at
- *     most the drift, which is 5 % by default.
- *
- * SOURCES
- *
- *     The protocol, the tree, learning and the names are from the design document of Doorman,
- *     "Global Distributed Client Side Rate Limiting" (YouTube, 2016). Comments name other sources
- *     where the code uses them.
  *
  * CONTENTS. Search for a tag to find its section. The comment that opens a section states its
  * rules. The rules have numbers (T7, R4, ...), and tests quote these numbers. A section uses only
@@ -271,8 +240,7 @@
  *     >>overload        capacity that follows what overloaded servers report
  *     >>server          a node: mastership, learning, how a request is answered
  *     >>election        which process of a node is master
- *     >>limiters        how an application takes units of a resource, or of a limit without a
- *                       server
+ *     >>limiters        how an application takes units of a resource, or of a limit of its own
  *     >>client          the resources of an application, their fallbacks, and wants that follow use
  *     >>json            the wire protocol
  *     >>nng             a client with its own thread, and the transport of clients and nodes

@@ -143,6 +143,13 @@ links_lead_somewhere() { # page
 }
 
 readme_is_short() { [ "$(wc -l <README.md)" -le 300 ]; }
+# The manual of a header is its first comment.
+manuals_are_short() {
+    for header in *.h; do
+        lines=$(($(grep -n -m 1 '^ \*/' "$header" | cut -d: -f1) - 2))
+        [ $lines -le 250 ] || { echo "$header: $lines lines" && return 1; }
+    done
+}
 
 check 'each quote is in its file' quotes_are_in_their_files
 check 'something checks each block of code' blocks_are_checked
@@ -151,4 +158,5 @@ for page in $pages CONTRIBUTING.md CHANGELOG.md examples/deploy/README.md; do
     check "the links of $page lead somewhere" links_lead_somewhere "$page"
 done
 check 'README.md has at most 300 lines' readme_is_short
+check 'the manual of each header has at most 250 lines' manuals_are_short
 check_end
