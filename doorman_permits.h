@@ -19731,6 +19731,22 @@ static void doorman__handover_restore_hold(doorman__handover_reader *in,
     }
 }
 
+/* Returns the shard of the first item of a hold that was read. */
+static size_t doorman__holds_made_shard(const doorman_permits *permits) {
+    const doorman__hold_item *first = permits->holds.made;
+    return doorman_permits_shard_of(permits, doorman__place_id(first->place), first->key);
+}
+
+/* Refuses a hold whose id does not tell its shard (N4), because the last master had no shards. It
+ * could not move with its counter. So all holds are learned, and its holder loses it. */
+static void doorman__handover_check_shard(doorman__handover_reader *in, uint64_t id) {
+    const doorman_permits *permits = in->permits;
+    if (in->wrong || !permits->shards.of.count) return;
+    if (doorman__permits_shard_of_id(permits, id) == doorman__holds_made_shard(permits)) return;
+    doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT,
+                           "the id of a hold is from a time without shards");
+}
+
 /* Takes the part of the permits. */
 static void doorman__permit_handover_take_over(doorman__handover_reader *in) {
     doorman__handed_hold handed;
@@ -19744,6 +19760,7 @@ static void doorman__permit_handover_take_over(doorman__handover_reader *in) {
     uint64_t count = doorman__handover_take_number(in, 8);
     for (uint64_t i = 0; i < count && !in->wrong; i++) {
         doorman__handover_take_hold(in, &handed);
+        doorman__handover_check_shard(in, handed.id);
         if (!in->wrong) doorman__handover_restore_hold(in, &handed);
     }
 }
@@ -20299,10 +20316,8 @@ static void doorman__shard_restore_hold(doorman__handover_reader *in, size_t sha
         doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "something follows a hold");
     }
     if (in->wrong) return;
-    const doorman__hold_item *first = permits->holds.made;
-    const size_t own =
-        doorman_permits_shard_of(permits, doorman__place_id(first->place), first->key);
-    if (own != shard || doorman__permits_shard_of_id(permits, handed.id) != shard) {
+    if (doorman__holds_made_shard(permits) != shard ||
+        doorman__permits_shard_of_id(permits, handed.id) != shard) {
         doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a hold is of another shard");
         return;
     }

@@ -1079,6 +1079,9 @@ mutant shards-other 'N7: an index of shards outlives its configuration' \
 mutant shards-removals 'D3: a shard is forgotten faster than the store can follow' \
     'if (permits->changes.removal_count < DOORMAN__REMOVALS_MAX / 2) {' \
     'if (permits->changes.removal_count < DOORMAN__REMOVALS_MAX) {' --unit shards_test
+mutant shards-handed 'N4: holds from a time without shards are taken over' \
+    'if (in->wrong || !permits->shards.of.count) return;' \
+    'if (in->wrong || permits) return;' --unit permit_handover_test
 mutant shards-returns 'P27: after a move, units come back to a counter that was reset' \
     "returns ? 'r' : 'u'" "returns || !returns ? 'r' : 'u'" --shards
 mutant shards-waits 'N3: permits go on waiting for a shard that moves' \

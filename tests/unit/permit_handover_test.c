@@ -243,6 +243,61 @@ TEST(a_hold_keeps_the_time_to_live_that_its_client_has_asked_for) {
     world_stop(&w);
 }
 
+/* ---- shards (N4) ----------------------------------------------------------------------------- */
+
+/* The last master stops. The next one divides its keys into eight shards, and owns them all. */
+static void hand_over_to_shards(world *w) {
+    const doorman_shards shards = {.count = 8, .seed = {1, 2}};
+    static const char text[] = "{\"shards\": 8, \"resources\": [{\"identifier_glob\": \"*\", "
+                               "\"limits\": [" LIMIT "]}]}";
+    if (w->next) {
+        doorman_server_destroy(w->first);
+        w->first = w->next;
+        w->next = NULL;
+    } else {
+        doorman_config_destroy(w->next_config);
+        assert_int_equal(doorman_json_config(&w->next_config, text, strlen(text), NULL),
+                         DOORMAN_OK);
+    }
+    hand_over(w);
+    assert_int_equal(doorman_permits_set_shards(permits_now(w), &shards), DOORMAN_OK);
+    for (size_t i = 0; i < shards.count; i++) {
+        assert_int_equal(doorman_permits_own(permits_now(w), i, true, true, w->now), DOORMAN_OK);
+    }
+}
+
+/* Their ids do not tell their shard, so they could not move with their counter. */
+TEST(holds_that_were_granted_without_shards_are_learned_with_them) {
+    doorman_error error = {0};
+    uint64_t last = 0;
+    world w;
+    world_start(&w);
+    for (uint64_t i = 1; i <= 10; i++) last = acquire(&w, "a", i, 1);
+    assert_true(last);
+    hand_over_to_shards(&w);
+    assert_int_equal(take_over(&w, &error), DOORMAN_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.text, "from a time without shards"));
+    assert_int_equal(hold_count(&w), 0);
+    assert_int_equal(acquire(&w, "b", 1, 1), 0);
+    assert_int_equal(w.permit.reason, DOORMAN_REASON_LEARNING);
+    w.now += 40 * SECOND; /* the last holder knows by now that its hold has ended */
+    assert_true(acquire(&w, "b", 2, 10));
+    world_stop(&w);
+}
+
+TEST(holds_of_shards_are_taken_over) {
+    world w;
+    world_start(&w);
+    hand_over_to_shards(&w);
+    assert_int_equal(take_over(&w, NULL), DOORMAN_OK);
+    const uint64_t id = acquire(&w, "a", 1, 4);
+    hand_over_to_shards(&w);
+    assert_int_equal(take_over(&w, NULL), DOORMAN_OK);
+    assert_true(renew(&w, "a", id));
+    assert_int_equal(acquire(&w, "b", 1, 7), 0);
+    world_stop(&w);
+}
+
 /* ---- transfers (P11) ------------------------------------------------------------------------- */
 
 TEST(a_transfer_is_seized_from_the_next_master) {
