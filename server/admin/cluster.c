@@ -178,11 +178,30 @@ enum call_result server_notes_read(struct service *service, const char *kind,
     return server_state_call(service, call, why);
 }
 
+#ifdef DOORMAN_SERVER_SHARDS
+/* Moves the rows that the store of this node still has, once in each mastership. If a store fails,
+ * decisions go on, and this is tried again. */
+static void cluster_adopt(struct service *service, struct store *store) {
+    struct shards *shards = service->shards;
+    if (shards->has_adopted) return;
+    struct store *own = server_shards_store(shards);
+    shards->has_adopted = own && server_rows_adopt(service, own, store);
+    if (shards->has_adopted || !own) return;
+    const char *error = server_store_error(own);
+    server_shards_fail(shards, "overrides and plans from before --shards do not hold yet",
+                       error[0] ? error : server_store_error(store));
+}
+#endif
+
 /* Puts the rows that all nodes share into force. */
 static bool cluster_read(struct service *service, struct store *store, uint64_t late,
                          bool is_whole) {
     const struct rows_wanted wanted = {.ends_others = is_whole, .late_id = late};
-    return server_rows_read(service, store, &wanted);
+    if (!server_rows_read(service, store, &wanted)) return false;
+#ifdef DOORMAN_SERVER_SHARDS
+    cluster_adopt(service, store);
+#endif
+    return true;
 }
 
 const struct server_part server_part_admin_cluster = {.read_cluster = cluster_read};

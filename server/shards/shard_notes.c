@@ -12,7 +12,8 @@ bool server_shard_notes_follow(struct shards *shards) {
     shards->notes_at = doorman_clock();
     if (server_store_begin(notes, 0) != STORE_OK) return false;
     const uint64_t revision = server_store_epoch(notes);
-    if (shards->has_notes && revision == shards->notes_revision) return true;
+    const bool has_all = shards->has_notes && shards->has_adopted;
+    if (has_all && revision == shards->notes_revision) return true;
     const bool is_whole = revision >= shards->notes_revision;
     bool is_read = true;
     EACH_PART(part, read_cluster) {

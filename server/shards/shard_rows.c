@@ -78,6 +78,10 @@ static void rows_find(struct shards *shards) {
     }
 }
 
+struct store *server_shards_store(struct shards *shards) {
+    return rows_open(shards) ? shards->store : NULL;
+}
+
 bool server_shard_give(struct shards *shards, size_t shard, uint64_t move) {
     struct service *service = shards->service;
     struct store_shard_part part = {

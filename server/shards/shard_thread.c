@@ -378,7 +378,7 @@ static bool shards_follow(struct shards *shards) {
     if (is_new || !is_master) doorman_shard_mover_stop(shards->mover);
     if (is_new && is_master) {
         doorman_shard_mover_start(shards->mover);
-        shards->has_swept = shards->has_notes = false;
+        shards->has_swept = shards->has_notes = shards->has_adopted = false;
         shards->flush_wanted = 0;
     }
     return is_master;

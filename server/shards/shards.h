@@ -113,6 +113,7 @@ struct shards {
     struct shard_key key;
     struct store *notes;     /* of the cluster; see "the notes of the cluster" */
     bool has_notes;          /* they were read in this mastership */
+    bool has_adopted;        /* in this mastership the store of the node has none left */
     uint64_t notes_revision; /* of what was read last; 0: none was written */
     uint64_t notes_late;     /* the id of a note that may arrive late; 0: none */
     doorman_time trim_at;    /* when to look next for notes that have ended */
@@ -177,6 +178,10 @@ bool server_shard_drop(struct shards *shards, size_t shard); /* or DOORMAN_SHARD
  * shards. Returns false after a failure. */
 bool server_shard_give_for(struct shards *shards, size_t node, uint64_t move);
 
+/* Returns the store of the node, in the mastership that the thread works for, or NULL after a
+ * failure, which shards->trouble names. Only the thread of the part calls this, and uses it. */
+struct store *server_shards_store(struct shards *shards);
+
 /* Notes that something has failed, for logs and pages. */
 void server_shards_fail(struct shards *shards, const char *what, const char *error);
 void server_shards_work_again(struct shards *shards);
@@ -195,6 +200,8 @@ void server_shards_work_again(struct shards *shards);
  *    - Each master looks twice a second whether somebody has written, and then reads all notes. A
  *      new master reads them before it takes its first shard. One that cannot reach etcd keeps what
  *      it knows.
+ *    - A node that had no --shards before has notes in its own store. Its new master moves them
+ *      (server/admin/adopt.c).
  *    - The audit is that of the node that was asked, in its own store. So the row of an act is
  *      written with "known": false, then the notes, and then the row again. */
 

@@ -117,6 +117,7 @@ static void kept_take_revision(struct etcd_store *store, const cJSON *response) 
     const cJSON *header = cJSON_GetObjectItemCaseSensitive(response, "header");
     snprintf(store->revision, sizeof store->revision, "%.20s",
              server_etcd_number(header, "revision"));
+    if (store->is_of_cluster) store->base.epoch = strtoull(store->revision, NULL, 10);
 }
 
 /* Reads the revision of the last write of all nodes. It is 0 if there was none. */

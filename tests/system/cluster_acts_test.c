@@ -177,6 +177,55 @@ TEST(a_node_that_joins_reads_the_overrides_before_it_decides) {
     assert_int_equal(limit_at(2, "api", key), 30);
 }
 
+/* ---- a node that had no --shards before ----------------------------------------------------- */
+
+TEST(rows_from_before_shards_hold_at_all_nodes) {
+    cluster_start_single(LIMITS);
+    override_put(0, "acme", 30, DAY, 200, "{\"id\":");
+    override_put(0, "gone", 50, "\"expires_in\": 2", 200, "{\"id\":");
+    for (int i = 0; i < 3; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "pro-%d", i);
+        plan_put(0, key);
+    }
+    sleep_ms(2500); /* one has ended */
+    cluster_divide();
+    process_await(cluster.nodes[0].process, "from before --shards hold at all nodes now", 1);
+    EVENTUALLY(limit_at(0, "api", "acme") == 30);
+    assert_string_equal(redis_run(&cluster.redis, "HLEN doorman:{n0}:notes:override"), "0");
+    assert_string_equal(redis_run(&cluster.redis, "HLEN doorman:{n0}:notes:plan"), "0");
+    cluster_node_start(1);
+    EVENTUALLY(cluster_number(1, "is_master") == 1);
+    move_all(0, "{\"drain\": \"n0\"}", 16);
+    assert_int_equal(limit_at(1, "api", "acme"), 30);
+    assert_int_equal(limit_at(1, "api", "gone"), 3);
+    for (int i = 0; i < 3; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "pro-%d", i);
+        assert_int_equal(limit_at(1, "api", key), 40);
+    }
+    for (int i = 0; i < 2; i++) EVENTUALLY(list_has(i, "/v1/overrides", "\"ticket 4711\""));
+    override_put(1, "acme", 60, DAY, 200, "{\"id\":"); /* it can be changed, at each node */
+    EVENTUALLY(limit_at(0, "api", "acme") == 60);
+    assert_false(list_has(1, "/v1/overrides", "\"limit\":30"));
+}
+
+TEST(a_row_of_the_cluster_outranks_one_from_before_shards) {
+    cluster_start_single(LIMITS);
+    override_put(0, "acme", 30, DAY, 200, "{\"id\":");
+    override_put(0, "other", 20, DAY, 200, "{\"id\":");
+    process_signal(cluster.nodes[0].process, SIGTERM);
+    process_end(cluster.nodes[0].process, 0);
+    cluster_is_single = false;
+    cluster_node_start(1); /* this node makes the map */
+    EVENTUALLY(cluster_owned(1) == SHARDS);
+    override_put(1, "acme", 50, DAY, 200, "{\"id\":");
+    cluster_node_start(0);
+    process_await(cluster.nodes[0].process, "the nodes share one with its name", 1);
+    EVENTUALLY(limit_at(0, "api", "other") == 20);
+    assert_int_equal(limit_at(0, "api", "acme"), 50);
+}
+
 /* ---- who did it, and the way back ----------------------------------------------------------- */
 
 TEST(an_act_is_in_the_audit_of_the_node_that_was_asked_and_is_undone_there) {

@@ -29,7 +29,16 @@ static struct {
 static const char *cluster_grpc; /* --grpc of the nodes; NULL: none */
 
 static bool cluster_is_cut_off; /* the first node can be cut off from etcd */
+static bool cluster_is_single;  /* the nodes have no --shards */
 static int cluster_standby;     /* this process belongs to the node before it; 0: none does */
+
+/* Writes the configuration of a node. Without --shards it must not say how many there are. */
+static inline void cluster_write_config(const char *path) {
+    char *text = strdup(cluster.config), *shards = strstr(text, "\"shards\": 16, ");
+    if (cluster_is_single) memset(shards, ' ', strlen("\"shards\": 16, "));
+    file_write(path, text);
+    free(text);
+}
 
 /* Starts a node of the cluster, or starts it again on new ports. */
 static inline void cluster_node_start(int index) {
@@ -39,7 +48,7 @@ static inline void cluster_node_start(int index) {
     if (!node->process) node->process = process_new();
     snprintf(node->name, sizeof node->name, "n%d", index - (index && index == cluster_standby));
     snprintf(key, sizeof key, "doorman/%s", node->name);
-    file_write(node->process->config, cluster.config);
+    cluster_write_config(node->process->config);
     snprintf(tokens, sizeof tokens, "%s/tokens", node->process->folder);
     file_write(tokens, "admin ann top-1\nwrite web web-3\n");
     const char *const arguments[] = {"--config",
@@ -59,10 +68,10 @@ static inline void cluster_node_start(int index) {
                                      node->name,
                                      "--state",
                                      cluster.redis.address,
-                                     "--shards",
-                                     "doorman/shards",
                                      "--http-token",
                                      tokens,
+                                     cluster_is_single ? NULL : "--shards",
+                                     "doorman/shards",
                                      cluster_grpc ? "--grpc" : NULL,
                                      cluster_grpc,
                                      NULL};
@@ -113,6 +122,27 @@ static inline void cluster_start(const char *config, int count) {
 /* Sends a change to a node, and expects the answer to contain a text. */
 static inline void cluster_change(int index, const char *change, int code, const char *text) {
     expect_verb(&cluster.nodes[index].fixture, "POST", "/v1/shards", OPERATOR, change, code, text);
+}
+
+/* Starts the first node without --shards. */
+static inline void cluster_start_single(const char *config) {
+    memset(&cluster, 0, sizeof cluster);
+    cluster.config = config;
+    etcd_require(&cluster.etcd);
+    redis_require(&cluster.redis);
+    cluster_is_single = true;
+    cluster_node_start(0);
+    process_await(cluster.nodes[0].process, "msg=\"counters read\"", 1);
+}
+
+/* Stops the first node as planned, and starts it again with --shards. */
+static inline void cluster_divide(void) {
+    process_signal(cluster.nodes[0].process, SIGTERM);
+    process_end(cluster.nodes[0].process, 0);
+    cluster_is_single = false;
+    cluster_node_start(0);
+    EVENTUALLY(cluster_owned(0) == 16);
+    process_await(cluster.nodes[0].process, "msg=\"counters read\"", 1);
 }
 
 enum answer { ANSWER_GRANTED, ANSWER_REFUSED, ANSWER_MOVED, ANSWER_NONE };

@@ -4,14 +4,14 @@
 
 #define SHARDS 16
 #define USERS 60
-#define LIMITS(shards)                                                                             \
+#define LIMITS(shards) LIMITS_OF(shards, ", \"on_restart\": \"full\"")
+#define LIMITS_OF(shards, slots)                                                                   \
     "{\"shards\": " shards                                                                         \
     ", \"resources\": [{\"identifier_glob\": \"slots\", \"limits\": [{\"name\": \"slots\", "       \
-    "\"kind\": \"CONCURRENCY\", \"limit\": 2, \"time_to_live\": 30, \"on_restart\": "              \
-    "\"full\"}]}, "                                                                                \
-    "{\"identifier_glob\": \"*\", \"limits\": [{\"name\": \"day\", \"kind\": \"FIXED_WINDOW\", "   \
-    "\"limit\": 100000, \"window\": 86400}, {\"name\": \"burst\", \"kind\": \"TOKEN_BUCKET\", "    \
-    "\"rate\": 0.001, \"size\": 1000}]}]}"
+    "\"kind\": \"CONCURRENCY\", \"limit\": 2, \"time_to_live\": 30" slots                          \
+    "}]}, {\"identifier_glob\": \"*\", \"limits\": [{\"name\": \"day\", \"kind\": "                  \
+    "\"FIXED_WINDOW\", \"limit\": 100000, \"window\": 86400}, {\"name\": \"burst\", \"kind\": "       \
+    "\"TOKEN_BUCKET\", \"rate\": 0.001, \"size\": 1000}]}]}"
 
 /* ---- a load and its account ----------------------------------------------------------------- */
 
@@ -346,4 +346,48 @@ TEST(a_node_without_a_master_gets_no_shards) {
 
 TEST(shards_need_an_election_and_a_redis) {
     expect_refusal((const char *[]){"--shards", "k", NULL}, 2, "--shards needs --election-key");
+}
+
+/* Starts a job that fills the limit of its key. Returns whether it was granted. */
+static bool job_start(int node, const char *key, int request_id) {
+    char body[256];
+    snprintf(body, sizeof body,
+             "{\"client_id\": \"c\", \"permit\": [{\"request_id\": %d, \"item\": [{\"resource_id\": "
+             "\"slots\", \"key\": \"%s\", \"cost\": 2}]}]}",
+             request_id, key);
+    char *response = post(&cluster.nodes[node].fixture, "/v1/acquire?redirect=1", LINES, body);
+    const bool is_granted = strstr(response, "\"hold\":") != NULL;
+    free(response);
+    return is_granted;
+}
+
+TEST(a_node_that_gets_shards_keeps_what_its_keys_have_used) {
+    char key[32];
+    memset(&load, 0, sizeof load);
+    cluster_start_single(LIMITS("16"));
+    for (int user = 0; user < USERS; user++) {
+        user_name(user, key);
+        for (int i = 0; i <= user % 4; i++) {
+            assert_int_equal(node_ask(0, "api", key), ANSWER_GRANTED);
+            load.granted[user]++;
+        }
+    }
+    for (int i = 0; i < 8; i++) {
+        snprintf(key, sizeof key, "job-%d", i);
+        assert_true(job_start(0, key, i + 1));
+    }
+    cluster.config = LIMITS_OF("16", ""); /* holds are learned */
+    cluster_divide();
+    process_await(cluster.nodes[0].process, "from a time without shards", 1);
+    expect_exact();
+    cluster_node_start(1);
+    EVENTUALLY(cluster_number(1, "is_master") == 1);
+    cluster_change(0, "{\"drain\": \"n0\"}", 200, "\"moves\":16");
+    EVENTUALLY(cluster_owned(1) == SHARDS && cluster_rests(1));
+    expect_exact();
+    assert_int_equal(cluster_number(1, "rows_lost"), 0);
+    for (int i = 0; i < 8; i++) { /* the first job still runs */
+        snprintf(key, sizeof key, "job-%d", i);
+        assert_false(job_start(1, key, i + 100));
+    }
 }
