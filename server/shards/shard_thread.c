@@ -221,6 +221,10 @@ static bool shards_await_rows(const struct shards *shards) {
 static doorman_shard_result shards_take(struct shards *shards, const doorman_shard_action *action) {
     bool is_lost = action->is_lost;
     if (action->move && shards_await_rows(shards)) return DOORMAN_SHARD_FAILED;
+    /* Rows that this node has of a shard that it did not own are of an earlier time. Those of a
+     * shard that it owned when its mastership began may be later than the rows of the move. */
+    const bool is_old = action->move && shards->has_taken_own && !shards->has_swept;
+    if (is_old && !server_shard_drop(shards, action->shard)) return DOORMAN_SHARD_FAILED;
     if (!server_shard_take(shards, action->shard, action->move, &is_lost) ||
         !shards_own(shards, action->shard, is_lost)) {
         return DOORMAN_SHARD_FAILED;
@@ -323,6 +327,31 @@ static bool shards_wait(struct shards *shards, const doorman_shard_action *actio
     return !shards->has_swept;
 }
 
+/* Notes that all shards are taken that the node owned when this mastership began. Says so if the
+ * store has counters, and the node has no shards: it had keys of its own before it joined, or
+ * another node has taken its shards. */
+static void shards_note_own(struct shards *shards) {
+    struct service *service = shards->service;
+    doorman_permits_info info = {.counter_count = 0};
+    char number[24];
+    bool owns = false;
+    if (shards->has_taken_own || shards_await_rows(shards)) return;
+    shards->has_taken_own = true;
+    for (size_t i = 0; i < shards->key.map->shards.count; i++) {
+        owns = owns || doorman_shard_mover_state(shards->mover, i) != DOORMAN_SHARD_AWAY;
+    }
+    server_lock(&service->lock);
+    const doorman_permits *permits = server_shards_permits(shards);
+    if (permits) doorman_permits_read(permits, &info);
+    server_unlock(&service->lock);
+    if (owns || !info.counter_count) return;
+    snprintf(number, sizeof number, "%zu", info.counter_count);
+    server_log(service->settings, LEVEL_WARNING,
+               "this node has no shard, so the counters of its store do not count; they are "
+               "forgotten when a shard comes or goes",
+               "node", shards->node, "counters", number, LOG_END);
+}
+
 /* Returns whether a shard must wait before it is given (N7). The next owner needs about as long as
  * this one. So in less than half of the time a shard is closed: with 64 shards less than 1 % of the
  * permits are for a closed one. A shard that comes to this node is closed already, and does not
@@ -345,7 +374,10 @@ static void shards_act(struct shards *shards) {
     int unsure = 0;
     while (goes_on) {
         const bool stored = server_state_is_flushed(shards->service, shards->flush_wanted);
-        if (!doorman_shard_mover_next(shards->mover, stored, &action)) break;
+        if (!doorman_shard_mover_next(shards->mover, stored, &action)) {
+            shards_note_own(shards);
+            break;
+        }
         if (shards_wait(shards, &action) || shards_pace(shards, &action)) break;
         if (action.step == DOORMAN_SHARD_READ_MAP) {
             goes_on = shards_read(shards) && shards_tell(shards);
@@ -378,7 +410,8 @@ static bool shards_follow(struct shards *shards) {
     if (is_new || !is_master) doorman_shard_mover_stop(shards->mover);
     if (is_new && is_master) {
         doorman_shard_mover_start(shards->mover);
-        shards->has_swept = shards->has_notes = shards->has_adopted = false;
+        shards->has_taken_own = shards->has_swept = false;
+        shards->has_notes = shards->has_adopted = false;
         shards->flush_wanted = 0;
     }
     return is_master;

@@ -391,3 +391,26 @@ TEST(a_node_that_gets_shards_keeps_what_its_keys_have_used) {
         assert_false(job_start(1, key, i + 100));
     }
 }
+
+TEST(a_node_that_joins_with_a_full_store_says_that_it_does_not_count) {
+    char key[32];
+    memset(&load, 0, sizeof load);
+    cluster_start_single(LIMITS("16"));
+    for (int user = 0; user < USERS; user++) {
+        user_name(user, key);
+        assert_int_equal(node_ask(0, "api", key), ANSWER_GRANTED);
+    }
+    process_signal(cluster.nodes[0].process, SIGTERM);
+    process_end(cluster.nodes[0].process, 0);
+    cluster_is_single = false;
+    cluster_node_start(1); /* the first node of the cluster is another one */
+    EVENTUALLY(cluster_owned(1) == SHARDS);
+    cluster_node_start(0);
+    process_await(cluster.nodes[0].process, "the counters of its store do not count", 1);
+    cluster_change(1, "{\"drain\": \"n1\"}", 200, "\"moves\":16");
+    EVENTUALLY(cluster_owned(0) == SHARDS && cluster_rests(0));
+    for (int user = 0; user < USERS; user++) { /* what comes with the shards counts */
+        user_name(user, key);
+        assert_int_equal((long)used_of(key, "day"), 0);
+    }
+}
