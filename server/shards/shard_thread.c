@@ -552,6 +552,26 @@ static size_t shards_of(const doorman_config *config) {
     return read.shard_count;
 }
 
+/* Returns whether a new configuration has another shard_by for a glob of the last one. Then keys
+ * would be in other shards, perhaps of other nodes, and their counters would not.
+ *   error   out: which one, if true */
+static bool shards_rules_differ(const doorman_config *last, const doorman_config *next,
+                                char error[PROBLEM_TEXT]) {
+    doorman_config_options read;
+    doorman_config_read(last, &read);
+    for (size_t i = 0; i < read.template_count; i++) {
+        const doorman_template *before = &read.templates[i];
+        const doorman_template *after = doorman_config_find(next, before->identifier_glob);
+        if (!after || after->shard_by_resource == before->shard_by_resource) continue;
+        snprintf(error, PROBLEM_TEXT,
+                 "shard_by: of '%.256s' must stay '%s': keys would move to other shards, and their "
+                 "counters would not; use it for resources with another name",
+                 before->identifier_glob, before->shard_by_resource ? "resource" : "key");
+        return true;
+    }
+    return false;
+}
+
 static bool shards_refuse(const struct service *service, const doorman_config *config,
                           char error[PROBLEM_TEXT]) {
     const size_t has = shards_of(config);
@@ -565,7 +585,8 @@ static bool shards_refuse(const struct service *service, const doorman_config *c
                  wants, has);
         return true;
     }
-    if (server_shards_on(service) || !has) return false;
+    if (server_shards_on(service)) return shards_rules_differ(service->config, config, error);
+    if (!has) return false;
     snprintf(error, PROBLEM_TEXT, "shards: needs --shards KEY, the key of etcd with the map");
     return true;
 }

@@ -301,6 +301,21 @@ TEST(the_number_of_shards_stays) {
     expect_no_start("other", "doorman/other", "must stay 16, not 32");
 }
 
+TEST(a_template_keeps_its_shard_by) {
+    static const char *const text = "{\"shards\": 16, \"resources\": [{\"identifier_glob\": \"*\", "
+                                    "%s\"limits\": [{\"name\": \"day\", \"kind\": \"FIXED_WINDOW\", "
+                                    "\"limit\": 9, \"window\": 86400}]}]}";
+    char before[256], after[256];
+    snprintf(before, sizeof before, text, "");
+    snprintf(after, sizeof after, text, "\"shard_by\": \"resource\", ");
+    cluster_start(before, 1);
+    struct process *process = cluster.nodes[0].process;
+    file_write(process->config, after);
+    process_signal(process, SIGHUP);
+    process_await(process, "shard_by: of '*' must stay 'key'", 1);
+    assert_int_equal(node_ask(0, "api", "acme"), ANSWER_GRANTED);
+}
+
 TEST(a_name_has_one_election_and_an_election_one_name) {
     cluster_start(LIMITS("16"), 1);
     expect_no_start("n0", "doorman/other", "has a node 'n0' with --election-key doorman/n0, not");
