@@ -342,3 +342,61 @@ TEST(without_etcd_an_act_is_refused_and_what_holds_still_holds) {
     assert_false(list_has(1, "/v1/overrides", "\"limit\":50"));
     proxy_stop(&cluster.proxy);
 }
+
+/* A write of overrides, as etcd gets it: the key is in base64. */
+#define OVERRIDE_WRITE "\"request_put\":{\"key\":\"ZG9vcm1hbi9zaGFyZHMvbm90ZXMvb3ZlcnJpZGUv"
+
+/* Shares the keys of two nodes. The answers of etcd to the first one can be lost. */
+static void share_behind_proxy(void) {
+    cluster_is_cut_off = true;
+    cluster_share(LIMITS, 2);
+    cluster_is_cut_off = false;
+}
+
+static int answers_left(void) {
+    return __atomic_load_n(&cluster.proxy.lose_count, __ATOMIC_ACQUIRE);
+}
+
+TEST(an_act_whose_answer_was_lost_is_done_once) {
+    char key[32];
+    share_behind_proxy();
+    key_of_node(1, "acme", key);
+    proxy_lose(&cluster.proxy, OVERRIDE_WRITE, 1);
+    override_put(0, key, 30, DAY, 200, "{\"id\":"); /* the second try finds what the first has done */
+    assert_int_equal(answers_left(), 0);
+    for (int i = 0; i < 2; i++) EVENTUALLY(limit_at(i, "api", key) == 30);
+    assert_false(list_has(0, "/v1/audit", "\"known\":false"));
+    char *list = get(at(1), "/v1/overrides", OPERATOR);
+    assert_null(strstr(strstr(list, "ticket 4711") + 1, "ticket 4711"));
+    free(list);
+    proxy_stop(&cluster.proxy);
+}
+
+TEST(an_act_that_etcd_takes_without_an_answer_holds_and_is_not_known_in_the_audit) {
+    char key[32], mine[32], body[256];
+    share_behind_proxy();
+    key_of_node(1, "acme", key);
+    key_of_node(0, "mine", mine);
+    for (int i = 0; i < 5; i++) assert_int_equal(node_ask(0, "bucket", mine), ANSWER_GRANTED);
+    proxy_lose(&cluster.proxy, OVERRIDE_WRITE, 100);
+    override_put(0, key, 30, DAY, 503, "it is not known whether this was done");
+    assert_true(answers_left() < 100);
+    proxy_lose(&cluster.proxy, OVERRIDE_WRITE, 0);
+    for (int i = 0; i < 2; i++) EVENTUALLY(limit_at(i, "api", key) == 30);
+    assert_true(list_has(0, "/v1/overrides", "ticket 4711"));
+    assert_true(list_has(0, "/v1/audit", "\"known\":false"));
+    snprintf(body, sizeof body,
+             "{\"resource\": \"bucket\", \"limit\": \"burst\", \"key\": \"%s\", \"add\": 7, " DAY
+             ", \"reason\": \"once\"}",
+             mine);
+    proxy_lose(&cluster.proxy, OVERRIDE_WRITE, 100);
+    expect_verb(at(0), "PUT", "/v1/overrides", OPERATOR, body, 503, "it is not known");
+    proxy_lose(&cluster.proxy, OVERRIDE_WRITE, 0);
+    EVENTUALLY(list_has(1, "/v1/overrides", "\"once\"") &&
+               list_has(0, "/v1/overrides", "\"once\""));
+    int granted = 0;
+    EVENTUALLY((granted += node_ask(0, "bucket", mine) == ANSWER_GRANTED) >= 7);
+    for (int i = 0; i < 12; i++) granted += node_ask(0, "bucket", mine) == ANSWER_GRANTED;
+    assert_int_equal(granted, 7); /* the units were added once */
+    proxy_stop(&cluster.proxy);
+}

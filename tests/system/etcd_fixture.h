@@ -173,7 +173,7 @@ static inline void etcd_enable_users(struct etcd *etcd, const char *password) {
 
 #define PAIR_MAX 64
 
-/* A TCP proxy in a separate thread. While it is cut, it accepts and forwards nothing and closes
+/* A TCP proxy in a separate thread. It can lose answers: see proxy_lose. While it is cut, it accepts and forwards nothing and closes
  * nothing, like a network partition. */
 struct proxy {
     pthread_t thread;
@@ -181,7 +181,10 @@ struct proxy {
     int accepted;   /* atomic; the number of connections so far */
     bool cut, stop; /* atomic */
     int pairs[PAIR_MAX][2];
+    bool is_mute[PAIR_MAX]; /* the next answer of the pair is lost */
     int pair_count;
+    const char *loses; /* a text of the requests whose answers are lost */
+    int lose_count;    /* atomic; how many answers are still lost */
     char url[64];
 };
 
@@ -201,6 +204,7 @@ static inline void proxy_accept(struct proxy *proxy) {
     int to = from >= 0 && proxy->pair_count < PAIR_MAX ? tcp_connect(proxy->to) : -1;
     if (from >= 0) __atomic_add_fetch(&proxy->accepted, 1, __ATOMIC_RELAXED);
     if (to >= 0) {
+        proxy->is_mute[proxy->pair_count] = false;
         proxy->pairs[proxy->pair_count][0] = from;
         proxy->pairs[proxy->pair_count++][1] = to;
     } else if (from >= 0) {
@@ -208,18 +212,33 @@ static inline void proxy_accept(struct proxy *proxy) {
     }
 }
 
+/* A server that was started meanwhile may have a copy of both ends. */
 static inline void proxy_close(struct proxy *proxy, int pair) {
+    shutdown(proxy->pairs[pair][0], SHUT_RDWR);
+    shutdown(proxy->pairs[pair][1], SHUT_RDWR);
     close(proxy->pairs[pair][0]);
     close(proxy->pairs[pair][1]);
     int last = --proxy->pair_count;
     memmove(proxy->pairs[pair], proxy->pairs[last], sizeof proxy->pairs[pair]);
+    proxy->is_mute[pair] = proxy->is_mute[last];
 }
 
-/* Forwards the bytes that have come from one end. Returns false if that end is closed. */
-static inline bool proxy_forward(const int pair[2], int end) {
-    char bytes[16384];
-    ssize_t got = recv(pair[end], bytes, sizeof bytes, 0);
-    return got > 0 && raw_send(pair[!end], bytes, (size_t)got);
+/* Forwards the bytes that have come from one end. Returns false if that end is closed, or if they
+ * are an answer that is lost. */
+static inline bool proxy_forward(struct proxy *proxy, int pair, int end) {
+    char bytes[16384 + 1];
+    ssize_t got = recv(proxy->pairs[pair][end], bytes, sizeof bytes - 1, 0);
+    if (got <= 0) return false;
+    bytes[got] = 0;
+    if (end == 0 && __atomic_load_n(&proxy->lose_count, __ATOMIC_ACQUIRE) > 0 &&
+        strstr(bytes, proxy->loses)) {
+        proxy->is_mute[pair] = true;
+    }
+    if (end == 1 && proxy->is_mute[pair]) {
+        __atomic_sub_fetch(&proxy->lose_count, 1, __ATOMIC_RELAXED);
+        return false;
+    }
+    return raw_send(proxy->pairs[pair][!end], bytes, (size_t)got);
 }
 
 static inline void *proxy_main(void *argument) {
@@ -235,8 +254,8 @@ static inline void *proxy_main(void *argument) {
         } else if (poll(polls, (nfds_t)(1 + 2 * count), 10) > 0) {
             for (int i = count; i-- > 0;) {
                 const struct pollfd *ends = &polls[1 + 2 * i];
-                bool open = !ends[0].revents || proxy_forward(proxy->pairs[i], 0);
-                open = open && (!ends[1].revents || proxy_forward(proxy->pairs[i], 1));
+                bool open = !ends[0].revents || proxy_forward(proxy, i, 0);
+                open = open && (!ends[1].revents || proxy_forward(proxy, i, 1));
                 if (!open) proxy_close(proxy, i);
             }
             if (polls[0].revents) proxy_accept(proxy);
@@ -255,6 +274,13 @@ static inline void proxy_start(struct proxy *proxy, const struct etcd *etcd) {
 
 static inline void proxy_cut(struct proxy *proxy, bool cut) {
     __atomic_store_n(&proxy->cut, cut, __ATOMIC_RELAXED);
+}
+
+/* Loses the next answers to requests that contain a text, and closes their connections. etcd has
+ * done what they ask for. */
+static inline void proxy_lose(struct proxy *proxy, const char *text, int count) {
+    proxy->loses = text;
+    __atomic_store_n(&proxy->lose_count, count, __ATOMIC_RELEASE);
 }
 
 static inline void proxy_stop(struct proxy *proxy) {

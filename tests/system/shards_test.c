@@ -121,6 +121,26 @@ TEST(shards_move_under_load_and_nothing_is_forgotten) {
     cluster_change(0, "{\"remove\": \"n0\"}", 409, "has shards");
 }
 
+/* A change of the map, as etcd gets it: the key is in base64. */
+#define MAP_WRITE "\"request_put\":{\"key\":\"ZG9vcm1hbi9zaGFyZHM=\""
+
+TEST(moves_whose_answers_are_lost_forget_nothing) {
+    cluster_is_cut_off = true;
+    cluster_start(LIMITS("16"), 2);
+    cluster_is_cut_off = false;
+    EVENTUALLY(cluster_number(0, "epoch") > 1);
+    load_start();
+    proxy_lose(&cluster.proxy, MAP_WRITE, 12); /* the owner does not know that a shard has moved */
+    cluster_change(1, "{\"rebalance\": true}", 200, "\"moves\":8");
+    EVENTUALLY(cluster_owned(0) == 8 && cluster_owned(1) == 8);
+    EVENTUALLY(cluster_rests(0));
+    load_stop();
+    assert_true(__atomic_load_n(&cluster.proxy.lose_count, __ATOMIC_ACQUIRE) < 12);
+    expect_exact();
+    assert_int_equal(cluster_number(1, "rows_lost"), 0);
+    proxy_stop(&cluster.proxy);
+}
+
 TEST(a_hold_is_released_at_the_next_owner) {
     cluster_start(LIMITS("16"), 2);
     EVENTUALLY(cluster_number(0, "epoch") > 1);
