@@ -121,6 +121,68 @@ TEST(shards_move_under_load_and_nothing_is_forgotten) {
     cluster_change(0, "{\"remove\": \"n0\"}", 409, "has shards");
 }
 
+/* Asks the first node to decide for each user, in one message that it does not forward. Returns how
+ * many are granted. It takes no units, because there are thousands of messages.
+ *   granted   out: of each user */
+static int users_ask(bool granted[USERS]) {
+    char body[USERS * 80 + 64];
+    size_t used = (size_t)snprintf(body, sizeof body, "{\"client_id\": \"c\", \"permit\": [");
+    for (int user = 0; user < USERS; user++) {
+        used += (size_t)snprintf(body + used, sizeof body - used,
+                                 "%s{\"item\": [{\"resource_id\": \"api\", \"key\": \"user-%d\", \"cost\": "
+                                 "0}]}",
+                                 user ? ", " : "", user);
+    }
+    snprintf(body + used, sizeof body - used, "]}");
+    char *response = post(&cluster.nodes[0].fixture, "/v1/acquire?redirect=1", LINES, body);
+    cJSON *json = cJSON_Parse(body_of(response));
+    const cJSON *permits = cJSON_GetObjectItem(json, "permit");
+    int count = 0;
+    assert_int_equal(cJSON_GetArraySize(permits), USERS);
+    for (int user = 0; user < USERS; user++) {
+        granted[user] = cJSON_HasObjectItem(cJSON_GetArrayItem(permits, user), "item");
+        count += granted[user];
+    }
+    cJSON_Delete(json);
+    free(response);
+    return count;
+}
+
+/* Returns how many shards the first node has closed, and not handed over yet. */
+static int shards_closed(void) {
+    char *response = get(&cluster.nodes[0].fixture, "/v1/shards", LINES);
+    int count = 0;
+    for (const char *at = response; (at = strstr(at, "\"state\":\"")) != NULL; at++) {
+        count += strncmp(at + strlen("\"state\":\""), "giving", 6) == 0 ||
+                 strncmp(at + strlen("\"state\":\""), "offered", 7) == 0;
+    }
+    free(response);
+    return count;
+}
+
+TEST(while_shards_move_one_is_closed_at_a_time_and_the_other_keys_are_answered) {
+    bool granted[USERS], always[USERS];
+    int messages = 0, moved = 0;
+    memset(always, true, sizeof always);
+    cluster_start(LIMITS("16"), 2);
+    EVENTUALLY(cluster_number(0, "epoch") > 1);
+    assert_int_equal(users_ask(granted), USERS);
+    cluster_change(1, "{\"rebalance\": true}", 200, "\"moves\":8");
+    for (; messages < 100000 && cluster_owned(1) < 8; messages++) {
+        (void)users_ask(granted);
+        for (int user = 0; user < USERS; user++) always[user] = always[user] && granted[user];
+        assert_in_range(shards_closed(), 0, 1);
+    }
+    (void)users_ask(granted);
+    for (int user = 0; user < USERS; user++) { /* a key that stays was granted each time */
+        assert_true(always[user] || !granted[user]);
+        moved += !granted[user];
+    }
+    assert_in_range(moved, 1, USERS - 1);
+    assert_true(messages > 1);
+    print_message("%d messages were answered while %d keys moved\n", messages, moved);
+}
+
 /* A change of the map, as etcd gets it: the key is in base64. */
 #define MAP_WRITE "\"request_put\":{\"key\":\"ZG9vcm1hbi9zaGFyZHM=\""
 
