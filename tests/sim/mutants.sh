@@ -1103,6 +1103,35 @@ mutant shards-epoch 'N7: a transaction changes a map with another epoch' \
     'bool same = world->map.epoch >= access->action.epoch;' --shards
 mutant shards-pieces 'N7: rows of a move that were given up are mixed with the next ones' \
     'if (access->attempt != move->attempt) {' 'if (access->attempt < move->attempt - 1) {' --shards
+mutant routes-old 'N9: a client takes an earlier map' \
+    'if (map->epoch <= doorman__map_epoch(client)) return false;' \
+    '' --unit permit_routes_test
+mutant routes-tls 'N9: a map leads from TLS to plain text' \
+    'if (doorman__address_fault(address) || (tls && !doorman__tls(address))) return false;' \
+    'if (doorman__address_fault(address) || (tls && !address)) return false;' \
+    --unit permit_routes_test
+mutant routes-id 'N9: the id of a hold does not lead to its shard' \
+    'if (id) return doorman__port_of_shard(routes, (size_t)(id % map->shards.count));' \
+    'if (id) return doorman__port_of_shard(routes, 0);' --unit permit_routes_test
+mutant routes-follow 'N9: a later map leaves calls in the queue of the last owner' \
+    'if (to == port) continue;' \
+    'if (to) continue;' --unit permit_routes_test
+mutant routes-waits 'N9: a later map does not send what waits for its shard' \
+    'if (call->is_moved) doorman__timer_set(&client->timers, &call->timer, now);' \
+    '(void)call;' --unit permit_routes_test
+mutant routes-moves 'N9: a call is refused as MOVED for ever' \
+    'if (doorman__call_has_fallback(call) && call->moves >= DOORMAN__MOVES_MAX) {' \
+    'if (doorman__call_has_fallback(call) && call->moves > DOORMAN__MOVES_MAX) {' \
+    --unit permit_routes_test
+mutant routes-ask 'N9: a client asks for a map all the time' \
+    'if (client->map_port || now < client->map_ask_at) return;' \
+    'if (client->map_port) return;' --unit permit_routes_test
+mutant routes-gone 'N9: no server is asked for a map after a node has failed' \
+    'if (port != &client->home) doorman__map_ask(&client->home, now);' \
+    '(void)port; (void)now;' --unit permit_routes_test
+mutant routes-rule 'N9: a client does not know which resources are in one shard' \
+    'return doorman_shard_of(&map->shards, resource_id, key, rule && rule->by_resource);' \
+    'return doorman_shard_of(&map->shards, resource_id, key, !rule && rule);' --unit shards_test
 if [ -z "$missed" ] && [ "$wanted" ]; then
     echo "$wanted: no such mutant"
     missed=1

@@ -694,8 +694,15 @@ TEST(an_earlier_map_and_a_map_with_wrong_addresses_have_no_effect) {
     w->epoch = 4;
     doorman_shard_map map = map_of(w, nodes);
     assert_int_equal(give_map(w, &map), DOORMAN_OK);
+    assert_int_equal(info_of(w).map_epoch, 5);
+    w->owners[0].owner = w->owners[0].target = 1; /* a map of the same epoch says something else */
     map.epoch = 5;
     assert_int_equal(give_map(w, &map), DOORMAN_OK);
+    ask_shard(w, 0, 1);
+    run(w);
+    assert_next(w, true, DOORMAN_BY_SERVER);
+    assert_int_equal(w->received[1], 0);
+    w->owners[0].owner = w->owners[0].target = 0;
     map.epoch = 6;
     nodes[2].addresses = wrong_address;
     nodes[2].address_count = 1;
