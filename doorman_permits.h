@@ -3384,9 +3384,9 @@ static void doorman__template_shards_check(const doorman_config_options *options
         if (limit->per == DOORMAN_PER_KEY || limit->leased) continue;
         if (limit->per == DOORMAN_PER_TEMPLATE) {
             doorman__check_add(&check, DOORMAN__NAMES("per: with shard_count, a limit per template "
-                                                      "must be leased",
+                                                      "must be leased, and per resource",
                                                       "per: with shards, a limit per template must "
-                                                      "be leased"));
+                                                      "be leased, and per resource"));
         } else if (!template_->shard_by_resource) {
             doorman__check_add(&check, DOORMAN__NAMES("per: with shard_count, a limit per resource "
                                                       "must be leased, or its template needs "

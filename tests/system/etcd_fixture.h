@@ -149,6 +149,22 @@ static inline void etcd_put(const struct etcd *etcd, const char *key, const char
     etcd_control(etcd, (const char *[]){"put", key, value, NULL});
 }
 
+/* Returns the value of a key, for free. */
+static inline char *etcd_read(const struct etcd *etcd, const char *key) {
+    char program[256];
+    assert_true(find_program("etcdctl", program));
+    const char *const environment[] = {"ETCDCTL_API=3", NULL};
+    const char *const arguments[] = {"--endpoints", etcd->url, "get", "--print-value-only", key,
+                                     NULL};
+    struct process *process = process_new();
+    process_launch(process, program, arguments, environment);
+    process_end(process, 0);
+    char *value = file_read(process->out);
+    value[strcspn(value, "\n")] = 0;
+    process_remove_last();
+    return value;
+}
+
 /* Turns on authentication. The user "doorman" has access to the keys "doorman/...". */
 static inline void etcd_enable_users(struct etcd *etcd, const char *password) {
     char user[128];

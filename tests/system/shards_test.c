@@ -383,6 +383,91 @@ TEST(the_number_of_shards_stays) {
     expect_no_start("other", "doorman/other", "must stay 16, not 32");
 }
 
+/* Changes a copy of a map. Returns it as text, for cJSON_free. */
+static char *map_with(const char *text, void (*change)(cJSON *map)) {
+    cJSON *map = cJSON_Parse(text);
+    assert_non_null(map);
+    change(map);
+    char *changed = cJSON_PrintUnformatted(map);
+    cJSON_Delete(map);
+    return changed;
+}
+
+static void map_hole(cJSON *map) {
+    cJSON_DeleteItemFromObject(cJSON_GetArrayItem(cJSON_GetObjectItem(map, "shards"), 7), "owner");
+}
+
+static void map_no_address(cJSON *map) {
+    cJSON *node = cJSON_GetArrayItem(cJSON_GetObjectItem(map, "nodes"), 1);
+    cJSON_DeleteItemFromObject(node, "addresses");
+    cJSON_AddArrayToObject(node, "addresses");
+}
+
+static void map_fewer(cJSON *map) {
+    cJSON_DeleteItemFromArray(cJSON_GetObjectItem(map, "shards"), 15);
+    cJSON_GetObjectItem(map, "epoch")->valuedouble += 1;
+}
+
+static void map_many(cJSON *map) {
+    cJSON *shards = cJSON_GetObjectItem(map, "shards");
+    while (cJSON_GetArraySize(shards) <= 1024) {
+        cJSON_AddItemToArray(shards, cJSON_Duplicate(cJSON_GetArrayItem(shards, 0), true));
+    }
+}
+
+static void map_none(cJSON *map) {
+    cJSON_DeleteItemFromObject(map, "shards");
+    cJSON_AddArrayToObject(map, "shards");
+}
+
+/* All shards belong to the second node, and the epoch is that of an earlier map. */
+static void map_older(cJSON *map) {
+    cJSON *shard = NULL;
+    cJSON_ArrayForEach(shard, cJSON_GetObjectItem(map, "shards")) {
+        cJSON_SetValuestring(cJSON_GetObjectItem(shard, "owner"), "n1");
+        if (cJSON_HasObjectItem(shard, "target")) cJSON_DeleteItemFromObject(shard, "target");
+    }
+    cJSON_GetObjectItem(map, "epoch")->valuedouble = 1;
+}
+
+TEST(a_wrong_map_is_named_and_the_last_one_stays) {
+    static const struct {
+        void (*change)(cJSON *map);
+        const char *text;
+    } wrong[] = {
+        {map_hole, "shards[7].owner: is missing"},
+        {map_no_address, "nodes[1].addresses: must be a list of 1 to 16"},
+        {map_fewer, "another number of shards, or another seed"},
+        {map_many, "shards: must be a list of at most 1024"},
+        {map_none, "shards: must be from 1 to 1,024"},
+        {map_older, NULL},
+    };
+    cluster_start(LIMITS("16"), 2);
+    EVENTUALLY(cluster_number(0, "epoch") > 1);
+    char *map = etcd_read(&cluster.etcd, "doorman/shards");
+    int mended = 0;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char *changed = map_with(map, wrong[i].change);
+        etcd_put(&cluster.etcd, "doorman/shards", changed);
+        cJSON_free(changed);
+        if (wrong[i].text) process_await(cluster.nodes[0].process, wrong[i].text, 1);
+        if (!wrong[i].text) sleep_ms(1500); /* the nodes look twice a second */
+        assert_int_equal(node_ask(0, "api", "acme"), ANSWER_GRANTED);
+        assert_int_equal(node_ask(1, "api", "acme"), ANSWER_MOVED);
+        etcd_put(&cluster.etcd, "doorman/shards", map);
+        mended += wrong[i].text != NULL;
+        process_await(cluster.nodes[0].process, "msg=\"shards work again\"", mended);
+    }
+    etcd_control(&cluster.etcd, (const char *[]){"del", "doorman/shards", NULL});
+    process_await(cluster.nodes[0].process, "the key of the map is gone", 1);
+    assert_int_equal(node_ask(0, "api", "acme"), ANSWER_GRANTED);
+    etcd_put(&cluster.etcd, "doorman/shards", map);
+    process_await(cluster.nodes[0].process, "msg=\"shards work again\"", mended + 1);
+    cluster_change(0, "{\"rebalance\": true}", 200, "\"moves\":8");
+    EVENTUALLY(cluster_owned(0) == 8 && cluster_owned(1) == 8);
+    free(map);
+}
+
 TEST(a_template_keeps_its_shard_by) {
     static const char *const text = "{\"shards\": 16, \"resources\": [{\"identifier_glob\": \"*\", "
                                     "%s\"limits\": [{\"name\": \"day\", \"kind\": \"FIXED_WINDOW\", "

@@ -80,6 +80,9 @@ TEST(another_seed_has_other_shards) {
 
 /* ---- configurations ------------------------------------------------------------------------- */
 
+#define WINDOW                                                                                     \
+    "{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": 60, \"per\": "            \
+    "\"resource\"}"
 #define RATE "{\"name\": \"a\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1"
 
 TEST(a_configuration_says_how_many_shards_there_are) {
@@ -104,7 +107,8 @@ TEST(limits_that_would_be_counted_once_a_shard_are_refused) {
     snprintf(text, sizeof text, "%s\"limits\": [" RATE ", \"per\": \"resource\"}]}]}", head);
     assert_refused(text, "limits[0].per: with shards, a limit per resource must be leased");
     snprintf(text, sizeof text, "%s\"limits\": [" RATE ", \"per\": \"template\"}]}]}", head);
-    assert_refused(text, "limits[0].per: with shards, a limit per template must be leased");
+    assert_refused(text, "limits[0].per: with shards, a limit per template must be leased, and per "
+                         "resource");
     snprintf(text, sizeof text,
              "%s\"shard_by\": \"resource\", \"limits\": [" RATE ", \"per\": \"template\"}]}]}",
              head);
@@ -113,6 +117,15 @@ TEST(limits_that_would_be_counted_once_a_shard_are_refused) {
              "%s\"limits\": [{\"name\": \"a\", \"kind\": \"TOKEN_BUCKET\", \"rate\": \"leased\", "
              "\"per\": \"resource\"}]}]}",
              head);
+    doorman_config_destroy(config_of(text));
+    snprintf(text, sizeof text,
+             "%s\"limits\": [{\"name\": \"a\", \"kind\": \"CONCURRENCY\", \"limit\": \"leased\", "
+             "\"per\": \"resource\"}]}]}",
+             head);
+    doorman_config_destroy(config_of(text));
+    snprintf(text, sizeof text, "%s\"limits\": [" WINDOW "]}]}", head);
+    assert_refused(text, "or its template needs shard_by: resource");
+    snprintf(text, sizeof text, "%s\"shard_by\": \"resource\", \"limits\": [" WINDOW "]}]}", head);
     doorman_config_destroy(config_of(text));
 }
 
