@@ -28,6 +28,8 @@ static struct {
 
 static const char *cluster_grpc; /* --grpc of the nodes; NULL: none */
 
+static const char *cluster_parent; /* --parent of the nodes; NULL: none */
+
 static bool cluster_is_cut_off; /* the first node can be cut off from etcd */
 static bool cluster_is_single;  /* the nodes have no --shards */
 static int cluster_standby;     /* this process belongs to the node before it; 0: none does */
@@ -70,6 +72,8 @@ static inline void cluster_node_start(int index) {
                                      cluster.redis.address,
                                      "--http-token",
                                      tokens,
+                                     cluster_parent ? "--parent" : "--log-level",
+                                     cluster_parent ? cluster_parent : "info",
                                      cluster_is_single ? NULL : "--shards",
                                      "doorman/shards",
                                      cluster_grpc ? "--grpc" : NULL,

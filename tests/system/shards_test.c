@@ -383,6 +383,44 @@ TEST(the_number_of_shards_stays) {
     expect_no_start("other", "doorman/other", "must stay 16, not 32");
 }
 
+#define CAPACITY 200.0
+#define LEASED                                                                                     \
+    "\"limits\": [{\"name\": \"share\", \"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", "       \
+    "\"rate\": \"leased\"}]"
+
+/* Takes units of a resource of all nodes, until each node has granted some. They are never more than
+ * the capacity allows, however long that takes: a burst of 0.1 s of each node, and one unit that
+ * each may round up. */
+static void share_take(int64_t start) {
+    double granted[2] = {0}, all = 0;
+    for (int i = 0; granted[0] < 100 || granted[1] < 100; i++) {
+        char key[32];
+        assert_in_range(i, 0, 100000);
+        user_name(i % USERS, key);
+        granted[i % 2] += node_ask(i % 2, "db", key) == ANSWER_GRANTED;
+        all = granted[0] + granted[1];
+        const double seconds = (double)(clock_read() - start) / SECOND;
+        if (all > CAPACITY * (seconds + 0.2) + 2) fail_msg("%g units in %g s", all, seconds);
+    }
+    print_message("granted by n0 %g, by n1 %g\n", granted[0], granted[1]);
+}
+
+/* N6: a limit of all keys is leased, so the root divides it among the nodes. */
+TEST(a_limit_of_all_keys_is_leased_by_each_node) {
+    struct server root = server_start("{\"resources\": [{\"identifier_glob\": \"db\", "
+                                      "\"capacity\": 200, \"algorithm\": {\"kind\": "
+                                      "\"FAIR_SHARE\", \"lease_length\": 20, "
+                                      "\"refresh_interval\": 2, \"learning_mode_duration\": "
+                                      "0}}]}",
+                                      (const char *[]){"--node", "root", NULL});
+    cluster_parent = root.url;
+    cluster_share("{\"shards\": 16, \"resources\": [{\"identifier_glob\": \"db\", " LEASED "}]}", 2);
+    cluster_parent = NULL;
+    const int64_t start = clock_read();
+    share_take(start);
+    server_stop(&root);
+}
+
 /* Changes a copy of a map. Returns it as text, for cJSON_free. */
 static char *map_with(const char *text, void (*change)(cJSON *map)) {
     cJSON *map = cJSON_Parse(text);
