@@ -243,8 +243,8 @@ bool server_notes_trim(struct store *store, const char *kind);
 bool server_rows_read(struct service *service, struct store *store,
                       const struct rows_wanted *wanted);
 
-/* Moves overrides and plan rows to the notes of a cluster, and puts them into force. The lock of the
- * service is free. Precondition: the rows of the cluster are in force.
+/* Moves overrides and plan rows to the notes of a cluster, and puts them into force. The lock of
+ * the service is free. Precondition: the rows of the cluster are in force.
  *   from      the store of this node, of this mastership
  *   to        the notes of the cluster, as they were read
  *   returns   false: a store has failed, or another process has written since. This is called

@@ -99,15 +99,15 @@ static bool adopt_visit(void *context, const struct store_note *note) {
     struct adoption *adoption = (struct adoption *)context;
     struct service *service = adoption->service;
     const uint64_t id = adoption->first_id + adoption->new_count;
+    const bool is_plan = strcmp(adoption->kind, PLAN_NOTE) == 0;
     const bool has_ended = note->ends_at > 0 && note->ends_at <= (int64_t)time(NULL);
     bool is_known = false, done = has_ended;
     snprintf(adoption->last, sizeof adoption->last, "%s", note->identity);
     server_lock(&service->lock);
     doorman_permits *permits = doorman_server_permits(service->server);
     if (permits && !has_ended) {
-        done = (strcmp(adoption->kind, PLAN_NOTE) == 0 ? adopt_plan
-                                                       : adopt_override)(note, permits, id,
-                                                                         &is_known);
+        done = is_plan ? adopt_plan(note, permits, id, &is_known)
+                       : adopt_override(note, permits, id, &is_known);
     }
     server_unlock(&service->lock);
     if (!permits) return false;
@@ -117,9 +117,10 @@ static bool adopt_visit(void *context, const struct store_note *note) {
         return true;
     }
     if (is_known) {
-        adopt_log(adoption, LEVEL_WARNING,
-                  "a row from before --shards is removed, because the nodes share one with its name",
-                  note->identity);
+        adopt_log(
+            adoption, LEVEL_WARNING,
+            "a row from before --shards is removed, because the nodes share one with its name",
+            note->identity);
     }
     adopt_add(adoption, note, !has_ended && !is_known);
     return !adoption->failed && adoption->old_count < adoption->most;
@@ -136,9 +137,9 @@ static bool adopt_some(struct adoption *adoption, struct store *from, struct sto
     adoption->old_count = adoption->new_count = 0;
     adoption->most = is_plan ? STORE_NOTES_MAX : 1; /* each write has one id for overrides */
     adoption->first_id = (server_store_epoch(to) + 1) << (is_plan ? PLAN_ID_BITS : 0);
-    bool done = server_store_list_notes(from, adoption->kind, before, adopt_visit, adoption) ==
-                    STORE_OK &&
-                !adoption->failed;
+    bool done =
+        server_store_list_notes(from, adoption->kind, before, adopt_visit, adoption) == STORE_OK &&
+        !adoption->failed;
     if (done && adoption->new_count) {
         done = server_store_put_notes(to, adoption->news, adoption->new_count) == STORE_OK;
     }

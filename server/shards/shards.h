@@ -124,10 +124,10 @@ struct shards {
     doorman_shard_mover *mover;
     const char *node; /* the name of this node in the map */
     pthread_t thread;
-    uint64_t secret[2];           /* of the cluster; constant after the start */
+    uint64_t secret[2]; /* of the cluster; constant after the start */
     bool is_started;
     bool has_swept;               /* this mastership has forgotten shards of others */
-    bool has_taken_own;          /* it has taken the shards that it owned at its beginning */
+    bool has_taken_own;           /* it has taken the shards that it owned at its beginning */
     bool has_failed;              /* something has failed since the map was last read */
     uint64_t victory, mastership; /* the mastership that the thread works for; its epoch */
     uint64_t flush_wanted;        /* the flush that writes the rows that were taken; 0: none */

@@ -95,8 +95,8 @@ void server_store_close(struct store *store);
  *             STORE_OUTDATED: the store has a later epoch | STORE_FAILED */
 enum store_result server_store_begin(struct store *store, uint64_t epoch);
 
-/* Returns the epoch with which this process writes. Each mastership has a number of its own. For the
- * notes of a cluster: the revision of the last write that this process knows. */
+/* Returns the epoch with which this process writes. Each mastership has a number of its own. For
+ * the notes of a cluster: the revision of the last write that this process knows. */
 uint64_t server_store_epoch(const struct store *store);
 
 /* Returns what a person should know about a store that works, such as that Redis keeps its rows

@@ -362,7 +362,8 @@ TEST(an_act_whose_answer_was_lost_is_done_once) {
     share_behind_proxy();
     key_of_node(1, "acme", key);
     proxy_lose(&cluster.proxy, OVERRIDE_WRITE, 1);
-    override_put(0, key, 30, DAY, 200, "{\"id\":"); /* the second try finds what the first has done */
+    override_put(0, key, 30, DAY, 200,
+                 "{\"id\":"); /* the second try finds what the first has done */
     assert_int_equal(answers_left(), 0);
     for (int i = 0; i < 2; i++) EVENTUALLY(limit_at(i, "api", key) == 30);
     assert_false(list_has(0, "/v1/audit", "\"known\":false"));

@@ -154,8 +154,8 @@ static inline char *etcd_read(const struct etcd *etcd, const char *key) {
     char program[256];
     assert_true(find_program("etcdctl", program));
     const char *const environment[] = {"ETCDCTL_API=3", NULL};
-    const char *const arguments[] = {"--endpoints", etcd->url, "get", "--print-value-only", key,
-                                     NULL};
+    const char *const arguments[] = {"--endpoints",        etcd->url, "get",
+                                     "--print-value-only", key,       NULL};
     struct process *process = process_new();
     process_launch(process, program, arguments, environment);
     process_end(process, 0);
@@ -189,8 +189,8 @@ static inline void etcd_enable_users(struct etcd *etcd, const char *password) {
 
 #define PAIR_MAX 64
 
-/* A TCP proxy in a separate thread. It can lose answers: see proxy_lose. While it is cut, it accepts and forwards nothing and closes
- * nothing, like a network partition. */
+/* A TCP proxy in a separate thread. While it is cut, it accepts and forwards nothing and closes
+ * nothing, like a network partition. It can also lose answers: see proxy_lose. */
 struct proxy {
     pthread_t thread;
     int listener, port, to;

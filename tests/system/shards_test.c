@@ -9,8 +9,8 @@
     "{\"shards\": " shards                                                                         \
     ", \"resources\": [{\"identifier_glob\": \"slots\", \"limits\": [{\"name\": \"slots\", "       \
     "\"kind\": \"CONCURRENCY\", \"limit\": 2, \"time_to_live\": 30" slots                          \
-    "}]}, {\"identifier_glob\": \"*\", \"limits\": [{\"name\": \"day\", \"kind\": "                  \
-    "\"FIXED_WINDOW\", \"limit\": 100000, \"window\": 86400}, {\"name\": \"burst\", \"kind\": "       \
+    "}]}, {\"identifier_glob\": \"*\", \"limits\": [{\"name\": \"day\", \"kind\": "                \
+    "\"FIXED_WINDOW\", \"limit\": 100000, \"window\": 86400}, {\"name\": \"burst\", \"kind\": "    \
     "\"TOKEN_BUCKET\", \"rate\": 0.001, \"size\": 1000}]}]}"
 
 /* ---- a load and its account ----------------------------------------------------------------- */
@@ -128,10 +128,11 @@ static int users_ask(bool granted[USERS]) {
     char body[USERS * 80 + 64];
     size_t used = (size_t)snprintf(body, sizeof body, "{\"client_id\": \"c\", \"permit\": [");
     for (int user = 0; user < USERS; user++) {
-        used += (size_t)snprintf(body + used, sizeof body - used,
-                                 "%s{\"item\": [{\"resource_id\": \"api\", \"key\": \"user-%d\", \"cost\": "
-                                 "0}]}",
-                                 user ? ", " : "", user);
+        used += (size_t)snprintf(
+            body + used, sizeof body - used,
+            "%s{\"item\": [{\"resource_id\": \"api\", \"key\": \"user-%d\", \"cost\": "
+            "0}]}",
+            user ? ", " : "", user);
     }
     snprintf(body + used, sizeof body - used, "]}");
     char *response = post(&cluster.nodes[0].fixture, "/v1/acquire?redirect=1", LINES, body);
@@ -388,9 +389,9 @@ TEST(the_number_of_shards_stays) {
     "\"limits\": [{\"name\": \"share\", \"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", "       \
     "\"rate\": \"leased\"}]"
 
-/* Takes units of a resource of all nodes, until each node has granted some. They are never more than
- * the capacity allows, however long that takes: a burst of 0.1 s of each node, and one unit that
- * each may round up. */
+/* Takes units of a resource of all nodes, until each node has granted some. They are never more
+ * than the capacity allows, however long that takes: a burst of 0.1 s of each node, and one unit
+ * that each may round up. */
 static void share_take(int64_t start) {
     double granted[2] = {0}, all = 0;
     for (int i = 0; granted[0] < 100 || granted[1] < 100; i++) {
@@ -414,7 +415,8 @@ TEST(a_limit_of_all_keys_is_leased_by_each_node) {
                                       "0}}]}",
                                       (const char *[]){"--node", "root", NULL});
     cluster_parent = root.url;
-    cluster_share("{\"shards\": 16, \"resources\": [{\"identifier_glob\": \"db\", " LEASED "}]}", 2);
+    cluster_share("{\"shards\": 16, \"resources\": [{\"identifier_glob\": \"db\", " LEASED "}]}",
+                  2);
     cluster_parent = NULL;
     const int64_t start = clock_read();
     share_take(start);
@@ -507,9 +509,10 @@ TEST(a_wrong_map_is_named_and_the_last_one_stays) {
 }
 
 TEST(a_template_keeps_its_shard_by) {
-    static const char *const text = "{\"shards\": 16, \"resources\": [{\"identifier_glob\": \"*\", "
-                                    "%s\"limits\": [{\"name\": \"day\", \"kind\": \"FIXED_WINDOW\", "
-                                    "\"limit\": 9, \"window\": 86400}]}]}";
+    static const char *const text =
+        "{\"shards\": 16, \"resources\": [{\"identifier_glob\": \"*\", "
+        "%s\"limits\": [{\"name\": \"day\", \"kind\": \"FIXED_WINDOW\", "
+        "\"limit\": 9, \"window\": 86400}]}]}";
     char before[256], after[256];
     snprintf(before, sizeof before, text, "");
     snprintf(after, sizeof after, text, "\"shard_by\": \"resource\", ");
@@ -571,10 +574,11 @@ TEST(shards_need_an_election_and_a_redis) {
 /* Starts a job that fills the limit of its key. Returns whether it was granted. */
 static bool job_start(int node, const char *key, int request_id) {
     char body[256];
-    snprintf(body, sizeof body,
-             "{\"client_id\": \"c\", \"permit\": [{\"request_id\": %d, \"item\": [{\"resource_id\": "
-             "\"slots\", \"key\": \"%s\", \"cost\": 2}]}]}",
-             request_id, key);
+    snprintf(
+        body, sizeof body,
+        "{\"client_id\": \"c\", \"permit\": [{\"request_id\": %d, \"item\": [{\"resource_id\": "
+        "\"slots\", \"key\": \"%s\", \"cost\": 2}]}]}",
+        request_id, key);
     char *response = post(&cluster.nodes[node].fixture, "/v1/acquire?redirect=1", LINES, body);
     const bool is_granted = strstr(response, "\"hold\":") != NULL;
     free(response);

@@ -81,7 +81,7 @@ TEST(another_seed_has_other_shards) {
 /* ---- configurations ------------------------------------------------------------------------- */
 
 #define WINDOW                                                                                     \
-    "{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": 60, \"per\": "            \
+    "{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": 60, \"per\": "        \
     "\"resource\"}"
 #define RATE "{\"name\": \"a\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1"
 
