@@ -18,7 +18,7 @@ set -eu
 seeds=${SEEDS:-3000}
 folder=build/sim/mutants
 headers='doorman.h doorman_permits.h doorman_throttle.h server/grpc/quota.c
-    tests/sim/shards_fences.h'
+    tests/sim/shards_fences.h tests/sim/store_fences.h'
 compile="${CC:-cc} -std=c11 -D_DEFAULT_SOURCE"
 
 # Runs all mutants, several at a time, and prints their output in the order of the arguments.
@@ -775,6 +775,22 @@ mutant handover-repeat 'S3, D8: a lease of the last master is repeated' \
     'entry->granted_at = in->server->now; entry->lease_end = handed->end;' \
     --favour handover,resign
 
+mutant handover-rest 'D8: a lease that was handed over lasts for half its rest' \
+    'return doorman__after(in->now, length + doorman__scale(length, in->drift));' \
+    'return doorman__after(in->now, length / 2);' --favour handover,resign
+mutant handover-mark 'D9: a later master takes over what was left for the one before it' \
+    'return handover->term + 1 == term;' 'return handover->term < term;' \
+    --favour handover,resign,mark
+mutant handover-once 'D9: a master that was interrupted takes over what it has not found before' \
+    'return process->looked_term != term;' 'return process && term;' \
+    --favour handover,resign,mark
+
+mutant state-fence 'D9: a store takes batches of an old master' \
+    'return call->term < store->term;' 'return call->term == 0 && store;' \
+    --state --favour slow,resign
+mutant state-copy 'D9: a store takes a late copy of a batch' \
+    'return call->term == store->term && call->write_number < store->write_number;' \
+    'return call->write_number == 0 && store;' --state --favour slow
 mutant state-grant 'D4: a master grants before it has read' \
     'return permits->changes.rows == DOORMAN_ROWS_AWAITED || limit->refuse_unread;' \
     'return limit->refuse_unread;' --state

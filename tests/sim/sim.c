@@ -39,10 +39,12 @@
 #include "sim.h"
 #include "sim_quota.h"
 #include "sim_shards.h"
+#include "sim_state.h"
 #include "sim_throttle.h"
 
 #include "server/grpc/quota.c"
 #include "tests/sim/shards_fences.h"
+#include "tests/sim/store_fences.h"
 
 #include <stdlib.h>
 #include <string.h>

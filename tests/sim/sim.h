@@ -110,7 +110,8 @@ size_t sim_block_count(void);
     X(SLOW, "slow", "state only: a store is up to 6 s late")                                       \
     X(GONE, "gone", "state only: a store cannot be reached for a while")                           \
     X(OLD, "old", "state only: a store is replaced by an older copy of itself")                    \
-    X(STOP, "stop", "state only: a master stops as planned")
+    X(STOP, "stop", "state only: a master stops as planned")                                       \
+    X(MARK, "mark", "what a master has handed over is found too late, or is found twice")
 
 #define SIM_FAULT_CODE(code, name, text) SIM_##code,
 typedef enum sim_fault { SIM_FAULTS(SIM_FAULT_CODE) SIM_FAULT_COUNT } sim_fault;
@@ -276,6 +277,7 @@ typedef struct sim_process {
     doorman_election election;              /* begins when the process starts or has resigned */
     uint64_t election_number;               /* counts the elections of this process */
     doorman_election_state election_state;  /* that was applied last */
+    uint64_t looked_term;                   /* for which it has looked for a handover */
     char master[32];                        /* the address that was applied last; "": none */
     doorman_time learned_at[SIM_RESOURCES]; /* by its clock, when last observed */
     sim_pending pending[SIM_RESOURCES];     /* only if its node has a parent */
@@ -469,6 +471,9 @@ void sim_begin_election(sim_world *world, size_t process);
 
 /* Forgets what a store has of a master that has handed over. */
 void sim_drop_handover(sim_store *store);
+/* Return whether a master may use what was handed over: store_fences.h, which mutants change. */
+bool sim_handover_is_next(const sim_handover *handover, uint64_t term);
+bool sim_handover_is_new(const sim_process *process, uint64_t term);
 /* The master of the node resigns, and no process is elected before `vacant_until`. */
 void sim_resign(sim_world *world, size_t node, doorman_time vacant_until);
 size_t sim_key_holder(sim_world *world, size_t node);

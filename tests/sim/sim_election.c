@@ -152,13 +152,20 @@ static bool hand_over(sim_world *world, sim_process *process) {
     return true;
 }
 
-/* D8, D9: the next master takes over once, and only what the master before it has written. */
+/* D8, D9: the next master takes over once, and only what the master before it has written. With
+ * the fault MARK it does not find this in time, and learns. Or it takes over, and the store has it
+ * still. A later master must not use it then, nor the same one after an interruption. */
 static void take_over(sim_world *world, sim_process *process) {
     sim_store *store = &world->nodes[process->node].store;
     const sim_handover *handover = &store->handover;
     doorman_time local = sim_local(&process->machine.clock, world->now);
     doorman_error error = {0};
-    if (handover->bytes && handover->term + 1 == store->term) {
+    const bool is_late = sim_fault_occurs(world, SIM_MARK, 0.3);
+    const bool survives = sim_fault_occurs(world, SIM_MARK, 0.5) || is_late;
+    const bool is_valid = handover->bytes && sim_handover_is_next(handover, store->term) &&
+                          sim_handover_is_new(process, store->term);
+    process->looked_term = store->term;
+    if (is_valid && !is_late) {
         doorman_status status = doorman_server_take_over(process->server, handover->bytes,
                                                          handover->count, &error, local);
         if ((status == DOORMAN_OK) == handover->is_cut) {
@@ -171,7 +178,7 @@ static void take_over(sim_world *world, sim_process *process) {
             sim_log(world, "%s takes over", process->address);
         }
     }
-    sim_drop_handover(store);
+    if (!survives) sim_drop_handover(store);
 }
 
 /* Passes the mastership on to the server. */

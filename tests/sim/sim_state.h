@@ -249,4 +249,9 @@ void sim_state_read_again(sim_world *world, size_t process);
 void sim_state_tick(sim_world *world, size_t process);
 void sim_state_store_clear(sim_state_store *store);
 
+/* ---- store_fences.h, which mutants change */
+
+bool sim_state_is_refused(const sim_state_store *store, const sim_state_call *call);
+bool sim_state_is_late(const sim_state_store *store, const sim_state_call *call);
+
 #endif

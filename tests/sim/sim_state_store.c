@@ -120,7 +120,7 @@ static void read_rows(const sim_state_store *store, sim_state_call *call) {
 /* D9. Returns false if the store ignores the call, because it is too late. */
 static bool handle_call(sim_world *world, sim_state_call *call) {
     sim_state_store *store = store_of(world, call->process);
-    call->is_refused = call->term < store->term;
+    call->is_refused = sim_state_is_refused(store, call);
     if (call->step == SIM_STATE_READING) {
         call->is_refused = false;
         if (call->first == 0) call->acts = store->acts;
@@ -131,8 +131,7 @@ static bool handle_call(sim_world *world, sim_state_call *call) {
         world->counts[SIM_BATCHES_REFUSED] += call->step == SIM_STATE_WRITING;
         return true;
     }
-    if (call->term > store->term) store->write_number = 0;
-    if (call->write_number < store->write_number) return false;
+    if (sim_state_is_late(store, call)) return false;
     store->term = call->term;
     store->write_number = call->write_number;
     for (size_t i = 0; i < call->row_count; i++) apply_row(store, &call->rows[i]);

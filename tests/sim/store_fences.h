@@ -1,0 +1,27 @@
+/* The conditions under which a simulated store takes a batch, and under which a master uses what
+ * the last one has left: see sim_state_store.c and sim_election.c. This file is apart, because
+ * mutants change it. sim.c includes it. */
+#ifndef STORE_FENCES_H
+#define STORE_FENCES_H
+
+/* D9: a store takes nothing of an earlier mastership than the one that has claimed it last. */
+bool sim_state_is_refused(const sim_state_store *store, const sim_state_call *call) {
+    return call->term < store->term;
+}
+
+/* D9: nor a copy of a batch that arrives behind the batches after it. */
+bool sim_state_is_late(const sim_state_store *store, const sim_state_call *call) {
+    return call->term == store->term && call->write_number < store->write_number;
+}
+
+/* D9: a mark is valid for the mastership right after its own. */
+bool sim_handover_is_next(const sim_handover *handover, uint64_t term) {
+    return handover->term + 1 == term;
+}
+
+/* D9: and once. A master that was interrupted has granted since it looked first. */
+bool sim_handover_is_new(const sim_process *process, uint64_t term) {
+    return process->looked_term != term;
+}
+
+#endif
