@@ -306,7 +306,7 @@ $(filter %/system/forward_test,$(ALL_FLAVORS)): | $(DOORMANCTL)
 CURL_TESTS = $(filter %/system/store_etcd_test,$(ALL_FLAVORS)) build/coverage/system/store_etcd_test
 $(CURL_TESTS): LIBRARIES += -lcurl
 $(CURL_TESTS): doorman_server.c $(SERVER_HEADERS) $(wildcard server/*/*.c)
-SQLITE_TESTS = unit/store_test system/plans_test
+SQLITE_TESTS = unit/store_test system/plans_test system/disk_test
 $(filter $(SQLITE_TESTS:%=\%/%),$(ALL_FLAVORS)) $(SQLITE_TESTS:%=build/coverage/%): \
     LIBRARIES += -lsqlite3
 CONVERT_TESTS = $(filter %/unit/convert_test,$(ALL_FLAVORS)) build/coverage/unit/convert_test
