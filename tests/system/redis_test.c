@@ -567,6 +567,41 @@ TEST(a_password_stays_a_secret) {
     process_end(process, 0);
 }
 
+/* D6: at the start a wrong password is an error, and later decisions go on. */
+TEST(a_password_that_is_refused_ends_a_start_and_stops_no_decision) {
+    struct redis redis;
+    char path[128];
+    redis_require(&redis);
+    snprintf(path, sizeof path, "%s/password", redis.process->folder);
+    file_write(path, "s3cret\n");
+    const char *const more[] = {"--node", "node", "--state-password-file", path, NULL};
+    const char *const all[] = {"--state", redis.address, "--node", "node", "--state-password-file",
+                               path,      NULL};
+    redis_run(&redis, "CONFIG SET requirepass other");
+    expect_refusal(all, 1, "Redis refuses the user or the password");
+    expect_refusal((const char *[]){"--state", redis.address, "--node", "node", NULL}, 1,
+                   "Redis needs a password");
+    file_write(path, "other\n");
+    struct fixture fixture = start(QUOTA, redis.address, more);
+    take(&fixture, "ann", 10);
+    await_written(&fixture);
+    file_write(path, "s3cret\n");
+    redis_kill(&redis);
+    redis_start(&redis);
+    redis_run(&redis, "CONFIG SET requirepass other");
+    take(&fixture, "ann", 1000);
+    process_await(fixture.server.process, "counters cannot be written", 1);
+    expect(&fixture, "/v1/status", HOST, 200, "Redis refuses the user or the password");
+    assert_int_equal(used(&fixture, "ann"), 1010);
+    file_write(path, "other\n");
+    process_await(fixture.server.process, "the store of counters works again", 1);
+    await_written(&fixture);
+    kill_now(&fixture);
+    fixture = start(QUOTA, redis.address, more);
+    assert_int_equal(used(&fixture, "ann"), 1010);
+    server_stop(&fixture.server);
+}
+
 TEST(flags_that_do_not_fit_a_redis_are_refused) {
     const char *const flags[][4] = {
         {"redis://:word@h", "--node", "n", "the list of processes"},
@@ -725,6 +760,25 @@ TEST(a_master_that_was_stopped_for_a_while_cannot_write) {
     int last = node_await_master();
     assert_int_equal(used(&node.members[last].fixture, "ann"), 1010);
     assert_string_equal(redis_run(&node.redis, "HGET doorman:{doorman/master}:process epoch"), "3");
+}
+
+/* D5, D7: an etcd that does not answer for longer than the TTL ends the mastership of a process that
+ * lives. The next master, which may be the same process, knows all that was written. */
+TEST(a_stalled_etcd_forgets_nothing_that_is_written) {
+    static const char lost[] = "this server is no longer the master";
+    node_start(QUOTA, "3");
+    for (int i = 1; i < 4; i++) {
+        int master = node_await_master();
+        const struct fixture *fixture = &node.members[master].fixture;
+        int losses = process_logged(node.members[master].process, lost);
+        take(fixture, "ann", 1000);
+        await_written(fixture);
+        process_signal(node.etcd.process, SIGSTOP);
+        process_await(node.members[master].process, lost, losses + 1);
+        process_signal(node.etcd.process, SIGCONT);
+        master = node_await_master();
+        assert_int_equal(used(&node.members[master].fixture, "ann"), 1000L * i);
+    }
 }
 
 /* ---- planned stops -------------------------------------------------------------------------- */

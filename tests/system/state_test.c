@@ -26,6 +26,7 @@ TEST(a_planned_restart_forgets_nothing) {
 TEST(without_a_file_a_restart_forgets_everything) {
     for (int i = 0; i < 2; i++) {
         struct fixture fixture = fixture_start(QUOTA, NULL);
+        assert_int_equal(process_logged(fixture.server.process, "is kept only in memory"), 1);
         assert_int_equal(used(&fixture, "ann"), 0);
         take(&fixture, "ann", 1000);
         expect(&fixture, "/metrics", HOST, 200, "doorman_build_info");

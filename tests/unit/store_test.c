@@ -79,6 +79,17 @@ TEST_WITH(world, rows_are_dropped_after_a_time) {
     expect_rows(w, "b=2 c=3");
 }
 
+/* D5: so that a commit outlasts a loss of power, which no test makes. */
+TEST_WITH(world, a_commit_waits_for_the_disk) {
+    int64_t synchronous = 0, tables = 0;
+    struct file_store *file = (struct file_store *)w->store;
+    assert_true(file_query_number(file, "PRAGMA synchronous", &synchronous));
+    assert_int_equal(synchronous, 2); /* FULL */
+    assert_true(file_query_number(
+        file, "SELECT count(*) FROM pragma_journal_mode WHERE journal_mode = 'wal'", &tables));
+    assert_int_equal(tables, 1);
+}
+
 /* D9 */
 TEST_WITH(world, an_opening_that_is_refused_has_no_epoch) {
     expect_refused(w, w->path, "another process uses it");
