@@ -32,7 +32,7 @@ ifeq ($(filter-out 0,$(MAKELEVEL))$(filter -j%,$(MAKEFLAGS))$(word 2,$(MAKECMDGO
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
 endif
 
-.PHONY: all doormanctl demo test coverage matrix abuse bench sim fuzz lint docs install \
+.PHONY: all doormanctl demo test coverage matrix abuse kills bench sim fuzz lint docs install \
     install_headers deb release uninstall deps build_deps ctl_deps test_deps clean help always
 .DELETE_ON_ERROR:
 
@@ -439,6 +439,13 @@ matrix: $(PLAIN_UNITS) build/sim/sim $(HTTP_FILES) | test_deps ## compile in all
 MINUTES ?= 10
 abuse: build/plain/system/abuse_test build/plain/doorman_server ## abuse at full size; MINUTES=N
 	@DOORMAN_SERVER=build/plain/doorman_server ABUSE_MINUTES=$(MINUTES) $<
+
+# What `make test` does a few times: an account of every grant, over servers with a file or a Redis
+# that are killed or restarted, and over nodes of three processes that are upgraded.
+KILLS = $(addprefix build/plain/system/,state_test redis_test)
+kills: $(KILLS) build/plain/doorman_server ## kills and restarts of servers with a store, 100 each
+	@for program in $(KILLS); do DOORMAN_SERVER=build/plain/doorman_server DOORMAN_KILLS=100 \
+	    DOORMAN_RESTARTS=100 $$program || exit; done
 
 C_SOURCES = $(wildcard *.[ch] server/*.h server/*/*.[ch] examples/*.[ch]* tests/*.h tests/*/*.[ch])
 SCRIPTS = .ci/run .ci/deps .ci/release $(wildcard tests/*.sh) server/ctl/completion.bash \

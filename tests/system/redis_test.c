@@ -762,8 +762,8 @@ TEST(a_master_that_was_stopped_for_a_while_cannot_write) {
     assert_string_equal(redis_run(&node.redis, "HGET doorman:{doorman/master}:process epoch"), "3");
 }
 
-/* D5, D7: an etcd that does not answer for longer than the TTL ends the mastership of a process that
- * lives. The next master, which may be the same process, knows all that was written. */
+/* D5, D7: an etcd that does not answer for longer than the TTL ends the mastership of a process
+ * that lives. The next master, which may be the same process, knows all that was written. */
 TEST(a_stalled_etcd_forgets_nothing_that_is_written) {
     static const char lost[] = "this server is no longer the master";
     node_start(QUOTA, "3");
