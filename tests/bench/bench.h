@@ -88,7 +88,8 @@ void write_holder_id(char out[HOLDER_ID_BYTES + 1], size_t index);
 /* ---- bench_peer.c: the peers that answer, as child processes --------------------------------- */
 
 typedef struct peer {
-    pid_t pid; /* 0: none */
+    const struct peer *redis, *etcd; /* those that a peer_state_server uses */
+    pid_t pid;                       /* 0: none */
     uint16_t port;
     char address[16]; /* of the loopback; empty: 127.0.0.1 */
     char folder[64], config[80], log[80], pid_file[80], state[80];
@@ -97,7 +98,8 @@ typedef struct peer {
 
 /* Start a peer on a free port and return when it listens. The caller ends it with peer_stop. */
 peer *peer_server(const bench *b);
-peer *peer_state_server(const bench *b);                     /* keeps its counters in a file */
+/* Keeps its counters in a file, or in a Redis. With an etcd it is one process of a node. */
+peer *peer_state_server(const bench *b, const peer *redis, const peer *etcd);
 peer *peer_event_server(const bench *b, const char *sample); /* with --events */
 peer *peer_echo(void);
 peer *peer_http_server(const bench *b); /* the port is that of HTTP */
@@ -109,6 +111,8 @@ peer *peer_grpc_server(const bench *b); /* the port is that of gRPC */
 peer *peer_http2(void);                 /* bench_http2.c */
 peer *peer_redis(const char *program);  /* keeps nothing on disk */
 peer *peer_etcd(const char *program);
+/* Starts an etcd and a Redis. Returns false if one of them is not installed. */
+bool peers_find(bench *b, const char *name, peer **etcd, peer **redis);
 
 /* A node of a cluster that shares its keys. Clusters with different numbers have nothing in common,
  * although they use the same etcd and Redis. Its name is "nCLUSTER-NODE". */

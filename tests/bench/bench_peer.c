@@ -41,6 +41,29 @@ static const struct {
     {"pace/*", "NO_ALGORITHM", 0},
 };
 
+/* Two limits of permits. The counters of the first one last over a restart. Those of the second one
+ * are fresh after a nanosecond. */
+#define LASTING                                                                                    \
+    "{\"identifier_glob\": \"quota\", \"limits\": [{\"name\": \"per-key\", "                       \
+    "\"kind\": \"FIXED_WINDOW\", \"limit\": 1e9, \"window\": \"month\", "                          \
+    "\"max_keys\": 2000000}]}, "                                                                   \
+    "{\"identifier_glob\": \"passing\", \"limits\": [{\"name\": \"per-key\", "                     \
+    "\"kind\": \"TOKEN_BUCKET\", \"rate\": 1e9, \"size\": 1e9}]}"
+
+/* Leases and holds that last over a planned restart. After any other start they are learned for
+ * five seconds. */
+static bool write_state_config(const char *path) {
+    FILE *file = fopen(path, "w");
+    if (!file) return false;
+    fputs("{\"resources\": [" LASTING ", "
+          "{\"identifier_glob\": \"kept/lease\", \"capacity\": 1000, \"algorithm\": "
+          "{\"kind\": \"FAIR_SHARE\", \"lease_length\": 5, \"refresh_interval\": 1}}, "
+          "{\"identifier_glob\": \"kept/hold\", \"limits\": [{\"name\": \"slots\", \"kind\": "
+          "\"CONCURRENCY\", \"limit\": 1000, \"time_to_live\": 5}]}]}\n",
+          file);
+    return fclose(file) == 0;
+}
+
 static bool write_config(const char *path) {
     FILE *file = fopen(path, "w");
     if (!file) return false;
@@ -54,14 +77,7 @@ static bool write_config(const char *path) {
     fputs(", {\"identifier_glob\": \"permits/*\", \"limits\": [{\"name\": \"per-key\", "
           "\"kind\": \"TOKEN_BUCKET\", \"rate\": 1e3, \"size\": 1e9}]}",
           file);
-    /* Its counters last over a restart. Those of the next one are fresh after a nanosecond. */
-    fputs(", {\"identifier_glob\": \"quota\", \"limits\": [{\"name\": \"per-key\", "
-          "\"kind\": \"FIXED_WINDOW\", \"limit\": 1e9, \"window\": \"month\", "
-          "\"max_keys\": 2000000}]}",
-          file);
-    fputs(", {\"identifier_glob\": \"passing\", \"limits\": [{\"name\": \"per-key\", "
-          "\"kind\": \"TOKEN_BUCKET\", \"rate\": 1e9, \"size\": 1e9}]}",
-          file);
+    fputs(", " LASTING, file);
     fputs(", {\"identifier_glob\": \"pool/pairs\", \"limits\": [{\"name\": \"slots\", "
           "\"kind\": \"CONCURRENCY\", \"limit\": 16, \"time_to_live\": 60, "
           "\"on_restart\": \"full\"}]}",
@@ -180,16 +196,34 @@ peer *peer_event_server(const bench *b, const char *sample) {
     return p;
 }
 
-/* The lines of its log with the level info say when the file was read. */
+/* The lines of its log with the level info say when the store was read. */
 static void state_server_start(const bench *b, peer *p, const char *address) {
-    const char *const arguments[] = {b->server, "--config", p->config, "--listen", address,
-                                     "--node",  "root",     "--state", p->state,   NULL};
+    char redis[48], etcd[40];
+    const char *const arguments[] = {b->server,
+                                     "--config",
+                                     p->config,
+                                     "--listen",
+                                     address,
+                                     "--node",
+                                     "root",
+                                     "--state",
+                                     p->redis ? redis : p->state,
+                                     p->etcd ? "--etcd" : NULL,
+                                     etcd,
+                                     "--election-key",
+                                     "bench/state",
+                                     "--election-ttl",
+                                     "20",
+                                     NULL};
+    if (p->redis) snprintf(redis, sizeof redis, "redis://127.0.0.1:%u", (unsigned)p->redis->port);
+    if (p->etcd) snprintf(etcd, sizeof etcd, "http://127.0.0.1:%u", (unsigned)p->etcd->port);
     peer_start(p, arguments, LISTENS_NNG);
 }
 
-peer *peer_state_server(const bench *b) {
+peer *peer_state_server(const bench *b, const peer *redis, const peer *etcd) {
     peer *p = peer_new();
-    must(write_config(p->config), "cannot write a configuration");
+    p->redis = redis, p->etcd = etcd;
+    must(write_state_config(p->config), "cannot write a configuration");
     state_server_start(b, p, "tcp://127.0.0.1:0");
     return p;
 }
@@ -331,6 +365,18 @@ peer *peer_redis(const char *program) {
                                      "--save", "",       "--dir", p->folder, NULL};
     peer_start_on_port(p, arguments, port);
     return p;
+}
+
+bool peers_find(bench *b, const char *name, peer **etcd, peer **redis) {
+    char etcd_program[256], redis_program[256];
+    bench_step(b, "%s", name);
+    bool has_etcd = bench_find_program(etcd_program, "etcd");
+    bool has_redis = bench_find_program(redis_program, "redis-server");
+    if (!has_etcd || !has_redis) bench_skip(b, name, has_etcd ? "redis-server" : "etcd");
+    if (!has_etcd || !has_redis) return false;
+    *etcd = peer_etcd(etcd_program);
+    *redis = peer_redis(redis_program);
+    return true;
 }
 
 peer *peer_etcd(const char *program) {

@@ -593,24 +593,11 @@ static void rebalance(bench *b, shard_place place) {
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
-/* Starts an etcd and a Redis. Returns false if one of them is not installed. */
-static bool tools_start(bench *b, const char *name, peer **etcd, peer **redis) {
-    char etcd_program[256], redis_program[256];
-    bench_step(b, "%s", name);
-    bool has_etcd = bench_find_program(etcd_program, "etcd");
-    bool has_redis = bench_find_program(redis_program, "redis-server");
-    if (!has_etcd || !has_redis) bench_skip(b, name, has_etcd ? "redis-server" : "etcd");
-    if (!has_etcd || !has_redis) return false;
-    *etcd = peer_etcd(etcd_program);
-    *redis = peer_redis(redis_program);
-    return true;
-}
-
 void bench_shards(bench *b) {
     static const size_t sizes[SIZES] = {1, 2, 4};
     cluster clusters[SIZES];
     peer *etcd = NULL, *redis = NULL;
-    if (!tools_start(b, "nodes that share their keys", &etcd, &redis)) return;
+    if (!peers_find(b, "nodes that share their keys", &etcd, &redis)) return;
     for (size_t k = 0; k < SIZES; k++) {
         cluster_start(b, &clusters[k], sizes[k], (shard_place){etcd, redis, (unsigned)k, 0});
         cluster_share(b, &clusters[k], (unsigned)k);
@@ -625,7 +612,7 @@ void bench_shards(bench *b) {
 
 void bench_moves(bench *b) {
     peer *etcd = NULL, *redis = NULL;
-    if (!tools_start(b, "shards that move under load", &etcd, &redis)) return;
+    if (!peers_find(b, "shards that move under load", &etcd, &redis)) return;
     rebalance(b, (shard_place){etcd, redis, 0, 0});
     peer_stop(redis);
     peer_stop(etcd);
