@@ -405,6 +405,26 @@ TEST(a_file_that_is_gone_is_written_when_it_is_back) {
     server_stop(&fixture.server);
 }
 
+/* D8: a stop takes 30 s at most. What was written before is not lost. */
+TEST(a_stop_gives_up_a_file_that_cannot_be_written) {
+    char path[96], other[112];
+    state_path(path);
+    snprintf(other, sizeof other, "%s-moved", path);
+    struct fixture fixture = start(QUOTA, path, NULL);
+    take(&fixture, "ann", 10);
+    await_written(&fixture);
+    assert_int_equal(rename(path, other), 0);
+    take(&fixture, "ann", 1000);
+    process_await(fixture.server.process, "was removed or replaced", 1);
+    process_signal(fixture.server.process, SIGTERM);
+    process_end(fixture.server.process, 3); /* a person must know that changes are forgotten */
+    assert_int_equal(process_logged(fixture.server.process, "why=\"25 s have passed\""), 1);
+    assert_int_equal(rename(other, path), 0);
+    fixture = start(QUOTA, path, NULL);
+    assert_int_equal(used(&fixture, "ann"), 10);
+    server_stop(&fixture.server);
+}
+
 TEST(a_second_signal_ends_the_wait_for_a_file_that_cannot_be_written) {
     char path[96], other[112];
     state_path(path);
