@@ -14036,7 +14036,7 @@ typedef struct doorman__row {
     unsigned short at;  /* the offset in the struct */
     unsigned short has; /* the offset of the bool that says whether there is a value, or 0 */
     unsigned short count, bytes; /* of a list: the offset of its count; the size of an item */
-    uint32_t least, most;     /* the bounds of an integer, if `most` is not 0. Of a list, `most` are
+    uint32_t least, most;     /* the bounds of a number, if `most` is not 0. Of a list, `most` are
                                  the most items. Of a choice, the first value, and their number */
     const char *const *names; /* an entry that is NULL has no name */
     const struct doorman__row *below; /* the fields of an object or of the items of a list */
@@ -14182,8 +14182,8 @@ static void doorman__read_number(const doorman__field *field, const doorman__row
     } else if (type->rule) {
         doorman__read_fail(field, type->rule);
     } else if (!(row->flags & DOORMAN__JSON_LENIENT)) {
-        snprintf(rule, sizeof rule, "must be an integer from %g to %g", (double)row->least,
-                 (double)row->most);
+        snprintf(rule, sizeof rule, "must be %sfrom %g to %g",
+                 type->is_integer ? "an integer " : "", (double)row->least, (double)row->most);
         doorman__read_fail(field, rule);
     }
 }

@@ -404,7 +404,7 @@ TEST(a_limit_is_named_once_in_an_item) {
 }
 
 TEST(set_max_has_bounds) {
-    const char *const limits[] = {"0.5", "1000001", "\"x\""};
+    const char *const limits[] = {"0", "0.5", "-1", "1000001", "1e999", "\"x\""};
     for (size_t i = 0; i < COUNT(limits); i++) {
         char text[512];
         doorman_config *config = NULL;
