@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FAIR_GROUPS = 2, FAIR_KEYS_MAX = 320 };
+enum { FAIR_GROUPS = 2, FAIR_KEYS_MAX = 320, FAIR_WINDOWS = 10 };
 #define FAIR_WINDOW (2 * DOORMAN_SECOND)
 #define FAIR_SPAN 20.0 /* seconds: ten windows */
 
@@ -52,6 +52,7 @@ typedef struct fair_result {
     double once;                /* units a second of the keys that ask once, together */
     double worst;               /* the largest part of its exact share that a key lacks, in any ten
                                    windows */
+    double most;                /* the same of what a key gets beyond its share */
     double bytes;               /* of memory at the end */
 } fair_result;
 
@@ -164,9 +165,9 @@ enum { FAIR_MIXES = sizeof fair_mixes / sizeof *fair_mixes };
 typedef struct fair_member {
     const fair_group *group;
     char key[24];
-    double next;           /* when it asks next */
-    double phase;          /* of its bursts */
-    double asked, granted; /* in this span */
+    double next;                                       /* when it asks next */
+    double phase;                                      /* of its bursts */
+    double asked[FAIR_WINDOWS], granted[FAIR_WINDOWS]; /* in each of the last ten windows */
     double all_asked, all_granted;
     double demand; /* asked for in a second, as far as other limits allow */
 } fair_member;
@@ -179,9 +180,10 @@ typedef struct fair_run {
     size_t count;
     size_t once; /* how many keys have asked once */
     uint64_t random;
+    size_t window; /* how many windows have ended */
     double exact[FAIR_KEYS_MAX + 1], all_exact[FAIR_KEYS_MAX + 1];
     double seconds; /* that count so far */
-    double worst;
+    double worst, most;
 } fair_run;
 
 /* Returns a number in (0, 1]: splitmix64 (Vigna 2015). */
@@ -224,26 +226,37 @@ static void fair_exact(const fair_member *members, size_t count, double rate, do
     }
 }
 
-/* Compares what the keys got in a span with their exact shares, and begins the next span. */
-static void fair_end_span(fair_run *run, bool counts) {
-    const size_t count = run->count + (run->mix->once > 0);
+static double fair_sum(const double of_windows[FAIR_WINDOWS]) {
+    double sum = 0;
+    for (size_t i = 0; i < FAIR_WINDOWS; i++) sum += of_windows[i];
+    return sum;
+}
+
+/* Compares what the keys got in the last ten windows with their exact shares, and begins the next
+ * window. */
+static void fair_end_window(fair_run *run) {
+    const size_t count = run->count + (run->mix->once > 0), now = run->window % FAIR_WINDOWS;
+    const size_t ended = ++run->window, next = ended % FAIR_WINDOWS;
+    const bool counts = ended > FAIR_WINDOWS; /* the first ten do not */
+    const bool compares = ended >= 2 * FAIR_WINDOWS, ends_span = compares && next == 0;
     for (size_t i = 0; i < count; i++) {
         fair_member *member = &run->members[i];
-        member->demand = member->asked / FAIR_SPAN;
+        member->demand = fair_sum(member->asked) / FAIR_SPAN;
         const double bound = member->group->bound;
         if (bound > 0) member->demand = fmin(member->demand, bound);
     }
-    fair_exact(run->members, count, run->mix->rate, run->exact);
+    if (compares) fair_exact(run->members, count, run->mix->rate, run->exact);
     for (size_t i = 0; i < count; i++) {
         fair_member *member = &run->members[i];
-        const double share = run->exact[i], got = member->granted / FAIR_SPAN;
-        if (counts && share > 0) run->worst = fmax(run->worst, (share - got) / share);
-        if (counts) member->all_asked += member->asked;
-        if (counts) member->all_granted += member->granted;
-        if (counts) run->all_exact[i] += share * FAIR_SPAN;
-        member->asked = member->granted = 0;
+        const double share = run->exact[i], got = fair_sum(member->granted) / FAIR_SPAN;
+        if (compares && share > 0) run->worst = fmax(run->worst, (share - got) / share);
+        if (compares && share > 0) run->most = fmax(run->most, (got - share) / share);
+        if (counts) member->all_asked += member->asked[now];
+        if (counts) member->all_granted += member->granted[now];
+        if (ends_span) run->all_exact[i] += share * FAIR_SPAN;
+        member->asked[next] = member->granted[next] = 0;
     }
-    if (counts) run->seconds += FAIR_SPAN;
+    if (ends_span) run->seconds += FAIR_SPAN;
 }
 
 /* ---- a run */
@@ -298,8 +311,8 @@ static void fair_ask(fair_run *run, fair_member *member) {
     const doorman_permit_request request = {.items = &item, .item_count = 1};
     doorman_permit permit;
     fair_must(doorman_permits_acquire(run->permits, &request, &permit, NULL, now) == DOORMAN_OK);
-    member->asked += item.cost;
-    if (permit.granted) member->granted += item.cost;
+    member->asked[run->window % FAIR_WINDOWS] += item.cost;
+    if (permit.granted) member->granted[run->window % FAIR_WINDOWS] += item.cost;
 }
 
 static fair_run *fair_start(const fair_mix *mix, bool fair) {
@@ -346,7 +359,7 @@ static void fair_read(const fair_run *run, fair_result *out) {
     const fair_mix *mix = run->mix;
     double all = 0;
     size_t next = 0;
-    *out = (fair_result){.worst = run->worst};
+    *out = (fair_result){.worst = run->worst, .most = run->most};
     for (size_t i = 0; i < FAIR_GROUPS && mix->groups[i].count; i++) {
         double asked = 0, granted = 0, exact = 0;
         const double keys = (double)mix->groups[i].count;
@@ -373,10 +386,10 @@ static void fair_read(const fair_run *run, fair_result *out) {
 static fair_result fair_simulate(const fair_mix *mix, bool fair) {
     fair_run *run = fair_start(mix, fair);
     fair_result result;
-    for (double span = 0; span <= mix->spans; span++) {
-        const double until = (span + 1) * FAIR_SPAN;
+    while (run->window < (size_t)(mix->spans + 1) * FAIR_WINDOWS) {
+        const double until = (double)(run->window + 1) * FAIR_SPAN / FAIR_WINDOWS;
         while (fair_step(run, until) < until) continue;
-        fair_end_span(run, span > 0);
+        fair_end_window(run);
     }
     fair_read(run, &result);
     doorman_permits_destroy(run->permits);

@@ -26,6 +26,9 @@ TEST(keys_get_their_exact_shares_in_each_mix) {
         if (mix.within > 0 && result.worst > mix.within) {
             fail_msg("%s: a key lacks %.3f of its share", mix.name, result.worst);
         }
+        if (mix.within > 0 && result.most > mix.within) {
+            fail_msg("%s: a key gets %.3f more than its share", mix.name, result.most);
+        }
         if (result.served[0] < mix.least) fail_msg("%s: %.3f served", mix.name, result.served[0]);
         assert_true(result.used < 1.1); /* the bucket is the bound, also of one span */
     }
