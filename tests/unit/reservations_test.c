@@ -662,6 +662,76 @@ TEST(a_client_cannot_settle_for_another) {
     process_end(&p);
 }
 
+/* P27: the id of a reservation names it too. A repeat may use the one or the other. */
+TEST(a_reservation_is_settled_by_its_id) {
+    struct process p = process_of(WINDOW "}");
+    assert_true(reserve(&p, 7, 400, MINUTE));
+    const doorman_permit_item item = {.resource_id = "llm", .key = "acme", .cost = 100};
+    const doorman_settle_request by_id = {
+        .client_id = "gateway", .id = p.out.reservation_id, .items = &item, .item_count = 1};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(doorman_permits_settle(p.permits, &by_id, &p.settled, NULL, p.now),
+                         DOORMAN_OK);
+        assert_settled(&p.settled, 300, 0);
+        assert_false(p.settled.unknown || p.settled.late);
+        assert_settled(settle(&p, 7, 100), 300, 0);
+    }
+    assert_exact(used(&p, 0), 100);
+    process_end(&p);
+}
+
+/* P19, P27: open reservations count in the bounds on holds, those of all clients and those of one.
+ * A refused one charges nothing. */
+TEST(open_reservations_count_in_the_bounds_on_holds) {
+    for (int i = 0; i < 2; i++) {
+        struct process p = {.config = limits_of(WINDOW "}"), .now = 5 * SECOND, .epoch = noon};
+        if (i == 0) p.options.hold_max = 2;
+        if (i == 1) p.options.client_hold_max = 2;
+        process_start(&p);
+        assert_true(reserve(&p, 1, 10, MINUTE));
+        assert_true(reserve(&p, 2, 10, MINUTE));
+        assert_false(reserve(&p, 3, 10, MINUTE));
+        assert_int_equal(p.out.reason, DOORMAN_REASON_MAX_HOLDS);
+        assert_exact(used(&p, 0), 20);
+        assert_true(reserve(&p, 2, 10, MINUTE)); /* a repeat */
+        (void)settle(&p, 1, 10);
+        assert_true(reserve(&p, 3, 10, MINUTE));
+        process_end(&p);
+    }
+}
+
+/* P27: a wrong settle is refused by the name of the field. The reservation stays open, and nothing
+ * is charged. */
+TEST(a_wrong_settle_leaves_the_reservation_open) {
+    struct process p = process_of(WINDOW "}");
+    const struct {
+        double cost;
+        const char *key, *text;
+    } wrong[] = {
+        {-1, "acme", "items[0].cost: must be "},
+        {NAN, "acme", "items[0].cost: must be "},
+        {INFINITY, "acme", "items[0].cost: must be "},
+        {-INFINITY, "acme", "items[0].cost: must be "},
+        {2 * DOORMAN_AMOUNT_MAX, "acme", "items[0].cost: must be "},
+        {1, "\xff", "items[0].key: must be "},
+    };
+    assert_true(reserve(&p, 7, 400, MINUTE));
+    for (size_t i = 0; i < COUNT(wrong); i++) {
+        const doorman_permit_item item = {
+            .resource_id = "llm", .key = wrong[i].key, .cost = wrong[i].cost};
+        const doorman_settle_request request = {
+            .client_id = "gateway", .request_id = 7, .items = &item, .item_count = 1};
+        doorman_error error = {0};
+        assert_int_equal(doorman_permits_settle(p.permits, &request, &p.settled, &error, p.now),
+                         DOORMAN_INVALID_ARGUMENT);
+        assert_memory_equal(error.text, wrong[i].text, strlen(wrong[i].text));
+        assert_int_equal(open_count(&p), 1);
+        assert_exact(used(&p, 0), 400);
+    }
+    assert_settled(settle(&p, 7, 100), 300, 0);
+    process_end(&p);
+}
+
 /* ---- holds beside it ------------------------------------------------------------------------ */
 
 #define HOLDS                                                                                      \
@@ -741,6 +811,33 @@ TEST(too_many_request_ids_are_refused_by_name) {
     assert_exact(used(&p, 0), 40);
     pass(&p, MINUTE);
     assert_settled(report_once(&p, 2, 10), 0, 10);
+    process_end(&p);
+}
+
+/* P28: all clients together have a bound too. What nobody has set is 100,000 and 1,000,000. */
+TEST(the_request_ids_of_all_clients_are_bounded) {
+    struct process p = {.config = limits_of(WINDOW "}"), .now = 5 * SECOND, .epoch = noon};
+    p.options.request_max = 3;
+    process_start(&p);
+    assert_int_equal(p.permits->options.client_request_max, 100000);
+    const doorman_permit_item item = {.resource_id = "llm", .key = "acme", .cost = 10};
+    for (int i = 0; i < 5; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "client %d", i);
+        const doorman_settle_request request = {
+            .client_id = name, .request_id = 1, .items = &item, .item_count = 1};
+        assert_int_equal(doorman_permits_report_once(p.permits, &request, &p.settled, NULL, p.now),
+                         DOORMAN_OK);
+        assert_int_equal(p.settled.reason, i < 3 ? DOORMAN_NO_REASON : DOORMAN_REASON_REPEATS);
+    }
+    assert_exact(used(&p, 0), 30);
+    assert_false(reserve(&p, 1, 10, MINUTE));
+    assert_int_equal(p.out.reason, DOORMAN_REASON_REPEATS);
+    pass(&p, 10 * MINUTE);
+    assert_true(reserve(&p, 1, 10, MINUTE));
+    process_end(&p);
+    p = process_of(WINDOW "}");
+    assert_int_equal(p.permits->options.request_max, 1000000);
     process_end(&p);
 }
 
