@@ -114,6 +114,35 @@ TEST(figures_by_the_caller_need_their_role) {
     server_stop(&fixture.server);
 }
 
+#define OF(limit)                                                                                  \
+    "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"login\", "                \
+    "\"key\": \"eve\", \"set\": {\"w\": {\"limit\": " #limit "}}}]}]}"
+
+/* P31: if two callers bring different figures for one counter, the page says so. */
+TEST(the_page_says_that_callers_bring_figures_that_differ) {
+    static const char *const differ = "callers bring figures that differ for one key: ";
+    struct process *files = process_new();
+    file_write(files->config, "figures gate set-3\n");
+    struct fixture fixture =
+        fixture_start(LIMITED, (const char *[]){"--http-token", files->config, NULL});
+    const char *brings = HOST JSON BEARER("set-3");
+    for (int i = 0; i < 2; i++) {
+        expect_post(&fixture, "/v1/acquire", brings, OF(9), 200, "\"GRANTED\"");
+    }
+    char *page = get(&fixture, "/limits", brings);
+    assert_int_equal(code_of(page), 200);
+    assert_null(strstr(page, differ));
+    free(page);
+    expect_post(&fixture, "/v1/acquire", brings, OF(8), 200, "\"GRANTED\"");
+    page = get(&fixture, "/limits", brings);
+    assert_non_null(strstr(page, differ));
+    assert_int_equal(atoi(strstr(page, differ) + strlen(differ)), 1);
+    free(page);
+    expect(&fixture, "/v1/limits", brings, 200, "\"set_changes\":1,");
+    expect(&fixture, "/metrics", brings, 200, "\ndoorman_permits_set_changes_total{");
+    server_stop(&fixture.server);
+}
+
 TEST(figures_by_the_caller_need_a_server_with_tokens) {
     struct fixture fixture = fixture_start(LIMITED, NULL);
     expect_post(&fixture, "/v1/acquire", HOST JSON, BRINGS("set"), 403,
