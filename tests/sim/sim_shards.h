@@ -272,6 +272,8 @@ typedef struct shards_world {
     shards_message *messages;
     size_t message_count, message_capacity;
     shards_wait waits[SHARDS_WAITS];
+    doorman_time reset_until[SHARDS_PLACES][SHARDS_KEYS]; /* a reservation from before the last
+                                                             reset of a window may be open */
     shards_single singles[SHARDS_MOST];
     uint64_t *ids; /* pairs: of the cluster, and of the single permits */
     size_t id_count, id_capacity;

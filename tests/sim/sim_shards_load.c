@@ -12,6 +12,7 @@
 #define SECOND DOORMAN_SECOND
 #define TIMEOUT (SECOND / 2)
 #define TRIES 24
+#define RESERVED_MAX (9 * SECOND) /* the longest settle_within */
 
 /* ---- calls of permits */
 
@@ -232,6 +233,10 @@ void sim_shards_handle(shards_world *world, size_t process, const shards_message
         return;
     }
     if (answer.pending) add_wait(world, process, message, ticket);
+    if (message->call.kind == SHARDS_RESET) {
+        world->reset_until[message->call.place[0]][message->call.key[0]] =
+            world->now + RESERVED_MAX + SECOND; /* for clocks that differ */
+    }
     sim_shards_account(world, process, message, &answer, answer.pending ? ticket : 0);
     sim_shards_drain(world, process);
     if (!answer.pending) sim_shards_send(world, message, &answer);
@@ -411,6 +416,28 @@ static bool is_bucket(size_t place) {
     return place <= SHARDS_LASTING || place == SHARDS_BY_RESOURCE;
 }
 
+/* Returns whether a call of this kind is under way that has the resource and key of another. */
+static bool is_under_way(const shards_world *world, shards_kind kind, const shards_call *of) {
+    for (size_t i = 0; i < SHARDS_TASKS; i++) {
+        const shards_call *call = &world->tasks[i].call;
+        if (!world->tasks[i].used || call->kind != kind) continue;
+        if (call->place[0] == of->place[0] && call->key[0] == of->key[0]) return true;
+    }
+    return false;
+}
+
+/* If a window was reset, and another reservation has charged it since, it gives units back to the
+ * reservations from before too, until it is fresh again and its counter is forgotten. A node may
+ * forget it earlier than the account does. So a window that was reset gets no reservation while an
+ * earlier one may be open. */
+static bool is_left_alone(const shards_world *world, const shards_call *call) {
+    if (is_bucket(call->place[0])) return false;
+    if (call->kind == SHARDS_RESET) return is_under_way(world, SHARDS_RESERVE, call);
+    return call->kind == SHARDS_RESERVE &&
+           (is_under_way(world, SHARDS_RESET, call) ||
+            world->now < world->reset_until[call->place[0]][call->key[0]]);
+}
+
 static void ask(shards_world *world) {
     static const shards_kind some[] = {
         SHARDS_ACQUIRE,  SHARDS_ACQUIRE,  SHARDS_ACQUIRE,     SHARDS_ACQUIRE, SHARDS_RESERVE,
@@ -438,7 +465,10 @@ static void ask(shards_world *world) {
     const bool is_kept = !world->exact && sim_shards_is_durable(call.place[0]);
     if (call.kind == SHARDS_RESET && (call.place[0] >= SHARDS_MIXED || !world->exact)) return;
     if (call.kind == SHARDS_RESERVE && is_kept && is_bucket(call.place[0])) return;
-    if (call.kind == SHARDS_RESERVE) call.duration = sim_shards_between(world, SECOND, 9 * SECOND);
+    if (is_left_alone(world, &call)) return;
+    if (call.kind == SHARDS_RESERVE) {
+        call.duration = sim_shards_between(world, SECOND, RESERVED_MAX);
+    }
     if (call.kind == SHARDS_GET_HOLD) {
         call.place[0] = SHARDS_HOLD;
         call.cost[0] = (double)(1 + sim_below(&world->random, 2));

@@ -654,8 +654,10 @@ void sim_shards_begin(shards_world *world, size_t process) {
     static const char *const names[SHARDS_NODES] = {"n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7"};
     shards_process *own = process_of(world, process);
     const doorman_time local = sim_shards_local(own, world->now);
-    const doorman_permits_options options = {
-        .config = world->config, .seed = {1 + process, world->seed}, .node = names[own->node]};
+    /* a seed of its own, as a process draws one, so that no hold has the id of a forgotten one */
+    const doorman_permits_options options = {.config = world->config,
+                                             .seed = {4 + world->masterships, world->seed},
+                                             .node = names[own->node]};
     sim_shards_end(world, process);
     if (doorman_permits_create(&own->permits, &options, NULL, local) != DOORMAN_OK) abort();
     doorman_permits_set_epoch(own->permits, sim_shards_epoch(world), local);
