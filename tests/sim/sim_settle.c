@@ -1,13 +1,13 @@
 /* Reservations that last, in a simulated system: see sim_state.c.
  *
  * The resource "reserved" has one durable window that does not end in a run. Clients reserve units
- * of it and settle them, also twice, also at another master than that of the reservation. The
- * ledger of a node has what each request has reserved and cost, and so the least and the most that
- * the counter may have counted:
+ * of it and settle them, also twice, also too late, also at another master than that of the
+ * reservation. The ledger of a node has what each request has reserved and cost, and so the least
+ * and the most that the counter may have counted:
  *
  *     P27  a reservation counts what it has reserved, and after its settlement what it has cost.
- *          Repeats change nothing, also at another master. So a request never counts more than the
- *          larger of both
+ *          What was settled too late counts the larger of both. Repeats change nothing, also at
+ *          another master. So a request never counts more than the larger of both
  *     D5   a crash forgets at most what came after the last round of writing
  *
  * A store that is replaced by an older copy of itself may have forgotten any of it, and a batch
@@ -18,7 +18,10 @@
 
 #define SECOND DOORMAN_SECOND
 #define WITHIN (1000 * SECOND)
+#define SOON_MS 4000          /* half of the reservations end within this time */
 #define REPEATS (50 * SECOND) /* for how long a settlement is repeated */
+#define KNOWN (500 * SECOND)  /* for how long a reservation that has ended is certainly known */
+#define DRIFT(time) ((time) / 16 + SECOND / 1000) /* more than clocks differ in this time */
 
 /* Returns a permit of the first item of a request, or a settle. */
 static doorman_permit_item item_of(double cost) {
@@ -40,14 +43,15 @@ static bool handle(sim_world *world, size_t process, doorman_request *request,
 
 static double least_of(const sim_settle_slot *slot) {
     if (slot->is_lost) return 0;
-    return slot->settled && slot->maybe ? fmin(slot->reserved, slot->cost)
-           : slot->settled              ? slot->cost
-                                        : slot->reserved;
+    if (!slot->settled) return slot->reserved;
+    if (slot->maybe) return fmin(slot->reserved, slot->cost);
+    return slot->late ? fmax(slot->reserved, slot->cost) : slot->cost;
 }
 
 static double most_of(const sim_settle_slot *slot) {
     if (!slot->settled) return slot->reserved;
-    return slot->maybe || slot->is_lost ? fmax(slot->reserved, slot->cost) : slot->cost;
+    const bool keeps = slot->late || slot->maybe || slot->is_lost;
+    return keeps ? fmax(slot->reserved, slot->cost) : slot->cost;
 }
 
 /* Compares the counter with the ledger. */
@@ -79,7 +83,7 @@ void sim_settle_opened(sim_world *world, size_t process) {
         if (slot->reserved > 0 && slot->reserved_at >= ledger->kept_at) slot->is_lost = true;
         if (slot->settled && slot->settled_at >= ledger->kept_at) slot->maybe = true;
     }
-    ledger->kept_at = world->now;
+    ledger->kept_at = ledger->opened_at = world->now;
 }
 
 /* All changes before `since` are in the store. */
@@ -101,9 +105,16 @@ static void reserve(sim_world *world, size_t process, sim_settle_slot *slot, uin
     const bool repeats = slot->reserved > 0;
     const double cost = repeats ? slot->reserved : (double)(1 + sim_below(random, 20));
     const doorman_permit_item item = item_of(cost);
-    if (!repeats) slot->request_id = ++world->states->settle_requests;
-    const doorman_permit_request permit = {
-        .items = &item, .item_count = 1, .request_id = slot->request_id, .settle_within = WITHIN};
+    if (!repeats) {
+        const bool soon = sim_below(random, 2);
+        slot->request_id = ++world->states->settle_requests;
+        slot->within =
+            soon ? (doorman_time)(1 + sim_below(random, SOON_MS)) * SECOND / 1000 : WITHIN;
+    }
+    const doorman_permit_request permit = {.items = &item,
+                                           .item_count = 1,
+                                           .request_id = slot->request_id,
+                                           .settle_within = slot->within};
     doorman_request request = {.method = DOORMAN_ACQUIRE, .permits = &permit, .permit_count = 1};
     doorman_response response;
     if (!handle(world, process, &request, &response)) return;
@@ -113,7 +124,7 @@ static void reserve(sim_world *world, size_t process, sim_settle_slot *slot, uin
             out->granted ? "granted" : doorman_reason_name(out->reason));
     if (!out->granted) return;
     if (!out->reservation_id) sim_fail(world, "a reservation has no id");
-    const bool is_known = out->settle_within < WITHIN; /* its charge may still be lost */
+    const bool is_known = out->settle_within < slot->within; /* its charge may still be lost */
     if (repeats && (!slot->is_lost || is_known)) return;
     slot->reserved = cost; /* a lost one is made once more */
     slot->is_lost = false;
@@ -121,8 +132,25 @@ static void reserve(sim_world *world, size_t process, sim_settle_slot *slot, uin
     slot->passed = world->states->ledgers[world->processes[process].node].passed;
 }
 
+/* Checks whether a reservation that was known has ended, and what its settlement has changed. */
+static void check_settled(sim_world *world, const sim_settle_ledger *ledger,
+                          const sim_settle_slot *slot, const doorman_settlement *out) {
+    const doorman_settled_item *item = &out->items[0];
+    const doorman_time most = ledger->passed - slot->passed, least = world->now - slot->reserved_at;
+    const bool is_early = most + DRIFT(most) < slot->within;
+    const bool is_over = slot->reserved_at > ledger->opened_at && /* no other clock has counted */
+                         least - DRIFT(least) > slot->within;
+    if (out->late && is_early) sim_fail(world, "a settle is late before its time");
+    if (!out->late && is_over) sim_fail(world, "a settle is late, but was not told so");
+    if (out->late && item->returned > 0) sim_fail(world, "a late settle has given units back");
+    if (fabs(item->charged - fmax(0, slot->cost - slot->reserved)) < 1e-6) return;
+    sim_fail(world, "a settle of %g, of which %g were reserved, has charged %g", slot->cost,
+             slot->reserved, item->charged);
+}
+
 static void settle(sim_world *world, size_t process, sim_settle_slot *slot, uint64_t *random) {
     const bool repeats = slot->settled;
+    const sim_settle_ledger *ledger = &world->states->ledgers[world->processes[process].node];
     if (!repeats && !(slot->cost > 0)) slot->cost = (double)(1 + sim_below(random, 25));
     const doorman_permit_item item = item_of(slot->cost);
     const doorman_settle_request one = {
@@ -133,21 +161,26 @@ static void settle(sim_world *world, size_t process, sim_settle_slot *slot, uint
     const doorman_settlement *out = &response.settlements[0];
     sim_log(world, "%s: reservation %zu has cost %g%s: %s%s", world->processes[process].address,
             (size_t)slot->request_id, slot->cost, repeats ? ", again" : "",
-            doorman_reason_name(out->reason), out->unknown ? "unknown" : "");
-    sim_hash(world, (uint64_t)out->unknown << 8 | out->reason);
+            doorman_reason_name(out->reason),
+            out->unknown ? "unknown"
+            : out->late  ? "late"
+                         : "");
+    sim_hash(world, (uint64_t)out->late << 9 | (uint64_t)out->unknown << 8 | out->reason);
     if (out->reason == DOORMAN_REASON_LEARNING) return;
     if (out->reason) sim_fail(world, "a settle is %s", doorman_reason_name(out->reason));
     bool was_known = !slot->is_lost && !slot->unknown;
     if (out->unknown && was_known) sim_fail(world, "a reservation is not known any more");
     /* a settlement that was unknown answers so again */
     if (repeats && (!out->unknown || !slot->is_lost || slot->unknown)) return;
+    if (!repeats && !out->unknown && !slot->is_lost) check_settled(world, ledger, slot, out);
+    slot->late = out->late;
     slot->unknown = out->unknown;
     slot->maybe = !out->unknown && slot->is_lost;
     if (out->unknown) slot->is_lost = false; /* it is charged now */
     slot->settled = true;
     slot->settled_at = world->now;
     if (out->unknown) slot->reserved_at = world->now;
-    slot->passed = world->states->ledgers[world->processes[process].node].passed;
+    slot->passed = ledger->passed;
 }
 
 /* Forgets a request, whose figures are final. */
@@ -172,7 +205,7 @@ void sim_settle_load(sim_world *world, size_t process) {
     look(world, ledger, world->states->processes[process].account.at.epoch);
     if (ledger->is_unknown) return;
     /* the server has perhaps forgotten it, also if only the time of day says so */
-    const doorman_time most = slot->settled ? REPEATS : WITHIN;
+    const doorman_time most = slot->settled ? REPEATS : slot->within + KNOWN;
     const bool is_late = slot->reserved > 0 && ledger->passed - slot->passed >= most;
     const bool is_kept = slot->reserved_at < ledger->kept_at && slot->settled_at < ledger->kept_at;
     if (is_late) {

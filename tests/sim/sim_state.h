@@ -139,7 +139,9 @@ typedef struct sim_state_store {
 typedef struct sim_settle_slot {
     uint64_t request_id;
     double reserved, cost; /* reserved: 0: there is none */
+    doorman_time within;   /* it must be settled within this time */
     bool settled;
+    bool late;    /* the reservation had ended when it was settled */
     bool unknown; /* its settlement did not know the reservation */
     bool is_lost; /* a crash has perhaps forgotten the reservation */
     bool maybe;   /* a crash has perhaps forgotten the settlement */
@@ -152,6 +154,7 @@ typedef struct sim_settle_ledger {
     double done_least, done_most; /* of requests that are forgotten */
     bool is_unknown;              /* the store was replaced */
     doorman_time kept_at;         /* all changes before this time are in the store */
+    doorman_time opened_at;       /* the present mastership begins */
     doorman_time passed; /* the most time that has passed for the masters. When the time of day is
                             set back and forward, all ways forward count */
     doorman_time seen_at, epoch; /* at the last look, and the time of day of the master then */
