@@ -211,6 +211,16 @@ static bool has_memory(shards_kind kind) {
     return kind == SHARDS_RESERVE || kind == SHARDS_SETTLE || kind == SHARDS_REPORT_ONCE;
 }
 
+/* Returns whether a call repeats one that the account has. */
+static bool is_repeat(const shards_single *single, const shards_call *call) {
+    for (size_t i = 0; has_memory(call->kind) && i < single->op_count; i++) {
+        const shards_op *op = &single->ops[i];
+        const bool same = op->call.kind == call->kind && op->call.request_id == call->request_id;
+        if (same && !op->lost[0]) return true;
+    }
+    return false;
+}
+
 static void account_exact(shards_world *world, size_t process, const shards_message *message,
                           const shards_answer *answer, uint64_t ticket) {
     shards_call call = message->call;
@@ -275,6 +285,8 @@ static void account_granted(shards_world *world, const shards_message *message,
                         sim_shards_places[call.place[0]], sim_shards_keys[call.key[0]],
                         doorman_reason_name(answer.reason));
     }
+    /* a repeat changes nothing, so a crash forgets nothing with it */
+    if (is_repeat(single, &call)) return;
     single->ops =
         sim_shards_grow(single->ops, single->op_count, &single->op_capacity, sizeof *single->ops);
     single->ops[single->op_count++] =
