@@ -829,6 +829,38 @@ mutant reserve-repeat 'P27: a repeated settle is charged again' \
             doorman__reservation_enter(permits, reservation, DOORMAN__ENDED, DOORMAN_NEVER);
         }
         status = doorman__settle_now(permits, call, reservation, out);' --state
+mutant reserve-late 'P27: a late settle does not say that it is late' \
+    'reservation->late = reservation->state == DOORMAN__ENDED;' \
+    'reservation->late = false;' --state
+mutant reserve-back 'P27: a late settle gives units back' \
+    'if ((step.less > 0 || ends_share) && reservation->state == DOORMAN__OPEN) {' \
+    'if (step.less > 0 || ends_share) {' --state
+mutant reserve-free 'P27: a late settle charges nothing' \
+    'out->more = had < grains ? doorman__grains_units(grains - had) : 0;' \
+    'out->more = had < grains && reservation->state != DOORMAN__ENDED
+                    ? doorman__grains_units(grains - had)
+                    : 0;' --state
+mutant reserve-whole 'P27: a late settle is charged beside the reservation' \
+    'const uint64_t had = out->part ? out->part->grains : 0, grains' \
+    'const bool open = reservation->state == DOORMAN__OPEN;
+    const uint64_t had = out->part && open ? out->part->grains : 0, grains' --state
+mutant reserve-all 'P28: the request_ids of all clients are not bounded' \
+    'if (full || own) return DOORMAN_REASON_REPEATS;' \
+    'if ((full && own) || own) return DOORMAN_REASON_REPEATS;' --unit reservations_test
+mutant reserve-own 'P28: the request_ids of a client are not bounded' \
+    'if (full || own) return DOORMAN_REASON_REPEATS;' \
+    'if (full || (full && own)) return DOORMAN_REASON_REPEATS;' --unit reservations_test
+mutant figures-plan 'P31: a plan goes before what a caller brings' \
+    'if (!found.figures && !brought && slot->overridden & DOORMAN__BY_PLAN) {' \
+    'if (!found.figures && (!brought || brought) && slot->overridden & DOORMAN__BY_PLAN) {' \
+    --unit figures_test
+mutant figures-row 'P31: what a caller brings goes before a row with an end' \
+    'const doorman_figures *figures = found.figures ? &found.figures->all : otherwise;' \
+    'const doorman_figures *figures =
+        found.figures && !brought ? &found.figures->all : otherwise;' --unit figures_test
+mutant figures-most 'P31: callers bring any figures' \
+    'const double times = limit->set_max * (1 + 1e-9);' \
+    'const double times = 1e300 * limit->set_max;' --unit figures_test
 mutant refund-full 'P27: what a bucket gains takes nothing from what may come back' \
     'if (back->pending <= left + 8 * DBL_EPSILON * size) return;' \
     'if (size >= 0 || left > 0) return;' --unit refunds_test
