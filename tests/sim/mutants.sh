@@ -884,7 +884,7 @@ mutant reserve-row 'P27: the row of a reservation is not yielded' \
     '' --state --favour resign,crash
 mutant state-ban 'D3: a ban that was made shorter comes back' \
     'bool known = !in_force && !(ban->flags & DOORMAN__CHANGED);' \
-    'bool known = !in_force;' --state --favour gone,old
+    'bool known = !in_force;' --unit state_test
 mutant state-rest 'D5: a ban lasts for its whole rest after each restart' \
     'rest -= permits->at.epoch - row->written_at;' '' --state
 mutant state-reach 'D5: a clock that was set back begins windows again' \

@@ -507,11 +507,11 @@ static bool is_kept(const sim_world *world, const sim_state_account *account,
     if (!sim_state_is_counter(index)) {
         doorman_time passed = account->at.epoch - row->at.epoch;
         if (row->byte_count) other.ban_until = at.now + row->item.ban_until - row->at.now - passed;
-        if (item->ban_until <= at.now && other.ban_until <= at.now) return true;
         /* the clock of the process and the time of day drift apart */
-        const doorman_time most = DOORMAN_SECOND / 10 + (passed > 0 ? passed / 8 : 0);
+        const doorman_time drift = DOORMAN_SECOND / 10 + (passed > 0 ? passed / 16 : 0);
         const doorman_time apart = item->ban_until - other.ban_until;
-        return apart > -most && apart < most;
+        if (item->ban_until <= at.now && other.ban_until <= at.now + drift) return true;
+        return apart > -DOORMAN_SECOND / 10 && apart < DOORMAN_SECOND / 10;
     }
     const sim_definition *definition = definition_of(world, index);
     const doorman_figures *figures = &definition->figures[0];
