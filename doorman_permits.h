@@ -8195,17 +8195,21 @@ static uint32_t doorman__override_hash(uint32_t scope, uint32_t limit, uint32_t 
     return 3 * scope + 5 * limit + key;
 }
 
-/* The figures that rows give to a key. */
+/* A key, and the figures that rows give to it. */
 typedef struct doorman__overriding {
+    const doorman__identity *identity; /* of the counter of the key */
+    uint32_t key_hash;
     doorman__override_figures *figures, *adds; /* NULL: there is no row */
 } doorman__overriding;
 
 /* Finds the rows in force of a resource, or of the glob of a limit.
- *   resource_id   NULL: of the glob
- *   hash          of the rows */
+ *   place   of the counter of the key; NULL: the rows of the glob */
 static void doorman__overriding_find(const doorman_permits *permits, const doorman__slot *slot,
-                                     const char *resource_id, uint32_t hash,
-                                     const doorman__identity *identity, doorman__overriding *out) {
+                                     const doorman__place *place, doorman__overriding *out) {
+    const doorman__identity *identity = out->identity;
+    const char *resource_id = place ? doorman__place_id(place) : NULL;
+    const uint32_t scope_hash = place ? (uint32_t)place->hash : slot->glob_hash;
+    const uint32_t hash = doorman__override_hash(scope_hash, slot->name_hash, out->key_hash);
     const doorman_time epoch = permits->at.epoch;
     const doorman__chain *node = doorman__chains_first(&permits->overrides.rows, hash);
     for (; node; node = node->next) {
@@ -8298,18 +8302,15 @@ static const doorman_figures *doorman__overriding_figures(const doorman_permits 
                                                           bool brought,
                                                           const doorman__identity *identity) {
     const doorman__slot *slot = doorman__permits_own_slot(permits, limit);
-    doorman__overriding found = {NULL, NULL};
     const doorman__place *place = doorman__permits_place_of(permits, identity->tag);
     assert(place && (slot->per == DOORMAN_PER_KEY || limit->fair));
-    const uint32_t of_place = (uint32_t)place->hash;
-    const uint32_t of_key = (uint32_t)identity->hash - 3 * of_place;
+    const uint32_t key_hash = (uint32_t)identity->hash - 3 * (uint32_t)place->hash;
+    doorman__overriding found = {.identity = identity, .key_hash = key_hash};
     if (slot->overridden & DOORMAN__BY_RESOURCE) {
-        const uint32_t hash = doorman__override_hash(of_place, slot->name_hash, of_key);
-        doorman__overriding_find(permits, slot, doorman__place_id(place), hash, identity, &found);
+        doorman__overriding_find(permits, slot, place, &found);
     }
     if (!found.figures && slot->overridden & DOORMAN__BY_GLOB) {
-        const uint32_t hash = doorman__override_hash(slot->glob_hash, slot->name_hash, of_key);
-        doorman__overriding_find(permits, slot, NULL, hash, identity, &found);
+        doorman__overriding_find(permits, slot, NULL, &found);
     }
     const doorman_figures *figures = found.figures ? &found.figures->all : otherwise;
     if (!found.figures && !brought && slot->overridden & DOORMAN__BY_PLAN) {
