@@ -16360,15 +16360,17 @@ static doorman_status doorman__restore_new(doorman_permits *permits, doorman__ro
     return DOORMAN_OK;
 }
 
-/* Restores what may come back to a bucket that exists. The bucket has one stamp, so either its own
- * reservations or those of the row get nothing back: those with less.
- *   before   the level before the row was added */
-static void doorman__restore_back(doorman__counter *counter, const doorman__meter *meter,
-                                  const doorman__row_figures *row, double before,
-                                  doorman__restoring how, const doorman__moment *at) {
+/* Adds a row to a bucket that exists, and restores what may come back to it. The bucket has one
+ * stamp, so either its own reservations or those of the row get nothing back: those with less. */
+static void doorman__restore_bucket(doorman__counter *counter, const doorman__meter *meter,
+                                    const doorman__row_figures *row, doorman__restoring how,
+                                    const doorman__moment *at) {
     uint64_t given[2];
     const doorman_figures *figures = meter->figures;
     const double least = -figures->rate * ((double)DOORMAN_DURATION_MAX / 1e9);
+    const double before = doorman__level_at(figures, meter->state, at->now);
+    doorman__counter_bound_back(counter, meter, at->now);
+    doorman__meter_restore(meter, row, how, at);
     const double level = doorman__level_at(figures, meter->state, at->now);
     doorman__back own = doorman__counter_back(counter), other = row->back;
     doorman__level_write(given, row->level, doorman__moment_now_of(at, row->at));
@@ -16403,11 +16405,11 @@ static bool doorman__restore_added(doorman_permits *permits, const doorman__row_
         counter->override_ = override_;
     }
     const doorman__meter meter = doorman__counter_meter(permits, limit, counter);
-    const bool has_back = counter->flags & DOORMAN__HAS_BACK;
-    const double before = has_back ? doorman__level_at(meter.figures, meter.state, at->now) : 0;
-    doorman__counter_bound_back(counter, &meter, at->now);
-    doorman__meter_restore(&meter, figures, how, at);
-    if (has_back) doorman__restore_back(counter, &meter, figures, before, how, at);
+    if (counter->flags & DOORMAN__HAS_BACK) {
+        doorman__restore_bucket(counter, &meter, figures, how, at);
+    } else {
+        doorman__meter_restore(&meter, figures, how, at);
+    }
     counter->flags |= DOORMAN__RESERVED;
     if (!moves) counter->flags |= DOORMAN__STORED;
     if (limit->durable) doorman__permits_mark(permits, target->slot, counter);
