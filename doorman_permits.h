@@ -20382,10 +20382,13 @@ size_t doorman_shard_part_add(unsigned char *part, size_t used, size_t shard,
 }
 
 /* Restores a row of a shard.
- *   returns_units   its counter gives units back to reservations that have charged it */
+ *   record   'r': the counter gives units back to reservations that have charged it
+ *   bytes    of the row behind the header */
 static doorman_status doorman__shard_restore_row(doorman_permits *permits, size_t shard,
-                                                 const unsigned char *row, size_t bytes,
-                                                 bool returns_units, doorman_error *error) {
+                                                 const unsigned char *record, size_t bytes,
+                                                 doorman_error *error) {
+    const unsigned char *row = record + DOORMAN_SHARD_RECORD_HEADER;
+    const bool returns_units = record[0] == 'r';
     doorman_permit_row read = {.version = 0};
     doorman__row_figures figures = {0};
     doorman_status status = doorman__permit_row_check(row, bytes, &read, &figures, error);
@@ -20422,9 +20425,8 @@ static void doorman__shard_restore_learning(doorman__handover_reader *in, size_t
 static doorman_status doorman__shard_restore_record(doorman_permits *permits, size_t shard,
                                                     const unsigned char *record, size_t bytes,
                                                     doorman_error *error) {
-    const unsigned char *body = record + DOORMAN_SHARD_RECORD_HEADER;
     if (record[0] == 'r' || record[0] == 'u') {
-        return doorman__shard_restore_row(permits, shard, body, bytes, record[0] == 'r', error);
+        return doorman__shard_restore_row(permits, shard, record, bytes, error);
     }
     if (record[0] != 'h' && record[0] != 'l') {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "a record is of an unknown kind");
@@ -20432,7 +20434,7 @@ static doorman_status doorman__shard_restore_record(doorman_permits *permits, si
     doorman__handover_reader in = {.permits = permits,
                                    .now = permits->at.now,
                                    .drift = permits->options.drift,
-                                   .at = body,
+                                   .at = record + DOORMAN_SHARD_RECORD_HEADER,
                                    .left = bytes};
     if (record[0] == 'l') doorman__shard_restore_learning(&in, shard);
     if (record[0] == 'h') doorman__shard_restore_hold(&in, shard);
