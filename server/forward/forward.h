@@ -55,7 +55,7 @@ struct forward_question {
     struct link_question link; /* the first member, so that both have one address */
     struct forward_node *node;
     struct forward_job *job;
-    size_t tries;
+    size_t tries;    /* how many processes of the node were asked before */
     size_t *indexes; /* the entries of the job */
     size_t count;
 };

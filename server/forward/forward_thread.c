@@ -358,10 +358,11 @@ static bool question_send(struct forward *forward, const struct forward_question
     return false;
 }
 
-/* Sends a message of a job. Returns false if it cannot be sent. The question gets the indexes.
- *   tries   how many processes of the node were asked before */
-static bool node_ask(struct forward *forward, struct forward_node *node, struct forward_job *job,
-                     size_t *indexes, size_t count, size_t tries) {
+/* Sends a message of a job. Returns false if it cannot be sent.
+ *   question   says what to ask. A copy of it is sent, and gets the indexes */
+static bool node_ask(struct forward *forward, const struct forward_question *question) {
+    struct forward_node *node = question->node;
+    struct forward_job *job = question->job;
     const char *address = node_address(forward, node);
     const doorman_time now = doorman_clock();
     const doorman_time timeout = job->ends_at + job->wait - now;
@@ -371,15 +372,14 @@ static bool node_ask(struct forward *forward, struct forward_node *node, struct 
         server_counter_add(&node->full, 1);
         address = NULL;
     }
-    if (node->broken_until > now && tries == 0) {
+    if (node->broken_until > now && question->tries == 0) {
         job_fail(job, node, "does not answer");
         address = NULL;
     }
     if (!address || timeout <= 0) return false;
-    nng_msg *message = server_forward_message(job, indexes, count, forward->secret);
-    const struct forward_question question = {
-        .node = node, .job = job, .tries = tries, .indexes = indexes, .count = count};
-    if (!question_send(forward, &question, address, message, timeout)) {
+    nng_msg *message =
+        server_forward_message(job, question->indexes, question->count, forward->secret);
+    if (!question_send(forward, question, address, message, timeout)) {
         job_fail(job, node, "cannot be asked");
         return false;
     }
@@ -436,7 +436,9 @@ static void job_ask_node(struct forward *forward, struct forward_job *job, size_
     for (size_t i = 0; indexes && i < job->count; i++) {
         if (entry_is_for(forward, job, i, node)) indexes[count++] = i;
     }
-    if (indexes && to && node_ask(forward, to, job, indexes, count, 0)) return;
+    const struct forward_question question = {
+        .node = to, .job = job, .indexes = indexes, .count = count};
+    if (indexes && to && node_ask(forward, &question)) return;
     if (indexes) entries_fail(job, indexes, count);
     free(indexes);
 }
@@ -479,10 +481,12 @@ static void job_run(struct forward *forward, struct forward_job *job, doorman_ti
 /* Asks another process of the node. Returns false if the message cannot be sent or was sent too
  * often, or if the server stops. */
 static bool question_retry(struct forward *forward, struct forward_question *question) {
-    size_t *indexes = question->indexes;
-    if (question->tries >= TRIES_MAX || forward->pool.stops ||
-        !node_ask(forward, question->node, question->job, indexes, question->count,
-                  question->tries + 1)) {
+    const struct forward_question next = {.node = question->node,
+                                          .job = question->job,
+                                          .tries = question->tries + 1,
+                                          .indexes = question->indexes,
+                                          .count = question->count};
+    if (question->tries >= TRIES_MAX || forward->pool.stops || !node_ask(forward, &next)) {
         return false;
     }
     question->indexes = NULL;
