@@ -132,7 +132,7 @@ static void link_free(struct link *link) {
         nng_aio_free(each->aio);
         free(each);
     }
-    if (link->has_socket) nng_close(link->socket);
+    nng_close(link->socket);
     free(link);
 }
 
@@ -145,12 +145,11 @@ struct link *server_link_open(struct link_pool *pool, const char *address) {
     link->pool = pool;
     link->queue_end = &link->queue;
     snprintf(link->address, sizeof link->address, "%s", address);
-    const int error =
-        server_dial(pool->service, address, &link->socket, &link->has_socket, link_on_pipe, link);
+    const int error = server_dial(pool->service, address, &link->socket, link_on_pipe, link);
     if (error != 0) {
         server_log(pool->service->settings, LEVEL_DEBUG, "cannot ask another process", "address",
                    address, "error", nng_strerror(error), LOG_END);
-        link_free(link);
+        free(link);
         return NULL;
     }
     link->next = pool->links;

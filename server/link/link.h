@@ -54,7 +54,6 @@ struct link {
     struct link *next;
     char address[DOORMAN_ID_BYTES_MAX + 1];
     nng_socket socket;
-    bool has_socket;
     bool is_stale; /* the files of TLS have changed since it was opened */
     struct link_batch *all, *idle;
     struct link_batch *queue, **queue_end; /* the first one is the oldest */

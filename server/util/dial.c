@@ -36,20 +36,23 @@ static int dial_start(struct service *service, const char *address, nng_socket s
     return error;
 }
 
-int server_dial(struct service *service, const char *address, nng_socket *socket, bool *has_socket,
+int server_dial(struct service *service, const char *address, nng_socket *socket,
                 nng_pipe_cb notify, void *context) {
-    int error = nng_req0_open(socket);
+    nng_socket opened;
+    int error = nng_req0_open(&opened);
     if (error != 0) return error;
-    *has_socket = true;
-    error = nng_pipe_notify(*socket, NNG_PIPE_EV_ADD_PRE, notify, context);
-    if (error == 0) error = nng_pipe_notify(*socket, NNG_PIPE_EV_REM_POST, notify, context);
+    error = nng_pipe_notify(opened, NNG_PIPE_EV_ADD_PRE, notify, context);
+    if (error == 0) error = nng_pipe_notify(opened, NNG_PIPE_EV_REM_POST, notify, context);
     if (error == 0) {
-        error = nng_socket_set_size(*socket, NNG_OPT_RECVMAXSZ, DOORMAN_MESSAGE_BYTES_MAX + 4);
+        error = nng_socket_set_size(opened, NNG_OPT_RECVMAXSZ, DOORMAN_MESSAGE_BYTES_MAX + 4);
     }
     if (error == 0) {
-        error = nng_socket_set_ms(*socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
+        error = nng_socket_set_ms(opened, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
     }
-    if (error == 0) error = nng_socket_set_ms(*socket, NNG_OPT_RECONNMINT, 20);
-    if (error == 0) error = nng_socket_set_ms(*socket, NNG_OPT_RECONNMAXT, 500);
-    return error == 0 ? dial_start(service, address, *socket) : error;
+    if (error == 0) error = nng_socket_set_ms(opened, NNG_OPT_RECONNMINT, 20);
+    if (error == 0) error = nng_socket_set_ms(opened, NNG_OPT_RECONNMAXT, 500);
+    if (error == 0) error = dial_start(service, address, opened);
+    if (error == 0) *socket = opened;
+    if (error != 0) nng_close(opened);
+    return error;
 }

@@ -44,12 +44,11 @@ static void take_batch(struct link_pool *pool, const struct link_batch *batch) {
 
 static void note_link(struct link_pool *pool, bool is_lost) { (void)pool, (void)is_lost; }
 
-int server_dial(struct service *service, const char *address, nng_socket *socket, bool *has_socket,
+int server_dial(struct service *service, const char *address, nng_socket *socket,
                 nng_pipe_cb notify, void *context) {
     (void)service;
     int error = nng_req0_open(socket);
     if (error != 0) return error;
-    *has_socket = true;
     nng_pipe_notify(*socket, NNG_PIPE_EV_ADD_PRE, notify, context);
     nng_pipe_notify(*socket, NNG_PIPE_EV_REM_POST, notify, context);
     return nng_dial(*socket, address, NULL, NNG_FLAG_NONBLOCK);
