@@ -155,6 +155,7 @@ static const char *name_list_end(struct name_list *list) {
 
 /* What is logged about a new configuration. */
 struct config_report {
+    const struct settings *settings;
     struct config_changes changes;
     const struct limit_counts
         *counts;  /* of the limits of the last configuration; NULL: not known */
@@ -163,8 +164,8 @@ struct config_report {
 
 /* Logs what has changed in one limit. If the change has dropped counters, the line is a warning
  * with their number. After LIMIT_LINES_MAX, the lines are only counted. */
-static void limit_log(const struct service *service, struct config_report *report,
-                      const doorman_template *template, const struct limit_change *change) {
+static void limit_log(struct config_report *report, const doorman_template *template,
+                      const struct limit_change *change) {
     const doorman_permit_limit *limit = change->now ? change->now : change->last;
     char counters[24] = "";
     size_t count =
@@ -173,7 +174,7 @@ static void limit_log(const struct service *service, struct config_report *repor
             : 0;
     if (report->lines++ >= LIMIT_LINES_MAX) return;
     snprintf(counters, sizeof counters, "%zu", count);
-    server_log(service->settings, count > 0 ? LEVEL_WARNING : LEVEL_INFO, "a limit has changed",
+    server_log(report->settings, count > 0 ? LEVEL_WARNING : LEVEL_INFO, "a limit has changed",
                "template", template->identifier_glob, "limit", limit->name, "change", change->text,
                count > 0 ? "counters" : LOG_END, counters, LOG_END);
 }
@@ -195,16 +196,15 @@ static doorman_time limit_life(const doorman_permit_limit *limit) {
 /* Warns of a time that was shortened. A server that restarts does not know the old time. So it
  * learns for too short a time, unless learning_mode_duration is long enough.
  *   limit   NULL: the time is the lease length of the template */
-static void shortened_log(const struct service *service, struct config_report *report,
-                          const doorman_template *template, const char *limit, doorman_time last,
-                          doorman_time now) {
+static void shortened_log(struct config_report *report, const doorman_template *template,
+                          const char *limit, doorman_time last, doorman_time now) {
     const doorman_algorithm *algorithm = &template->algorithm;
     char seconds[32];
     if (last <= now || last == 0) return;
     if (algorithm->has_learning_mode_duration && algorithm->learning_mode_duration >= last) return;
     if (report->lines++ >= LIMIT_LINES_MAX) return;
     snprintf(seconds, sizeof seconds, "%.10g", (double)last / (double)DOORMAN_SECOND);
-    server_log(service->settings, LEVEL_WARNING,
+    server_log(report->settings, LEVEL_WARNING,
                limit ? "time_to_live was shortened: if this server restarts within the old time, "
                        "more than the limit may be held"
                      : "lease_length was shortened: if this server restarts within the old time, "
@@ -214,38 +214,37 @@ static void shortened_log(const struct service *service, struct config_report *r
 }
 
 /* Warns of the times of holds that were shortened in a limit. */
-static void limit_log_life(const struct service *service, struct config_report *report,
-                           const doorman_template *template, const struct limit_change *change) {
+static void limit_log_life(struct config_report *report, const doorman_template *template,
+                           const struct limit_change *change) {
     const doorman_permit_limit *last = change->last, *now = change->now;
     bool holds = last && now && last->kind == now->kind && now->kind == DOORMAN_CONCURRENCY;
     if (!holds || last->leased) return;
-    shortened_log(service, report, template, now->name, limit_life(last), limit_life(now));
+    shortened_log(report, template, now->name, limit_life(last), limit_life(now));
 }
 
-static void config_log_template(const struct service *service, struct config_report *report,
+static void config_log_template(struct config_report *report,
                                 const struct template_change *change) {
     const doorman_template *last = change->last, *now = change->now;
     struct limit_change limit;
     size_t cursor = 0;
     if (!last || !now) return; /* a line names all of them */
-    while (server_changes_next_limit(change, &cursor, service->settings->state, &limit)) {
-        limit_log(service, report, now, &limit);
-        limit_log_life(service, report, now, &limit);
+    while (server_changes_next_limit(change, &cursor, report->settings->state, &limit)) {
+        limit_log(report, now, &limit);
+        limit_log_life(report, now, &limit);
     }
     if (last->without_capacity || now->without_capacity) return;
-    shortened_log(service, report, now, NULL, last->algorithm.lease_length,
-                  now->algorithm.lease_length);
+    shortened_log(report, now, NULL, last->algorithm.lease_length, now->algorithm.lease_length);
 }
 
-static void config_log_limits(const struct service *service, struct config_report *report) {
+static void config_log_limits(struct config_report *report) {
     char more[24];
     for (size_t i = 0; i < report->changes.count; i++) {
-        config_log_template(service, report, &report->changes.items[i]);
+        config_log_template(report, &report->changes.items[i]);
     }
     size_t lines = report->lines;
     if (lines <= LIMIT_LINES_MAX) return;
     snprintf(more, sizeof more, "%zu", lines - LIMIT_LINES_MAX);
-    server_log(service->settings, LEVEL_INFO, "more limits have changed", "limits", more, LOG_END);
+    server_log(report->settings, LEVEL_INFO, "more limits have changed", "limits", more, LOG_END);
 }
 
 /* Counts the counters of the limits of a template that was removed. Holds are not counted, because
@@ -262,7 +261,7 @@ static size_t removed_counters(const struct config_report *report,
 }
 
 /* Warns that templates are gone. A template that was renamed by mistake looks like this. */
-static void config_log_removed(const struct service *service, const struct config_report *report) {
+static void config_log_removed(const struct config_report *report) {
     char counters[24];
     struct name_list names = {.count = 0};
     size_t count = 0;
@@ -275,7 +274,7 @@ static void config_log_removed(const struct service *service, const struct confi
     const char *templates = name_list_end(&names);
     snprintf(counters, sizeof counters, "%zu", count);
     if (!templates) return;
-    server_log(service->settings, LEVEL_WARNING,
+    server_log(report->settings, LEVEL_WARNING,
                "templates were removed or renamed: only another template that matches limits their "
                "resources now, and their counters are dropped",
                "templates", templates, "counters", counters, LOG_END);
@@ -312,11 +311,11 @@ static void config_log_summary(const struct service *service, const struct confi
 
 static void config_log_changes(const struct service *service, const doorman_config *last,
                                const struct limit_counts *counts) {
-    struct config_report report = {.counts = counts};
+    struct config_report report = {.settings = service->settings, .counts = counts};
     bool found = server_changes_find(&report.changes, last, service->config);
     config_log_summary(service, &report.changes, found);
-    config_log_removed(service, &report);
-    config_log_limits(service, &report);
+    config_log_removed(&report);
+    config_log_limits(&report);
     server_changes_uninit(&report.changes);
 }
 
