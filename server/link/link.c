@@ -64,6 +64,7 @@ static void batch_finish(struct link_batch *batch, int result, nng_msg *message)
 
 static void batch_step(void *argument) {
     struct link_batch *batch = (struct link_batch *)argument;
+    assert(batch->state == LINK_SENDING || batch->state == LINK_WAITING);
     const int result = nng_aio_result(batch->aio);
     if (batch->state == LINK_SENDING && result == 0) {
         batch->state = LINK_WAITING;
@@ -81,6 +82,7 @@ static void batch_step(void *argument) {
 static void batch_send(struct link_batch *batch) {
     struct link *link = batch->link;
     nng_msg *message = batch->message;
+    assert(batch->state == LINK_QUEUED && message && batch->count > 0 && !batch->is_sent);
     batch->message = NULL;
     batch->state = LINK_SENDING;
     batch->is_sent = true;
@@ -115,11 +117,13 @@ static struct link *link_find(const struct link_pool *pool, const char *address)
 }
 
 bool server_link_is_reached(const struct link_pool *pool, const char *address) {
+    assert(server_lock_is_held(pool->lock));
     const struct link *link = link_find(pool, address);
     return link && link_is_connected(link);
 }
 
 void server_link_note_tls(struct link_pool *pool) {
+    assert(server_lock_is_held(pool->lock));
     for (struct link *each = pool->links; each; each = each->next) {
         each->is_stale = each->is_stale || server_url_wants_tls(each->address);
     }
@@ -137,6 +141,7 @@ static void link_free(struct link *link) {
 }
 
 struct link *server_link_open(struct link_pool *pool, const char *address) {
+    assert(server_lock_is_held(pool->lock));
     struct link *link = link_find(pool, address);
     if (!link) link = (struct link *)calloc(1, sizeof *link);
     if (!link) return NULL;
@@ -179,6 +184,7 @@ static struct link_batch *batch_take(struct link *link) {
 }
 
 static void batch_give_back(struct link_batch *batch) {
+    assert(batch->state == LINK_QUEUED || (batch->state == LINK_DONE && batch->left == 0));
     batch->state = LINK_IDLE;
     batch->is_sent = false;
     batch->questions = NULL;
@@ -190,6 +196,7 @@ static void batch_give_back(struct link_batch *batch) {
 
 static void queue_push(struct link_batch *batch) {
     struct link *link = batch->link;
+    assert(batch->state == LINK_QUEUED && !*link->queue_end);
     batch->next = NULL;
     *link->queue_end = batch;
     link->queue_end = &batch->next;
@@ -199,6 +206,7 @@ static void queue_push(struct link_batch *batch) {
 
 static struct link_batch *queue_pop(struct link *link) {
     struct link_batch *batch = link->queue;
+    assert(batch && link->queue_count > 0 && link->queue_bytes >= nng_msg_len(batch->message));
     link->queue = batch->next;
     if (!link->queue) link->queue_end = &link->queue;
     link->queue_count--;
@@ -242,6 +250,7 @@ static nng_msg *batches_join(struct link_batch *const *batches, size_t count) {
 static void batches_move(struct link_batch *const *batches, size_t count, nng_msg *message) {
     struct link_batch *first = batches[0];
     struct link_question *last = first->questions;
+    assert(first->count == 1 && !last->next); /* those of a queue have one question each */
     for (size_t i = 0; i < count; i++) nng_msg_free(batches[i]->message);
     first->message = message;
     for (size_t i = 1; i < count; i++) {
@@ -272,6 +281,7 @@ static bool queue_is_due(const struct link *link) {
 }
 
 void server_link_flush(struct link_pool *pool) {
+    assert(server_lock_is_held(pool->lock));
     for (struct link *each = pool->links; each; each = each->next) {
         while (queue_is_due(each)) queue_send(each);
     }
@@ -281,6 +291,7 @@ void server_link_flush(struct link_pool *pool) {
 
 bool server_link_send(struct link *link, struct link_question *question, nng_msg *message,
                       doorman_time timeout, bool is_alone) {
+    assert(server_lock_is_held(link->pool->lock));
     struct link_batch *batch = batch_take(link);
     if (!batch) return false;
     *question = (struct link_question){.batch = batch, .started_at = doorman_clock()};
@@ -301,10 +312,12 @@ bool server_link_send(struct link *link, struct link_question *question, nng_msg
 
 void server_link_end(struct link_question *question) {
     struct link_batch *batch = question->batch;
+    assert(server_lock_is_held(batch->link->pool->lock));
     assert(batch->state == LINK_DONE && batch->left > 0);
     if (--batch->left > 0) return;
     if (batch->message) nng_msg_free(batch->message);
     batch->message = NULL;
+    assert(batch->is_alone || batch->link->sent_count > 0);
     if (!batch->is_alone) batch->link->sent_count--;
     batch_give_back(batch);
 }
@@ -324,6 +337,7 @@ static void link_abort(const struct link *link) {
 }
 
 struct link *server_link_tend(struct link_pool *pool, doorman_time now) {
+    assert(server_lock_is_held(pool->lock));
     struct link **at = &pool->links, *unused = NULL;
     while (*at) {
         struct link *link = *at;

@@ -80,11 +80,45 @@ static struct link_question *send_text(struct world *w, const char *text, bool i
     nng_msg *message = NULL;
     assert_int_equal(nng_msg_alloc(&message, 0), 0);
     assert_int_equal(nng_msg_append(message, text, strlen(text)), 0);
-    struct link *link = server_link_open(&w->pool, w->address);
     struct link_question *question = (struct link_question *)calloc(1, sizeof *question);
+    server_lock(&w->lock);
+    struct link *link = server_link_open(&w->pool, w->address);
     assert_true(link && question);
     assert_true(server_link_send(link, question, message, 2 * DOORMAN_SECOND, is_alone));
+    server_unlock(&w->lock);
     return question;
+}
+
+static void flush(struct world *w) {
+    server_lock(&w->lock);
+    server_link_flush(&w->pool);
+    server_unlock(&w->lock);
+}
+
+static struct link *open_link(struct world *w) {
+    server_lock(&w->lock);
+    struct link *link = server_link_open(&w->pool, w->address);
+    server_unlock(&w->lock);
+    return link;
+}
+
+static struct link *tend(struct world *w) {
+    server_lock(&w->lock);
+    struct link *unused = server_link_tend(&w->pool, doorman_clock());
+    server_unlock(&w->lock);
+    return unused;
+}
+
+/* Waits until the node is connected, or is not. */
+static void await_reached(struct world *w, bool is_wanted) {
+    bool is_reached = !is_wanted;
+    for (int i = 0; i < PATIENCE && is_reached != is_wanted; i++) {
+        server_lock(&w->lock);
+        is_reached = server_link_is_reached(&w->pool, w->address);
+        server_unlock(&w->lock);
+        if (is_reached != is_wanted) nng_msleep(1);
+    }
+    assert_int_equal(is_reached, is_wanted);
 }
 
 /* Sends messages that are letters of the alphabet. */
@@ -93,7 +127,7 @@ static void send_letters(struct world *w, struct link_question **out, char from,
         const char text[2] = {(char)(from + (char)i), 0};
         out[i] = send_text(w, text, false);
     }
-    server_link_flush(&w->pool);
+    flush(w);
 }
 
 /* Returns the next message that the node gets. */
@@ -233,17 +267,15 @@ TEST_WITH(world, a_process_that_takes_no_batches_gets_each_message_alone) {
 
 /* A dialer keeps the files of TLS that it was made with. */
 TEST_WITH(world, a_link_with_old_certificates_is_opened_anew_when_it_is_lost) {
-    struct link *link = server_link_open(&w->pool, w->address);
-    assert_int_equal(server_link_open(&w->pool, w->address), link);
+    struct link *link = open_link(w);
+    assert_int_equal(open_link(w), link);
     link->is_stale = true; /* server_link_note_tls does it for addresses of TLS */
-    for (int i = 0; i < PATIENCE && !server_link_is_reached(&w->pool, w->address); i++)
-        nng_msleep(1);
-    assert_int_equal(server_link_open(&w->pool, w->address), link); /* it works */
+    await_reached(w, true);
+    assert_int_equal(open_link(w), link); /* it works */
     nng_close(w->node);
-    for (int i = 0; i < PATIENCE && server_link_is_reached(&w->pool, w->address); i++)
-        nng_msleep(1);
-    assert_int_not_equal(server_link_open(&w->pool, w->address), link);
-    struct link *unused = server_link_tend(&w->pool, doorman_clock());
+    await_reached(w, false);
+    assert_int_not_equal(open_link(w), link);
+    struct link *unused = tend(w);
     assert_int_equal(unused, link);
     assert_null(unused->next);
     server_link_close(unused);
@@ -275,7 +307,7 @@ TEST_WITH(world, long_messages_go_alone_and_a_batch_has_64_kib_at_most) {
     assert_int_equal(nng_msg_len(whole), JOINED_BYTES + 1);
     text[JOINED_BYTES / 3] = 0;
     for (int i = 0; i < 4; i++) (void)send_text(w, text, false);
-    server_link_flush(&w->pool);
+    flush(w);
     assert_int_equal(queued(w), 1); /* three are as much as a batch may have */
     nng_msg *batch = node_take(w);
     assert_int_equal(server_batch_split((char *)nng_msg_body(batch), nng_msg_len(batch), spans), 3);
@@ -296,7 +328,7 @@ TEST_WITH(world, a_lost_node_ends_what_was_sent_and_what_waits) {
     send_letters(w, all + 1, 'b', 3);
     nng_close(w->node);
     for (int i = 0; i < PATIENCE && !w->pool.links->is_lost; i++) nng_msleep(1);
-    assert_null(server_link_tend(&w->pool, doorman_clock()));
+    assert_null(tend(w));
     await_done(w, 1);
     assert_int_equal(end_done(w), 0);
     await_done(w, 3); /* they find no connection */
