@@ -158,6 +158,7 @@ void server_forward_read_marks(const struct service *service, uint64_t *received
 
 /* Lets the thread look again. Precondition: the lock is held. */
 static inline void server_forward_call(struct forward *forward) {
+    assert(server_lock_is_held(&forward->lock));
     forward->is_called = true;
     pthread_cond_signal(&forward->wake);
 }

@@ -75,6 +75,7 @@ static nng_msg *message_make(const struct forward_job *job, const char *inner, s
 nng_msg *server_forward_message(struct forward_job *job, const size_t *indexes, size_t count,
                                 const uint64_t secret[2]) {
     static const char word[] = "\"forwarded\"";
+    assert(count > 0 && count <= job->count);
     const bool is_plain = job->is_body && count == job->count &&
                           !memmem(job->text, job->bytes, word, sizeof word - 1);
     if (is_plain) return message_make(job, job->text, job->bytes, secret);
@@ -154,6 +155,7 @@ static enum forward_result take_tree(const struct forward_question *question, co
     if ((size_t)cJSON_GetArraySize(list) != question->count) return FORWARD_LATER;
     cJSON *each = list->child;
     for (size_t i = 0; i < question->count; i++, each = each->next) {
+        assert(question->indexes[i] < job->count);
         take_entry(job, &job->entries[question->indexes[i]], each);
     }
     return FORWARD_TAKEN;

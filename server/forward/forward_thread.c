@@ -37,6 +37,7 @@
 /* Returns the shard of an item. Precondition: the lock is held. */
 static size_t shard_of_item(const struct service *service, const char *resource_id,
                             const char *key) {
+    assert(server_lock_is_held(&service->lock));
     const doorman_template *found =
         service->config ? doorman_config_find(service->config, resource_id) : NULL;
     return doorman_shard_of(&service->shards->map->shards, resource_id, key ? key : "",
@@ -72,6 +73,7 @@ static size_t request_count(const doorman_request *request) {
  *   returns   false: the entry belongs to no shard */
 static bool request_find_shard(const struct service *service, const doorman_request *request,
                                size_t index, size_t *shard) {
+    assert(server_lock_is_held(&service->lock) && index < request_count(request));
     const char *resource = NULL, *key = NULL;
     uint64_t id = 0;
     if (request->method == DOORMAN_ACQUIRE) {
@@ -100,8 +102,10 @@ static bool request_find_shard(const struct service *service, const doorman_requ
 /* Returns whether this node decides for a shard, by what this process knows now. If this process is
  * not the master, the master of its node decides. Precondition: the lock is held. */
 static bool shard_is_here(const struct service *service, size_t shard) {
+    assert(server_lock_is_held(&service->lock));
     const doorman_shard_map *map = service->shards->map;
     const doorman_permits *permits = doorman_server_permits(service->server);
+    assert(shard < map->shards.count);
     if (permits) return doorman_permits_owns(permits, shard);
     return strcmp(map->nodes[map->owners[shard].owner].name, service->node) == 0;
 }
@@ -120,7 +124,9 @@ static bool forward_is_away(const struct service *service, const doorman_request
 
 /* Says which node decides for a shard. Precondition: the lock is held. */
 static void owner_write(const struct service *service, size_t shard, char out[OWNER_TEXT]) {
+    assert(server_lock_is_held(&service->lock));
     const doorman_shard_map *map = service->shards->map;
+    assert(shard < map->shards.count);
     const doorman_shard_node *node = &map->nodes[map->owners[shard].owner];
     if (strcmp(node->name, service->node) == 0) {
         snprintf(out, OWNER_TEXT, "its shard moves now: try again");
@@ -209,6 +215,7 @@ static bool entry_is_unknown(const doorman_request *request, const doorman_respo
 /* Returns whether a part of a message must be forwarded. */
 static bool message_is_away(const struct service *service, const doorman_request *request,
                             const doorman_response *response) {
+    assert(server_lock_is_held(&service->lock));
     bool is_away = false;
     for (size_t i = 0; i < request_count(request) && !is_away; i++) {
         is_away = response->is_master &&
@@ -236,6 +243,7 @@ static void job_note_entries(struct forward_job *job, struct service *service,
  *   adds   false: the job is gone */
 static bool job_count(struct forward *forward, const struct forward_job *job, bool adds) {
     server_lock(&forward->lock);
+    assert(adds || (forward->job_count > 0 && forward->byte_count >= job->bytes));
     const bool has_room = !adds || (!forward->pool.stops && forward->job_count < FORWARD_JOB_MAX &&
                                     forward->byte_count + job->bytes <= FORWARD_BYTES_MAX);
     if (has_room) forward->job_count += adds ? 1 : (size_t)-1;
@@ -277,6 +285,7 @@ static struct forward_job *forward_prepare(struct service *service, struct waite
 static void job_finish(struct forward *forward, struct forward_job *job) {
     struct waiter *waiter = job->waiter;
     const struct forward_asker asker = job->asker;
+    assert(job->asked == 0 && (waiter || asker.answer));
     doorman_status status = DOORMAN_OK;
     char *text = server_forward_write(job, job->is_body, &status);
     if (waiter && text) {
@@ -301,6 +310,7 @@ static void job_finish(struct forward *forward, struct forward_job *job) {
 
 /* Notes that a job must be answered. Precondition: the lock is held. */
 static void job_end(struct forward *forward, struct forward_job *job) {
+    assert(server_lock_is_held(&forward->lock) && job->asked == 0);
     job->next = forward->finished;
     forward->finished = job;
 }
@@ -308,6 +318,7 @@ static void job_end(struct forward *forward, struct forward_job *job) {
 /* ---- nodes ---------------------------------------------------------------------------------- */
 
 static struct forward_node *node_find(struct forward *forward, const char *name) {
+    assert(server_lock_is_held(&forward->lock));
     struct forward_node *node = forward->nodes;
     while (node && strcmp(node->name, name) != 0) node = node->next;
     if (node) return node;
@@ -340,7 +351,10 @@ static void job_fail(struct forward_job *job, const struct forward_node *node, c
 }
 
 static void entries_fail(struct forward_job *job, const size_t *indexes, size_t count) {
-    for (size_t i = 0; i < count; i++) job->entries[indexes[i]].is_failed = true;
+    for (size_t i = 0; i < count; i++) {
+        assert(indexes[i] < job->count);
+        job->entries[indexes[i]].is_failed = true;
+    }
 }
 
 /* Sends a message to an address. Returns false if it cannot be sent. A message with little time
@@ -361,6 +375,7 @@ static bool question_send(struct forward *forward, const struct forward_question
 /* Sends a message of a job. Returns false if it cannot be sent.
  *   question   says what to ask. A copy of it is sent, and gets the indexes */
 static bool node_ask(struct forward *forward, const struct forward_question *question) {
+    assert(server_lock_is_held(&forward->lock));
     struct forward_node *node = question->node;
     struct forward_job *job = question->job;
     const char *address = node_address(forward, node);
@@ -408,6 +423,7 @@ static void forward_take_map(struct forward *forward) {
 
 /* Lets the thread of shards read the map soon. Precondition: the lock of the service is held. */
 static void forward_nudge(struct service *service, doorman_time now) {
+    assert(server_lock_is_held(&service->lock));
     if (now < service->forward->nudged_at + NUDGE) return;
     service->forward->nudged_at = now;
     pthread_cond_signal(&service->shards->changed);
@@ -416,6 +432,7 @@ static void forward_nudge(struct service *service, doorman_time now) {
 /* Returns whether a node is asked about an entry. */
 static bool entry_is_for(const struct forward *forward, const struct forward_job *job, size_t index,
                          size_t node) {
+    assert(index < job->count && node < forward->map->node_count);
     const struct forward_entry *entry = &job->entries[index];
     const bool is_here = strcmp(forward->map->nodes[node].name, forward->service->node) == 0;
     if (entry->is_done || entry->is_failed) return false;
@@ -469,6 +486,7 @@ static void job_look(struct forward *forward, struct forward_job *job, doorman_t
 /* Asks the nodes that own the shards of the entries that are not done. Asks all nodes about an
  * entry whose shard is not known. */
 static void job_run(struct forward *forward, struct forward_job *job, doorman_time now) {
+    assert(server_lock_is_held(&forward->lock) && job->asked == 0);
     for (size_t i = 0; i < job->count; i++) {
         job->entries[i].node = forward->map->owners[job->entries[i].shard].owner;
     }
@@ -531,6 +549,7 @@ static void question_take(struct forward *forward, struct forward_question *ques
     struct forward_node *node = question->node;
     struct forward_job *job = question->job;
     char master[DOORMAN_ID_BYTES_MAX + 1];
+    assert(node->asked > 0 && job->asked > 0);
     node->asked--;
     job->asked--;
     server_counter_add(&node->nanoseconds, (uint64_t)(now - question->link.started_at));
@@ -587,6 +606,7 @@ static struct forward_job *forward_take_finished(struct forward *forward) {
 /* Does what is due. Precondition: the lock is held, which this call gives back for a while.
  *   returns   when more is due */
 static doorman_time forward_turn(struct forward *forward) {
+    assert(server_lock_is_held(&forward->lock));
     const doorman_time now = doorman_clock();
     forward->is_called = false;
     forward_take_map(forward);
