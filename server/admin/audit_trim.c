@@ -113,6 +113,8 @@ static bool trim_take_row(void *context, const struct store_note *note) {
 
 static void trim_delete(struct trim *all, size_t index) {
     struct trim_row *row = &all->rows[index];
+    assert(index < all->row_count && !row->is_deleted);
+    assert(all->bytes >= row->bytes && all->tokens[row->token].bytes >= row->bytes);
     row->is_deleted = true;
     all->bytes -= row->bytes;
     all->tokens[row->token].bytes -= row->bytes;

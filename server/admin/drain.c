@@ -39,6 +39,7 @@ static void drain_add_text(cJSON *json, const char *name, const char *text) {
 
 /* Makes the state of a drain. Precondition: the lock is held. */
 static cJSON *drain_describe(const struct service *service) {
+    assert(server_lock_is_held(&service->lock));
     const struct drain *drain = &service->drain;
     cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(json, "state", server_drain_state(drain));
@@ -106,6 +107,7 @@ static void drain_log_act(const struct drain_call *call) {
 
 /* Begins a drain. Precondition: the lock is held. */
 static void drain_begin(struct service *service, const char *by, const char *reason) {
+    assert(server_lock_is_held(&service->lock));
     struct drain *drain = &service->drain;
     const doorman_mastership none = {.until = 0};
     if (drain->phase != DRAIN_NONE) return;
@@ -173,6 +175,7 @@ static void drain_start(const struct drain_call *call) {
 
 /* Ends a drain, or lets it end when it is done. Precondition: the lock is held. */
 static void drain_end(struct service *service) {
+    assert(server_lock_is_held(&service->lock));
     struct drain *drain = &service->drain;
     const doorman_mastership master = {.address = service->advertise, .until = DOORMAN_NEVER};
     switch (drain->phase) {

@@ -192,6 +192,7 @@ static bool hold_find(struct hold_call *call, struct service *service,
 /* Ends the hold or the reservation, and decides on the permits that wait for its units.
  * Precondition: the lock is held. */
 static bool hold_end(struct service *service, struct hold_target *target) {
+    assert(server_lock_is_held(&service->lock));
     doorman_permits *permits = doorman_server_permits(service->server);
     const doorman_time now = doorman_clock();
     bool ended = false;

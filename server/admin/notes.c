@@ -23,6 +23,7 @@ static void names_free(struct names *names) {
 
 /* Returns where a text is, or would be. Precondition: the table has a free place. */
 static size_t names_find(char *const *texts, size_t capacity, const char *text) {
+    assert(capacity > 0 && (capacity & (capacity - 1)) == 0);
     uint64_t hash = UINT64_C(14695981039346656037); /* FNV-1a */
     for (const char *at = text; *at; at++) {
         hash = (hash ^ (unsigned char)*at) * UINT64_C(1099511628211);

@@ -64,6 +64,7 @@ static struct act *override_new(struct service *service, const struct http_reque
  * held. */
 static bool counts_here(const struct service *service, const doorman_permits *permits,
                         const doorman_override_row *row) {
+    assert(server_lock_is_held(&service->lock));
     if (!service->settings->shards) return true;
     return permits && row->resource_id &&
            doorman_permits_owns(permits,
@@ -101,6 +102,7 @@ static cJSON *row_json(const doorman_override_row *row, const char *reason) {
  * 1000 used". Only the node that decides for the key knows that. Preconditions: the lock is held,
  * and this process is master. */
 static void add_after(cJSON *json, const struct service *service, const doorman_override_row *row) {
+    assert(server_lock_is_held(&service->lock));
     doorman_permits *permits = doorman_server_permits(service->server);
     doorman_permit_detail after;
     char until[40] = "", text[160];
@@ -370,6 +372,7 @@ static bool check_size(const struct act *act, doorman_permits *permits,
  *   info   of the row */
 static bool check_bound(const struct act *act, doorman_permits *permits,
                         const doorman_override_info *info, struct http_response *response) {
+    assert(server_lock_is_held(&act->service->lock));
     const doorman_override_row *row = &override_of(act)->message.row;
     const doorman_permit_limit *limit = limit_find(permits, info->glob, row->limit);
     double most = 0, beside = override_of(act)->added;
@@ -458,6 +461,7 @@ static void before_take(struct before *out, const doorman_permits *permits,
  * Precondition: the lock is held. */
 static bool override_try(struct act *act, doorman_permits *permits, const struct before *before,
                          struct http_response *response) {
+    assert(server_lock_is_held(&act->service->lock));
     doorman_override_row row = override_of(act)->message.row;
     doorman_override_info info;
     doorman_error error = {0};
@@ -487,6 +491,7 @@ static bool override_try(struct act *act, doorman_permits *permits, const struct
 /* Checks that the role support may end the row of an act. Precondition: the lock is held. */
 static bool override_try_end(const struct act *act, const doorman_permits *permits,
                              struct http_response *response) {
+    assert(server_lock_is_held(&act->service->lock));
     const doorman_override_row *row = &override_of(act)->message.row;
     doorman_override_info info;
     if (act->token.role == ROLE_ADMIN || row->add > 0) return true;

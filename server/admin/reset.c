@@ -16,6 +16,7 @@
  *   returns   false: the message is not valid, so it will be refused */
 static bool entry_add_before(cJSON *out, struct service *service,
                              const doorman_permit_entry *entry) {
+    assert(server_lock_is_held(&service->lock));
     const doorman_permit_entry asked = {
         .resource_id = entry->resource_id, .key = entry->key, .limit = entry->limit};
     const doorman_request inspect = {
@@ -44,6 +45,7 @@ static bool entry_add_before(cJSON *out, struct service *service,
 /* Adds who else has the counter of a limit. Precondition: the lock is held. */
 static void entry_add_shared(cJSON *out, const struct service *service,
                              const doorman_permit_entry *entry) {
+    assert(server_lock_is_held(&service->lock));
     const char *glob = NULL;
     const doorman_permit_limit *limit =
         server_limit_find(service, entry->resource_id, entry->limit, &glob);
@@ -280,6 +282,7 @@ static bool ban_undo_prepare(struct act *act, struct store *store) {
 
 /* Sets the bans. Returns why not all of them are, or NULL. Precondition: the lock is held. */
 static const char *ban_undo_apply(const struct act *act) {
+    assert(server_lock_is_held(&act->service->lock));
     const struct ban_detail *detail = (const struct ban_detail *)act->detail;
     for (size_t i = 0; i < detail->count; i++) {
         const doorman_request request = {

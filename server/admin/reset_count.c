@@ -75,6 +75,7 @@ void server_resets_clear(struct resets_seen *seen) {
 }
 
 static void reset_link(struct resets_seen *seen, size_t index) {
+    assert(index < seen->capacity && (seen->capacity & (seen->capacity - 1)) == 0);
     size_t *head = &seen->heads[seen->items[index].hash & (seen->capacity - 1)];
     seen->items[index].next = *head;
     *head = index + 1;

@@ -340,6 +340,7 @@ static bool is_in_force(const struct config_load *load, const doorman_config *co
  *   returns   whether the store has lost its versions */
 static bool newest_take(struct service *service, doorman_config *config,
                         const struct config_problems *problems) {
+    assert(server_lock_is_held(&service->lock));
     struct versions *versions = service->versions;
     const struct config_load *load = &service->last_load;
     const bool is_lost = config && problems->version == 0 && load->version > 0;
