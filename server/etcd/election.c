@@ -98,6 +98,7 @@ static void election_log_loss(struct service *service, bool expired, bool reacha
 
 /* Returns why this process must not be master, or NULL. Precondition: the lock is held. */
 static const char *election_forbids(const struct service *service) {
+    assert(server_lock_is_held(&service->lock));
     const char *why = NULL;
     EACH_PART(part, forbids) if (!why) why = (*part)->forbids(service);
     return why;
@@ -105,6 +106,7 @@ static const char *election_forbids(const struct service *service) {
 
 /* Notes whether the node has a master, and why not. Precondition: the lock is held. */
 static void election_note_master(struct service *service, bool reachable, doorman_time now) {
+    assert(server_lock_is_held(&service->lock));
     const struct election *election = service->election;
     if (election->state == DOORMAN_MASTER || election->address[0]) {
         service->election_status.no_master.since = 0;
@@ -160,6 +162,7 @@ static void election_apply(struct service *service, bool reachable) {
 
 /* Logs whether etcd answers, if that has changed. Precondition: the lock is held. */
 static void election_log_etcd(struct service *service, bool reachable) {
+    assert(server_lock_is_held(&service->lock));
     struct election *election = service->election;
     const char *member = election->etcd.members->items[election->etcd.at];
     if (!reachable && !service->stopping) {
@@ -413,6 +416,7 @@ static void election_resign(struct service *service) {
 /* Stands for election, unless this process is drained, or a part forbids it. Precondition: the lock
  * is held. */
 static void election_stand(struct service *service) {
+    assert(server_lock_is_held(&service->lock));
     struct election *election = service->election;
     const char *why = election_forbids(service);
     const bool abstains = server_drain_abstains(&service->drain) || why;
@@ -429,6 +433,7 @@ static void election_stand(struct service *service) {
 /* Follows a drain: a master stays until what it knows is in the store, and then gives its
  * mastership back. Precondition: the lock is held. */
 static void election_follow_drain(struct service *service) {
+    assert(server_lock_is_held(&service->lock));
     struct election *election = service->election;
     const struct drain *drain = &service->drain;
     bool is_master = election->state == DOORMAN_MASTER;
@@ -449,6 +454,7 @@ static void election_follow_drain(struct service *service) {
  * this one have written what they know: a mastership that ends meanwhile would take it from them. A
  * standby must win nothing any more. Precondition: the lock is held. */
 static bool election_leaves(const struct service *service) {
+    assert(server_lock_is_held(&service->lock));
     const struct election *election = service->election;
     return election->stops || (service->stopping && election->state != DOORMAN_MASTER);
 }
@@ -569,6 +575,7 @@ static enum exit_status election_start(struct service *service) {
 /* Cancels the current call to etcd, and lets the thread delete the key and end. Precondition: the
  * lock is held. */
 static void election_end(struct service *service) {
+    assert(server_lock_is_held(&service->lock));
     struct election *election = service->election;
     if (!election || !election->started) return; /* NULL: there was no memory */
     service->stopping = election->stops = true;
