@@ -67,6 +67,7 @@ static bool notes_read(struct notes *notes, int64_t lease) {
 
 /* Begins the mastership of a number, unless it has ended. Precondition: the lock is held. */
 static void notes_begin_mastership(struct notes *notes, uint64_t victory) {
+    assert(server_lock_is_held(&notes->service->lock));
     struct service *service = notes->service;
     const int64_t lease = service->election_status.lease;
     server_unlock(&service->lock);
@@ -85,6 +86,7 @@ static void notes_begin_mastership(struct notes *notes, uint64_t victory) {
 
 /* Runs the call that waits. Precondition: the lock is held. */
 static void notes_run_call(struct notes *notes) {
+    assert(server_lock_is_held(&notes->service->lock));
     struct service *service = notes->service;
     struct state_call *call = notes->call;
     notes->call = NULL;
@@ -126,6 +128,7 @@ static void *notes_main(void *context) {
 
 /* Returns why no call can be made, or NULL. Precondition: the lock is held. */
 static const char *notes_forbid_call(const struct notes *notes) {
+    assert(server_lock_is_held(&notes->service->lock));
     if (notes->service->stopping || notes->has_ended) return "the server is stopping";
     if (server_pauses(notes->service)) return "this process hands over to another one";
     if (!doorman_server_permits(notes->service->server)) return "this process is not the master";

@@ -134,6 +134,7 @@ struct state {
 /* Returns the permits of the mastership that the thread works for, or NULL if it has ended.
  * Precondition: the lock is held. */
 static doorman_permits *state_permits(const struct state *state) {
+    assert(server_lock_is_held(&state->service->lock));
     bool is_current = state->victory == state->victories;
     return is_current ? doorman_server_permits(state->service->server) : NULL;
 }
@@ -213,6 +214,7 @@ static int64_t seconds_after(doorman_time time) { return time / DOORMAN_SECOND +
 static bool batch_take(struct batch *batch, doorman_permits *permits, doorman_time now) {
     unsigned char *record = batch->memory + batch->bytes;
     doorman_permit_row row;
+    assert(batch_has_room(batch));
     size_t bytes = doorman_permits_next_changed(permits, record, now);
     if (bytes == 0) return false;
     doorman_status status = doorman_permit_row_read(record, bytes, &row, NULL);
@@ -236,11 +238,13 @@ static bool batch_take(struct batch *batch, doorman_permits *permits, doorman_ti
 
 /* New reservations come before what has changed earlier, so their rows do not count. */
 static bool batch_ends_in_reservation(const struct batch *batch) {
+    assert(batch->count > 0);
     return batch->rows[batch->count - 1].is_reservation;
 }
 
 static const void *batch_keep(struct batch *batch, const void *from, size_t bytes) {
     void *to = batch->memory + batch->bytes;
+    assert(bytes <= BATCH_BYTES - batch->bytes);
     memcpy(to, from, bytes);
     batch->bytes += bytes;
     return to;
@@ -251,6 +255,7 @@ static bool batch_copy(struct batch *batch, const struct store_row *from) {
     const char *const texts[] = {from->template, from->limit, from->resource, from->key};
     const char *copies[4];
     size_t bytes = from->record_bytes;
+    assert(batch_has_room(batch));
     for (int i = 0; i < 4; i++) bytes += strlen(texts[i]) + 1;
     if (bytes > 2 * DOORMAN_PERMIT_ROW_BYTES_MAX) return false;
     struct store_row *row = &batch->rows[batch->count++];
@@ -415,6 +420,7 @@ enum round { ROUND_DONE, ROUND_FULL, ROUND_FAILED, ROUND_OUTDATED };
  * was written. */
 static void state_swap(struct state *state) {
     struct batch *filled = state->filled;
+    assert(server_lock_is_held(&state->service->lock) && state->written->count == 0);
     state->filled = state->written;
     state->written = filled;
 }
@@ -492,6 +498,7 @@ static enum round state_probe(struct state *state) {
 
 /* A stop keeps the mastership for a time from now on. Precondition: the lock is held. */
 static void state_keep_mastership(struct state *state, int seconds) {
+    assert(server_lock_is_held(&state->service->lock));
     state->give_back_at = doorman_clock() + seconds * DOORMAN_SECOND;
 }
 
@@ -581,6 +588,7 @@ static void state_run_call(struct state *state) {
 
 /* Returns why no call can be made, or NULL. Precondition: the lock is held. */
 static const char *state_forbids_call(const struct state *state) {
+    assert(server_lock_is_held(&state->service->lock));
     if (state->service->stopping || state->has_ended) return "the server is stopping";
     if (server_pauses(state->service)) return "this process hands over to another one";
     if (!doorman_server_permits(state->service->server)) return "this process is not the master";
@@ -676,6 +684,7 @@ static bool state_settle(struct state *state) {
 
 /* Returns the epoch that the thread must prepare, or 0. Precondition: the lock is held. */
 static uint64_t state_to_prepare(const struct state *state) {
+    assert(server_lock_is_held(&state->service->lock));
     return state->won == state->prepared ? 0 : state->won;
 }
 
@@ -1181,6 +1190,7 @@ static void state_in_force(struct service *service) {
  * second signal changes nothing: many a wrapper sends each signal twice. Precondition: the lock is
  * held. */
 static bool state_must_hurry(const struct state *state) {
+    assert(server_lock_is_held(&state->service->lock));
     sigset_t pending;
     bool waits = state->status.trouble.since != 0 && !state->service->replaces;
     if (!waits || sigpending(&pending) != 0) return false;
@@ -1191,6 +1201,7 @@ static bool state_must_hurry(const struct state *state) {
  * another process has begun a mastership in the store by then (D9). Precondition: the lock is
  * held. */
 static void state_give_back(struct state *state, doorman_time now) {
+    assert(server_lock_is_held(&state->service->lock));
     struct service *service = state->service;
     bool has_changes = server_state_age(service, now) != 0;
     bool took_all = !state->status.is_reading && state_permits(state) && state_take(state, false);
@@ -1206,6 +1217,7 @@ static void state_give_back(struct state *state, doorman_time now) {
 /* Waits until the thread has ended. Returns why it gives up, or NULL. Precondition: the lock is
  * held. */
 static const char *state_await_end(struct state *state) {
+    assert(server_lock_is_held(&state->service->lock));
     const char *why = "25 s have passed";
     doorman_time now = doorman_clock();
     bool fails = state->status.trouble.since != 0;

@@ -22,6 +22,7 @@ struct state_status {
 /* Returns the age of the oldest change that is not in the store, or a little more; 0: the store has
  * all. Precondition: the lock is held. */
 static inline doorman_time server_state_age(const struct service *service, doorman_time now) {
+    assert(server_lock_is_held(&service->lock));
     const doorman_permits *permits = doorman_server_permits(service->server);
     doorman_permits_info info = {.changed_since = DOORMAN_NEVER};
     doorman_time since = service->state_status->taken_since;

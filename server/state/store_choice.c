@@ -2,6 +2,7 @@
  * functions. */
 #include "store_kind.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,11 +111,13 @@ enum store_result server_store_last_note(struct store *store, const char *kind,
 }
 
 enum store_result server_store_put_shard(struct store *store, const struct store_shard_part *part) {
+    assert(store->kind->put_shard);
     return store->kind->put_shard(store, part);
 }
 
 enum store_result server_store_get_shard(struct store *store, struct store_shard_part *part,
                                          unsigned char **bytes) {
+    assert(store->kind->get_shard);
     *bytes = NULL;
     part->count = 0;
     return store->kind->get_shard(store, part, bytes);
@@ -128,10 +131,12 @@ enum store_result server_store_drop_shard(struct store *store, const char *clust
 bool server_store_can_leave(const struct store *store) { return store->kind->leave != NULL; }
 
 enum store_result server_store_leave(struct store *store, const void *bytes, size_t count) {
+    assert(store->kind->leave);
     return store->kind->leave(store, bytes, count);
 }
 
 enum store_result server_store_take(struct store *store, unsigned char **bytes, size_t *count) {
+    assert(store->kind->take);
     *bytes = NULL;
     *count = 0;
     return store->kind->take(store, bytes, count);
