@@ -37,6 +37,7 @@ static bool change_find_masters(struct shards *shards, struct shard_change *chan
 /* Refuses a change, because a node that must give a shard has no master. */
 static bool change_refuse_giver(const struct shard_edit *edit, struct shard_change *change,
                                 size_t node) {
+    assert(node < edit->map.node_count);
     snprintf(change->error, sizeof change->error,
              "the node '%.256s' has shards, but no master that could move them: start a process of "
              "it, or take its shards with force",
@@ -50,6 +51,7 @@ static bool change_balance(struct shard_edit *edit, struct shard_change *change,
     const size_t shards = edit->map.shards.count;
     for (size_t i = 0; i < shards; i++) {
         const size_t owner = edit->owners[i].owner;
+        assert(owner < edit->map.node_count);
         if (!has_master[owner]) return change_refuse_giver(edit, change, owner);
     }
     change->moves = doorman_shards_balance(edit->owners, shards, has_master, edit->map.node_count);
@@ -71,6 +73,7 @@ static bool change_drain(struct shard_edit *edit, struct shard_change *change, s
     const size_t count = edit->map.node_count, shards = edit->map.shards.count;
     size_t loads[DOORMAN_SHARD_NODES_MAX] = {0};
     bool takes[DOORMAN_SHARD_NODES_MAX];
+    assert(node < count && count <= DOORMAN_SHARD_NODES_MAX);
     for (size_t i = 0; i < count; i++) takes[i] = i != node && has_master[i];
     if (change_fewest(loads, takes, count) == count) {
         change_refuse(change, "there is no other node with a master");
@@ -83,6 +86,7 @@ static bool change_drain(struct shard_edit *edit, struct shard_change *change, s
         size_t best = change_fewest(loads, takes, count);
         if (takes[target]) best = target;
         if (owner != node) best = owner; /* it was on its way */
+        assert(loads[target] > 0);
         loads[target]--;
         loads[best]++;
         edit->owners[i].target = best;
@@ -93,6 +97,7 @@ static bool change_drain(struct shard_edit *edit, struct shard_change *change, s
 
 static bool change_move(struct shard_edit *edit, struct shard_change *change, size_t node,
                         const bool *has_master) {
+    assert(node < edit->map.node_count);
     if (change->shard >= edit->map.shards.count) {
         snprintf(change->error, sizeof change->error, "there are only the shards 0 to %zu",
                  edit->map.shards.count - 1);
@@ -112,6 +117,7 @@ static bool change_move(struct shard_edit *edit, struct shard_change *change, si
 static bool change_remove(struct shard_edit *edit, struct shard_change *change, size_t node,
                           const bool *has_master) {
     doorman_shard_map *map = &edit->map;
+    assert(node < map->node_count);
     for (size_t i = 0; i < map->shards.count; i++) {
         if (edit->owners[i].owner == node || edit->owners[i].target == node) {
             change_refuse(change, "the node has shards, or gets some; drain it first");
@@ -138,6 +144,7 @@ static bool change_force(struct shards *shards, struct shard_edit *edit,
     const doorman_shard_map *map = shards->key.map;
     const char *key = map->nodes[node].election_key;
     bool has_master = false, masters[DOORMAN_SHARD_NODES_MAX] = {false};
+    assert(node < map->node_count);
     server_lock(&shards->service->lock);
     const bool is_master = server_shards_permits(shards) != NULL;
     server_unlock(&shards->service->lock);

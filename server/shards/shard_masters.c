@@ -11,6 +11,7 @@
 
 /* Returns a transaction that reads election keys, which the caller frees; NULL: out of memory. */
 static char *masters_body(const doorman_shard_map *map, size_t first, size_t end) {
+    assert(first < end && end <= map->node_count);
     const size_t room = (end - first) * OPERATION_BYTES + 32;
     char *body = (char *)malloc(room), name[ETCD_KEY_TEXT];
     size_t used = 0;

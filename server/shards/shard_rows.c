@@ -35,6 +35,7 @@ static bool rows_open(struct shards *shards) {
  *   used   in/out: the bytes of the part */
 static bool rows_keep(struct shards *shards, size_t *used, const unsigned char *step,
                       size_t bytes) {
+    assert(*used <= shards->part_capacity && (!bytes || bytes > DOORMAN_SHARD_PART_HEADER));
     if (*used && bytes) { /* the part has its header */
         step += DOORMAN_SHARD_PART_HEADER;
         bytes -= DOORMAN_SHARD_PART_HEADER;
@@ -276,6 +277,7 @@ static bool heaps_fill(struct shards *shards, struct row_heap *heaps,
 bool server_shard_give_for(struct shards *shards, size_t node, uint64_t move) {
     const doorman_shard_map *map = shards->key.map;
     struct store_place place = shards->place;
+    assert(node < map->node_count);
     place.node = map->nodes[node].name;
     if (!rows_open(shards)) return false;
     struct row_heap *heaps = (struct row_heap *)calloc(map->shards.count, sizeof *heaps);

@@ -48,6 +48,7 @@ static size_t shards_count_rules(const doorman_config_options *read) {
 /* Tells the map to clients, with the rules of the configuration in force, and without what only
  * servers need. If memory runs out, they keep the last one. Precondition: the lock is held. */
 static void shards_tell_clients(const struct shards *shards) {
+    assert(server_lock_is_held(&shards->service->lock));
     const struct service *service = shards->service;
     doorman_config_options read;
     doorman_config_read(service->config, &read);
@@ -154,6 +155,7 @@ static void shards_join(struct shards *shards) {
     if (count == DOORMAN_SHARD_ADDRESSES_MAX) first = 1;
     for (size_t i = first; i < count; i++) addresses[i - first] = node->addresses[i];
     count -= first;
+    assert(at < DOORMAN_SHARD_NODES_MAX && count < DOORMAN_SHARD_ADDRESSES_MAX);
     addresses[count++] = service->advertise;
     *node = (doorman_shard_node){.name = shards->node,
                                  .addresses = addresses,
@@ -192,6 +194,7 @@ static void shards_make_map(struct shards *shards, size_t count) {
 /* Notes the states of the shards for other threads. */
 static void shards_note_states(struct shards *shards) {
     const size_t count = shards->key.map ? shards->key.map->shards.count : 0;
+    assert(count <= DOORMAN_SHARDS_MAX);
     server_lock(&shards->service->lock);
     for (size_t i = 0; i < count; i++) {
         shards->states[i] = (unsigned char)doorman_shard_mover_state(shards->mover, i);
@@ -496,6 +499,7 @@ static void *shards_main(void *context) {
 /* Gives a change to the thread, and waits. Precondition: the lock is held.
  *   returns   NULL: it is done | why it is not, or is not yet */
 static const char *change_await(struct service *service, struct shard_change *change) {
+    assert(server_lock_is_held(&service->lock));
     struct shards *shards = service->shards;
     const doorman_time until = doorman_clock() + CHANGE_SECONDS * DOORMAN_SECOND;
     if (shards->change_state != CHANGE_NONE) return "an earlier change is not done yet";

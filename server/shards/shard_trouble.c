@@ -3,6 +3,7 @@
 #include "shards.h"
 
 doorman_permits *server_shards_permits(const struct shards *shards) {
+    assert(server_lock_is_held(&shards->service->lock));
     const bool is_current = shards->victory == shards->victories;
     return is_current ? doorman_server_permits(shards->service->server) : NULL;
 }
