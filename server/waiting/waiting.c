@@ -68,6 +68,7 @@ struct waiting {
 /* ---- lists and tickets */
 
 static void list_add(struct waiter_list *list, struct waiter *waiter) {
+    assert(list->last ? list->first && !list->last->next : !list->first);
     waiter->next = NULL;
     waiter->previous = list->last;
     if (list->last) list->last->next = waiter;
@@ -76,6 +77,8 @@ static void list_add(struct waiter_list *list, struct waiter *waiter) {
 }
 
 static void list_remove(struct waiter_list *list, struct waiter *waiter) {
+    assert(waiter->previous ? waiter->previous->next == waiter : list->first == waiter);
+    assert(waiter->next ? waiter->next->previous == waiter : list->last == waiter);
     if (waiter->previous) waiter->previous->next = waiter->next;
     if (waiter->next) waiter->next->previous = waiter->previous;
     if (list->first == waiter) list->first = waiter->next;
@@ -90,7 +93,7 @@ static struct waiter_ticket **ticket_find(struct waiting *waiting, uint64_t numb
 
 static void waiter_add_ticket(struct waiting *waiting, struct waiter *waiter, uint64_t number) {
     struct waiter_ticket **link = ticket_find(waiting, number);
-    assert(!*link);
+    assert(!*link && waiter->tickets);
     struct waiter_ticket *ticket = &waiter->tickets[waiter->ticket_count++];
     *ticket = (struct waiter_ticket){.number = number, .waiter = waiter};
     *link = ticket;
@@ -139,6 +142,7 @@ static doorman_permits *permits_now(const struct service *service) {
  * master, or has become master again since, so that it has forgotten what waits. */
 static doorman_permits *waiting_permits(const struct service *service) {
     doorman_permits_info info;
+    assert(server_lock_is_held(&service->lock));
     doorman_permits *permits = doorman_server_permits(service->server);
     if (!permits) return NULL;
     doorman_permits_read(permits, &info);
@@ -156,6 +160,7 @@ static void waiting_set_victory(const struct service *service) {
 static void waiting_repeat(struct service *service) {
     struct waiting *waiting = service->waiting;
     struct waiter *next = NULL, *waiter = waiting->waiters.first;
+    assert(server_lock_is_held(&service->lock));
     waiting->waiters = (struct waiter_list){.first = NULL};
     for (struct waiter *each = waiter; each; each = each->next) waiter_drop_tickets(waiting, each);
     waiting_set_victory(service);
@@ -178,6 +183,7 @@ static void waiting_settle(struct waiting *waiting, uint64_t number,
     struct waiter_ticket **link = ticket_find(waiting, number), *ticket = *link;
     if (!ticket) return; /* its message has failed */
     struct waiter *waiter = ticket->waiter;
+    assert(waiter->left > 0);
     *link = ticket->next;
     waiter->left--;
     doorman_status status = doorman_json_exchange_settle(waiter->exchange, number, decision);
