@@ -162,6 +162,7 @@ static void page_add(struct counter_page *page, const doorman_permits_counter *f
 
 /* Visits one counter. Returns whether the page needs more. Precondition: the lock is held. */
 static bool page_step(struct counter_page *page, struct service *service, doorman_time now) {
+    assert(server_lock_is_held(&service->lock));
     doorman_permits *permits = doorman_server_permits(service->server);
     doorman_permits_counter found;
     const char *name = page->limit[0] ? page->limit : NULL;

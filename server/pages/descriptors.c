@@ -112,6 +112,7 @@ struct descriptor_answer {
  * pointers stay valid. */
 static void descriptor_answer_make(struct service *service, const struct descriptor_query *query,
                                    struct descriptor_answer *out) {
+    assert(server_lock_is_held(&service->config_lock));
     memset(out, 0, sizeof *out);
     doorman_config_options options;
     server_lock(&service->lock);
@@ -134,6 +135,7 @@ static void descriptor_answer_make(struct service *service, const struct descrip
 static const doorman_permit *descriptor_inspect(struct service *service,
                                                 const struct descriptor_answer *answer,
                                                 doorman_response *response) {
+    assert(server_lock_is_held(&service->lock));
     static const doorman_permit granted = {.granted = true};
     const doorman_permit_entry entry = {.resource_id = answer->item.resource_id,
                                         .key = answer->item.key};
@@ -208,6 +210,7 @@ static void descriptor_json_limits(struct text *text, const doorman_permit *stat
 /* Adds what would be decided. Precondition: the lock of the configuration is held. */
 static void descriptor_json_answer(struct text *text, struct service *service,
                                    const struct descriptor_answer *answer) {
+    assert(server_lock_is_held(&service->config_lock));
     descriptor_json_text(text, ",\"descriptor\":{\"resource_id\":", answer->item.resource_id);
     descriptor_json_text(text, ",\"key\":", answer->item.key);
     server_text_addf(text, ",\"hashed\":%s", answer->item.hashed ? "true" : "false");

@@ -33,6 +33,7 @@ void server_points_add(float points[HISTORY_POINTS], double value) {
 }
 
 static void trend_add(struct trend *trend, const doorman_server_resource *info) {
+    assert(trend->count <= HISTORY_POINTS && trend->missing == 0);
     if (trend->count < HISTORY_POINTS) trend->count++;
     server_points_add(trend->has, info->has);
     server_points_add(trend->wants, info->wants);
@@ -53,6 +54,7 @@ static void history_copy(struct snapshot *snapshot, struct service *service) {
 /* Continues the history of a resource that has no holders any more. Returns false if the history
  * ends. */
 static bool trend_continue(struct trend *trend, const struct trend *last) {
+    assert(last->missing < HISTORY_POINTS && last->count <= HISTORY_POINTS);
     if (last->missing == HISTORY_POINTS - 1) return false;
     *trend = *last;
     trend->missing++;
@@ -77,6 +79,7 @@ static void trend_update(struct trend *trend, const struct trend *last, const st
  *   count   out: the length of the list */
 static struct trend *history_merge(const struct history *history, const struct snapshot *snapshot,
                                    size_t *count) {
+    assert(snapshot->row_count <= HISTORY_MAX);
     size_t room = HISTORY_MAX - snapshot->row_count, i = 0, old = 0;
     if (room > VACANT_MAX) room = VACANT_MAX;
     struct trend *trends = (struct trend *)calloc(snapshot->row_count + room + 1, sizeof *trends);

@@ -50,6 +50,7 @@ static const struct limit_trend *limit_history_search(const struct limit_history
 }
 
 static void limit_sample_add(struct limit_sample *sample, const doorman_permits_limit *info) {
+    assert(sample->count < LIMIT_HISTORY_MAX);
     struct limit_trend *trend = &sample->trends[sample->count++];
     memset(trend, 0, sizeof *trend);
     snprintf(trend->glob, sizeof trend->glob, "%s", info->identifier_glob);
@@ -86,12 +87,14 @@ static bool limit_sample_step(struct limit_sample *sample, struct service *servi
 /* Returns a rate since the last point. A sum that is smaller than before has started again at 0. */
 static double limit_rate(uint64_t sum, uint64_t last, doorman_time duration) {
     uint64_t added = sum < last ? sum : sum - last;
+    assert(duration > 0);
     return (double)added / ((double)duration / (double)DOORMAN_SECOND);
 }
 
 /* Continues the history of a limit with one more point. */
 static void limit_trend_continue(struct limit_trend *trend, const struct limit_trend *last,
                                  doorman_time duration) {
+    assert(last->count <= HISTORY_POINTS);
     trend->count = last->count < HISTORY_POINTS ? last->count + 1 : last->count;
     memcpy(trend->granted, last->granted, sizeof trend->granted);
     memcpy(trend->refused, last->refused, sizeof trend->refused);

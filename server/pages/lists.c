@@ -279,6 +279,7 @@ static bool ban_list_shows(const struct ban_list *list, const doorman_permits_co
 /* Visits a ban. Returns false after the last one, if this process is not the master, and if the
  * iteration cannot continue. Precondition: the lock is held. */
 static bool ban_list_step(struct ban_list *list, struct service *service, doorman_time now) {
+    assert(server_lock_is_held(&service->lock));
     doorman_permits *permits = doorman_server_permits(service->server);
     doorman_permits_counter found;
     doorman_permits_info info;

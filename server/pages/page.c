@@ -25,6 +25,7 @@ struct page_state {
 /* Returns the state of the leases of a node with a parent. Precondition: the lock is held. */
 static struct page_state page_leases_read(struct service *service,
                                           const struct snapshot *snapshot) {
+    assert(server_lock_is_held(&service->lock));
     doorman_cursor cursor = {.position = 0};
     doorman_server_resource info;
     size_t count = 0, leased_count = 0;
@@ -44,6 +45,7 @@ static struct page_state page_leases_read(struct service *service,
 /* Finds what is wrong around a process that works: a silent child node, or a file that was refused.
  * Precondition: the lock is held. */
 static void page_find_trouble(struct service *service, struct page_state *state, doorman_time now) {
+    assert(server_lock_is_held(&service->lock));
     const struct config_load *load = &service->last_load;
     bool failed = false;
     for (int i = 0; i < LOAD_FAILURE_COUNT; i++) failed = failed || load->failures[i][0];

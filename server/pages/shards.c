@@ -93,6 +93,7 @@ static double seconds_without(const struct shard_master *master) {
 
 /* Adds what is known of a node. What is not known is absent. */
 static void add_node(struct text *text, const struct shards_view *view, size_t index) {
+    assert(index < view->map->node_count);
     const doorman_shard_node *node = &view->map->nodes[index];
     const struct shard_master *master = &view->masters[index];
     add_quoted(text, "{\"name\":", node->name);
@@ -277,6 +278,7 @@ static void handle_json(struct service *service, const struct http_request *requ
 
 /* Adds whether a node has a master, and whether it answers. */
 static void page_master(struct text *text, const struct shards_view *view, size_t index) {
+    assert(index < view->map->node_count);
     const struct shard_master *master = &view->masters[index];
     const bool is_bad = view->forwards[index].is_broken || !master->has_master;
     server_text_addf(text, "<td data-name='master'%s>",

@@ -235,6 +235,7 @@ static doorman_time late_age(const struct service *service, const doorman_server
 static struct lease_row lease_row_make(const struct service *service,
                                        const doorman_server_lease *info, doorman_time late_age,
                                        doorman_time now) {
+    assert(server_lock_is_held(&service->lock));
     struct lease_row row = {.info = *info};
     const struct suspect *suspect = NULL;
     row.is_late = info->granted_at > 0 && now - info->granted_at > late_age;
@@ -277,6 +278,7 @@ static bool lease_list_add(struct lease_list *leases, const struct service *serv
 /* Visits the next lease. The cursor moves only past leases that are in the list, or that do not
  * match the filter. Returns whether the list needs more leases. Precondition: the lock is held. */
 static bool lease_list_step(struct lease_list *leases, struct service *service, doorman_time now) {
+    assert(server_lock_is_held(&service->lock));
     doorman_cursor next = leases->cursor;
     doorman_server_lease info;
     bool found = doorman_server_next_lease(service->server, leases->resource_id, &next, &info, now);
@@ -395,6 +397,7 @@ static bool search_add(struct lease_search *search, const struct search_walk *wa
  * that do not match. Returns whether the search continues. Precondition: the lock is held. */
 static bool search_step(struct lease_search *search, struct search_walk *walk,
                         struct service *service, doorman_time now) {
+    assert(server_lock_is_held(&service->lock));
     doorman_cursor next = walk->lease;
     doorman_server_lease info;
     if (!walk->inside) return search_enter(search, walk, service, now);
