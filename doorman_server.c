@@ -620,6 +620,7 @@ static void service_set_names(struct service *service) {
 /* Makes the server object. Without an election the server becomes master now, and stays master.
  * Precondition: the lock is held. */
 static enum exit_status service_create_server(struct service *service) {
+    assert(server_lock_is_held(&service->lock));
     const struct addresses *parents = &service->settings->parents;
     const char *addresses[ADDRESS_MAX];
     for (size_t i = 0; i < parents->count; i++) addresses[i] = parents->items[i];

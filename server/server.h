@@ -460,6 +460,7 @@ static inline void server_expedite_parent(struct service *service) {
 /* Returns whether messages are refused, because their changes would be lost. Precondition: the lock
  * is held. */
 static inline bool server_pauses(const struct service *service) {
+    assert(server_lock_is_held(&service->lock));
     const enum drain_phase phase = service->drain.phase;
     return service->stopping || phase == DRAIN_PAUSED || phase == DRAIN_LEAVING;
 }

@@ -9,6 +9,7 @@
  * Precondition: the lock is held. */
 static void response_add_http_address(doorman_response *response, const struct service *service,
                                       char room[DOORMAN_ID_BYTES_MAX + 1]) {
+    assert(server_lock_is_held(&service->lock));
     const char *address = response->is_master ? service->http_advertise : service->master_http;
     snprintf(room, DOORMAN_ID_BYTES_MAX + 1, "%s", address);
     response->http_address = room[0] && response->master_address ? room : NULL;

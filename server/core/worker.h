@@ -35,6 +35,7 @@ static void worker_end(struct worker *worker) {
 }
 
 void server_worker_receive(struct worker *worker) {
+    assert(!worker->sending);
     nng_aio_set_timeout(worker->aio, NNG_DURATION_INFINITE);
     nng_ctx_recv(worker->context, worker->aio);
 }
@@ -47,6 +48,7 @@ static nng_duration worker_count_send(const struct worker *worker) {
 }
 
 static void worker_send(struct worker *worker, nng_msg *message) {
+    assert(!worker->sending && message);
     worker->sending = true;
     nng_aio_set_timeout(worker->aio, worker_count_send(worker));
     nng_aio_set_msg(worker->aio, message);
