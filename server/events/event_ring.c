@@ -61,6 +61,7 @@ static uint32_t record_measure(struct record_head *head, const struct event *eve
  *   at   out: where the record begins */
 static bool ring_find_room(struct event_ring *ring, uint32_t bytes, uint32_t *at) {
     const uint32_t head = __atomic_load_n(&ring->head, __ATOMIC_RELAXED);
+    assert(head - ring->tail_seen <= ring->capacity);
     const uint32_t until_end = ring->capacity - (head & (ring->capacity - 1));
     const uint32_t gap = bytes <= until_end ? 0 : until_end;
     if (gap + bytes > ring->capacity - (head - ring->tail_seen)) {
@@ -132,5 +133,6 @@ bool server_event_ring_read(struct event_ring *ring, struct event *out) {
 }
 
 void server_event_ring_drop(struct event_ring *ring) {
+    assert(ring->next != __atomic_load_n(&ring->tail, __ATOMIC_RELAXED)); /* one was read */
     __atomic_store_n(&ring->tail, ring->next, __ATOMIC_RELEASE);
 }

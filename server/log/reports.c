@@ -45,6 +45,7 @@ static const struct message_method {
 };
 
 static const char *message_name(int kind) {
+    assert(kind >= 0 && kind <= MESSAGE_UNKNOWN);
     if (kind == MESSAGE_UNKNOWN) return "unknown";
     return doorman_method_name(message_methods[kind].method, message_methods[kind].is_server);
 }

@@ -108,6 +108,7 @@ const char *server_warning_text(int kind) {
 
 /* Logs a repeated warning if it is due. */
 static void warning_update(struct service *service, int kind, doorman_time now) {
+    assert(kind >= 0 && kind < WARNING_COUNT);
     struct repeated_warning *warning = &service->warnings->list[kind];
     const struct warning_pair *pairs = warning->pairs;
     if (warning->unlogged_count > 0 && now >= warning->quiet_until) {

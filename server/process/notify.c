@@ -96,6 +96,7 @@ static void service_notify(struct service *service, const char *text) {
 
 /* Writes the state of the server as a line of text. Precondition: the lock is held. */
 static void write_status(struct service *service, char *text, size_t room) {
+    assert(server_lock_is_held(&service->lock));
     const doorman_request discovery = {.method = DOORMAN_DISCOVERY};
     doorman_response response = {.is_master = false};
     const char *refused = service->last_load.error;

@@ -261,6 +261,7 @@ static enum exit_status replace_serve(struct service *service) {
 /* Returns why the process must not replace itself now; "": nothing. Precondition: the lock is
  * held. */
 static doorman_error replace_find_hindrance(const struct service *service, doorman_time now) {
+    assert(server_lock_is_held(&service->lock));
     const struct config_load *load = &service->last_load;
     const char *why = load->error[0] ? load->error : NULL;
     for (int i = 0; i < LOAD_FAILURE_COUNT && !why; i++) {
