@@ -4430,6 +4430,7 @@ static double doorman__index_level(const doorman__index *index, double capacity)
         some = index->bands[band];
         bands++;
     }
+    assert(bands > 0);
     if (bands == 1) return doorman__band_level(some, capacity);
     double level = 0;
     for (int step = 0; step < 128; step++) {
@@ -8267,6 +8268,7 @@ static const char *doorman__claim_wrong(const doorman_capacity_request *item_req
 
 static doorman_status doorman__capacity_request_check(const doorman_request *request, size_t index,
                                                       doorman_error *error) {
+    assert(index < request->item_count);
     const doorman_capacity_request *item_request = &request->items[index];
     const uint64_t id = item_request->has.id;
     const bool release = request->method == DOORMAN_RELEASE_CAPACITY;

@@ -437,6 +437,7 @@ static void doorman__throttle_forget_id(doorman_throttle *throttle, uint32_t ind
 }
 
 static void doorman__deadlines_put(doorman_throttle *throttle, size_t at, uint32_t index) {
+    assert(at < throttle->heap_count);
     throttle->heap[at] = index;
     throttle->slots[index].heap_index = (uint32_t)at;
 }
@@ -543,6 +544,7 @@ static doorman_time doorman__throttle_limit(const doorman_throttle *throttle, ui
 /* Returns whether the newest request of a cohort goes first (H6). Precondition: the cohort is not
  * empty. */
 static bool doorman__newest_first(const doorman_throttle *throttle, const doorman__cohort *cohort) {
+    assert(cohort->list.first != DOORMAN__NO_SLOT);
     doorman_time since = throttle->slots[cohort->list.first].since;
     doorman_time limit = doorman__throttle_limit(throttle, cohort->list.first) - since;
     return cohort->newest_first || throttle->now - since > limit / 2;
@@ -554,6 +556,7 @@ static void doorman__throttle_dequeue(doorman_throttle *throttle, uint32_t index
     unsigned level = slot->criticality;
     doorman__cohort *cohort = &throttle->cohorts[level][slot->cohort];
     assert(slot->state == DOORMAN__QUEUED_WAITS && cohort->count > 0);
+    assert(throttle->counters.waiting >= cohort->count);
     if (index == cohort->list.first) cohort->newest_first = doorman__newest_first(throttle, cohort);
     doorman__queued_remove(throttle, &cohort->list, DOORMAN__BY_COHORT, index);
     doorman__queued_remove(throttle, &throttle->ages, DOORMAN__BY_AGE, index);
@@ -834,6 +837,7 @@ void doorman_throttle_update(doorman_throttle *throttle, doorman_time now) {
 
 /* Returns when the rate allows the first request to start, if only the rate holds it back. */
 static doorman_time doorman__throttle_starts_at(const doorman_throttle *throttle) {
+    assert(throttle->counters.waiting > 0);
     if (throttle->counters.running == throttle->options.concurrency) return DOORMAN_NEVER;
     double missing =
         doorman__throttle_need(throttle, doorman__throttle_first(throttle)) - throttle->tokens;
