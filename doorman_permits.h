@@ -4769,6 +4769,7 @@ doorman_shard_state doorman_shard_mover_state(const doorman_shard_mover *mover, 
 
 /* Returns whether the map says that the node owns a shard. */
 static bool doorman__mover_owns(const doorman_shard_mover *mover, size_t shard) {
+    assert(shard < mover->shards.count);
     return mover->all[shard].map.owner == mover->self;
 }
 
@@ -4860,6 +4861,7 @@ static void doorman__mover_begin(doorman_shard_mover *mover, size_t shard) {
     doorman__moved_shard *moved = &mover->all[shard];
     const doorman_shard_step step = doorman__mover_step(mover, shard);
     const bool takes = step == DOORMAN_SHARD_TAKE;
+    assert(!mover->acts && step != DOORMAN_SHARD_STEP_COUNT);
     if (step == DOORMAN_SHARD_GIVE) {
         moved->state = DOORMAN_SHARD_GIVING;
         moved->move = mover->epoch + 1;
@@ -4905,6 +4907,7 @@ static void doorman__mover_changed_map(doorman_shard_mover *mover) {
     }
     mover->epoch++;
     if (done->step == DOORMAN_SHARD_COMMIT) {
+        assert(done->shard < mover->shards.count);
         doorman_shard *shard = &mover->all[done->shard].map;
         *shard = (doorman_shard){
             .owner = done->target, .target = done->target, .from = done->move, .is_lost = false};
@@ -5114,6 +5117,7 @@ static uint32_t doorman__reverse_bits(uint32_t bits) {
  *     3 buckets        | 0      | 2      | 1               |
  */
 static size_t doorman__chains_visited(const doorman__chains *nodes, uint64_t position) {
+    assert(nodes->bucket_count > 0);
     return doorman__chains_index(nodes, doorman__reverse_bits((uint32_t)(position >> 32)));
 }
 
@@ -6676,6 +6680,7 @@ typedef struct doorman__top {
 
 /* Precondition: `top` is zeros. */
 static void doorman__top_init(doorman__top *top, doorman_time now) {
+    assert(!top->ages && !top->hand);
     top->ages = (uint64_t)(now / DOORMAN__TOP_AGE);
     memset(top->heads, DOORMAN__TOP_NONE, sizeof top->heads);
 }
@@ -7472,6 +7477,7 @@ static void doorman__shards_note(doorman_permits *permits, uint32_t hash, size_t
 
 /* Notes an entry that is added. */
 static void doorman__shards_note_new(doorman_permits *permits, uint32_t hash, size_t shard) {
+    assert(permits->shards.index.sets && shard < permits->shards.of.count);
     permits->shards.index.added++;
     doorman__shards_note(permits, hash, shard);
 }
@@ -7497,6 +7503,7 @@ static bool doorman__permits_moved(const doorman_permits *permits, const char *r
 /* Returns the shard of a hold, of a transfer or of a reservation (N4). Precondition: there are
  * shards. */
 static size_t doorman__permits_shard_of_id(const doorman_permits *permits, uint64_t id) {
+    assert(permits->shards.of.count > 0);
     return (size_t)(id % permits->shards.of.count);
 }
 
@@ -7518,6 +7525,7 @@ static doorman_time doorman__slot_learns_until(const doorman_permits *permits,
                                                const doorman__slot *slot, size_t shard) {
     const doorman__permit_shards *shards = &permits->shards;
     if (!shards->of.count) return slot->learns_until;
+    assert(shard < shards->of.count);
     return doorman__later(slot->learns_until, shards->all[shard].learns_until);
 }
 
@@ -7914,6 +7922,7 @@ static bool doorman__permits_add_removal(doorman_permits *permits, const unsigne
     *removal = (doorman__removal){.bytes = bytes};
     memcpy(removal + 1, row, bytes);
     if (!doorman__permits_changed(permits)) changes->since = permits->at.now;
+    assert(!changes->first == !changes->last && !changes->first == !changes->removal_count);
     changes->removal_count++;
     if (changes->last) changes->last->next = removal;
     if (!changes->first) changes->first = removal;
@@ -8055,6 +8064,7 @@ static bool doorman__place_resolve(doorman_permits *permits, doorman__place *pla
         slots[i] = doorman__place_slot_for(permits, place, &template_->limits[i]);
     }
     for (size_t i = 0; i < count; i++) slots[i].slot->references++;
+    assert(permits->node_bytes >= doorman__place_bytes(place));
     permits->node_bytes -= doorman__place_bytes(place);
     doorman__place_leave(place);
     place->slots = slots;
@@ -8386,6 +8396,7 @@ static size_t doorman__counter_shard(const doorman_permits *permits, const doorm
     const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
     char key[DOORMAN_ID_BYTES_MAX + 1];
     const bool is_ban = slot == doorman__permits_bans(permits);
+    assert(permits->shards.of.count > 0);
     if (!place || (!is_ban && slot->kind == DOORMAN_CONCURRENCY)) return SIZE_MAX;
     const char *text = doorman__counter_copy_key(counter, key);
     return doorman_permits_shard_of(permits, doorman__place_id(place), text);
@@ -9899,6 +9910,7 @@ static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
 static bool doorman__permits_add_charges(doorman_permits *permits, size_t item) {
     const doorman__want *want = &permits->wants[item];
     doorman__place *place = want->place;
+    assert(item < permits->want_capacity && place->generation == permits->generation);
     if (!doorman__reserve_list(&permits->charges, &permits->charge_capacity,
                                permits->charge_count + place->slot_count,
                                sizeof *permits->charges)) {
@@ -11445,6 +11457,7 @@ static doorman__hold *doorman__holds_find_request(const doorman_permits *permits
 static uint64_t doorman__holds_id(const doorman_permits *permits, uint64_t number, size_t shard) {
     const uint64_t id = doorman__hash_number(permits->options.seed, ~number) >> 11;
     const size_t count = permits->shards.of.count;
+    assert(!count || shard < count);
     return count ? id - id % count + shard : id;
 }
 
@@ -12254,6 +12267,7 @@ static void doorman__reservation_unmark(doorman_permits *permits,
     *(later ? &later->row_earlier : &list->last) = earlier;
     list->count--;
     const bool waits = list == &permits->reservations.changed;
+    assert(!waits || reservation->state != DOORMAN__OPEN || permits->reservations.waiting > 0);
     if (waits && reservation->state == DOORMAN__OPEN) permits->reservations.waiting--;
     reservation->row_list = NULL;
 }
@@ -12264,6 +12278,7 @@ static void doorman__reservation_mark(doorman_permits *permits, doorman__reserva
     if (!reservation->has_row || reservation->row_list == list) return;
     if (!doorman__permits_changed(permits)) permits->changes.since = permits->at.now;
     doorman__reservation_unmark(permits, reservation);
+    assert(!list->first == !list->last && !list->first == !list->count);
     reservation->row_list = list;
     reservation->row_earlier = list->last;
     reservation->row_later = NULL;
@@ -12308,6 +12323,7 @@ static void doorman__reservation_enter(doorman_permits *permits, doorman__reserv
     doorman__reservation_unmark(permits, reservation);
     if (was_open) {
         doorman__reservation *earlier = reservation->earlier, *later = reservation->later;
+        assert(open->count > 0 && reservation->owner->hold_count > 0);
         *(earlier ? &earlier->later : &open->first) = later;
         *(later ? &later->earlier : &open->last) = earlier;
         open->count--;
@@ -12447,6 +12463,7 @@ static void doorman__reservation_note(const doorman_permits *permits,
     const doorman_permit_limit *limit = charge->limit;
     const uint64_t grains = want->grains < charge->untaken ? want->grains : charge->untaken;
     if (!grains) return;
+    assert(item < reservation->item_count);
     const bool bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
     const bool window =
         limit->kind == DOORMAN_FIXED_WINDOW || limit->kind == DOORMAN_SLIDING_WINDOW;
@@ -12469,6 +12486,7 @@ static void doorman__reservation_note(const doorman_permits *permits,
 static void doorman__reservation_event(const doorman_permits *permits,
                                        const doorman__reservation *reservation, size_t index,
                                        doorman_permit_event event) {
+    assert(index < reservation->item_count);
     const doorman__reserved_item *item = &doorman__reserved_items(reservation)[index];
     event.resource_id = item->resource_id;
     event.key = item->key;
@@ -12622,6 +12640,7 @@ static uint64_t doorman__bucket_return(doorman__counter *counter, const doorman_
     const uint64_t most = doorman__grains_floor(doorman__min(share + DOORMAN__BACK_ERROR, missing));
     if (grains > most) grains = most;
     back.pending -= share;
+    assert(back.pending >= 0);
     part->scale = 0;
     doorman__counter_set_back(counter, &back);
     if (grains) doorman__bucket_charge(meter->figures, meter->state, -(int64_t)grains, now);
@@ -12827,6 +12846,7 @@ static void doorman__reservations_clear(doorman_permits *permits) {
 
 /* Frees the memory of the tables. Precondition: there are no reservations. */
 static void doorman__reservations_uninit(doorman__reservations *all) {
+    assert(!all->by_request.count && !all->by_id.count && !all->ends.count && !all->open.count);
     doorman__chains_uninit(&all->by_request);
     doorman__chains_uninit(&all->by_id);
     doorman__timers_uninit(&all->ends);
@@ -14906,6 +14926,7 @@ typedef struct doorman__settle_step {
 static bool doorman__settle_step_find(doorman_permits *permits,
                                       const doorman__reservation *reservation, size_t item,
                                       size_t index, doorman__settle_step *out) {
+    assert(item < reservation->item_count && index < permits->wants[item].charge_count);
     const double cost = permits->wants[item].cost;
     doorman__charge *charge = &permits->charges[permits->wants[item].charges[index]];
     if (charge->limit->kind == DOORMAN_CONCURRENCY || charge->reason) return false;
@@ -14963,6 +14984,7 @@ static double doorman__settle_charge(doorman_permits *permits, doorman__charge *
 /* Settles one item at all its counters. This step cannot fail. */
 static void doorman__settle_item(doorman_permits *permits, doorman__reservation *reservation,
                                  size_t index) {
+    assert(index < reservation->item_count);
     const doorman__want *want = &permits->wants[index];
     doorman__reserved_item *item = &doorman__reserved_items(reservation)[index];
     bool first = true;
@@ -15791,6 +15813,7 @@ static void doorman__changes_clear(doorman__changes *changes) {
 static doorman__counter *doorman__changes_find(doorman_permits *permits, doorman__slot **slot) {
     doorman__changes *changes = &permits->changes;
     while (changes->count) {
+        assert(changes->slot < permits->slot_count);
         *slot = permits->slots[changes->slot];
         doorman__chains *nodes = &(*slot)->nodes;
         const size_t first = changes->segment * DOORMAN__SEGMENT_BUCKETS;
@@ -16865,6 +16888,7 @@ static void doorman__override_figures_resolve(doorman__overrides *all,
     doorman__check check = {.report = &report};
     const doorman__slot *slot = figures->scope->slot;
     doorman__row_order *order = &all->orders[figures->plan != NULL];
+    assert(!figures->idle || order->idle_count >= figures->references);
     if (figures->idle) order->idle_count -= figures->references;
     if (slot) doorman__override_check(&check, slot->limit, &figures->given, figures->add);
     figures->idle = !slot || check.count;
@@ -17142,6 +17166,7 @@ static void doorman__override_free(doorman_permits *permits, doorman__override_r
     doorman__overrides *all = &permits->overrides;
     doorman__overrides_leave(all, row);
     doorman__chains_remove(&all->rows, &row->node);
+    assert(all->bytes >= sizeof *row + doorman__override_key_bytes(row));
     all->bytes -= sizeof *row + doorman__override_key_bytes(row);
     doorman__override_give(permits, row, NULL);
     DOORMAN_FREE(row);
@@ -17967,6 +17992,7 @@ static bool doorman__template_is_open(const doorman_template *template_) {
 static bool doorman__permits_make_template_slots(doorman_permits *permits,
                                                  const doorman_config *config, size_t index,
                                                  doorman__slot **own, doorman__slot **open) {
+    assert(index < config->template_count);
     const doorman_template *template_ = &config->templates[index];
     size_t count = doorman__template_is_open(template_) ? 1 : template_->limit_count;
     for (size_t i = 0; i < count; i++) {
@@ -18981,6 +19007,7 @@ static doorman_status doorman__permits_answer_entry(doorman_permits *permits,
                                                     doorman__arena *arena) {
     const doorman_permit_entry *entry = &request->entries[index];
     const bool resets = request->method == DOORMAN_RESET;
+    assert(index < request->entry_count);
     doorman_status status = DOORMAN_OK;
     memset(out, 0, sizeof *out);
     if (doorman__permits_moved(permits, entry->resource_id, entry->key)) {
@@ -19853,6 +19880,7 @@ typedef enum doorman__shard_phase {
 /* Returns whether a shard is the one that a visit means.
  *   wanted   may be DOORMAN_SHARDS_AWAY */
 static bool doorman__shard_is(const doorman_permits *permits, size_t shard, size_t wanted) {
+    assert(shard < permits->shards.of.count);
     if (wanted == DOORMAN_SHARDS_AWAY) return !permits->shards.all[shard].is_owned;
     return shard == wanted;
 }
@@ -20186,6 +20214,7 @@ static bool doorman__bucket_write(doorman_permits *permits, size_t shard,
 
 /* Returns when all holds of a shard are known. */
 static doorman_time doorman__shard_learns_until(const doorman_permits *permits, size_t shard) {
+    assert(shard < permits->shards.of.count);
     doorman_time until = permits->shards.all[shard].learns_until;
     for (size_t i = 0; i < permits->slot_count; i++) {
         until = doorman__later(until, permits->slots[i]->learns_until);
@@ -20415,6 +20444,7 @@ static void doorman__shard_restore_learning(doorman__handover_reader *in, size_t
         doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "something follows a time");
     }
     if (in->wrong) return;
+    assert(shard < permits->shards.of.count);
     doorman__permit_shard *own = &permits->shards.all[shard];
     own->learns_until = doorman__later(own->learns_until, until);
     holds->learns_until = doorman__later(holds->learns_until, until);
@@ -22309,6 +22339,7 @@ static bool doorman__routes_reserve(doorman_permit_client *client, const doorman
  * message goes to the first address if they have changed. */
 static void doorman__port_set_addresses(doorman__port *port, const doorman_shard_map *map) {
     doorman_upstream *upstream = &port->batch.upstream;
+    assert(port->node == DOORMAN__NO_NODE || port->node < map->node_count);
     const doorman_shard_node *node =
         port->node == DOORMAN__NO_NODE ? NULL : &map->nodes[port->node];
     bool same = node && upstream->address_count == node->address_count;
@@ -22329,6 +22360,7 @@ static void doorman__port_set_addresses(doorman__port *port, const doorman_shard
 /* Gives a node an idle port. Precondition: doorman__routes_reserve has succeeded. */
 static void doorman__routes_use_idle(doorman__routes *routes, size_t node) {
     size_t i = 0;
+    assert(node < DOORMAN_SHARD_NODES_MAX && !routes->by_node[node] && routes->port_count > 0);
     while (routes->ports[i]->node != DOORMAN__NO_NODE ||
            routes->ports[i]->batch.upstream.state == DOORMAN__REQUESTED) {
         i++;
@@ -22345,6 +22377,7 @@ static void doorman__routes_use_idle(doorman__routes *routes, size_t node) {
 /* Replaces the map. Precondition: as above.
  *   map   its owner is the client from now on */
 static void doorman__routes_replace(doorman__routes *routes, doorman_shard_map *map) {
+    assert(!routes->map || routes->map->epoch < map->epoch);
     memset(routes->by_node, 0, sizeof routes->by_node);
     for (size_t i = 0; i < routes->port_count; i++) {
         doorman__port *port = routes->ports[i];
@@ -23207,6 +23240,7 @@ static bool doorman__result_is_moved(const doorman_response *response, size_t pl
 /* Processes the result of one call of a message. The call is NULL if it has its result already. */
 static void doorman__result_process(doorman__batch *batch, size_t place,
                                     const doorman_response *response, doorman_time now) {
+    assert(place < batch->count);
     const doorman__sent sent = batch->sent[place];
     const doorman_time sent_at = batch->upstream.sent_at;
     batch->sent[place].hold = NULL;
