@@ -17,7 +17,13 @@ static bool key_fail(struct shard_key *key, const char *error) {
     return false;
 }
 
-/* Takes an entry of the key. */
+static bool shards_equal(const doorman_shards *one, const doorman_shards *other) {
+    return one->count == other->count && one->seed[0] == other->seed[0] &&
+           one->seed[1] == other->seed[1];
+}
+
+/* Takes an entry of the key. The shards of all maps are those of the first one, because indexes of
+ * shards outlast a map. */
 static bool key_take(struct shard_key *key, const cJSON *entry) {
     const size_t room = DOORMAN_MESSAGE_BYTES_MAX + 2;
     char *text = (char *)malloc(room);
@@ -32,6 +38,11 @@ static bool key_take(struct shard_key *key, const cJSON *entry) {
         snprintf(key->error, sizeof key->error, "the key %.256s is no map of shards: %.200s",
                  key->name, error.text);
         return false;
+    }
+    if (key->map && !shards_equal(&key->map->shards, &map->shards)) {
+        doorman_shard_map_destroy(map);
+        return key_fail(key, "it has another number of shards, or another seed, than when this "
+                             "process started; stop all processes, and write the last map back");
     }
     doorman_shard_map_destroy(key->map);
     key->map = map;

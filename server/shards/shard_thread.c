@@ -307,14 +307,12 @@ static doorman_shard_result shards_do(struct shards *shards, const doorman_shard
     return done ? DOORMAN_SHARD_DONE : DOORMAN_SHARD_FAILED;
 }
 
-/* Gives the mover the map that was read last. Returns false if there is none, or if it has another
- * number of shards or another seed than the map before. */
+/* Gives the mover the map that was read last. Returns false if there is none, or if memory runs
+ * out. */
 static bool shards_tell(struct shards *shards) {
     if (!shards->key.map) return false;
     if (doorman_shard_mover_map(shards->mover, shards->key.map, true) == DOORMAN_OK) return true;
-    server_shards_fail(shards, "the map of shards cannot be used",
-                       "it has another number of shards, or another seed, than when this process "
-                       "started; stop all processes, and write the last map back");
+    server_shards_fail(shards, "the map of shards cannot be used", "out of memory");
     return false;
 }
 

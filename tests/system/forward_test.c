@@ -520,6 +520,26 @@ TEST(two_nodes_with_different_maps_do_not_send_a_message_to_and_fro) {
     proxy_stop(&cluster.proxy);
 }
 
+/* An operator can write any map into etcd. The nodes go on with the last one. */
+TEST(a_map_with_another_number_of_shards_is_not_used) {
+    char key[32], body[256];
+    cluster_share(LIMITS, 2);
+    key_of_node(1, "count", key);
+    snprintf(body, sizeof body,
+             "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"api\", \"key\": "
+             "\"%s\"}]}]}",
+             key);
+    etcd_put(&cluster.etcd, "doorman/shards",
+             "{\"epoch\": 1000, \"seed\": \"00112233445566778899aabbccddeeff\", \"nodes\": "
+             "[{\"name\": \"n0\", \"addresses\": [\"tcp://127.0.0.1:1\"]}], \"shards\": "
+             "[{\"owner\": \"n0\"}]}");
+    for (int node = 0; node < 2; node++) {
+        expect_eventually(node, "/v1/shards", "another number of shards");
+        expect_at(node, "/v1/acquire", body, 200, "\"granted\":1");
+    }
+    assert_int_equal(used_at(0, "api", key), 2);
+}
+
 /* A message that a thread sends. */
 struct sent {
     pthread_t thread;
