@@ -55,6 +55,7 @@ typedef struct shards_answer {
     uint64_t id;
     double amount;   /* granted, charged, or held */
     double returned; /* SETTLE */
+    uint64_t ticket; /* of a permit that is pending */
     doorman_time waited, expires_in;
 } shards_answer;
 
@@ -331,7 +332,7 @@ void sim_shards_drain(shards_world *world, size_t process);
 void sim_shards_check_holds(shards_world *world);
 /* Calls the permits. Returns false if the call is wrong. */
 bool sim_shards_do(shards_world *world, doorman_permits *permits, const shards_call *call,
-                   shards_answer *out, uint64_t *ticket, doorman_time now);
+                   shards_answer *out, doorman_time now);
 /* Answers a call. */
 void sim_shards_send(shards_world *world, const shards_message *message,
                      const shards_answer *answer);

@@ -161,8 +161,7 @@ void sim_shards_account_decided(shards_world *world, shards_wait *wait) {
         shards_call cancel = {.kind = SHARDS_RELEASE, .client = call->client};
         shards_answer ignored;
         cancel.request_id = call->request_id;
-        (void)sim_shards_do(world, world->singles[shard].permits, &cancel, &ignored, NULL,
-                            world->now);
+        (void)sim_shards_do(world, world->singles[shard].permits, &cancel, &ignored, world->now);
         drain_single(world, shard);
         return;
     }
@@ -225,20 +224,16 @@ static void account_exact(shards_world *world, size_t process, const shards_mess
                           const shards_answer *answer, uint64_t ticket) {
     shards_call call = message->call;
     shards_answer single;
-    uint64_t single_ticket = 0;
     const size_t shard = sim_shards_shard_of(world, call.place[0], call.key[0]);
     if (call.id) call.id = single_id(world, call.id);
     drain_single(world, shard);
-    if (!sim_shards_do(world, world->singles[shard].permits, &call, &single, &single_ticket,
-                       world->now)) {
-        return;
-    }
+    if (!sim_shards_do(world, world->singles[shard].permits, &call, &single, world->now)) return;
     compare(world, &call, answer, &single);
     add_ids(world, answer->id, single.id);
     for (size_t i = 0; i < SHARDS_WAITS; i++) {
         shards_wait *wait = &world->waits[i];
         if (!wait->used || wait->ticket != ticket || wait->process != process) continue;
-        if (single.pending) wait->single_ticket = single_ticket;
+        if (single.pending) wait->single_ticket = single.ticket;
     }
     drain_single(world, shard);
     if (!world->failure[0]) compare_counters(world, process, call.place[0], call.key[0]);
@@ -278,7 +273,7 @@ static void account_granted(shards_world *world, const shards_message *message,
     if (!find_change(single, given, &call)) return;
     if (call.kind != message->call.kind)
         forget_request(world, call.request_id); /* it counts once */
-    if (!sim_shards_do(world, single->permits, &call, &answer, NULL, world->now)) return;
+    if (!sim_shards_do(world, single->permits, &call, &answer, world->now)) return;
     const bool fits = answer.granted || answer.reason == DOORMAN_REASON_REPEATED;
     if (must_fit && !fits) {
         sim_shards_fail(world, "%g of %s/%s are granted, but one node would say %s", call.cost[0],
@@ -343,7 +338,7 @@ static void repeat(shards_world *world, shards_single *single, const shards_op *
         call.cost[to] = op->call.cost[i];
     }
     if (!call.item_count) return;
-    (void)sim_shards_do(world, single->permits, &call, &ignored, NULL, op->at);
+    (void)sim_shards_do(world, single->permits, &call, &ignored, op->at);
 }
 
 void sim_shards_account_taken(shards_world *world, size_t shard, const uint64_t *upto) {

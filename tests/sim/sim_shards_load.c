@@ -16,42 +16,52 @@
 
 /* ---- calls of permits */
 
-static bool do_acquire(doorman_permits *permits, const doorman_permit_item *items,
-                       const shards_world *world, const shards_call *call, shards_answer *out,
-                       uint64_t *ticket, doorman_error *error, doorman_time now) {
+/* A call at some permits. */
+typedef struct permits_call {
+    const shards_world *world;
+    doorman_permits *permits;
+    const shards_call *call;
+    doorman_permit_item items[SHARDS_ITEMS]; /* of the call */
+    doorman_time now;
+} permits_call;
+
+static bool do_acquire(const permits_call *at, shards_answer *out, doorman_error *error) {
+    const shards_call *call = at->call;
     doorman_permit permit;
-    doorman_permit_request request = {.items = items, .item_count = call->item_count};
+    doorman_permit_request request = {.items = at->items, .item_count = call->item_count};
     if (call->request_id) {
-        request.client_id = world->clients[call->client].name;
+        request.client_id = at->world->clients[call->client].name;
         request.request_id = call->request_id;
     }
     if (call->kind == SHARDS_RESERVE) request.settle_within = call->duration;
     if (call->kind == SHARDS_GET_HOLD) request.max_wait = call->duration;
-    if (doorman_permits_acquire(permits, &request, &permit, error, now) != DOORMAN_OK) return false;
+    if (doorman_permits_acquire(at->permits, &request, &permit, error, at->now) != DOORMAN_OK) {
+        return false;
+    }
     out->granted = permit.granted;
     out->pending = permit.pending;
     out->reason = permit.reason;
     out->id = permit.hold_id ? permit.hold_id : permit.reservation_id;
     out->waited = permit.waited;
     out->expires_in = permit.expires_in;
-    if (ticket) *ticket = permit.ticket;
+    out->ticket = permit.ticket;
     for (size_t i = 0; permit.granted && i < permit.item_count; i++) {
         out->amount += permit.items[i].granted;
     }
     return true;
 }
 
-static bool do_settle(doorman_permits *permits, const doorman_permit_item *items,
-                      const shards_world *world, const shards_call *call, shards_answer *out,
-                      doorman_error *error, doorman_time now) {
+static bool do_settle(const permits_call *at, shards_answer *out, doorman_error *error) {
+    const shards_call *call = at->call;
     doorman_settlement done;
-    const doorman_settle_request request = {.client_id = world->clients[call->client].name,
+    const doorman_settle_request request = {.client_id = at->world->clients[call->client].name,
                                             .request_id = call->request_id,
-                                            .items = items,
+                                            .items = at->items,
                                             .item_count = call->item_count};
-    doorman_status status = call->kind == SHARDS_SETTLE
-                                ? doorman_permits_settle(permits, &request, &done, error, now)
-                                : doorman_permits_report_once(permits, &request, &done, error, now);
+    doorman_status status =
+        call->kind == SHARDS_SETTLE
+            ? doorman_permits_settle(at->permits, &request, &done, error, at->now)
+            : doorman_permits_report_once(at->permits, &request, &done, error, at->now);
     if (status != DOORMAN_OK) return false;
     out->reason = done.reason;
     if (done.items) {
@@ -61,12 +71,15 @@ static bool do_settle(doorman_permits *permits, const doorman_permit_item *items
     return true;
 }
 
-static bool do_hold(doorman_permits *permits, const shards_world *world, const shards_call *call,
-                    shards_answer *out, doorman_error *error, doorman_time now) {
+static bool do_hold(const permits_call *at, shards_answer *out, doorman_error *error) {
+    const shards_call *call = at->call;
+    doorman_permits *permits = at->permits;
+    const doorman_time now = at->now;
     const doorman_hold_item item = {.resource_id = sim_shards_places[call->place[0]],
                                     .key = sim_shards_keys[call->key[0]],
                                     .amount = call->cost[0]};
-    doorman_hold_request request = {.client_id = world->clients[call->client].name, .id = call->id};
+    doorman_hold_request request = {.client_id = at->world->clients[call->client].name,
+                                    .id = call->id};
     doorman_hold hold;
     doorman_status status = DOORMAN_OK;
     if (call->kind == SHARDS_RENEW) {
@@ -100,8 +113,9 @@ static bool take_status(doorman_status status, shards_answer *out) {
 }
 
 bool sim_shards_do(shards_world *world, doorman_permits *permits, const shards_call *call,
-                   shards_answer *out, uint64_t *ticket, doorman_time now) {
-    doorman_permit_item items[SHARDS_ITEMS] = {{.resource_id = NULL}};
+                   shards_answer *out, doorman_time now) {
+    permits_call at = {.world = world, .permits = permits, .call = call, .now = now};
+    doorman_permit_item *items = at.items;
     doorman_error error = {0};
     size_t count = 0;
     bool done = false;
@@ -116,11 +130,9 @@ bool sim_shards_do(shards_world *world, doorman_permits *permits, const shards_c
     switch (call->kind) {
     case SHARDS_ACQUIRE:
     case SHARDS_RESERVE:
-    case SHARDS_GET_HOLD:
-        done = do_acquire(permits, items, world, call, out, ticket, &error, now);
-        break;
+    case SHARDS_GET_HOLD: done = do_acquire(&at, out, &error); break;
     case SHARDS_SETTLE:
-    case SHARDS_REPORT_ONCE: done = do_settle(permits, items, world, call, out, &error, now); break;
+    case SHARDS_REPORT_ONCE: done = do_settle(&at, out, &error); break;
     case SHARDS_REPORT:
         done = take_status(doorman_permits_report(permits, items, &out->amount, &error, now), out);
         break;
@@ -137,7 +149,7 @@ bool sim_shards_do(shards_world *world, doorman_permits *permits, const shards_c
     case SHARDS_RENEW:
     case SHARDS_RELEASE:
     case SHARDS_TRANSFER:
-    case SHARDS_SEIZE: done = do_hold(permits, world, call, out, &error, now); break;
+    case SHARDS_SEIZE: done = do_hold(&at, out, &error); break;
     }
     if (!done) sim_shards_fail(world, "a correct call is refused: %s", error.text);
     return done;
@@ -222,22 +234,21 @@ void sim_shards_drain(shards_world *world, size_t process) {
 void sim_shards_handle(shards_world *world, size_t process, const shards_message *message) {
     const shards_process *own = &world->processes[process];
     shards_answer answer = {.away = true};
-    uint64_t ticket = 0;
     if (!own->alive || world->now < own->paused_until) return;
     if (!sim_shards_is_master(world, own) || !own->was_read) {
         sim_shards_send(world, message, &answer);
         return;
     }
-    if (!sim_shards_do(world, own->permits, &message->call, &answer, &ticket,
+    if (!sim_shards_do(world, own->permits, &message->call, &answer,
                        sim_shards_local(own, world->now))) {
         return;
     }
-    if (answer.pending) add_wait(world, process, message, ticket);
+    if (answer.pending) add_wait(world, process, message, answer.ticket);
     if (message->call.kind == SHARDS_RESET) {
         world->reset_until[message->call.place[0]][message->call.key[0]] =
             world->now + RESERVED_MAX + SECOND; /* for clocks that differ */
     }
-    sim_shards_account(world, process, message, &answer, answer.pending ? ticket : 0);
+    sim_shards_account(world, process, message, &answer, answer.pending ? answer.ticket : 0);
     sim_shards_drain(world, process);
     if (!answer.pending) sim_shards_send(world, message, &answer);
 }
