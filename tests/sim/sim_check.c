@@ -247,6 +247,13 @@ static bool read_resource_state(const sim_process *process, const char *resource
     return true;
 }
 
+/* An item of a request, and what a server has answered. */
+typedef struct sim_answered {
+    const doorman_capacity_request *request;
+    const doorman_capacity_response *response;
+    const char *holder;
+} sim_answered;
+
 /* Checks one lease when it is granted:
  *   - It is a finite amount of at least 0, for a finite time of at least 0.
  *   - If leases of the resource are whole units, it is an integer (A5).
@@ -259,9 +266,10 @@ static bool read_resource_state(const sim_process *process, const char *resource
  *
  * A child that learns keeps what it has, which may be more than all of these (R7). */
 static void check_lease(sim_world *world, const sim_resource_state *state,
-                        const doorman_capacity_request *request_item,
-                        const doorman_capacity_response *response_item, const char *holder,
-                        bool same_node, bool learns) {
+                        const sim_answered *answered, bool same_node, bool learns) {
+    const doorman_capacity_request *request_item = answered->request;
+    const doorman_capacity_response *response_item = answered->response;
+    const char *holder = answered->holder;
     const doorman_lease *lease = &response_item->gets;
     double has = request_item->has.id ? request_item->has.capacity : 0, wants = 0;
     for (size_t i = 0; i < request_item->wants_count; i++) {
@@ -290,8 +298,9 @@ static void check_lease(sim_world *world, const sim_resource_state *state,
 }
 
 /* S14: a lease below the wants has a reason, and any other lease has none. */
-static void check_reason(sim_world *world, const doorman_capacity_request *request_item,
-                         const doorman_capacity_response *response_item, const char *holder) {
+static void check_reason(sim_world *world, const sim_answered *answered) {
+    const doorman_capacity_request *request_item = answered->request;
+    const doorman_capacity_response *response_item = answered->response;
     double has = response_item->gets.capacity, wants = 0;
     for (size_t i = 0; i < request_item->wants_count; i++) {
         wants += response_item->whole ? ceil(request_item->wants[i].wants)
@@ -300,8 +309,8 @@ static void check_reason(sim_world *world, const doorman_capacity_request *reque
     bool is_near = fabs(has - 0.999 * wants) < 1e-9; /* rounding decides */
     bool is_less = has < 0.999 * wants;
     if (is_near || is_less == (response_item->gets.reason != 0)) return;
-    sim_fail(world, "%s gets %.9g of %s and wants %.9g, with the reason \"%s\"", holder, has,
-             request_item->resource_id, wants,
+    sim_fail(world, "%s gets %.9g of %s and wants %.9g, with the reason \"%s\"", answered->holder,
+             has, request_item->resource_id, wants,
              doorman_lease_reason_name(response_item->gets.reason));
 }
 
@@ -309,8 +318,9 @@ static void check_reason(sim_world *world, const doorman_capacity_request *reque
  * lease.
  *   known   what a master that learns has noted for the holder, even if it wants less (R6) */
 static void check_growth(sim_world *world, sim_process *process, const sim_resource_state *state,
-                         const doorman_capacity_response *response_item, const char *holder,
-                         double known) {
+                         const sim_answered *answered, double known) {
+    const doorman_capacity_response *response_item = answered->response;
+    const char *holder = answered->holder;
     size_t number = strtoul(holder + 1, NULL, 10); /* "c12" or "n3" */
     size_t resource = sim_resource_index(world, response_item->resource_id);
     double *last = &process->granted[resource][holder[0] == 'n' ? SIM_CLIENTS + number : number];
@@ -324,10 +334,11 @@ static void check_growth(sim_world *world, sim_process *process, const sim_resou
     }
 }
 
-static void check_answer(sim_world *world, sim_process *process,
-                         const doorman_capacity_request *request_item,
-                         const doorman_capacity_response *response_item, const char *holder,
+static void check_answer(sim_world *world, sim_process *process, const sim_answered *answered,
                          size_t resource) {
+    const doorman_capacity_request *request_item = answered->request;
+    const doorman_capacity_response *response_item = answered->response;
+    const char *holder = answered->holder;
     const sim_rules *rules = &world->versions[process->version].rules[resource];
     const doorman_lease *lease = &response_item->gets;
     doorman_time local = sim_local(&process->machine.clock, world->now);
@@ -350,14 +361,13 @@ static void check_answer(sim_world *world, sim_process *process,
         sim_fail(world, "%s is granted %.17g of %s, which is in whole units", holder,
                  lease->capacity, request_item->resource_id);
     }
-    check_reason(world, request_item, response_item, holder);
+    check_reason(world, answered);
     bool learns = known && divides_capacity(&state.resource.settings->algorithm) &&
                   local < state.resource.learned_at;
-    check_growth(world, process, known ? &state : NULL, response_item, holder,
+    check_growth(world, process, known ? &state : NULL, answered,
                  learns && same_node ? request_item->has.capacity : 0);
     if (request_item->learning) return;
-    check_lease(world, known ? &state : NULL, request_item, response_item, holder, same_node,
-                learns);
+    check_lease(world, known ? &state : NULL, answered, same_node, learns);
 }
 
 void sim_check_response(sim_world *world, const sim_message *request, const sim_message *reply) {
@@ -367,8 +377,9 @@ void sim_check_response(sim_world *world, const sim_message *request, const sim_
         size_t resource = sim_resource_index(world, request_item->resource_id);
         if (request_item->learning) world->kept[resource] = true;
         if (reply->response_items[i].outcome != DOORMAN_GRANTED) continue;
-        check_answer(world, process, request_item, &reply->response_items[i],
-                     request->request.holder_id, resource);
+        const sim_answered answered = {request_item, &reply->response_items[i],
+                                       request->request.holder_id};
+        check_answer(world, process, &answered, resource);
     }
 }
 
