@@ -166,9 +166,14 @@ static inline void process_start(struct process *process, const char *const *arg
     process_launch(process, program ? program : "build/doorman_server", arguments, environment);
 }
 
+/* After SIGSTOP, waits until all threads stand still. On a busy machine some would run on for a
+ * moment, and answer. */
 static inline void process_signal(const struct process *process, int number) {
+    siginfo_t info;
     assert_true(process->pid > 0);
     assert_int_equal(kill(process->pid, number), 0);
+    if (number != SIGSTOP) return;
+    assert_int_equal(waitid(P_PID, (id_t)process->pid, &info, WSTOPPED | WEXITED | WNOWAIT), 0);
 }
 
 /* Waits for a process and returns its exit code. Like a shell, it returns 128 plus the signal's
