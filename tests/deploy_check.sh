@@ -63,7 +63,7 @@ election_runs() {
 
 # Whether the tools of election_runs are installed, and namespaces are permitted.
 election_can_run() {
-    for tool in etcd etcdctl openssl curl ip; do is_installed $tool || return; done
+    for tool in etcd etcdctl redis-server openssl curl ip; do is_installed $tool || return; done
     $namespaces true 2>/dev/null && return
     skip 'the right to make namespaces'
     return 1

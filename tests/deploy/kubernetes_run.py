@@ -1,6 +1,7 @@
 """Runs the processes of a manifest on this machine, with the environment and the probes of their
-containers: etcd with TLS and a user, the root, and the leaf. Checks that all become ready, that a
-client gets capacity, and that the root has another master after the first one is killed.
+containers: etcd with TLS and a user, a Redis with a user, the root, and the leaf. Checks that all
+become ready, that a client gets capacity, that the root has another master after the first one is
+killed, and that this one knows what was granted.
 
     unshare --net --mount --pid --fork --kill-child \\
         python3 tests/deploy/kubernetes_run.py MANIFEST SERVER FOLDER
@@ -11,6 +12,7 @@ All processes end with this one, because it is the first process of its PID name
 """
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -18,6 +20,7 @@ import yaml
 
 TIMEOUT = 120  # seconds; long, because machines can be slow
 REQUEST = '{"client_id": "me", "resource": [{"resource_id": "db/orders", "wants": 5}]}'
+PERMIT = '{"client_id": "me", "permit": [{"item": [{"resource_id": "month", "cost": 3}]}]}'
 manifest, server, folder = sys.argv[1], os.path.abspath(sys.argv[2]), sys.argv[3]
 processes = []
 
@@ -91,6 +94,15 @@ def start_etcd():
         run(*control, *words.split(), env=environment)
 
 
+def start_redis():
+    """Starts redis://redis.redis, with the user doorman as docs/operations.md describes."""
+    with open("docs/operations.md", encoding="utf-8") as page:
+        user = re.search("`ACL SETUSER (.+ on )>PASSWORD (.+)`", page.read())
+    write(f"{folder}/redis/users.acl", f"user default off\nuser {user[1]}>secret {user[2]}\n")
+    start("redis", ["redis-server", "--bind", "127.2.0.2", "--port", "6379", "--save", "",
+                    "--dir", f"{folder}/redis", "--aclfile", f"{folder}/redis/users.acl"])
+
+
 class Pod:
     def __init__(self, template, name, address):
         container = template["containers"][0]
@@ -129,28 +141,40 @@ def make_pods(objects):
         for index in range(item["spec"]["replicas"]):
             name = f"{item['metadata']['name']}-{index}"
             addresses[name] = f"127.1.{number}.{index + 1}"
-    hosts = "127.0.0.1 localhost\n127.2.0.1 etcd.etcd\n" + "".join(
+    hosts = "127.0.0.1 localhost\n127.2.0.1 etcd.etcd\n127.2.0.2 redis.redis\n" + "".join(
         f"{address} {name}.{name.rsplit('-', 1)[0]}.doorman\n"
         for name, address in addresses.items())
     write(f"{folder}/hosts", hosts)
     run("mount", "--bind", f"{folder}/hosts", "/etc/hosts")
+    start_redis()
     start_etcd()
     return [[Pod(item["spec"]["template"]["spec"], f"{item['metadata']['name']}-{index}",
                  addresses[f"{item['metadata']['name']}-{index}"])
              for index in range(item["spec"]["replicas"])] for item in objects]
 
 
-def without_learning(text):
-    """Returns a configuration whose new masters do not learn, so that the test is short."""
+def for_test(text):
+    """Returns a configuration whose new masters do not learn leases, so that the test is short. It
+    also has a quota that is used up by two permits."""
     config = json.loads(text)
     for template in config["resources"]:
         algorithm = template.setdefault("algorithm", {"kind": "FAIR_SHARE"})
         algorithm.update(lease_length=60, refresh_interval=10, learning_mode_duration=0)
+    config["resources"].insert(0, {"identifier_glob": "month", "limits": [
+        {"name": "month", "kind": "FIXED_WINDOW", "limit": 5, "window": "month"}]})
     return json.dumps(config)
 
 
 def master_of(pods):
     return await_success("a master", lambda: next((p for p in pods if p.is_master()), None))
+
+
+def ask(pod):
+    return pod.request("/v1/acquire", "-d", PERMIT).replace(" ", "")
+
+
+def decided(answer):
+    return None if "LEARNING" in answer else answer
 
 
 def main():
@@ -160,9 +184,10 @@ def main():
     sets = [item for item in objects if item["kind"] == "StatefulSet"]
     names = [item["metadata"]["name"] + ".doorman" for item in sets]
     config = next(item for item in objects if item["kind"] == "ConfigMap")["data"]["config.json"]
-    write(f"{folder}/doorman/config.json", without_learning(config))
+    write(f"{folder}/doorman/config.json", for_test(config))
     write(f"{folder}/doorman-http/token", "token\n")
-    write(f"{folder}/doorman-etcd/password", "secret\n")
+    for store in ("etcd", "redis"):
+        write(f"{folder}/doorman-{store}/password", "secret\n")
     make_certificate(f"{folder}/doorman-tls", [p + n for n in names for p in ("", "*.")])
     make_certificate(f"{folder}/doorman-etcd", ["unused"], "etcd-ca")
     root, leaf = make_pods(sets)
@@ -172,9 +197,16 @@ def main():
     first = master_of(root)
     await_success("capacity", lambda: '"gets"' in master_of(leaf).request(
         "/v1/get_capacity", "-d", REQUEST))
+    if '"granted":3' not in ask(first):
+        sys.exit("a permit is not granted")
+    time.sleep(5)  # it is written after a second, or later on a busy machine
     first.process.kill()
     root.remove(first)
-    print("the master", first.name, "was killed; the next one is", master_of(root).name)
+    second = master_of(root)
+    print("the master", first.name, "was killed; the next one is", second.name)
+    answer = await_success("a decision", lambda: decided(ask(second)))
+    if '"RATE"' not in answer:
+        sys.exit(f"the next master does not know what was granted: {answer}")
     for pod in root + leaf:
         await_success(f"{pod.name} is ready again", lambda: pod.probe("readinessProbe"))
     for process in processes:
