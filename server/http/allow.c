@@ -245,7 +245,7 @@ static const char *escape_target(char character, char room[8]) {
 /* Adds a line that lists the limits. */
 static void lines_add_list(struct text *lines, const struct limit_fields *limits, const char *name,
                            bool is_policy) {
-    server_text_add_all(lines, name, ": ", NULL);
+    server_text_add_all(lines, TEXTS(name, ": "));
     server_limit_fields_add_list(lines, limits, is_policy);
     server_text_add(lines, "\r\n");
 }
@@ -290,7 +290,7 @@ static void body_add(struct text *text, const struct allow *allow) {
     if (allow->granted) {
         server_text_add_number(text, allow->units);
     } else {
-        server_text_add_all(text, doorman_reason_name(allow->reason), "\"", NULL);
+        server_text_add_all(text, TEXTS(doorman_reason_name(allow->reason), "\""));
     }
     if (allow->wait > 0) body_add_seconds(text, ",\"waited\":", allow->wait);
     if (allow->warning) server_text_add(text, ",\"warning\":true");

@@ -15,8 +15,10 @@ struct text {
 void server_text_add_bytes(struct text *text, const char *bytes, size_t count);
 void server_text_add(struct text *text, const char *plain);
 
-/* Adds several texts. The last argument is NULL. */
-__attribute__((sentinel)) void server_text_add_all(struct text *text, const char *first, ...);
+/* Adds several texts.
+ *   texts   ends with NULL: TEXTS("a", "b") */
+void server_text_add_all(struct text *text, const char *const *texts);
+#define TEXTS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 void server_text_add_integer(struct text *text, int64_t value);
 

@@ -74,16 +74,16 @@ void server_http_response_write(struct text *out, struct http_response *response
     out->buffer.bytes = 0;
     server_text_add(out, "HTTP/1.1 ");
     server_text_add_integer(out, response->code);
-    server_text_add_all(out, " ", code_reason(response->code), "\r\nContent-Type: ", response->type,
-                        "\r\nContent-Length: ", NULL);
+    server_text_add_all(out, TEXTS(" ", code_reason(response->code),
+                                   "\r\nContent-Type: ", response->type, "\r\nContent-Length: "));
     server_text_add_integer(out, (int64_t)response->text.buffer.bytes);
-    server_text_add_all(out, "\r\nConnection: ", last ? "close" : "keep-alive",
-                        "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
-                        "Referrer-Policy: ",
-                        response->has_form ? "same-origin" : "no-referrer", "\r\n", response->more,
-                        NULL);
+    server_text_add_all(
+        out, TEXTS("\r\nConnection: ", last ? "close" : "keep-alive",
+                   "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
+                   "Referrer-Policy: ",
+                   response->has_form ? "same-origin" : "no-referrer", "\r\n", response->more));
     if (response->location[0]) {
-        server_text_add_all(out, "Location: ", response->location, "\r\n", NULL);
+        server_text_add_all(out, TEXTS("Location: ", response->location, "\r\n"));
     }
     if (!response->lines.failed && response->lines.buffer.bytes > 0) {
         server_text_add_bytes(out, response->lines.buffer.text, response->lines.buffer.bytes);
@@ -93,11 +93,10 @@ void server_http_response_write(struct text *out, struct http_response *response
                              "frame-ancestors 'none'\r\n\r\n");
     } else {
         server_text_add_all(
-            out, "Content-Security-Policy: default-src 'none'; style-src 'nonce-", response->nonce,
-            "'; script-src 'nonce-", response->nonce,
-            "'; connect-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; "
-            "frame-ancestors 'none'\r\n\r\n",
-            NULL);
+            out, TEXTS("Content-Security-Policy: default-src 'none'; style-src 'nonce-",
+                       response->nonce, "'; script-src 'nonce-", response->nonce,
+                       "'; connect-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; "
+                       "frame-ancestors 'none'\r\n\r\n"));
     }
     if (!is_head) {
         server_text_add_bytes(out, response->text.buffer.text, response->text.buffer.bytes);

@@ -35,13 +35,8 @@ void server_text_add(struct text *text, const char *plain) {
     server_text_add_bytes(text, plain, strlen(plain));
 }
 
-__attribute__((sentinel)) void server_text_add_all(struct text *text, const char *first, ...) {
-    va_list others;
-    va_start(others, first);
-    for (const char *each = first; each; each = va_arg(others, const char *)) {
-        server_text_add(text, each);
-    }
-    va_end(others);
+void server_text_add_all(struct text *text, const char *const *texts) {
+    for (; *texts; texts++) server_text_add(text, *texts);
 }
 
 void server_text_add_integer(struct text *text, int64_t value) {

@@ -5,6 +5,8 @@
  *
  * A random number takes two bytes. When the bytes are used up, numbers from a fixed seed follow. */
 #include "../sim/sim_faults.c"
+#include "../sim/sim_state.h"
+#include "../sim/store_fences.h"
 #define DOORMAN_IMPLEMENTATION
 #include "fuzz.h"
 

@@ -1,6 +1,6 @@
 /* The conditions under which a simulated store takes a batch, and under which a master uses what
  * the last one has left: see sim_state_store.c and sim_election.c. This file is apart, because
- * mutants change it. sim.c includes it. */
+ * mutants change it. sim.c and tests/fuzz/system.c include it. */
 #ifndef STORE_FENCES_H
 #define STORE_FENCES_H
 

@@ -43,9 +43,9 @@ static const char *seconds_text(doorman_time duration) {
 
 static const char *escaped_text(const char *plain) {
     struct text text = {.failed = false};
-    server_text_add_all(&text, "<", "b", ">", NULL);
+    server_text_add_all(&text, TEXTS("<", "b", ">"));
     server_text_add_escaped(&text, plain, server_escape_html);
-    server_text_add_all(&text, "</b>", NULL);
+    server_text_add_all(&text, TEXTS("</b>"));
     return text_take(&text);
 }
 
