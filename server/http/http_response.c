@@ -79,9 +79,9 @@ void server_http_response_write(struct text *out, struct http_response *response
     server_text_add_integer(out, (int64_t)response->text.buffer.bytes);
     server_text_add_all(
         out, TEXTS("\r\nConnection: ", last ? "close" : "keep-alive",
-                   "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
-                   "Referrer-Policy: ",
-                   response->has_form ? "same-origin" : "no-referrer", "\r\n", response->more));
+                   "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff",
+                   "\r\nReferrer-Policy: ", response->has_form ? "same-origin" : "no-referrer",
+                   "\r\n", response->more));
     if (response->location[0]) {
         server_text_add_all(out, TEXTS("Location: ", response->location, "\r\n"));
     }
@@ -95,8 +95,8 @@ void server_http_response_write(struct text *out, struct http_response *response
         server_text_add_all(
             out, TEXTS("Content-Security-Policy: default-src 'none'; style-src 'nonce-",
                        response->nonce, "'; script-src 'nonce-", response->nonce,
-                       "'; connect-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; "
-                       "frame-ancestors 'none'\r\n\r\n"));
+                       "'; connect-src 'self'; img-src data:; form-action 'self'; base-uri 'none'",
+                       "; frame-ancestors 'none'\r\n\r\n"));
     }
     if (!is_head) {
         server_text_add_bytes(out, response->text.buffer.text, response->text.buffer.bytes);
