@@ -296,13 +296,15 @@ TEST(without_a_copy_a_store_that_is_away_ends_the_start) {
 
 /* ---- etcd ----------------------------------------------------------------------------------- */
 
-/* Starts a server whose configuration is in etcd. */
+/* Starts a server whose configuration is in etcd, and which has read its store. */
 static struct fixture etcd_node_start(const struct place *place, const struct etcd *etcd,
                                       const char *state) {
     const char *flags[] = {"--config",     "etcd:" KEY,   "--etcd",  etcd->url,
                            "--http-token", place->tokens, "--state", state,
                            "--node",       "n",           NULL};
-    return fixture_start("{}", flags);
+    struct fixture fixture = fixture_start("{}", flags);
+    process_await(fixture.server.process, "msg=\"counters read\"", 1);
+    return fixture;
 }
 
 /* Returns the version in force, which is the revision of the key. */
