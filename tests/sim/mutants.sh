@@ -1143,7 +1143,8 @@ mutant shards-fence 'D9: a store takes rows of an old master' \
     '' --shards --favour slow,resign
 mutant shards-master 'N7: a process that is not master changes the map' \
     'return is_master && same && world->now < election->until;' \
-    'return (is_master || same) && same;' --shards --favour loss,resign
+    'return (is_master || same) && same;' --shards --faults loss,delay,resign,freeze \
+    --favour loss,resign,delay
 mutant shards-epoch 'N7: a transaction changes a map with another epoch' \
     'bool same = world->map.epoch == access->action.epoch;' \
     'bool same = world->map.epoch >= access->action.epoch;' --shards
