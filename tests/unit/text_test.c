@@ -10,7 +10,7 @@
 
 /* Takes the text out of the buffer. The result is valid until the next call. */
 static const char *text_take(struct text *text) {
-    static char out[512];
+    static char out[64];
     assert_false(text->failed);
     snprintf(out, sizeof out, "%s", text->buffer.text);
     free(text->buffer.text);
