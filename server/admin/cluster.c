@@ -199,7 +199,9 @@ static bool cluster_read(struct service *service, struct store *store, uint64_t 
     const struct rows_wanted wanted = {.ends_others = is_whole, .late_id = late};
     if (!server_rows_read(service, store, &wanted)) return false;
 #ifdef DOORMAN_SERVER_SHARDS
-    cluster_adopt(service, store);
+    /* Only a whole reading has ended a row that an earlier try put into force and could not write.
+     * It would be taken for one of the cluster, and deleted here. */
+    if (is_whole) cluster_adopt(service, store);
 #endif
     return true;
 }
