@@ -178,8 +178,8 @@ static double rate_of(bench *b, const doorman_permit_limit *limit, size_t keys) 
     return rate;
 }
 
-/* What it costs that keys share a limit fairly. What many keys have does not fit into the caches.
- * So 100,000 are compared with a limit of which each key has a counter, too. */
+/* What it costs that keys share a limit fairly. The figures of 100,000 keys do not fit into the
+ * caches, so they are compared with a limit that also stores something for each key. */
 static void fair_rows(bench *b) {
     bench_row(b, rate_of(b, shared_limit, 1000) / rate_of(b, fair_limit, 1000), "times", MOST(1.3),
               "time of a permit of a fair limit with 1,000 keys, relative to a limit that is not");
