@@ -32,8 +32,9 @@ ifeq ($(filter-out 0,$(MAKELEVEL))$(filter -j%,$(MAKEFLAGS))$(word 2,$(MAKECMDGO
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
 endif
 
-.PHONY: all doormanctl demo test coverage matrix abuse kills bench sim fuzz lint docs install \
-    install_headers deb release uninstall deps build_deps ctl_deps test_deps clean help always
+.PHONY: all doormanctl demo test races test_packages coverage matrix abuse kills bench sim fuzz \
+    lint docs install install_headers deb release uninstall deps build_deps ctl_deps test_deps \
+    clean help always
 .DELETE_ON_ERROR:
 
 EVERYTHING = build/doorman_server $(DOORMANCTL) $(EXAMPLES) $(CXX_EXAMPLES)
@@ -227,13 +228,15 @@ build/examples/%: examples/%.cpp build/doorman.o
 	@$(CXX11) $(CXXFLAGS) $^ -o $@ $(LDFLAGS) $(LIBRARIES)
 
 # Tests are built in three flavors. Each flavor has a folder in build/, with a server of the same
-# flavor. All tests run in the flavor asan (ASan and UBSan). Tests with threads also run in the
-# flavor tsan, except abuse_test, which takes 90 s there, and clients_test, hold_clients_test and
-# reservation_clients_test, which test the programs in examples/clients. system/events_test is left
-# out too: libnng counts the users of a published message with atomic operations, and TSan does not
-# see them there. unit/events_test has what our threads share. Tests that check speed or memory also
+# flavor. All tests run in the flavor asan (ASan and UBSan). Tests that check speed or memory also
 # run in the flavor plain, and so does limiters_test, because its threads meet more often there.
 # `make matrix` runs all unit tests so.
+#
+# `make races` runs the tests with threads in the flavor tsan, except abuse_test, which takes 90 s
+# there, and clients_test, hold_clients_test and reservation_clients_test, which test the programs
+# in examples/clients. system/events_test is left out too: libnng counts the users of a published
+# message with atomic operations, and TSan does not see them there. unit/events_test has what our
+# threads share. PART=2/3 runs every third program, from the second one on.
 # Warnings are errors, except two kinds that gcc reports wrongly with a sanitizer.
 FLAVORS = plain asan tsan
 SANITIZED = -Og -g1 -Werror -fno-omit-frame-pointer -Wno-unknown-warning-option \
@@ -249,7 +252,9 @@ THREADED = $(filter-out system/abuse_test system/clients_test system/hold_client
     $(filter unit/limiters_test unit/events_test system/%,$(PROGRAMS)))
 MEASURING = unit/limiters_test \
     $(addprefix system/,abuse_test agent_test http_request_test http_test pages_test)
-TESTS = $(THREADED:%=build/tsan/%) $(PROGRAMS:%=build/asan/%) $(MEASURING:%=build/plain/%)
+TESTS = $(PROGRAMS:%=build/asan/%) $(MEASURING:%=build/plain/%)
+RACES = $(addprefix build/tsan/, \
+    $(shell printf '%s\n' $(THREADED) | PART='$(PART)' sh tests/part.sh))
 ALL_FLAVORS = $(foreach flavor,$(FLAVORS),$(PROGRAMS:%=build/$(flavor)/%))
 TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
 TEST_SHELL = build/asan/examples/doorman_shell
@@ -262,26 +267,36 @@ REPLAYS = $(HARNESSES:%=build/asan/fuzz/%)
 # tests/pages_check.sh and agent_permits_test run these.
 PAGE_EXAMPLES = $(addprefix build/examples/,rate_client polite_crawler hold_guard reservation_guard)
 TEST_CTL = $(if $(DOORMANCTL),build/asan/doormanctl)
-TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(TEST_EXAMPLES) $(PAGE_EXAMPLES) $(REPLAYS) \
-    $(DOORMANCTL) $(TEST_CTL) build/sim/sim build/doorman_server build/clock_shift.so
-# The longest programs come first, because they run in parallel. The first two use a core all the
-# time, and the others mostly wait.
+TEST_TOOLS = $(filter-out build/tsan/%,$(TEST_SERVERS)) $(TEST_SHELL) $(TEST_EXAMPLES) \
+    $(PAGE_EXAMPLES) $(REPLAYS) $(DOORMANCTL) $(TEST_CTL) build/sim/sim build/doorman_server \
+    build/clock_shift.so
+RACE_TOOLS = build/tsan/doorman_server $(PAGE_EXAMPLES) $(DOORMANCTL) build/clock_shift.so
+# The longest programs come first, because they run in parallel. The first of them use a core all
+# the time, and the others mostly wait.
 LONG = $(addprefix %/system/,abuse_test agent_test clients_test etcd_test etcd_transport_test \
     hold_clients_test http_test server_test tls_test tree_test)
 LONG_CHECKS = tests/browser_check.sh tests/deploy_check.sh tests/grpc_check.sh \
-    tests/install_check.sh tests/image_check.sh \
-    tests/package_check.sh tests/pages_check.sh tests/release_check.sh tests/upgrade_check.sh
-test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
-	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
-	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh \
+    tests/pages_check.sh
+RUN_TESTS = CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' sh tests/run.sh
+test: $(TESTS) $(TEST_TOOLS) ## all tests of behaviour; SEED=N repeats the random ones
+	@$(RUN_TESTS) tests/sim/check.sh \
 	    $(filter $(LONG),$(TESTS)) $(LONG_CHECKS) $(filter-out $(LONG),$(TESTS)) \
 	    tests/shell_check.sh tests/event_loop_check.sh tests/events_check.sh \
 	    tests/job_pool_check.sh \
 	    tests/throttle_check.sh tests/doormanctl_check.sh \
-	    tests/openapi_check.sh tests/cmake_check.sh tests/gateway_check.sh tests/fuzz/replay.sh \
+	    tests/openapi_check.sh tests/gateway_check.sh tests/fuzz/replay.sh \
 	    tests/python_client_check.sh tests/javascript_client_check.sh \
 	    tests/go_client_check.sh tests/docs_check.sh \
 	    tests/text_check.sh tests/comment_check.sh tests/contributing_check.sh
+
+races: $(RACES) $(RACE_TOOLS) ## tests with threads, with the thread sanitizer; PART=2/3
+	@$(if $(RACES),,exit 2) # tests/part.sh has said why
+	@$(RUN_TESTS) $(filter $(LONG),$(RACES)) $(filter-out $(LONG),$(RACES))
+
+# What people install, in the forms in which they get it.
+test_packages: $(EVERYTHING) | test_deps ## tests of what people install, and of upgrades
+	@$(RUN_TESTS) tests/compile_check.sh tests/package_check.sh tests/release_check.sh \
+	    tests/upgrade_check.sh tests/install_check.sh tests/image_check.sh tests/cmake_check.sh
 
 # clock_test.c loads this into a server.
 build/clock_shift.so: tests/system/clock_shift.c
@@ -426,8 +441,8 @@ $(COVERAGE_SIM): $(wildcard tests/sim/*.[ch] server/grpc/quota.[ch]) $(HEADERS) 
 	$(announce)
 	@$(C) $(CFLAGS) $(filter tests/sim/%.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES)
 
-# Compiles with every compiler at every level of optimization. `make test` runs a part of it. Also
-# runs the unit tests as they are without a sanitizer.
+# Compiles with every compiler at every level of optimization; `make test_packages` does a part of
+# that. Also runs the unit tests as they are without a sanitizer.
 PLAIN_UNITS = $(patsubst %,build/plain/%,$(filter unit/%,$(PROGRAMS)))
 matrix: $(filter %.h,$(GRPC_FILES))
 matrix: $(PLAIN_UNITS) build/sim/sim $(HTTP_FILES) | test_deps ## compile in all supported ways
@@ -699,4 +714,4 @@ clean: ## remove build/
 	rm -rf build
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z_]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
