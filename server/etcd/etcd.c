@@ -22,13 +22,17 @@
  * The pause protects etcd, because the check of a password takes much of its time. The password is
  * read from its file each time, so a changed password needs no restart. */
 #include "etcd.h"
+#include "../util/host.h"
 #include "../util/password.h"
+#include "etcd_http.h"
 
 #include <stdarg.h>
 
 #define ETCD_REQUEST 4096 /* bytes; the body of any call of server_etcd_call fits */
 #define ETCD_TOKEN_PATH "/v3/auth/authenticate"
 #define ETCD_REFUSED_PAUSE (2 * DOORMAN_SECOND)
+
+_Static_assert(ETCD_TOKEN <= ETCD_POST_TOKEN, "a request has room for each token");
 
 /* The codes of gRPC that the server reacts to. */
 #define ETCD_INVALID_ARGUMENT 3  /* a wrong password, or a request without a token */

@@ -1,13 +1,15 @@
-/* doorman_server, part ETCD: calls to etcd. Only the files of this part and of the part NOTES
- * include this file. The settings and fields of the part that other files read are in server.h. */
+/* doorman_server, part ETCD: calls to etcd. The settings and fields of the part that other files
+ * read are in server.h. */
 #ifndef DOORMAN_SERVER_ETCD_H
 #define DOORMAN_SERVER_ETCD_H
 
-#include "../log/warnings.h"
-#include "etcd_http.h"
+#include "../log/log.h"
+#include "../util/base64.h"
 
 /* These functions call etcd for the election. Only one thread at a time may use a struct etcd. */
 #define ETCD_REVISION 24 /* bytes; a 64-bit number in decimal fits */
+#define ETCD_TOKEN 4096  /* bytes: a token of etcd and the final 0 */
+#define ETCD_KEY_TEXT BASE64_TEXT(ETCD_KEY_BYTES_MAX)
 
 struct etcd {
     const struct settings *settings;

@@ -186,7 +186,7 @@ bool server_etcd_transport_is_cancelled(const struct etcd_transport *transport) 
 /* Makes the header lines of a request. libcurl must not wait for the response to "Expect". Returns
  * NULL if memory runs out. */
 static struct curl_slist *headers_create(const char *token) {
-    char line[ETCD_TOKEN + 32];
+    char line[ETCD_POST_TOKEN + 32];
     const char *const lines[] = {"Content-Type: application/json", "Expect:", line};
     size_t count = token[0] ? 3 : 2, added = 0;
     struct curl_slist *headers = NULL, *longer = NULL;

@@ -1,11 +1,11 @@
-/* doorman_server, part ETCD: requests of HTTP to the members of etcd. Only the files of this part
- * include this file. */
+/* doorman_server, part ETCD: requests of HTTP to the members of etcd. The face of this
+ * folder, etcd.h, does not need this file. */
 #ifndef DOORMAN_SERVER_ETCD_HTTP_H
 #define DOORMAN_SERVER_ETCD_HTTP_H
 
 #include "../server.h"
 
-#define ETCD_TOKEN 4096 /* bytes: a token of etcd and the final 0 */
+#define ETCD_POST_TOKEN 4096 /* bytes: the longest token and the final 0 */
 
 /* A request of HTTP. The strings must stay valid during the call. */
 struct etcd_post {

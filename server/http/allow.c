@@ -32,8 +32,7 @@
  *
  * A resource with a limit of kind CONCURRENCY is an error, also with a cost of 0: nobody would
  * release the hold. */
-#include "decision.h"
-#include "limit_fields.h"
+#include "http.h"
 
 /* One request, and its decision. */
 struct allow {

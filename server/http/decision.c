@@ -1,6 +1,6 @@
 /* doorman_server, part HTTP: reads decisions that another process has made. This file changes only
  * its arguments. */
-#include "decision.h"
+#include "http.h"
 
 static double answer_number(const cJSON *object, const char *name) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);

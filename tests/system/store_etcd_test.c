@@ -6,8 +6,8 @@ int server_main(int argc, char **argv);
 #undef main
 #include "../../server/etcd/etcd.c"
 #include "../../server/etcd/etcd_http.c"
-#include "../../server/state/store_choice.c"
-#include "../../server/state/store_etcd.c"
+#include "../../server/store/store_choice.c"
+#include "../../server/store/store_etcd.c"
 #include "../../server/util/base64.c"
 #include "../../server/util/host.c"
 #include "../../server/util/password.c"

@@ -21,7 +21,6 @@
  *
  * Notes are listed in pages. etcd may need long for a page of large notes, or the page may be too
  * long for a response. Then a shorter one is asked for. */
-#include "store_etcd.h"
 #include "../etcd/etcd.h"
 #include "store_kind.h"
 
