@@ -20,6 +20,8 @@ struct etcd_reply {
     doorman_buffer body; /* the caller frees its text; the text is NULL or ends with a 0 */
     size_t head_bytes;
     const char *refusal; /* why the rest of the response was not received; NULL: it was */
+    bool is_too_long;    /* that is the reason */
+    bool has_timed_out;  /* there is no response because the member, or the way to it, is slow */
 };
 
 /* Returns NULL if memory runs out. Precondition: there is only one thread. */
