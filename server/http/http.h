@@ -398,6 +398,12 @@ struct decision {
  *   returns      false: it is no decision on this many items */
 bool server_decision_read(struct decision *out, const cJSON *decision, size_t item_count);
 
+/* Reads why another process has not decided a permit. On the wire an error is one text, which
+ * begins with the method and the path of the field: docs/protocol.md.
+ *   out       its path is that of a request without the method
+ *   returns   INVALID_ARGUMENT: the permit is wrong | UNAVAILABLE: any other reason */
+doorman_status server_decision_read_error(doorman_error *out, const cJSON *error);
+
 /* Returns a reason by its name; a name that is not known: NO_REASON. */
 doorman_reason server_decision_reason(const char *name);
 
