@@ -136,6 +136,8 @@ struct http_response {
     char location[DOORMAN_ID_BYTES_MAX + 64]; /* the URL of a redirect; "": none */
     struct text lines;                        /* further lines of the head, after `more` */
     struct text text;                         /* the body */
+    char field[24];     /* of an error, for the page that shows it: the member of the body that is
+                           wrong, such as "set"; "": not known */
     doorman_time delay; /* how long the response waits; if it waits, server_http_reserve_delay has
                            succeeded */
     bool is_asked;      /* server_http_ask has sent a message, so there is no response yet */
