@@ -123,9 +123,9 @@ PARTS = MEMORY CHECK REPORTS REPLACE UNMATCHED WAITING WARNINGS WATCH NOTIFY \
     $(if $(filter 0,$(HTTP) $(STATE) $(ADMIN) $(ETCD)),,NOTES) \
     $(if $(filter 0,$(HTTP) $(GRPC)),,GRPC) $(if $(filter 0,$(HTTP) $(EVENTS)),,EVENTS) \
     $(if $(filter 0,$(HTTP) $(STATE) $(REDIS) $(ETCD) $(ADMIN) $(SHARDS)),,SHARDS)
-FOLDERS = util log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
+FOLDERS = util config log process waiting $(if $(filter HTTP,$(PARTS)),http pages) \
     $(if $(filter ETCD,$(PARTS)),etcd) $(if $(filter TLS,$(PARTS)),tls) \
-    $(if $(filter STATE,$(PARTS)),state) $(if $(filter ADMIN,$(PARTS)),admin) \
+    $(if $(filter STATE,$(PARTS)),store state) $(if $(filter ADMIN,$(PARTS)),admin) \
     $(if $(filter GRPC,$(PARTS)),grpc) $(if $(filter EVENTS,$(PARTS)),events) \
     $(if $(filter GRPC SHARDS,$(PARTS)),link) $(if $(filter SHARDS,$(PARTS)),shards forward)
 # These pages need the parts ADMIN and SHARDS.
@@ -287,7 +287,7 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests of behaviour; SEED=N repeats the rando
 	    tests/openapi_check.sh tests/gateway_check.sh tests/fuzz/replay.sh \
 	    tests/python_client_check.sh tests/javascript_client_check.sh \
 	    tests/go_client_check.sh tests/docs_check.sh \
-	    tests/text_check.sh tests/comment_check.sh tests/contributing_check.sh
+	    tests/text_check.sh tests/comment_check.sh tests/contributing_check.sh tests/lint_check.sh
 
 races: $(RACES) $(RACE_TOOLS) ## tests with threads, with the thread sanitizer; PART=2/3
 	@$(if $(RACES),,exit 2) # tests/part.sh has said why
@@ -315,7 +315,7 @@ $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVE
 REDIS_PROGRAMS = $(addprefix system/,redis_test admin_test cluster_acts_test drain_test \
     forward_test late_acts_test office_test plans_test shards_test versions_test)
 REDIS_TESTS = $(filter $(REDIS_PROGRAMS:%=\%/%),$(ALL_FLAVORS))
-$(REDIS_TESTS): doorman_server.c $(SERVER_HEADERS) $(wildcard server/state/*.c)
+$(REDIS_TESTS): doorman_server.c $(SERVER_HEADERS) $(wildcard server/store/*.c)
 $(REDIS_TESTS) $(REDIS_PROGRAMS:%=build/coverage/%): LIBRARIES += -lhiredis
 $(filter %/system/forward_test,$(ALL_FLAVORS)): | $(DOORMANCTL)
 CURL_TESTS = $(filter %/system/store_etcd_test,$(ALL_FLAVORS)) build/coverage/system/store_etcd_test

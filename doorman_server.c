@@ -55,11 +55,13 @@
  *
  *     server/core/      the core, and server/server.h, which all files include
  *     server/util/      hosts in addresses, base64, password files
+ *     server/config/    how configurations differ, and those that come over HTTP
  *     server/log/       log lines about events, messages, configurations and learning (V6)
  *     server/process/   checks before the start, files that change, systemd, memory, replacement
  *     server/tls/       certificates
  *     server/etcd/      the election, and the configuration in a key of etcd
- *     server/state/     the file or Redis in which counters outlast a restart (V8)
+ *     server/store/     stores for rows and notes: a file, a Redis, etcd
+ *     server/state/     counters and acts that outlast a restart, in a store (V8)
  *     server/shards/    one key space on several nodes: the map in etcd, and moves (N1 to N9)
  *     server/link/      questions to other processes over nng
  *     server/forward/   messages for the nodes that decide for their keys (N4)

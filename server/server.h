@@ -2,9 +2,8 @@
  * top of doorman_server.c lists the files. Every file includes this header first. Functions that
  * several files use start with server_.
  *
- * The functions of the sections >>host and >>base64 are in server/util/, and all others in the
- * core. A part is left out unless its macro is defined, such as DOORMAN_SERVER_HTTP: see
- * server/core/parts.h. */
+ * This is the face of the core, and the only header of it that parts include. A part is left out
+ * unless its macro is defined, such as DOORMAN_SERVER_HTTP: see server/core/parts.h. */
 
 #ifndef DOORMAN_SERVER_H
 #define DOORMAN_SERVER_H
@@ -536,30 +535,5 @@ __attribute__((weak)) _Thread_local bool server_shares_memory;
 /* Starts to receive the next message. */
 void server_worker_receive(struct worker *worker);
 void server_worker_step(void *worker); /* the callback of its aio */
-
-/* ---- >>host --------------------------------------------------------------------------------- */
-
-/* Reads the host of "SCHEME://HOST:PORT/PATH". All parts except the host are optional. */
-void server_host_read(const char *address, char *out, size_t room);
-bool server_host_is_numeric(const char *host); /* an IP address, which needs no DNS */
-bool server_host_is_loopback(const char *host);
-bool server_host_is_wildcard(const char *host); /* all addresses of this machine */
-
-/* Returns whether a text is "http://HOST[:PORT]" or "https://HOST[:PORT]", of at most 256 bytes. */
-bool server_host_is_http_address(const char *text);
-
-/* ---- >>base64 ------------------------------------------------------------------------------- */
-
-#define BASE64_TEXT(bytes) (4 * (bytes) / 3 + 4) /* enough for the base64 and a final 0 */
-#define ETCD_KEY_TEXT BASE64_TEXT(ETCD_KEY_BYTES_MAX)
-
-/* Encodes a string. Precondition: `text` has room for BASE64_TEXT(strlen(bytes)). */
-void server_base64_write(char *text, const char *bytes);
-
-/* Decodes up to the first character that is not a base64 digit. This character is the padding or
- * the end.
- *   room      size of `bytes`, including a final 0
- *   returns   the number of bytes; `room` if they do not fit */
-size_t server_base64_read(char *bytes, size_t room, const char *text);
 
 #endif

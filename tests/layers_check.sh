@@ -1,7 +1,8 @@
 #!/bin/sh
 # Checks the layers of the server: no file uses a file that uses it back, directly or through
-# others, no folder uses a folder above it, and the picture of the folders in docs/architecture.md
-# is true. `make lint` calls this script.
+# others, no folder uses a folder above it, no file includes a header that is private to another
+# folder, and the picture of the folders in docs/architecture.md is true. `make lint` calls this
+# script, and tests/lint_check.sh checks that it can fail.
 #
 #   tests/layers_check.sh [--graph] FOLDER      --graph: prints this picture
 #
@@ -11,14 +12,21 @@
 # server/server.h and server/core/ are files too. The core finds the parts in a table of their
 # structs, whose names start with server_part_. So these symbols are no arrows. `ctl` is another
 # program, so no arrow leads from it to another folder, or back.
+#
+# server/NAME/NAME.h is the face of its folder. Other folders include no other header of it: those
+# are private. A face that other folders include must not include a private header, because these
+# folders would then see it too. There are two exceptions:
+#
+#     core   the face is server/server.h. It contains some headers of server/core/
+#     util   a library of small things that have nothing in common. Each header is a face
 set -eu
 page=docs/architecture.md
 if [ "$1" = --graph ]; then page= && shift; fi
 # The folders from the bottom to the top. `core` is doorman_server.c.
-layers='ctl core util log process tls etcd state shards link forward waiting http events grpc'
-layers="$layers admin pages"
+layers='ctl core util config log process tls etcd store state shards link forward waiting http'
+layers="$layers events grpc admin pages"
 
-# Lines "define FILE SYMBOL", "use FILE SYMBOL" and "include FILE HEADER".
+# Lines "define FILE SYMBOL", "use FILE SYMBOL" and "include FILE HEADER SOURCE".
 facts() {
     for object in "$1"/doorman_server.o "$1"/server/*/*.o; do
         name=${object#"$1"/} name=${name#server/} name=${name%.o}
@@ -28,14 +36,14 @@ facts() {
     done
     for source in doorman_server.c server/*.h server/*/*.[ch]; do
         name=${source#server/} name=${name%.[ch]}
-        sed -n 's/^#include "\(.*\)\.h"$/\1/p' "$source" | while read -r header; do
+        sed -n 's/^ *# *include *"\([^"]*\)\.h".*/\1/p' "$source" | while read -r header; do
             case $source:$header in
             *:../doorman_permits | *:../../doorman | *:build/*) continue ;;
             doorman_server.c:*) ;;
             *:../*) header=${header#../} ;;
             server/*/*) header=${name%/*}/$header ;;
             esac
-            echo "include $name ${header#server/}"
+            echo "include $name ${header#server/} $source"
         done
     done
     for source in doorman_server.c server/server.h server/core/*.h; do
@@ -84,6 +92,18 @@ check() {
     facts "$1" | awk -v layers="$layers" '
     function folder(file) { return file ~ /\// ? substr(file, 1, index(file, "/") - 1) : "core" }
     function complain(text) { print text; bad = 1 }
+    function is_face(file) {
+        if (folder(file) == "core") return file == "server"
+        return folder(file) == "util" || file == folder(file) "/" folder(file)
+    }
+    function include(from, to, source) {
+        if (folder(from) != folder(to)) {
+            if (is_face(to)) shared[to]
+            else complain(source " includes server/" to ".h, which is private to its folder")
+        } else if (source ~ /\.h$/ && !is_face(to) && folder(to) != "core") {
+            inner[from] = to
+        }
+    }
     function add(from, to, what) {
         if (from == to || to == "") return
         arrows[from, to] = what
@@ -108,7 +128,7 @@ check() {
     BEGIN { count = split(layers, order, " "); for (i = 1; i <= count; i++) floor[order[i]] = i }
     $1 == "define" { owner[$3] = $2; files[$2] }
     $1 == "use" && $3 !~ /^server_part_/ { used[++used_count] = $2 " " $3 }
-    $1 == "include" { add($2, $3, "the header") }
+    $1 == "include" { add($2, $3, "the header"); include($2, $3, $4) }
     END {
         for (file in files) if (!(folder(file) in floor)) complain(file ": an unknown folder")
         for (i = 1; i <= used_count; i++) {
@@ -116,6 +136,10 @@ check() {
             if (pair[2] in owner) add(pair[1], owner[pair[2]], pair[2])
         }
         for (file in files) visit(file, "")
+        for (file in inner) if (file in shared) {
+            complain("server/" file ".h is included by other folders and includes server/" \
+                inner[file] ".h, so that is not private")
+        }
         if (!length(files)) complain("there are no object files")
         if (bad) exit 1
         print "graph BT"

@@ -7,7 +7,7 @@
 #define DOORMAN_SERVER_ADMIN_H
 
 #include "../http/http.h"
-#include "../state/call.h"
+#include "../state/state.h"
 
 #define ACT_TEXT (CALL_TEXT + 256)
 #define REASON_MAX DOORMAN_REASON_BYTES_MAX
@@ -300,5 +300,20 @@ int server_act_count_resets(const struct act *act, const cJSON *entry);
 /* Refuses an act in its function `prepare` if that is too often. Returns false if it did.
  *   more   how often the act does the same before */
 bool server_reset_check_count(struct act *act, const cJSON *entry, int more);
+
+/* ---- versions of the configuration (E3) ----------------------------------------------------- */
+
+/* Reads one version and the one before it, for GET /v1/config/versions/N and pages.
+ *   number    in: a version that is kept
+ *   now, last  out: notes as trees that the caller deletes; last NULL: there is none before it
+ *   returns   false: the response is an error */
+bool server_version_find(struct service *service, uint64_t number, cJSON **now, cJSON **last,
+                         struct http_response *response);
+
+/* Makes the answer of GET /v1/config/versions/N/diff, which the caller deletes. */
+cJSON *server_version_differ(const cJSON *now, const cJSON *last);
+
+/* The list of versions, without their configurations. */
+extern const struct note_list server_version_list;
 
 #endif

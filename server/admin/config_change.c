@@ -10,7 +10,7 @@
  *
  * What another program has put into the key of etcd becomes a version at the next change, because
  * only then it is known what the change replaces. */
-#include "../log/config_text.h"
+#include "../config/config.h"
 #include "trim.h"
 #include "versions.h"
 

@@ -7,7 +7,6 @@
  *
  * Only a master writes the audit. Its row of a drain is written before the drain begins. A process
  * that is not master has the act in its log, and writes the row when it is master again. */
-#include "../state/status.h"
 #include "admin.h"
 
 /* A drain or an undrain that is asked for. */

@@ -179,22 +179,42 @@ static const char *figure_beyond(const doorman_permit_limit *limit, const doorma
     return NULL;
 }
 
-/* Writes an error, and returns false. */
-__attribute__((format(printf, 3, 4))) static bool refuse(struct http_response *response, int code,
-                                                         const char *format, ...) {
-    char error[ACT_TEXT];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(error, sizeof error, format, arguments);
-    va_end(arguments);
+/* Writes an error, and returns false.
+ *   path_bytes   of the text, as in struct doorman_error; 0: no member of the body is wrong */
+static bool refuse_text(struct http_response *response, int code, const char *text,
+                        size_t path_bytes) {
+    const size_t top = strcspn(text, ".[:"); /* of a path such as set.tiers[0] */
     server_http_response_set_error(response, code,
                                    code == 400   ? "INVALID_ARGUMENT"
                                    : code == 403 ? "PERMISSION_DENIED"
                                    : code == 404 ? "NOT_FOUND"
                                    : code == 429 ? "RESOURCE_EXHAUSTED"
                                                  : "INTERNAL",
-                                   error);
+                                   text);
+    snprintf(response->field, sizeof response->field, "%.*s",
+             (int)(top < path_bytes ? top : path_bytes), text);
     return false;
+}
+
+/* Writes an error, and returns false.
+ *   path   of the member of the body that is wrong, before the text; NULL: there is none */
+__attribute__((format(printf, 4, 5))) static bool
+refuse(struct http_response *response, int code, const char *path, const char *format, ...) {
+    char text[ACT_TEXT];
+    const size_t path_bytes = path ? strlen(path) : 0;
+    const int used = path ? snprintf(text, sizeof text, "%s: ", path) : 0;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + used, sizeof text - (size_t)used, format, arguments);
+    va_end(arguments);
+    return refuse_text(response, code, text, path_bytes);
+}
+
+/* Writes an error of the library, and returns false.
+ *   otherwise   what it is if the library has no text */
+static bool refuse_error(struct http_response *response, int code, const doorman_error *error,
+                         const char *otherwise) {
+    return refuse_text(response, code, error->text[0] ? error->text : otherwise, error->path_bytes);
 }
 
 /* Checks that a row is within the globs of the token. */
@@ -206,8 +226,8 @@ static bool check_globs(const struct act *act, const doorman_override_row *row,
         server_token_covers(act->service->tokens, &act->token, name, !row->resource_id, globs)) {
         return true;
     }
-    return refuse(response, 403, "%s: %s: '%s' may only change %s",
-                  row->resource_id ? "resource" : "glob", name, act->token.name,
+    return refuse(response, 403, row->resource_id ? "resource" : "glob",
+                  "%s: '%s' may only change %s", name, act->token.name,
                   globs[0] ? globs : "nothing any more");
 }
 
@@ -241,13 +261,13 @@ static bool check_window(const doorman_permit_limit *limit, const doorman_figure
     const doorman_figures *own = &limit->figures;
     bool others_differ = false;
     if (has_other_times(all, own)) {
-        return refuse(response, 403,
-                      "set.tiers: the role support may not change the number of tiers, or their "
+        return refuse(response, 403, "set.tiers",
+                      "the role support may not change the number of tiers, or their "
                       "times, but only their limits; the role admin may");
     }
     if (has_other_window(all, own)) {
-        return refuse(response, 403,
-                      "set.window: the role support may not change the window of a limit, because "
+        return refuse(response, 403, "set.window",
+                      "the role support may not change the window of a limit, because "
                       "the counters of the key would start fresh; the role admin may");
     }
     for (size_t i = 0; i < limit->plan_count; i++) {
@@ -257,8 +277,8 @@ static bool check_window(const doorman_permit_limit *limit, const doorman_figure
         others_differ = others_differ || has_other_window(&limit->overrides[i].figures, own);
     }
     return !others_differ ||
-           refuse(response, 403,
-                  "limit: '%s' has plans or overrides with other windows, so the counters of a key "
+           refuse(response, 403, "limit",
+                  "'%s' has plans or overrides with other windows, so the counters of a key "
                   "could start fresh; only the role admin may give its keys other figures",
                   limit->name);
 }
@@ -361,8 +381,8 @@ static bool check_size(const struct act *act, doorman_permits *permits,
     if (limit->kind != DOORMAN_TOKEN_BUCKET || row->add > 0) return true;
     const double own = figure_without(permits, limit, info, row, override_of(act)->added);
     return info->all.size >= own ||
-           refuse(response, 403,
-                  "set.size: the role support may not make a bucket smaller than it is without the "
+           refuse(response, 403, "set.size",
+                  "the role support may not make a bucket smaller than it is without the "
                   "override, which is %.15g here, because it would be full at the end; the role "
                   "admin may",
                   own);
@@ -387,16 +407,16 @@ static bool check_bound(const struct act *act, doorman_permits *permits,
     }
     if (!beyond) return check_size(act, permits, limit, info, response);
     if (beside > 0) {
-        return refuse(response, 403,
-                      "%s: the role support may give at most %d times the limit as configured, "
+        return refuse(response, 403, beyond,
+                      "the role support may give at most %d times the limit as configured, "
                       "which is %.15g here, and another override or the plan of the key gives "
                       "%.15g of it; the role admin may give more",
-                      beyond, OVERRIDE_MAX, most, beside);
+                      OVERRIDE_MAX, most, beside);
     }
-    return refuse(response, 403,
-                  "%s: the role support may give at most %d times the limit as configured, which "
-                  "is %.15g here; the role admin may give more",
-                  beyond, OVERRIDE_MAX, most);
+    return refuse(response, 403, beyond,
+                  "the role support may give at most %d times the limit as configured, which is "
+                  "%.15g here; the role admin may give more",
+                  OVERRIDE_MAX, most);
 }
 
 /* Returns what override rows add to a key at the resources that a row concerns: the largest of
@@ -472,12 +492,12 @@ static bool override_try(struct act *act, doorman_permits *permits, const struct
     row.id = UINT64_MAX;
     doorman_status status = doorman_permits_set_override(permits, &row, &error, now);
     if (status != DOORMAN_OK) {
-        return refuse(response,
-                      status == DOORMAN_NOT_FOUND            ? 404
-                      : status == DOORMAN_RESOURCE_EXHAUSTED ? 429
-                      : status == DOORMAN_OUT_OF_MEMORY      ? 500
-                                                             : 400,
-                      "%s", error.text[0] ? error.text : server_status_text(status));
+        return refuse_error(response,
+                            status == DOORMAN_NOT_FOUND            ? 404
+                            : status == DOORMAN_RESOURCE_EXHAUSTED ? 429
+                            : status == DOORMAN_OUT_OF_MEMORY      ? 500
+                                                                   : 400,
+                            &error, server_status_text(status));
     }
     bool is_within = !doorman_permits_find_override(permits, &row, &info) || !info.glob ||
                      check_bound(act, permits, &info, response);
@@ -560,19 +580,19 @@ static bool override_read(struct act *act, const struct http_request *request,
     doorman_error error = {0};
     if (doorman_json_read_override(message, request->body, request->body_bytes, &error) !=
         DOORMAN_OK) {
-        return refuse(response, 400, "%s", error.text[0] ? error.text : "is too large");
+        return refuse_error(response, 400, &error, "is too large");
     }
     const doorman_time now = time_now();
     if (message->row.starts_at == 0) message->row.starts_at = now; /* after a restart too */
     if (message->expires_in > 0) message->row.ends_at = now + message->expires_in;
-    if (!message->reason) return refuse(response, 400, "reason: is missing");
+    if (!message->reason) return refuse(response, 400, "reason", "is missing");
     const char *wrong = server_reason_check(message->reason);
-    if (wrong) return refuse(response, 400, "%s", wrong);
+    if (wrong) return refuse_text(response, 400, wrong, strlen("reason"));
     if (act->token.role != ROLE_ADMIN && message->row.ends_at == 0) {
-        return refuse(response, 400, "expires_in: the role support must give it");
+        return refuse(response, 400, "expires_in", "the role support must give it");
     }
     if (message->row.add > 0 && message->row.ends_at == 0) {
-        return refuse(response, 400, "expires_in: is missing beside add");
+        return refuse(response, 400, "expires_in", "is missing beside add");
     }
     return check_globs(act, &message->row, response);
 }
@@ -753,7 +773,7 @@ static bool end_read(struct act *act, const struct http_request *request,
     row->key = query_text(owner, request, "key");
     row->add = server_query_is_set(request->query, "add") ? 1 : 0;
     if (!row->limit || !row->resource_id == !row->identifier_glob) {
-        return refuse(response, 400,
+        return refuse(response, 400, NULL,
                       "an override has a limit, a key, and either a resource or a glob");
     }
     return server_act_add_reason(act->row, request, response) && check_globs(act, row, response);
@@ -787,7 +807,7 @@ static bool undo_read(struct act *act, const struct undo *undo, struct http_resp
         bool is_valid =
             text && doorman_json_read_override(message, text, strlen(text), NULL) == DOORMAN_OK;
         cJSON_free(text);
-        if (!is_valid) return refuse(response, 500, "the row of the act cannot be read");
+        if (!is_valid) return refuse(response, 500, NULL, "the row of the act cannot be read");
         if (message->row.ends_at == 0 || message->row.ends_at > time_now()) {
             message->reason = cJSON_GetStringValue(cJSON_GetObjectItem(act->row, "reason"));
             return true;
@@ -801,7 +821,7 @@ static bool undo_read(struct act *act, const struct undo *undo, struct http_resp
     message->row.limit = undo_text(detail->query, undo->row, "limit");
     message->row.key = undo_text(detail->query, undo->row, "key");
     message->row.add = cJSON_HasObjectItem(after, "add") ? 1 : 0;
-    return message->row.limit || refuse(response, 500, "the row of the act cannot be read");
+    return message->row.limit || refuse(response, 500, NULL, "the row of the act cannot be read");
 }
 
 void server_override_undo(struct service *service, const struct http_request *request,
@@ -812,7 +832,7 @@ void server_override_undo(struct service *service, const struct http_request *re
     bool is_valid = server_undo_begin(act, undo, request, response) &&
                     undo_read(act, undo, response) && check_globs(act, row, response);
     if (is_valid && !override_of(act)->ends && row->ends_at == 0 && act->token.role != ROLE_ADMIN) {
-        is_valid = refuse(response, 403,
+        is_valid = refuse(response, 403, NULL,
                           "the row that was there before has no end, so only the role admin can "
                           "set it again");
     }

@@ -38,19 +38,6 @@ struct version_look *server_version_look(struct service *service, uint64_t befor
                                          struct http_response *response);
 void server_version_look_free(void *look);
 
-/* Reads one version and the one before it, for GET /v1/config/versions/N and pages.
- *   number    in: a version that is kept
- *   now, last  out: notes as trees that the caller deletes; last NULL: there is none before it
- *   returns   false: the response is an error */
-bool server_version_find(struct service *service, uint64_t number, cJSON **now, cJSON **last,
-                         struct http_response *response);
-
-/* Makes the answer of GET /v1/config/versions/N/diff, which the caller deletes. */
-cJSON *server_version_differ(const cJSON *now, const cJSON *last);
-
-/* The list of versions, without their configurations. */
-extern const struct note_list server_version_list;
-
 /* ---- the version in force ------------------------------------------------------------------- */
 
 /* Puts a version of the store into force: the main thread takes it within a second. Precondition:

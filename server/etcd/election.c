@@ -26,6 +26,7 @@
  * The server object compares the end of a mastership with the clock at each request. So a process
  * does not answer as master after a long sleep or without etcd, even before this thread runs. */
 #include "etcd.h"
+#include "../util/host.h"
 
 #include <arpa/inet.h>
 #include <assert.h>

@@ -22,7 +22,9 @@
  * The pause protects etcd, because the check of a password takes much of its time. The password is
  * read from its file each time, so a changed password needs no restart. */
 #include "etcd.h"
+#include "../util/host.h"
 #include "../util/password.h"
+#include "etcd_http.h"
 
 #include <stdarg.h>
 
@@ -30,11 +32,19 @@
 #define ETCD_TOKEN_PATH "/v3/auth/authenticate"
 #define ETCD_REFUSED_PAUSE (2 * DOORMAN_SECOND)
 
+_Static_assert(ETCD_TOKEN <= ETCD_POST_TOKEN, "a request has room for each token");
+
 /* The codes of gRPC that the server reacts to. */
-#define ETCD_INVALID_ARGUMENT 3  /* a wrong password, or a request without a token */
-#define ETCD_NO_LEASE 5          /* NOT_FOUND */
+#define ETCD_INVALID_ARGUMENT 3 /* a wrong password, or a request without a token */
+#define ETCD_NO_LEASE 5         /* NOT_FOUND */
+#define ETCD_PERMISSION_DENIED 7
+#define ETCD_RESOURCE_EXHAUSTED 8
 #define ETCD_NO_AUTHENTICATION 9 /* FAILED_PRECONDITION, for a request for a token */
-#define ETCD_UNAUTHENTICATED 16  /* the token is not valid, or not any more */
+#define ETCD_UNAVAILABLE 14
+#define ETCD_UNAUTHENTICATED 16 /* the token is not valid, or not any more */
+
+#define HTTP_REQUEST_TIMEOUT 408
+#define HTTP_GATEWAY_TIMEOUT 504
 
 /* ---- setup ---------------------------------------------------------------------------------- */
 
@@ -118,9 +128,10 @@ void server_etcd_cancel(struct etcd *etcd, bool cancelled) {
 
 /* Sets etcd->error to "MEMBER: reason". A reason can contain text of a member. So control
  * characters are replaced, because they could control a terminal. */
-__attribute__((format(printf, 2, 3))) static void etcd_set_error(struct etcd *etcd,
-                                                                 const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static void
+etcd_set_error(struct etcd *etcd, enum etcd_failure failure, const char *format, ...) {
     char reason[320];
+    etcd->failure = failure;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(reason, sizeof reason, format, arguments);
@@ -158,6 +169,25 @@ static struct etcd_error etcd_find_error(const cJSON *tree) {
     return result;
 }
 
+/* Returns what an error of etcd means. One code of gRPC stands for several errors. Programs tell
+ * them apart by the constant texts of etcd, which are in its package rpctypes: its own clients do
+ * that too. A text of the library for gRPC says that a message is too large. */
+static enum etcd_failure etcd_failure_of(const struct etcd_error *error) {
+    static const struct {
+        const char *begins;
+        int code;
+        enum etcd_failure failure;
+    } known[] = {{"", ETCD_PERMISSION_DENIED, ETCD_DENIED},
+                 {"etcdserver: mvcc: database space exceeded", ETCD_RESOURCE_EXHAUSTED, ETCD_FULL},
+                 {"grpc: ", ETCD_RESOURCE_EXHAUSTED, ETCD_TOO_LONG},
+                 {"etcdserver: request timed out", ETCD_UNAVAILABLE, ETCD_TIMED_OUT}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        const bool begins = strncmp(error->text, known[i].begins, strlen(known[i].begins)) == 0;
+        if (error->code == known[i].code && begins) return known[i].failure;
+    }
+    return ETCD_FAILED;
+}
+
 /* Sets etcd->error for a response that is not a response of etcd. Its first line may say more, for
  * example that the member expects TLS. The error has no part of a response to credentials, because
  * a program that is not etcd may send the password back. */
@@ -166,7 +196,10 @@ static void etcd_set_error_of_reply(struct etcd *etcd, const char *path,
     bool is_safe = reply->body.text && strcmp(path, ETCD_TOKEN_PATH) != 0;
     const char *text = is_safe ? reply->body.text : "";
     int bytes = (int)strcspn(text, "\r\n");
-    etcd_set_error(etcd, "this is not a response of etcd: HTTP status %ld%s%.*s", reply->status,
+    const bool is_late =
+        reply->status == HTTP_REQUEST_TIMEOUT || reply->status == HTTP_GATEWAY_TIMEOUT;
+    etcd_set_error(etcd, is_late ? ETCD_TIMED_OUT : ETCD_FAILED,
+                   "this is not a response of etcd: HTTP status %ld%s%.*s", reply->status,
                    bytes > 0 ? ": " : "", bytes < 160 ? bytes : 160, text);
 }
 
@@ -182,7 +215,7 @@ static cJSON *etcd_read_response(struct etcd *etcd, const char *path,
     *code = error.code;
     if (!cJSON_IsObject(tree) || !(succeeded || no_lease)) {
         if (error.text) {
-            etcd_set_error(etcd, "%s", error.text);
+            etcd_set_error(etcd, etcd_failure_of(&error), "%s", error.text);
         } else {
             etcd_set_error_of_reply(etcd, path, reply);
         }
@@ -204,7 +237,10 @@ static cJSON *etcd_exchange(struct etcd *etcd, const char *path, const char *bod
     struct etcd_reply reply;
     const char *why = server_etcd_transport_post(etcd->transport, &post, &reply);
     *code = 0;
-    if (why) etcd_set_error(etcd, "%s", why);
+    const enum etcd_failure failure = reply.is_too_long     ? ETCD_TOO_LONG
+                                      : reply.has_timed_out ? ETCD_TIMED_OUT
+                                                            : ETCD_FAILED;
+    if (why) etcd_set_error(etcd, failure, "%s", why);
     cJSON *tree = why ? NULL : etcd_read_response(etcd, path, &reply, code);
     free(reply.body.text);
     return tree;
@@ -217,7 +253,7 @@ static void etcd_set_token(struct etcd *etcd, const char *token) {
     bool valid = bytes > 0 && bytes < sizeof etcd->token;
     for (size_t i = 0; valid && i < bytes; i++) valid = token[i] > ' ' && token[i] < 0x7f;
     if (valid) memcpy(etcd->token, token, bytes + 1);
-    if (!valid) etcd_set_error(etcd, "the token of etcd is not valid");
+    if (!valid) etcd_set_error(etcd, ETCD_FAILED, "the token of etcd is not valid");
 }
 
 /* Returns the body of a request for a token, which the caller frees with cJSON_free. On failure,
@@ -233,7 +269,8 @@ static char *etcd_create_credentials(struct etcd *etcd) {
         text = cJSON_PrintUnformatted(tree);
     }
     if (!text) {
-        etcd_set_error(etcd, "--etcd-password-file %s: %s", path, why ? why : strerror(ENOMEM));
+        etcd_set_error(etcd, ETCD_FAILED, "--etcd-password-file %s: %s", path,
+                       why ? why : strerror(ENOMEM));
     }
     cJSON_Delete(tree);
     return text;

@@ -1,13 +1,24 @@
-/* doorman_server, part ETCD: calls to etcd. Only the files of this part and of the part NOTES
- * include this file. The settings and fields of the part that other files read are in server.h. */
+/* doorman_server, part ETCD: calls to etcd. The settings and fields of the part that other files
+ * read are in server.h. */
 #ifndef DOORMAN_SERVER_ETCD_H
 #define DOORMAN_SERVER_ETCD_H
 
-#include "../log/warnings.h"
-#include "etcd_http.h"
+#include "../log/log.h"
+#include "../util/base64.h"
 
 /* These functions call etcd for the election. Only one thread at a time may use a struct etcd. */
 #define ETCD_REVISION 24 /* bytes; a 64-bit number in decimal fits */
+#define ETCD_TOKEN 4096  /* bytes: a token of etcd and the final 0 */
+#define ETCD_KEY_TEXT BASE64_TEXT(ETCD_KEY_BYTES_MAX)
+
+/* Why a call has failed, if the caller can do something about it. */
+enum etcd_failure {
+    ETCD_FAILED,   /* for another reason */
+    ETCD_DENIED,   /* the user of etcd lacks a right. Nothing was changed */
+    ETCD_FULL,     /* etcd has no space left. Nothing was changed */
+    ETCD_TOO_LONG, /* the response would be too long */
+    ETCD_TIMED_OUT
+};
 
 struct etcd {
     const struct settings *settings;
@@ -20,6 +31,7 @@ struct etcd {
     doorman_time refused_until;       /* no authentication before this time */
     char token[ETCD_TOKEN];           /* for --etcd-user; "": none */
     doorman_error error;              /* why the last call failed: "MEMBER: reason" */
+    enum etcd_failure failure;        /* the same for the caller */
     counter *errors;                  /* for each member: failed tries; NULL: not counted */
 };
 

@@ -76,6 +76,7 @@ static size_t reply_add(char *bytes, size_t size, size_t count, void *context) {
     struct etcd_reply *reply = (struct etcd_reply *)context;
     doorman_buffer *body = &reply->body;
     size_t all = size * count, needed = body->bytes + all + 1;
+    reply->is_too_long = reply->is_too_long || needed > BODY_BYTES_MAX;
     if (needed > BODY_BYTES_MAX) reply->refusal = "the response is too long";
     if (!reply->refusal && needed > body->capacity) {
         char *text = (char *)realloc(body->text, 2 * needed);
@@ -100,6 +101,7 @@ static size_t reply_count_head(char *bytes, size_t size, size_t count, void *con
     struct etcd_reply *reply = (struct etcd_reply *)context;
     (void)bytes;
     reply->head_bytes += size * count;
+    reply->is_too_long = reply->is_too_long || reply->head_bytes > HEAD_BYTES_MAX;
     if (reply->head_bytes > HEAD_BYTES_MAX) reply->refusal = "the head of the response is too long";
     return reply->refusal ? 0 : size * count;
 }
@@ -186,7 +188,7 @@ bool server_etcd_transport_is_cancelled(const struct etcd_transport *transport) 
 /* Makes the header lines of a request. libcurl must not wait for the response to "Expect". Returns
  * NULL if memory runs out. */
 static struct curl_slist *headers_create(const char *token) {
-    char line[ETCD_TOKEN + 32];
+    char line[ETCD_POST_TOKEN + 32];
     const char *const lines[] = {"Content-Type: application/json", "Expect:", line};
     size_t count = token[0] ? 3 : 2, added = 0;
     struct curl_slist *headers = NULL, *longer = NULL;
@@ -249,15 +251,17 @@ static bool transport_was_refused(const struct etcd_transport *transport, CURLco
     return closed && server_etcd_address_is_https(member) && !strstr(transport->error, "alert");
 }
 
-/* Returns why a request that has ended failed, or NULL if there is a response. */
+/* Returns why a request that has ended failed, or NULL if there is a response.
+ *   reply   in/out: gets has_timed_out */
 static const char *transport_result(struct etcd_transport *transport, const char *member,
-                                    const struct etcd_reply *reply) {
+                                    struct etcd_reply *reply) {
     int more = 0;
     long system_error = 0;
     const CURLMsg *message = curl_multi_info_read(transport->multi, &more);
     CURLcode result = message ? message->data.result : CURLE_FAILED_INIT;
     const char *why = result == CURLE_OK ? NULL : curl_easy_strerror(result);
     curl_easy_getinfo(transport->easy, CURLINFO_OS_ERRNO, &system_error);
+    reply->has_timed_out = result == CURLE_OPERATION_TIMEDOUT || (why && system_error == ETIMEDOUT);
     if (why && reply->refusal) {
         why = reply->refusal;
     } else if (result == CURLE_COULDNT_CONNECT && system_error) {
@@ -284,7 +288,8 @@ const char *server_etcd_transport_post(struct etcd_transport *transport,
         } else if (error != CURLM_OK) {
             why = curl_multi_strerror(error);
         } else {
-            why = strerror(server_etcd_transport_is_cancelled(transport) ? ECANCELED : ETIMEDOUT);
+            reply->has_timed_out = !server_etcd_transport_is_cancelled(transport);
+            why = strerror(reply->has_timed_out ? ETIMEDOUT : ECANCELED);
         }
         curl_multi_remove_handle(transport->multi, transport->easy);
         curl_easy_getinfo(transport->easy, CURLINFO_RESPONSE_CODE, &reply->status);

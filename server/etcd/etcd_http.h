@@ -1,11 +1,11 @@
-/* doorman_server, part ETCD: requests of HTTP to the members of etcd. Only the files of this part
- * include this file. */
+/* doorman_server, part ETCD: requests of HTTP to the members of etcd. The face of this
+ * folder, etcd.h, does not need this file. */
 #ifndef DOORMAN_SERVER_ETCD_HTTP_H
 #define DOORMAN_SERVER_ETCD_HTTP_H
 
 #include "../server.h"
 
-#define ETCD_TOKEN 4096 /* bytes: a token of etcd and the final 0 */
+#define ETCD_POST_TOKEN 4096 /* bytes: the longest token and the final 0 */
 
 /* A request of HTTP. The strings must stay valid during the call. */
 struct etcd_post {
@@ -20,6 +20,8 @@ struct etcd_reply {
     doorman_buffer body; /* the caller frees its text; the text is NULL or ends with a 0 */
     size_t head_bytes;
     const char *refusal; /* why the rest of the response was not received; NULL: it was */
+    bool is_too_long;    /* that is the reason */
+    bool has_timed_out;  /* there is no response because the member, or the way to it, is slow */
 };
 
 /* Returns NULL if memory runs out. Precondition: there is only one thread. */

@@ -15,6 +15,7 @@
  * Subscribers need no token, because nng has none. So the socket is for this machine only, unless
  * it has TLS and asks for certificates. */
 #include "events.h"
+#include "../util/host.h"
 
 #include <math.h>
 #include <poll.h>

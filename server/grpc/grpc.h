@@ -7,8 +7,7 @@
 #define DOORMAN_SERVER_GRPC_H
 
 #include "../http/http.h"
-#include "../http/limit_fields.h"
-#include "../tls/session.h"
+#include "../tls/tls.h"
 #include "grpc_scan.h"
 #include "quota.h"
 

@@ -12,6 +12,7 @@
  * long. */
 #include "grpc.h"
 
+#include "../util/host.h"
 #include "../util/socket.h"
 
 #include <sys/epoll.h>

@@ -6,7 +6,6 @@
  * nodes by the part that forwards. The thread that has an answer adds the question to the list
  * `done`, and wakes the loop. The loop takes it from there. */
 #include "grpc.h"
-#include "../http/decision.h"
 #include "../link/link.h"
 
 #include <nng/supplemental/util/platform.h>

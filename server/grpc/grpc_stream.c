@@ -3,7 +3,7 @@
  *
  * A request that is wrong gets a status of gRPC, and never disturbs the other streams of its
  * connection. */
-#include "../log/unmatched.h"
+#include "../log/log.h"
 #include "grpc.h"
 
 #include <nghttp2/nghttp2.h>

@@ -32,8 +32,7 @@
  *
  * A resource with a limit of kind CONCURRENCY is an error, also with a cost of 0: nobody would
  * release the hold. */
-#include "decision.h"
-#include "limit_fields.h"
+#include "http.h"
 
 /* One request, and its decision. */
 struct allow {
@@ -434,23 +433,17 @@ static void handle_allow(struct service *service, const struct http_request *req
     allow_report(&allow, service, request, status, started_at);
 }
 
-/* Takes an error of the node that was asked. The path begins with the method. */
+/* Takes an error of the node that was asked. */
 static void allow_take_error(struct allow *allow, const cJSON *error,
                              struct http_response *response) {
-    const char *code = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(error, "code"));
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(error, "message"));
-    const bool is_wrong = code && strcmp(code, "INVALID_ARGUMENT") == 0;
-    doorman_error named = {0};
-    if (!is_wrong) {
-        server_http_response_set_error(response, 503, "UNAVAILABLE", text ? text : "out of memory");
-        response->more = "Retry-After: 1\r\n";
+    doorman_error why;
+    if (server_decision_read_error(&why, error) == DOORMAN_INVALID_ARGUMENT) {
+        allow_fail_of_field(allow, &why);
+        response_set_failed(response, allow, DOORMAN_INVALID_ARGUMENT);
         return;
     }
-    if (text && strncmp(text, "acquire.", strlen("acquire.")) == 0) text += strlen("acquire.");
-    snprintf(named.text, sizeof named.text, "%s", text ? text : "");
-    named.path_bytes = strcspn(named.text, ":");
-    allow_fail_of_field(allow, &named);
-    response_set_failed(response, allow, DOORMAN_INVALID_ARGUMENT);
+    server_http_response_set_error(response, 503, "UNAVAILABLE", why.text);
+    response->more = "Retry-After: 1\r\n";
 }
 
 /* Makes the response out of the answer of the node that was asked. */

@@ -1,6 +1,6 @@
 /* doorman_server, part HTTP: reads decisions that another process has made. This file changes only
  * its arguments. */
-#include "decision.h"
+#include "http.h"
 
 static double answer_number(const cJSON *object, const char *name) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
@@ -77,4 +77,17 @@ bool server_decision_read(struct decision *out, const cJSON *decision, size_t it
         count++;
     }
     return word && (permit->granted ? count == item_count : permit->item_index < item_count);
+}
+
+doorman_status server_decision_read_error(doorman_error *out, const cJSON *error) {
+    static const char method[] = "acquire.";
+    const char *code = decision_text(error, "code"), *text = decision_text(error, "message");
+    const char *invalid = doorman_status_name(DOORMAN_INVALID_ARGUMENT);
+    *out = (doorman_error){.path_bytes = 0};
+    if (text && strncmp(text, method, strlen(method)) == 0) {
+        text += strlen(method);
+        out->path_bytes = strcspn(text, ":");
+    }
+    snprintf(out->text, sizeof out->text, "%s", text ? text : "out of memory");
+    return code && strcmp(code, invalid) == 0 ? DOORMAN_INVALID_ARGUMENT : DOORMAN_UNAVAILABLE;
 }

@@ -2,7 +2,7 @@
 #ifndef DOORMAN_SERVER_HTTP_H
 #define DOORMAN_SERVER_HTTP_H
 
-#include "../log/warnings.h"
+#include "../log/log.h"
 
 /* ---- >>text --------------------------------------------------------------------------------- */
 
@@ -136,6 +136,8 @@ struct http_response {
     char location[DOORMAN_ID_BYTES_MAX + 64]; /* the URL of a redirect; "": none */
     struct text lines;                        /* further lines of the head, after `more` */
     struct text text;                         /* the body */
+    char field[24];     /* of an error, for the page that shows it: the member of the body that is
+                           wrong, such as "set"; "": not known */
     doorman_time delay; /* how long the response waits; if it waits, server_http_reserve_delay has
                            succeeded */
     bool is_asked;      /* server_http_ask has sent a message, so there is no response yet */
@@ -337,5 +339,74 @@ static inline bool server_role_includes(enum role role, enum role needed) {
  *   globs         out: on false, the globs of the token; "" if the file has no such token now */
 bool server_token_covers(struct tokens *tokens, const struct token_identity *token,
                          const char *name, bool is_template, char globs[TOKEN_GLOBS_BYTES]);
+
+/* ---- >>limit fields ------------------------------------------------------------------------- */
+
+/* The fields RateLimit, RateLimit-Policy and Retry-After, which say what a permit has left.
+ * /v1/allow and the services of gRPC send them. */
+
+/* A limit that concerns an item. */
+struct limit_field {
+    char name[DOORMAN_ID_BYTES_MAX + 1];
+    double most, remaining;
+    doorman_time reset_after, more_after;
+    doorman_time window; /* 0: not known */
+};
+
+/* The limits of an item. */
+struct limit_fields {
+    struct limit_field items[DOORMAN_LIMITS_MAX];
+    size_t count;
+    bool has_first; /* items[0] is the limit that decided */
+    bool has_retry_after;
+    doorman_time retry_after;
+    double share; /* units a second that the key may use, if it is refused with SHARE; else 0 */
+};
+
+/* Copies the limits of an item of a permit: first the limit that decided, then the others. */
+void server_limit_fields_take(struct limit_fields *fields, const doorman_permit *permit,
+                              size_t item_index);
+
+/* Adds a list of limits, which is the value of RateLimit-Policy or of RateLimit. The list ends
+ * before it becomes too long. Precondition: there is a limit. */
+void server_limit_fields_add_list(struct text *text, const struct limit_fields *fields,
+                                  bool is_policy);
+
+/* Returns the value of Retry-After, at least 1. */
+long long server_limit_fields_retry(const struct limit_fields *fields);
+
+/* Returns whether it is known when a limit has units. A limit of 0 has none, and gets none. */
+bool server_limit_has_times(const struct limit_field *limit);
+
+long long server_limit_integer(double units);          /* rounded down */
+long long server_limit_seconds(doorman_time duration); /* rounded up */
+
+/* ---- >>decisions ---------------------------------------------------------------------------- */
+
+/* A decision that another process has made, as JSON. */
+
+#define DECISION_ITEM_MAX 100 /* items of a permit */
+#define DECISION_DETAIL_MAX ((size_t)DECISION_ITEM_MAX * DOORMAN_LIMITS_MAX)
+
+/* The texts are those of the tree. */
+struct decision {
+    doorman_permit permit;
+    doorman_permit_grant grants[DECISION_ITEM_MAX];
+    doorman_permit_detail details[DECISION_DETAIL_MAX];
+};
+
+/* Reads the decision on a permit.
+ *   item_count   of the permit
+ *   returns      false: it is no decision on this many items */
+bool server_decision_read(struct decision *out, const cJSON *decision, size_t item_count);
+
+/* Reads why another process has not decided a permit. On the wire an error is one text, which
+ * begins with the method and the path of the field: docs/protocol.md.
+ *   out       its path is that of a request without the method
+ *   returns   INVALID_ARGUMENT: the permit is wrong | UNAVAILABLE: any other reason */
+doorman_status server_decision_read_error(doorman_error *out, const cJSON *error);
+
+/* Returns a reason by its name; a name that is not known: NO_REASON. */
+doorman_reason server_decision_reason(const char *name);
 
 #endif

@@ -3,7 +3,7 @@
 #ifndef DOORMAN_SERVER_HTTP_CONNECTION_H
 #define DOORMAN_SERVER_HTTP_CONNECTION_H
 
-#include "../tls/session.h"
+#include "../tls/tls.h"
 #include "http.h"
 
 #include <sys/types.h>

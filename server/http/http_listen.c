@@ -36,6 +36,7 @@
  * free in the end. */
 #include "http_connection.h"
 
+#include "../util/host.h"
 #include "../util/socket.h"
 
 #include <sys/epoll.h>

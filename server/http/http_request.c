@@ -37,6 +37,7 @@
  * A target can be a path, or a whole URL such as http://HOST/path. With a URL, the host of the URL
  * counts instead of the field Host (RFC 9112, 3.2.2). */
 #include "http.h"
+#include "../util/host.h"
 
 #include <strings.h>
 

@@ -24,6 +24,7 @@ void server_http_response_set_error(struct http_response *response, int code, co
                                     const char *message) {
     response->code = code;
     response->type = "application/json";
+    response->field[0] = 0;
     response->text.buffer.bytes = 0;
     response->text.failed = false;
     server_text_addf(&response->text, "{\"error\":{\"code\":\"%s\",\"message\":\"", name);

@@ -8,7 +8,7 @@
  * Retry-After, as the draft asks. All seconds are rounded up, and all units are rounded down. A
  * limit of 0 never has units, so it has no t: a client with r=0 and t=0 would ask again at once,
  * for ever. */
-#include "limit_fields.h"
+#include "http.h"
 
 #define LIST_BYTES_MAX 1024         /* of a list of limits, because proxies bound the head */
 #define INTEGER_MAX 999999999999999 /* of a structured field (RFC 9651, 3.3.1) */

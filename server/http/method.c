@@ -204,7 +204,7 @@ static bool figures_check_token(struct service *service, const struct http_reque
     doorman_status status =
         doorman_json_exchange_read(&exchange, method, request->body, request->body_bytes);
     bool brings = status == DOORMAN_NOT_FOUND && exchange.request.method == DOORMAN_ACQUIRE;
-    const int path = (int)strcspn(exchange.error.text, ":");
+    const int path = (int)exchange.error.path_bytes;
     if (brings && service->tokens) {
         snprintf(error, sizeof error,
                  "%.*s: needs a token with the role figures; '%s' has the role %s", path,

@@ -28,6 +28,7 @@
  * zeros behind the end of a token. So neither the first wrong byte, nor the length of a token, nor
  * its position in the file changes the time. */
 #include "http.h"
+#include "../util/base64.h"
 
 #include <stdarg.h>
 #include <strings.h>

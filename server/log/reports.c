@@ -2,8 +2,8 @@
  * messages are refused, how a new configuration differs from the last one, how long the server
  * learns, and whether the parent answers. This file changes the state of the link to the parent,
  * and logs warnings through server/log/warnings.c. */
-#include "changes.h"
-#include "warnings.h"
+#include "../config/config.h"
+#include "log.h"
 
 #define CONFIG_LOADED "configuration loaded"
 #define CONFIG_REFUSED "configuration refused; the last one stays in force"

@@ -4,7 +4,7 @@
  * The resource decides which template matches, so a row is for a resource. A client that sends ever
  * other values as keys fills one row only. If the table is full, the row that was noted longest ago
  * is used again. */
-#include "unmatched.h"
+#include "log.h"
 
 struct unmatched {
     struct lock lock;

@@ -19,7 +19,7 @@
  *
  * The line about a shared id has the addresses of its last two peers. The line about a holder that
  * does not confirm its leases has the address of its last peer. */
-#include "warnings.h"
+#include "log.h"
 
 #include <arpa/inet.h>
 

@@ -18,6 +18,7 @@
  * new node takes the place of the node that has been silent for longest. Nothing is persisted: a
  * new master knows its children after their next requests. */
 #include "pages.h"
+#include "../util/host.h"
 
 #define CHILDREN_MAX 256
 #define CHILD_SILENT_MAX (3600 * DOORMAN_SECOND) /* a node that is silent for longer is forgotten */

@@ -5,8 +5,7 @@
  *    differs from the one in force: templates and limits that come, go and change, how many
  *    counters and bans each drops, and the resources that have more leased than their new capacity.
  *    What the answer does not list stays as it is. */
-#include "../log/changes.h"
-#include "../log/config_text.h"
+#include "../config/config.h"
 #include "pages.h"
 
 #define OVER_MAX 100 /* resources that are listed as leased beyond their new capacity */

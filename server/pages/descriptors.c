@@ -9,7 +9,7 @@
  *     KEY          an entry of the descriptor. The entries are in the order of the query
  *     entry.KEY    the same, for a KEY that begins with `entry.` or is `domain` or `entries`
  *     entries      only of the page: entries as they are in a query */
-#include "../log/unmatched.h"
+#include "../log/log.h"
 #include "pages.h"
 
 #define DESCRIPTOR_RULES_SHOWN 100

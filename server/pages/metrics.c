@@ -9,7 +9,7 @@
  * holders is 0. So a graph falls to 0, and an alert sees it. */
 #include "pages.h"
 
-#include "../tls/certificate.h"
+#include "../tls/tls.h"
 
 #define SERIES_MAX 1000
 

@@ -247,16 +247,14 @@ static char *form_write_json(struct form *form) {
 
 /* ---- acts ----------------------------------------------------------------------------------- */
 
-/* Returns the field of the form that an error of PUT /v1/overrides is about. */
-static const char *form_field_of(const char *error) {
+/* Returns the field of the form that a member of the body of PUT /v1/overrides comes from. */
+static const char *form_field_of(const char *member) {
     static const char *const names[][2] = {{"set", "figures"},       {"add", "figures"},
                                            {"expires_in", "number"}, {"ends_at", "number"},
                                            {"limit", "limit"},       {"reason", "reason"}};
-    const size_t bytes = strcspn(error, ".:[ ");
     const char *found = "";
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        bool same = strncmp(error, names[i][0], bytes) == 0 && !names[i][0][bytes];
-        if (same && bytes > 0) found = names[i][1];
+        if (strcmp(member, names[i][0]) == 0) found = names[i][1];
     }
     return found;
 }
@@ -276,7 +274,7 @@ static void form_take_answer(struct form *form, struct http_response *answer,
     if (answer->code == 200 && act > 0) {
         form->act = (uint64_t)act;
     } else if (message) {
-        form_refuse(form, form_field_of(message), "%s", message);
+        form_refuse(form, form_field_of(answer->field), "%s", message);
     } else {
         response->code = 500;
         form_refuse(form, "", "out of memory: look at the audit whether this was done");

@@ -4,7 +4,7 @@
 #define DOORMAN_SERVER_PAGES_H
 
 #include "../http/http.h"
-#include "../state/status.h"
+#include "../state/state.h"
 
 /* ---- >>snapshot ----------------------------------------------------------------------------- */
 

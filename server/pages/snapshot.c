@@ -12,6 +12,7 @@
  * between the slices, because moving them can take milliseconds. The longest slice is logged at the
  * end. */
 #include "pages.h"
+#include "../util/host.h"
 
 #include <nng/supplemental/util/platform.h>
 

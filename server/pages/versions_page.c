@@ -3,7 +3,7 @@
  *     /versions             the versions, the newest first, and what each has changed
  *     /versions?after=N     the next part of the list
  *     /versions?version=N   how one version differs from the one before it, with all figures */
-#include "../admin/versions.h"
+#include "../admin/admin.h"
 #include "pages.h"
 
 #define VALUE_ABSENT "default"

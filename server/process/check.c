@@ -3,6 +3,7 @@
  * the first error of a configuration. Such a server finds a wrong address later, when it uses the
  * address. */
 #include "../server.h"
+#include "../util/host.h"
 
 #include <nng/protocol/reqrep0/req.h>
 

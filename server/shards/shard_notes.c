@@ -3,7 +3,6 @@
  * All of them are read, and changed, on the thread of the part. So what is in force never goes back
  * to an earlier revision. */
 #include "shards.h"
-#include "../state/store_etcd.h"
 
 #define CALL_LOOK (DOORMAN_SECOND / 5) /* between two looks whether the call can still be made */
 

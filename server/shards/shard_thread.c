@@ -12,9 +12,6 @@
  * no command before it gets shards. The first process of all makes the map, in which its node owns
  * every shard. */
 #include "shards.h"
-#include "../state/flush.h"
-#include "../state/status.h"
-#include "../state/store_etcd.h"
 
 #include <nng/supplemental/util/platform.h>
 

@@ -6,7 +6,7 @@
 #define DOORMAN_SERVER_SHARDS_H
 
 #include "../etcd/etcd.h"
-#include "../state/call.h"
+#include "../state/state.h"
 
 /* ---- >>the map in etcd ---------------------------------------------------------------------- */
 

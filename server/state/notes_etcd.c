@@ -8,7 +8,6 @@
  * and lets the other parts read what they keep. Then it runs calls. After a failure it tries again,
  * and calls are refused meanwhile. */
 #include "notes_etcd.h"
-#include "store_etcd.h"
 
 #define NOTES_RETRY DOORMAN_SECOND      /* after a reading that failed */
 #define NOTES_STOP (2 * DOORMAN_SECOND) /* for a call that runs when the server stops */

@@ -2,7 +2,7 @@
 #ifndef DOORMAN_SERVER_NOTES_ETCD_H
 #define DOORMAN_SERVER_NOTES_ETCD_H
 
-#include "call.h"
+#include "state.h"
 
 /* As server_state_call. Precondition: acts are kept in etcd. */
 enum call_result server_notes_call(struct service *service, struct state_call *call,

@@ -2,8 +2,7 @@
 #ifndef DOORMAN_SERVER_PLANNED_H
 #define DOORMAN_SERVER_PLANNED_H
 
-#include "status.h"
-#include "store.h"
+#include "state.h"
 
 /* Leaves the leases and holds of this process in the store, for the next one. From then on the
  * server object is not master. Any failure is logged, and the next process learns. Precondition: no

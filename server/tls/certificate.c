@@ -17,6 +17,7 @@
  * nng has already accepted the certificates. So an element that does not fit only means that a time
  * is not known. */
 #include "certificate.h"
+#include "../util/base64.h"
 
 enum der_tag {
     DER_UTC_TIME = 0x17, /* two digits of the year: 1950 to 2049 */

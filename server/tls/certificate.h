@@ -1,12 +1,8 @@
-/* doorman_server, part TLS: when certificates are valid, and the flags that name them. */
+/* doorman_server, part TLS: when certificates are valid. */
 #ifndef DOORMAN_SERVER_CERTIFICATE_H
 #define DOORMAN_SERVER_CERTIFICATE_H
 
-#include "../log/warnings.h"
-
-static inline const char *server_certificate_flag(int file) {
-    return server_flag_name(file == CERTIFICATE_OWN ? FLAG_TLS_CERT : FLAG_TLS_CA);
-}
+#include "../log/log.h"
 
 /* Returns when the certificates of a PEM text end, in seconds since 1970. Returns 0 if no
  * certificate can be read.

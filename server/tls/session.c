@@ -8,7 +8,7 @@
  *
  * There are no tickets, so each session begins with a full handshake, and no session outlives a
  * change of the authorities. */
-#include "session.h"
+#include "tls.h"
 
 #include <gnutls/gnutls.h>
 #include <gnutls/x509.h>

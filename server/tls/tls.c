@@ -17,6 +17,7 @@
  * issuer and any name. A certificate that mbedTLS does not offer as a server fails too. An example
  * is a certificate whose extendedKeyUsage has only clientAuth. */
 #include "certificate.h"
+#include "tls.h"
 
 #include <stdarg.h>
 

@@ -1,6 +1,6 @@
 /* doorman_server: base64, for keys and values of etcd, for the password of an HTTP request, and for
  * certificates. The functions use only their arguments. */
-#include "../server.h"
+#include "base64.h"
 
 static const char base64_digits[] =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

@@ -1,6 +1,7 @@
 /* doorman_server: opens connections to other processes of Doorman. This file changes only its
  * arguments. */
 #include "dial.h"
+#include "host.h"
 
 #include <nng/protocol/reqrep0/req.h>
 

@@ -1,6 +1,6 @@
 /* doorman_server: the host in an address, and whether other machines can reach it. The functions
  * use only their arguments. */
-#include "../server.h"
+#include "host.h"
 
 #include <strings.h>
 

@@ -1,6 +1,7 @@
 /* doorman_server: TCP sockets that listen, for HTTP and gRPC. The functions use only their
  * arguments. */
 #include "socket.h"
+#include "host.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>

@@ -1,7 +1,7 @@
 /* A process and the store of its node: see sim_state.c.
  *
- * What a process does is what server/state/state.c does, step by step, with the functions of the
- * library. A new master claims the store with its term, reads all rows, and then writes once a
+ * What a process does is what server/state/state_thread.c does, step by step, with the functions of
+ * the library. A new master claims the store with its term, reads all rows, and then writes once a
  * second what has changed. A batch is written whole or not at all. A store that does not answer in
  * time may have written the batch, may still write it, or may never do so. The process keeps the
  * batch and writes it again, or marks its rows as changed.

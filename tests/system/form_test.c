@@ -327,9 +327,11 @@ TEST(an_error_names_the_field_and_keeps_the_values) {
         {"&limit=quota&figures=limit%3D0x10&number=1&unit=days&reason=r", 400, "figures: must be"},
         {"&limit=quota&figures=limit%3Dinf&number=1&unit=days&reason=r", 400, "figures: must be"},
         {"&limit=quota&figures=limit%3D20&number=0x1&unit=days&reason=r", 400, "number: must be"},
-        {"&limit=quota&figures=limit%3D20&number=1&unit=days&reason=%20", 400, "reason: must say"},
+        {"&limit=quota&figures=limit%3D20&number=1&unit=days&reason=%20", 400,
+         "\"><p class=bad role=alert>reason: must say"},
         {"&limit=quota&figures=limit%3D1,limit%3D2&number=1&unit=days&reason=r", 400, "figures: "},
-        {"&limit=quota&figures=rate%3D20&number=1&unit=days&reason=r", 400, "set.rate: "},
+        {"&limit=quota&figures=rate%3D20&number=1&unit=days&reason=r", 400,
+         "once</p><p class=bad role=alert>set.rate: "},
         {"&limit=quota&figures=limit%3D20&number=0&unit=days&reason=r", 400, "number: must be"},
         {"&limit=quota&figures=limit%3D20&number=1&unit=weeks&reason=r", 400, "unit: must be"},
         {"&limit=quota&figures=limit%3D20&number=1&unit=days&reason=", 400, "reason: is missing"},
@@ -337,8 +339,10 @@ TEST(an_error_names_the_field_and_keeps_the_values) {
         {"&limit=quota&figures=limit%3D20&number=1&unit=days&reason=%00", 400, "reason: must be"},
         {"&limit=quota&limit=b&figures=limit%3D2&number=1&unit=days&reason=r", 400,
          "limit: occurs"},
-        {"&limit=none&figures=limit%3D20&number=1&unit=days&reason=r", 404, "limit: "},
-        {"&limit=quota&figures=limit%3D20&number=9e99&unit=days&reason=r", 400, "expires_in: "}};
+        {"&limit=none&figures=limit%3D20&number=1&unit=days&reason=r", 404,
+         "</select><p class=bad role=alert>limit: "},
+        {"&limit=quota&figures=limit%3D20&number=9e99&unit=days&reason=r", 400,
+         "</select><p class=bad role=alert>expires_in: "}};
     struct office office;
     office_open(&office);
     look(&office, ALICE);

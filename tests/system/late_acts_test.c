@@ -15,7 +15,7 @@
 
 #include "admin_fixture.h"
 
-#define STORE_NOTES_MAX 64 /* of one call, as in server/state/store.h */
+#define STORE_NOTES_MAX 64 /* of one call, as in server/store/store.h */
 
 #define WHY ", \"reason\": \"ticket 4711\"}"
 #define SET(key)                                                                                   \

@@ -1,12 +1,12 @@
 /* A Redis in which the counters of a node of several processes last (V8): first the store alone
- * (server/state/store.h), then real servers with a Redis, and with an etcd. DOORMAN_RESTARTS and
+ * (server/store/store.h), then real servers with a Redis, and with an etcd. DOORMAN_RESTARTS and
  * DOORMAN_KILLS in the environment set the numbers of rounds. */
 #define _GNU_SOURCE
 #define DOORMAN_SERVER_REDIS
 #define COMMAND_SECONDS 1 /* a Redis that hangs is noticed soon */
-#include "../../server/state/address_redis.c"
-#include "../../server/state/store_choice.c"
-#include "../../server/state/store_redis.c"
+#include "../../server/store/address_redis.c"
+#include "../../server/store/store_choice.c"
+#include "../../server/store/store_redis.c"
 #include "../../server/util/password.c"
 
 #include "node_fixture.h"

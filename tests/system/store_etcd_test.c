@@ -6,8 +6,8 @@ int server_main(int argc, char **argv);
 #undef main
 #include "../../server/etcd/etcd.c"
 #include "../../server/etcd/etcd_http.c"
-#include "../../server/state/store_choice.c"
-#include "../../server/state/store_etcd.c"
+#include "../../server/store/store_choice.c"
+#include "../../server/store/store_etcd.c"
 #include "../../server/util/base64.c"
 #include "../../server/util/host.c"
 #include "../../server/util/password.c"
@@ -149,6 +149,45 @@ STORY(an_etcd_that_is_away_is_used_again_when_it_is_back) {
     etcd_start(&w->members);
     assert_int_equal(try_put(w->store, "2", "c"), STORE_OK);
     expect_notes(w, "act", "", "2=c@1 1=a@1");
+}
+
+/* An etcd with this alarm takes no writes. */
+STORY(an_etcd_without_space_is_named_and_has_written_nothing) {
+    struct etcd *etcd = &((struct etcd_store *)w->store)->etcd;
+    cJSON *status = server_etcd_call(etcd, "/v3/maintenance/status", "{}");
+    const cJSON *header = cJSON_GetObjectItemCaseSensitive(status, "header");
+    cJSON *alarm =
+        server_etcd_call(etcd, "/v3/maintenance/alarm",
+                         "{\"action\":\"ACTIVATE\",\"memberID\":\"%s\",\"alarm\":\"NOSPACE\"}",
+                         server_etcd_number(header, "member_id"));
+    assert_non_null(alarm);
+    expect_error(w->store, try_put(w->store, "1", "a"), STORE_FAILED, "compact and defragment it");
+    assert_int_equal(etcd->failure, ETCD_FULL);
+    assert_false(server_store_is_unsure(w->store));
+    cJSON_Delete(status);
+    cJSON_Delete(alarm);
+}
+
+/* The texts are those of etcd 3.4 and of its library for gRPC. */
+TEST(errors_of_etcd_are_told_apart) {
+    static const struct {
+        struct etcd_error error;
+        enum etcd_failure failure;
+    } cases[] = {
+        {{7, "etcdserver: permission denied"}, ETCD_DENIED},
+        {{0, "permission denied"}, ETCD_FAILED},
+        {{8, "etcdserver: mvcc: database space exceeded"}, ETCD_FULL},
+        {{8, "etcdserver: too many requests"}, ETCD_FAILED},
+        {{8, "grpc: received message larger than max (10001000 vs. 4194304)"}, ETCD_TOO_LONG},
+        {{8, "grpc: trying to send message larger than max (3 vs. 2)"}, ETCD_TOO_LONG},
+        {{14, "etcdserver: request timed out, possibly due to connection lost"}, ETCD_TIMED_OUT},
+        {{14, "etcdserver: no leader"}, ETCD_FAILED},
+        {{5, "etcdserver: requested lease not found"}, ETCD_FAILED}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (etcd_failure_of(&cases[i].error) != cases[i].failure) {
+            fail_msg("%s", cases[i].error.text);
+        }
+    }
 }
 
 /* What a visitor of many notes has seen. */

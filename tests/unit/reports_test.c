@@ -6,7 +6,7 @@ int server_main(int argc, char **argv);
 #define DOORMAN_SERVER_WARNINGS
 #include "../../doorman_server.c"
 #undef main
-#include "../../server/log/changes.c"
+#include "../../server/config/changes.c"
 #include "../../server/log/reports.c"
 #include "../../server/log/warnings.c"
 

@@ -1,5 +1,5 @@
 /* The order in which rows of counters and reservations are written to a store (D3, P27). */
-#include "../../server/state/row_order.c"
+#include "../../server/store/row_order.c"
 
 #include "../test.h"
 

@@ -1,4 +1,4 @@
-/* What each kind of store promises (server/state/store.h). A test program defines before it
+/* What each kind of store promises (server/store/store.h). A test program defines before it
  * includes this file:
  *
  *     struct world     with the members store and error

@@ -1,8 +1,8 @@
-/* The file in which counters last (server/state/store.h): what is written is read again, two
+/* The file in which counters last (server/store/store.h): what is written is read again, two
  * servers never share it, and what is wrong with it is said before anything is changed. */
 #define _GNU_SOURCE
-#include "../../server/state/store_choice.c"
-#include "../../server/state/store_sqlite.c"
+#include "../../server/store/store_choice.c"
+#include "../../server/store/store_sqlite.c"
 
 #include "../test.h"
 

@@ -21,7 +21,6 @@
  *
  * Notes are listed in pages. etcd may need long for a page of large notes, or the page may be too
  * long for a response. Then a shorter one is asked for. */
-#include "store_etcd.h"
 #include "../etcd/etcd.h"
 #include "store_kind.h"
 
@@ -71,18 +70,20 @@ kept_fail(struct etcd_store *store, enum store_result result, const char *format
 /* Notes that etcd does not answer, or refuses the call. */
 static enum store_result kept_fail_call(struct etcd_store *store) {
     const char *error = store->etcd.error.text;
-    const bool is_denied = strstr(error, "permission denied"),
-               is_full = strstr(error, "space exceeded");
-    if (is_denied || is_full) store->base.is_unsure = false;
-    if (is_denied) {
+    switch (store->etcd.failure) {
+    case ETCD_DENIED:
+        store->base.is_unsure = false;
         return kept_fail(store, STORE_FAILED,
                          "%s; the user of etcd needs the right readwrite for the prefix %s", error,
                          store->prefix);
-    }
-    if (is_full) {
+    case ETCD_FULL:
+        store->base.is_unsure = false;
         return kept_fail(store, STORE_FAILED, "%s; etcd is full: compact and defragment it", error);
+    case ETCD_FAILED:
+    case ETCD_TOO_LONG:
+    case ETCD_TIMED_OUT:
+    default: return kept_fail(store, STORE_FAILED, "etcd: %s", error);
     }
-    return kept_fail(store, STORE_FAILED, "etcd: %s", error);
 }
 
 static enum store_result kept_fail_memory(struct etcd_store *store) {
@@ -400,6 +401,7 @@ static cJSON *kept_ask(struct etcd_store *store, const struct kept_list *list) {
     }
     body_add(&body, "\"}");
     if (body.failed) {
+        store->etcd.failure = ETCD_FAILED;
         snprintf(store->etcd.error.text, sizeof store->etcd.error.text, "out of memory");
     } else {
         response = server_etcd_post(&store->etcd, "/v3/kv/range", body.text);
@@ -410,12 +412,8 @@ static cJSON *kept_ask(struct etcd_store *store, const struct kept_list *list) {
 
 /* Returns whether a page has failed because it was too long. */
 static bool kept_is_long(const struct etcd_store *store, const struct kept_list *list) {
-    static const char *const signs[] = {"too long", "timed out", "imeout", "larger than max"};
-    bool is_long = false;
-    for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
-        is_long = is_long || strstr(store->etcd.error.text, signs[i]);
-    }
-    return is_long && list->limit > 1;
+    const enum etcd_failure failure = store->etcd.failure;
+    return (failure == ETCD_TOO_LONG || failure == ETCD_TIMED_OUT) && list->limit > 1;
 }
 
 /* Reads a page, or makes pages shorter.

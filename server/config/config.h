@@ -1,9 +1,14 @@
-/* doorman_server: how one configuration differs from another, by template and by limit, and what
- * the change does to counters (P15). This face only reads configurations. */
-#ifndef DOORMAN_SERVER_CHANGES_H
-#define DOORMAN_SERVER_CHANGES_H
+/* doorman_server: how configurations differ, and configurations that came over HTTP as texts. These
+ * functions only read configurations, and put none into force. */
+#ifndef DOORMAN_SERVER_CONFIG_H
+#define DOORMAN_SERVER_CONFIG_H
 
 #include "../server.h"
+
+/* ---- changes -------------------------------------------------------------------------------- */
+
+/* How one configuration differs from another, by template and by limit, and what the change does to
+ * counters (P15). */
 
 /* A template that is not the same in both configurations. */
 struct template_change {
@@ -58,5 +63,17 @@ struct limit_counts *server_changes_count(const struct service *service);
 struct limit_counts server_changes_counts(const struct config_changes *changes,
                                           const struct limit_counts *counts,
                                           const doorman_permit_limit *limit);
+
+/* ---- texts ---------------------------------------------------------------------------------- */
+
+/* Reads a configuration as a load would.
+ *   problems   written in full: why it is not valid or does not fit this node, or warnings
+ *   returns    NULL: it is not valid; the caller destroys it else */
+doorman_config *server_config_read_text(const struct service *service, const char *text,
+                                        size_t bytes, struct config_problems *problems);
+
+/* Adds a list of problems: at most PROBLEM_MAX of them, and how many there are if there are more.
+ *   key   "errors" or "warnings" */
+void server_problems_add(cJSON *answer, const char *key, const struct config_problems *problems);
 
 #endif

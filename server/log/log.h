@@ -1,8 +1,12 @@
-/* doorman_server, part WARNINGS: events that peers can cause at any rate, as log lines (V6). */
-#ifndef DOORMAN_SERVER_WARNINGS_H
-#define DOORMAN_SERVER_WARNINGS_H
+/* doorman_server: what happens at any rate because of peers, for the log and for pages. */
+#ifndef DOORMAN_SERVER_LOG_FACE_H
+#define DOORMAN_SERVER_LOG_FACE_H
 
 #include "../util/socket.h"
+
+/* ---- part WARNINGS -------------------------------------------------------------------------- */
+
+/* Events that peers can cause at any rate, as log lines (V6). */
 
 #define SHARED_ID_MAX 8 /* ids that have warnings of their own at the same time (V6) */
 
@@ -86,5 +90,35 @@ void server_log_nng_handshakes(struct service *service, uint64_t count);
 
 /* Returns the text of a kind of warning. */
 const char *server_warning_text(int kind);
+
+/* ---- part UNMATCHED ------------------------------------------------------------------------- */
+
+/* The last descriptors of gateways without a template that has limits. */
+
+#define UNMATCHED_MAX 32 /* rows */
+
+/* Descriptors of one domain that became the same resource. */
+struct unmatched_row {
+    char domain[DOORMAN_ID_BYTES_MAX + 1]; /* cut off, and only printable ASCII: others are `?` */
+    char resource[DOORMAN_ID_BYTES_MAX + 1];
+    char key[DOORMAN_ID_BYTES_MAX + 1]; /* of the last one */
+    uint64_t count;
+    doorman_time at; /* of the last one */
+    bool matched;    /* a rule of the configuration has given the resource */
+};
+
+/* Notes a descriptor whose resource has no template with limits. Any thread may call it, with or
+ * without the lock of the service.
+ *   domain   as the client has sent it
+ *   item     of doorman_descriptors_resolve
+ *   cost     a mutex, and a look at UNMATCHED_MAX rows */
+void server_unmatched_note(struct service *service, const char *domain,
+                           const doorman_descriptor_item *item);
+
+/* Copies the rows, the last one first.
+ *   all       out: how many descriptors were noted since the process started
+ *   returns   the number of rows */
+size_t server_unmatched_list(struct service *service, struct unmatched_row rows[UNMATCHED_MAX],
+                             uint64_t *all);
 
 #endif

@@ -1,5 +1,5 @@
 /* doorman_server, part STATE: counters of durable limits and bans outlast a restart (V8). The
- * library says what a row is (D2 to D5), and server/state/store.h keeps rows in a file or a Redis.
+ * library says what a row is (D2 to D5), and server/store/store.h keeps rows in a file or a Redis.
  * This file moves them: all of them into memory when this process becomes master, and what has
  * changed into the store once in each interval.
  *
@@ -34,8 +34,6 @@
  *
  * Nothing is written before all is read: a row in the store may say that more is used than memory
  * knows. */
-#include "call.h"
-#include "flush.h"
 #include "notes_etcd.h"
 #include "planned.h"
 

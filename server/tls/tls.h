@@ -1,8 +1,8 @@
 /* doorman_server, part TLS: sessions of sockets that another part reads and writes by itself, as
  * HTTP and gRPC do. Those parts reach the functions by service->tls_calls, which is NULL if the
  * build has no part TLS. */
-#ifndef DOORMAN_SERVER_SESSION_H
-#define DOORMAN_SERVER_SESSION_H
+#ifndef DOORMAN_SERVER_TLS_H
+#define DOORMAN_SERVER_TLS_H
 
 #include "../server.h"
 
@@ -41,5 +41,10 @@ struct tls_calls {
     /* Returns whether bytes were received that epoll does not report. */
     bool (*has_bytes)(struct tls_session *session);
 };
+
+/* Returns the flag that names a file of certificates. */
+static inline const char *server_certificate_flag(int file) {
+    return server_flag_name(file == CERTIFICATE_OWN ? FLAG_TLS_CERT : FLAG_TLS_CA);
+}
 
 #endif

@@ -2,7 +2,7 @@
  * their globs: the templates of both are sorted by glob, and the sorted lists are merged. A
  * template has changed if its JSON has. So a new field needs no change here. The order of the
  * templates counts too, because the first glob that matches a resource decides. */
-#include "changes.h"
+#include "config.h"
 
 #define DEPTH_MAX 32 /* of the JSON of a template */
 

@@ -23,6 +23,7 @@
 #define STORE_KEPT_SECONDS 86400 /* for which rows stay after they are fresh */
 #define STORE_NOTES_MAX 64       /* of one call */
 
+struct settings;
 struct store;
 
 /* Where a store is, and for whom. The strings must stay valid until the store is closed. */
@@ -61,7 +62,7 @@ enum store_result {
 bool server_store_check(const struct store_place *place, char error[STORE_TEXT]);
 
 /* Sorts rows into the order in which a store must write them, and leaves out rows that are not to
- * be written: see server/state/row_order.c.
+ * be written: see server/store/row_order.c.
  *   rows      their identities are in one block of memory, in the order in which they were taken
  *   returns   how many rows are left */
 size_t server_store_order(struct store_row *rows, size_t count);
@@ -205,5 +206,25 @@ enum store_result server_store_take(struct store *store, unsigned char **bytes, 
 
 /* Says why the last call failed and what to do, as a phrase about the place. */
 const char *server_store_error(const struct store *store);
+
+/* ---- part NOTES: a store in etcd, which keeps notes and no rows ------------------------------ */
+
+/* Opens the notes of a node. Makes no call to etcd.
+ *   settings   with --config etcd:KEY; they must stay valid
+ *   returns    NULL: out of memory */
+struct store *server_store_etcd_open(const struct settings *settings);
+
+/* Opens the notes that all nodes of a cluster share, below the key of --shards. server_store_begin
+ * reads the revision of the last write, and server_store_epoch returns it. Makes no call to etcd.
+ *   settings   with --shards; they must stay valid
+ *   returns    NULL: out of memory, or the system has no random numbers */
+struct store *server_store_etcd_open_cluster(const struct settings *settings);
+
+/* Sets the etcd lease of the mastership that begins next. Writes need it from then on.
+ *   lease   0: there is no election */
+void server_store_etcd_set_lease(struct store *store, int64_t lease);
+
+/* Lets the current call and all later ones fail at once. Any thread calls this. */
+void server_store_etcd_cancel(struct store *store);
 
 #endif

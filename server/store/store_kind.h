@@ -1,4 +1,4 @@
-/* doorman_server, part STATE: what each kind of store does for server/state/store.h. A kind has a
+/* doorman_server, part STATE: what each kind of store does for server/store/store.h. A kind has a
  * file of its own, and a struct whose first member is a struct store. */
 #ifndef DOORMAN_SERVER_STORE_KIND_H
 #define DOORMAN_SERVER_STORE_KIND_H

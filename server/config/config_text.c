@@ -1,6 +1,6 @@
 /* doorman_server: the text of a configuration that came over HTTP. POST /v1/config/check and PUT
  * /v1/config read it in the same way. */
-#include "config_text.h"
+#include "config.h"
 
 void server_problems_add(cJSON *answer, const char *key, const struct config_problems *problems) {
     cJSON *list = cJSON_AddArrayToObject(answer, key);

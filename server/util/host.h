@@ -1,0 +1,16 @@
+/* doorman_server: the hosts of addresses. */
+#ifndef DOORMAN_SERVER_HOST_H
+#define DOORMAN_SERVER_HOST_H
+
+#include "../server.h"
+
+/* Reads the host of "SCHEME://HOST:PORT/PATH". All parts except the host are optional. */
+void server_host_read(const char *address, char *out, size_t room);
+bool server_host_is_numeric(const char *host); /* an IP address, which needs no DNS */
+bool server_host_is_loopback(const char *host);
+bool server_host_is_wildcard(const char *host); /* all addresses of this machine */
+
+/* Returns whether a text is "http://HOST[:PORT]" or "https://HOST[:PORT]", of at most 256 bytes. */
+bool server_host_is_http_address(const char *text);
+
+#endif
