@@ -959,10 +959,10 @@ DOORMAN_API doorman_status doorman_server_hand_over(doorman_server *server, door
  * other process has been master since, and never twice with the same bytes: the leases would count
  * as they were, and not as they are. If it fails, the server learns, as without the call.
  *   bytes     used only during the call; checked
- *   error     may be NULL; describes an INVALID_ARGUMENT or a RESOURCE_EXHAUSTED
- *   returns   OK | INVALID_ARGUMENT: the bytes are damaged, of another node or of a later version;
- *             or the server is not master, or has leases or holds already |
- *             RESOURCE_EXHAUSTED: a limit of the options is smaller than that of the last master |
+ *   error     may be NULL; describes all errors except OUT_OF_MEMORY
+ *   returns   OK | INVALID_ARGUMENT: the bytes are damaged or of a later version; or the server is
+ *             not master, or has leases or holds already | NOT_FOUND: the bytes are of another node
+ *             | RESOURCE_EXHAUSTED: a limit of the options is smaller than that of the last master |
  *             OUT_OF_MEMORY
  *   cost      O(holders log holders + holds log holds) */
 DOORMAN_API doorman_status doorman_server_take_over(doorman_server *server,
@@ -10209,7 +10209,7 @@ doorman_status doorman_server_take_over(doorman_server *server, const unsigned c
         doorman__handover_fail(&in, DOORMAN_INVALID_ARGUMENT, "they are of another version");
     }
     if (strcmp(doorman__handover_take_text(&in), server->node) != 0) {
-        doorman__handover_fail(&in, DOORMAN_INVALID_ARGUMENT, "they are of another node");
+        doorman__handover_fail(&in, DOORMAN_NOT_FOUND, "they are of another node");
     }
     doorman_time drains_at = doorman__handover_take_rest(&in, false);
     if (!in.wrong) doorman__handover_take_all(&in);

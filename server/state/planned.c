@@ -68,11 +68,6 @@ void server_state_drop(struct planned *planned) {
     planned->bytes = NULL;
 }
 
-/* Returns what a person can do about an error. The library does not know the flags. */
-static const char *take_over_remedy(const doorman_error *error) {
-    return strstr(error->text, "of another node") ? "; give --node the same name each time" : "";
-}
-
 void server_state_take_over(struct service *service, struct planned *planned, const char *name,
                             struct state_status *out) {
     doorman_error error = {0};
@@ -82,8 +77,10 @@ void server_state_take_over(struct service *service, struct planned *planned, co
         doorman_status status = doorman_server_take_over(service->server, planned->bytes,
                                                          planned->count, &error, doorman_clock());
         out->took_over = status == DOORMAN_OK;
+        /* NOT_FOUND: they are of another node. The library does not know the flags. */
         snprintf(planned->why, sizeof planned->why, "%.400s%s",
-                 error.text[0] ? error.text : server_status_text(status), take_over_remedy(&error));
+                 error.text[0] ? error.text : server_status_text(status),
+                 status == DOORMAN_NOT_FOUND ? "; give --node the same name each time" : "");
     }
     server_state_drop(planned);
     snprintf(out->learns, sizeof out->learns, "%s", out->took_over ? "" : planned->why);

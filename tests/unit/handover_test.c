@@ -300,8 +300,8 @@ TEST(a_changed_byte_does_no_harm) {
             doorman_server_destroy(w.next);
             w.next = server_of(&w.options, i + 5, w.now);
             elect(w.next, w.now);
-        } else {
-            assert_int_equal(status, DOORMAN_INVALID_ARGUMENT);
+        } else { /* the name of the node may be the part that has changed */
+            assert_true(status == DOORMAN_INVALID_ARGUMENT || status == DOORMAN_NOT_FOUND);
         }
     }
     world_stop(&w);
@@ -315,7 +315,7 @@ TEST(bytes_of_another_node_or_version_are_refused) {
     expect_refused(&w, w.handed.count, DOORMAN_INVALID_ARGUMENT, "another version");
     w.handed.at[7]--;
     w.handed.at[10] ^= 1; /* a character of "root" */
-    expect_refused(&w, w.handed.count, DOORMAN_INVALID_ARGUMENT, "another node");
+    expect_refused(&w, w.handed.count, DOORMAN_NOT_FOUND, "another node");
     world_stop(&w);
 }
 
