@@ -118,6 +118,25 @@ class Web(unittest.TestCase):
         self.assertEqual(len(set(keys)), 2)
         self.assertTrue(all(key.startswith("sha256:") for key in keys))
 
+    def test_requests_without_a_key_share_one(self) -> None:
+        async def hello(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        async def run() -> None:
+            async with AsyncClient(self.fake.url) as client:
+                limited = asgi.RateLimit(hello, client, "login", key=lambda scope: None,
+                                         timeout=WAIT)
+                await self.call(limited, {"type": "http"})
+
+        asyncio.run(run())
+        with Client(self.fake.url) as client:
+            limited = wsgi.RateLimit(lambda environ, start: [start("200 OK", [])], client, "login",
+                                     key=lambda environ: environ.get("HTTP_X_API_KEY"),
+                                     timeout=WAIT)
+            limited({}, lambda *_: b"")
+        items = [message["permit"][0]["item"][0] for _, message, _ in self.fake.seen]
+        self.assertEqual(items, 2 * [{"resource_id": "login", "cost": 1}])
+
     def test_a_key_has_the_same_hash_in_all_languages(self) -> None:
         # The packages for JavaScript and Go have the same example.
         self.assertEqual(
