@@ -14349,7 +14349,7 @@ static void doorman__read_missing(const doorman__field *field) {
 }
 
 /* Reads the fields of an object. Most texts have the fields in the order of the rows. So the search
- * for a field begins behind the last one that was found. */
+ * for a field begins after the field that was found last. */
 static void doorman__read_rows(const doorman__field *object, const doorman__row *rows, void *out) {
     assert(cJSON_IsObject(object->value));
     const cJSON *next = object->value->child;

@@ -5238,9 +5238,9 @@ static bool doorman__samples_have(doorman__chain *const *samples, size_t count,
 
 /* Samples 8 different nodes for an eviction, or all if the table has fewer. Returns how many nodes
  * were sampled.
- *     The buckets are drawn one by one. So a list loses nodes in proportion to its length, and
- * stays short. If neighbouring buckets were taken, full and empty parts of the table would lose
- * equally many nodes. Under a flood of new keys, some lists would then grow without a bound. */
+ *     Each bucket is drawn at random. So a list loses nodes in proportion to its length, and stays
+ * short. Neighbouring buckets would not do: a full part of the table would lose as many nodes as an
+ * empty part, and under a flood of new keys some lists would grow without a bound. */
 static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *random,
                                      doorman__chain *out[DOORMAN__EVICT_SAMPLES]) {
     size_t buckets[DOORMAN__EVICT_BUCKETS], count = 0, last = 0;
@@ -6049,12 +6049,12 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
 /* ---- permits: what may come back to a bucket (P27) */
 /*
  * Each open reservation has a share of what its bucket may still get back. At first the share is
- * what was charged. While the bucket gains units, the sum of the shares cannot be more than what is
- * missing: all shares become smaller by the same factor then. A settlement gives back at most its
+ * what was charged. When the bucket has gained so many units that less is missing than the sum of
+ * the shares, all shares become smaller by the same factor. A settlement gives back at most its
  * share, and the rest of the share is nobody's.
  *     So a bucket needs no list. `pending` is the sum of all shares, `scale` is the product of all
  * factors, and a reservation remembers the `scale` of the moment when it was charged. Its share is
- * what was charged, times `scale`, divided by that one.
+ * what was charged, times the present `scale`, divided by the remembered one.
  *
  * Why a bucket never gets more than it should: compare it with a replay. In the replay each
  * reservation charges some z less, at most what it has charged, and all else is the same. Then
@@ -7575,7 +7575,7 @@ static const char *doorman__set_beyond(const doorman_permit_limit *limit,
     return all->limit > times * own->limit * share ? "limit" : NULL;
 }
 
-/* Returns the figures of a caller with those of the limit. */
+/* Returns the figures that a caller gives. Those that it does not give are those of the limit. */
 static doorman_figures doorman__set_all(const doorman_permit_limit *limit,
                                         const doorman_figures *given) {
     doorman_figures all = doorman__override_resolve(limit, given);
@@ -8090,7 +8090,7 @@ static doorman__place *doorman__permits_find_place(const doorman_permits *permit
     return NULL;
 }
 
-/* Makes room for one more place, and for its index when it is free again. */
+/* Makes room for one more place, and for its index in the list of free places later. */
 static bool doorman__permits_reserve_place(doorman_permits *permits) {
     const size_t count = permits->place_count + 1;
     if (permits->free_count) return true;
@@ -9037,7 +9037,7 @@ static uint32_t doorman__permits_weight(const doorman_permits *permits,
  *     A hold ends at most at the end of the lease under which it was granted or renewed last. That
  * lease has committed at least what is held. If a new lease commits less than what is held, the
  * older allowance covers the rest until its end, so no hold is prolonged then. The units come back
- * by releases, or at the ends.
+ * when holds are released, or when they end.
  *     When a lease has changed, all queues of leased limits are ready, and are served next.
  *
  * This client never sees a server that is not master, because the leases are cleared then. The
@@ -9778,8 +9778,9 @@ static bool doorman__charge_find(doorman_permits *permits, doorman__charge *char
     return true;
 }
 
-/* P31: lets a charge have the figures that an item brings for its limit, if there are any. If
- * several items do, the last ones count. Returns false if memory runs out. */
+/* P31: gives a charge the figures that an item brings for its limit. Without such figures nothing
+ * changes. If several items bring some, those of the last item count. Returns false if memory runs
+ * out. */
 static bool doorman__charge_bring(doorman_permits *permits, const doorman__want *want,
                                   doorman__charge *charge) {
     const doorman_permit_set *set = want->sets, *end = set ? set + want->set_count : set;
