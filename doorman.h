@@ -7180,7 +7180,8 @@ static bool doorman__overload_grow(doorman__overload_state *state, doorman_time 
     return true;
 }
 
-/* Sets the bounds, from a configuration. A capacity that reports have lowered stays within them. */
+/* Sets the bounds, from a configuration. A capacity that reports have lowered keeps its value, as
+ * far as the new bounds allow it. */
 static void doorman__overload_set_bounds(doorman__overload_state *state,
                                          const doorman_template *settings, doorman_time now) {
     const double configured = settings->capacity;

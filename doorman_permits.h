@@ -2431,8 +2431,8 @@ DOORMAN_API doorman_permits *doorman_server_permits(doorman_server *server);
 DOORMAN_API doorman_status doorman_server_set_shard_map(doorman_server *server,
                                                         const doorman_shard_map *map);
 
-/* Divides the keys of the permits of a server into shards, as doorman_permits_set_shards does. Any
- * server may be the argument, and each victory begins with no shards.
+/* Divides the keys of the permits of a server into shards, as doorman_permits_set_shards does. The
+ * server need not be the master. Each time it becomes master, it begins with no shards.
  *   returns   as doorman_permits_set_shards
  *   cost      O(shards) */
 DOORMAN_API doorman_status doorman_server_set_shards(doorman_server *server,
@@ -10915,7 +10915,7 @@ static void doorman__want_count_open(doorman_permits *permits, doorman__want *wa
     doorman__permits_count_usage(permits, want->open, want);
 }
 
-/* Counts the refusal of an item that is banned, also at all limits that can ban. */
+/* Counts the refusal of an item that is banned, and counts it at each limit that can ban too. */
 static void doorman__want_count_ban(doorman_permits *permits, const doorman__want *want) {
     assert(want->place && want->ban_rest > 0);
     const doorman_template *template_ = want->place->template_;
@@ -12623,8 +12623,8 @@ static uint64_t *doorman__sliding_slot(const doorman__meter *meter, doorman_time
     return counts && is_kept ? &ring[1 + slice % DOORMAN__SLICES] : NULL;
 }
 
-/* Gives at most `grains` of a part back to its bucket, and takes the share of the part out of what
- * may come back. Returns how many came back. */
+/* Gives at most `grains` of a part back to its bucket. After that the part has no share of what the
+ * bucket may still get back. Returns how many grains came back. */
 static uint64_t doorman__bucket_return(doorman__counter *counter, const doorman__meter *meter,
                                        doorman__reserved_part *part, uint64_t grains,
                                        doorman_time now) {

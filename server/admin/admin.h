@@ -191,9 +191,9 @@ enum store_result server_act_put_notes(struct act *act, struct store *store);
 /* Frees the notes of an act, so that it has none. */
 void server_act_clear_notes(struct act *act);
 
-/* Writes the row of an act once more, after the caller has made the change, or could not. The act
- * was run with `announces`, and its row with "known": false, which is removed now. As
- * server_act_run, which it calls.
+/* Writes the row of an act once more, after the caller has made the change, or could not.
+ * Precondition: the act was run with `announces`, so its row has "known": false. This call removes
+ * that field, and calls server_act_run.
  *   refusal   why nothing was changed; NULL: it was changed */
 bool server_act_confirm(struct act *act, const char *refusal, struct http_response *response);
 
