@@ -955,9 +955,10 @@ typedef bool doorman_write(void *context, const void *bytes, size_t count);
 DOORMAN_API doorman_status doorman_server_hand_over(doorman_server *server, doorman_write *write,
                                                     void *context, doorman_time now);
 
-/* Takes over what the last master has handed over. Call it right after the victory, and only if no
- * other process has been master since, and never twice with the same bytes: the leases would count
- * as they were, and not as they are. If it fails, the server learns, as without the call.
+/* Takes over what the last master has handed over. Call it right after the victory, only if no
+ * other process has been master since, and never twice with the same bytes. Otherwise the server
+ * would use old leases, which have changed since. If it fails, the server learns, as without the
+ * call.
  *   bytes     used only during the call; checked
  *   error     may be NULL; describes an INVALID_ARGUMENT or a RESOURCE_EXHAUSTED
  *   returns   OK | INVALID_ARGUMENT: the bytes are damaged, of another node or of a later version;

@@ -12544,7 +12544,7 @@ static doorman__reservation *doorman__reservations_open(const doorman_permits *p
     return open ? found : NULL;
 }
 
-/* Returns whether a repeated permit fits its hold in this: both reserve, or neither does. */
+/* Returns whether a repeated permit agrees with its hold: both reserve, or neither of them. */
 static bool doorman__hold_reserves(const doorman_permits *permits, const doorman__hold *hold,
                                    const doorman_permit_request *request) {
     const bool wanted = request->settle_within > 0;

@@ -83,8 +83,8 @@ struct act {
 bool server_act_add_note(struct act *act, const struct act_note *note);
 
 /* Writes the row of an act with "known": false, before `prepare` makes a change outside of the
- * store. So the audit has a row also if the process ends meanwhile. The row is written once more
- * when the act is. Returns false if the store has failed: then the act is refused. */
+ * store. So the audit has a row also if the process ends meanwhile. When the act is written, its
+ * row is written once more. Returns false if the store has failed: then the act is refused. */
 bool server_act_announce(struct act *act, struct store *store);
 
 /* Writes that an act which was announced was refused. Returns false if the store has failed. */
