@@ -1,10 +1,12 @@
 """Many callers that wait for units, processes that end, and names that no server knows."""
 import asyncio
+import gc
 import os
 import subprocess
 import sys
 import threading
 import unittest
+import warnings
 from typing import Any
 from unittest import mock
 
@@ -104,6 +106,22 @@ class Exits(unittest.TestCase):
             self.assertIn("release", [method for method, _, _ in fake.seen])
         finally:
             fake.stop()
+
+
+    def test_a_client_of_asyncio_that_was_not_closed_is_warned_of(self) -> None:
+        async def run(closes: bool) -> None:
+            client = AsyncClient(FAR)
+            client.rate("db")
+            if closes:
+                await client.close(timeout=0)
+
+        for closes in (True, False):
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                asyncio.run(run(closes))
+                gc.collect()
+            texts = [str(warning.message) for warning in told]
+            self.assertEqual(any("was not closed" in text for text in texts), not closes, texts)
 
 
 @unittest.skipUnless(os.path.exists(PROGRAM), f"there is no {PROGRAM}")

@@ -10,6 +10,7 @@ import contextlib
 import json
 import ssl
 import time
+import warnings
 from collections import deque
 from typing import (Any, AsyncIterator, Callable, Deque, Dict, List, Mapping, Optional, Sequence,
                     Set, Tuple, Union)
@@ -308,6 +309,10 @@ class AsyncClient:
         await self.close()
 
     # ---- private
+
+    def __del__(self) -> None:
+        if not getattr(self, "_stopping", True):
+            warnings.warn(f"the client {self.client_id} was not closed", ResourceWarning)
 
     def _check_open(self) -> None:
         if self._stopping:
