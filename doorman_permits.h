@@ -360,10 +360,9 @@ typedef struct doorman_plan {
 #define DOORMAN_PLANS_MAX 16      /* plans of a limit */
 #define DOORMAN_PLAN_BYTES_MAX 64 /* of the name of a plan */
 
-/* Refuses a key that keeps sending after refusals. A count of refusals begins with a refusal by the
- * limit. The count begins again with the first refusal that comes later than `window` after its
- * beginning. When the count reaches `refusals`, every permit with this (resource, key) is refused
- * for `duration`. */
+/* Refuses a key that keeps sending after refusals. The first refusal by the limit begins a count.
+ * The first refusal that comes more than `window` after this beginning begins a new count. When the
+ * count reaches `refusals`, every permit with this (resource, key) is refused for `duration`. */
 typedef struct doorman_ban {
     uint32_t refusals;     /* 0: there is no ban */
     doorman_time window;   /* (0, 1e8 s] */
@@ -7520,7 +7519,7 @@ static size_t doorman__hold_shard(const doorman_permits *permits, const doorman_
     return doorman_permits_shard_of(permits, doorman__place_id(first->place), first->key);
 }
 
-/* P16: returns when a limit knows the holds of a shard. */
+/* P16: returns the time at which a limit will know the holds of a shard. */
 static doorman_time doorman__slot_learns_until(const doorman_permits *permits,
                                                const doorman__slot *slot, size_t shard) {
     const doorman__permit_shards *shards = &permits->shards;
