@@ -955,9 +955,10 @@ typedef bool doorman_write(void *context, const void *bytes, size_t count);
 DOORMAN_API doorman_status doorman_server_hand_over(doorman_server *server, doorman_write *write,
                                                     void *context, doorman_time now);
 
-/* Takes over what the last master has handed over. Call it right after the victory, and only if no
- * other process has been master since, and never twice with the same bytes: the leases would count
- * as they were, and not as they are. If it fails, the server learns, as without the call.
+/* Takes over what the last master has handed over. Call it right after the victory, only if no
+ * other process has been master since, and never twice with the same bytes. Otherwise the server
+ * would use old leases, which have changed since. If it fails, the server learns, as without the
+ * call.
  *   bytes     used only during the call; checked
  *   error     may be NULL; describes all errors except OUT_OF_MEMORY
  *   returns   OK | INVALID_ARGUMENT: the bytes are damaged or of a later version; or the server is
@@ -7180,7 +7181,8 @@ static bool doorman__overload_grow(doorman__overload_state *state, doorman_time 
     return true;
 }
 
-/* Sets the bounds, from a configuration. A capacity that reports have lowered stays within them. */
+/* Sets the bounds, from a configuration. A capacity that reports have lowered keeps its value, as
+ * far as the new bounds allow it. */
 static void doorman__overload_set_bounds(doorman__overload_state *state,
                                          const doorman_template *settings, doorman_time now) {
     const double configured = settings->capacity;
@@ -14349,7 +14351,7 @@ static void doorman__read_missing(const doorman__field *field) {
 }
 
 /* Reads the fields of an object. Most texts have the fields in the order of the rows. So the search
- * for a field begins behind the last one that was found. */
+ * for a field begins after the field that was found last. */
 static void doorman__read_rows(const doorman__field *object, const doorman__row *rows, void *out) {
     assert(cJSON_IsObject(object->value));
     const cJSON *next = object->value->child;

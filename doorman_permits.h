@@ -360,10 +360,9 @@ typedef struct doorman_plan {
 #define DOORMAN_PLANS_MAX 16      /* plans of a limit */
 #define DOORMAN_PLAN_BYTES_MAX 64 /* of the name of a plan */
 
-/* Refuses a key that keeps sending after refusals. A count of refusals begins with a refusal by the
- * limit. The count begins again with the first refusal that comes later than `window` after its
- * beginning. When the count reaches `refusals`, every permit with this (resource, key) is refused
- * for `duration`. */
+/* Refuses a key that keeps sending after refusals. The first refusal by the limit begins a count.
+ * The first refusal that comes more than `window` after this beginning begins a new count. When the
+ * count reaches `refusals`, every permit with this (resource, key) is refused for `duration`. */
 typedef struct doorman_ban {
     uint32_t refusals;     /* 0: there is no ban */
     doorman_time window;   /* (0, 1e8 s] */
@@ -2431,8 +2430,8 @@ DOORMAN_API doorman_permits *doorman_server_permits(doorman_server *server);
 DOORMAN_API doorman_status doorman_server_set_shard_map(doorman_server *server,
                                                         const doorman_shard_map *map);
 
-/* Divides the keys of the permits of a server into shards, as doorman_permits_set_shards does. Any
- * server may be the argument, and each victory begins with no shards.
+/* Divides the keys of the permits of a server into shards, as doorman_permits_set_shards does. The
+ * server need not be the master. Each time it becomes master, it begins with no shards.
  *   returns   as doorman_permits_set_shards
  *   cost      O(shards) */
 DOORMAN_API doorman_status doorman_server_set_shards(doorman_server *server,
@@ -5238,9 +5237,9 @@ static bool doorman__samples_have(doorman__chain *const *samples, size_t count,
 
 /* Samples 8 different nodes for an eviction, or all if the table has fewer. Returns how many nodes
  * were sampled.
- *     The buckets are drawn one by one. So a list loses nodes in proportion to its length, and
- * stays short. If neighbouring buckets were taken, full and empty parts of the table would lose
- * equally many nodes. Under a flood of new keys, some lists would then grow without a bound. */
+ *     Each bucket is drawn at random. So a list loses nodes in proportion to its length, and stays
+ * short. Neighbouring buckets would not do: a full part of the table would lose as many nodes as an
+ * empty part, and under a flood of new keys some lists would grow without a bound. */
 static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *random,
                                      doorman__chain *out[DOORMAN__EVICT_SAMPLES]) {
     size_t buckets[DOORMAN__EVICT_BUCKETS], count = 0, last = 0;
@@ -6049,12 +6048,12 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
 /* ---- permits: what may come back to a bucket (P27) */
 /*
  * Each open reservation has a share of what its bucket may still get back. At first the share is
- * what was charged. While the bucket gains units, the sum of the shares cannot be more than what is
- * missing: all shares become smaller by the same factor then. A settlement gives back at most its
+ * what was charged. When the bucket has gained so many units that less is missing than the sum of
+ * the shares, all shares become smaller by the same factor. A settlement gives back at most its
  * share, and the rest of the share is nobody's.
  *     So a bucket needs no list. `pending` is the sum of all shares, `scale` is the product of all
  * factors, and a reservation remembers the `scale` of the moment when it was charged. Its share is
- * what was charged, times `scale`, divided by that one.
+ * what was charged, times the present `scale`, divided by the remembered one.
  *
  * Why a bucket never gets more than it should: compare it with a replay. In the replay each
  * reservation charges some z less, at most what it has charged, and all else is the same. Then
@@ -7520,7 +7519,7 @@ static size_t doorman__hold_shard(const doorman_permits *permits, const doorman_
     return doorman_permits_shard_of(permits, doorman__place_id(first->place), first->key);
 }
 
-/* P16: returns when a limit knows the holds of a shard. */
+/* P16: returns the time at which a limit will know the holds of a shard. */
 static doorman_time doorman__slot_learns_until(const doorman_permits *permits,
                                                const doorman__slot *slot, size_t shard) {
     const doorman__permit_shards *shards = &permits->shards;
@@ -7575,7 +7574,7 @@ static const char *doorman__set_beyond(const doorman_permit_limit *limit,
     return all->limit > times * own->limit * share ? "limit" : NULL;
 }
 
-/* Returns the figures of a caller with those of the limit. */
+/* Returns the figures that a caller gives. Those that it does not give are those of the limit. */
 static doorman_figures doorman__set_all(const doorman_permit_limit *limit,
                                         const doorman_figures *given) {
     doorman_figures all = doorman__override_resolve(limit, given);
@@ -8090,7 +8089,7 @@ static doorman__place *doorman__permits_find_place(const doorman_permits *permit
     return NULL;
 }
 
-/* Makes room for one more place, and for its index when it is free again. */
+/* Makes room for one more place, and for its index in the list of free places later. */
 static bool doorman__permits_reserve_place(doorman_permits *permits) {
     const size_t count = permits->place_count + 1;
     if (permits->free_count) return true;
@@ -9037,7 +9036,7 @@ static uint32_t doorman__permits_weight(const doorman_permits *permits,
  *     A hold ends at most at the end of the lease under which it was granted or renewed last. That
  * lease has committed at least what is held. If a new lease commits less than what is held, the
  * older allowance covers the rest until its end, so no hold is prolonged then. The units come back
- * by releases, or at the ends.
+ * when holds are released, or when they end.
  *     When a lease has changed, all queues of leased limits are ready, and are served next.
  *
  * This client never sees a server that is not master, because the leases are cleared then. The
@@ -9778,8 +9777,9 @@ static bool doorman__charge_find(doorman_permits *permits, doorman__charge *char
     return true;
 }
 
-/* P31: lets a charge have the figures that an item brings for its limit, if there are any. If
- * several items do, the last ones count. Returns false if memory runs out. */
+/* P31: gives a charge the figures that an item brings for its limit. Without such figures nothing
+ * changes. If several items bring some, those of the last item count. Returns false if memory runs
+ * out. */
 static bool doorman__charge_bring(doorman_permits *permits, const doorman__want *want,
                                   doorman__charge *charge) {
     const doorman_permit_set *set = want->sets, *end = set ? set + want->set_count : set;
@@ -10914,7 +10914,7 @@ static void doorman__want_count_open(doorman_permits *permits, doorman__want *wa
     doorman__permits_count_usage(permits, want->open, want);
 }
 
-/* Counts the refusal of an item that is banned, also at all limits that can ban. */
+/* Counts the refusal of an item that is banned, and counts it at each limit that can ban too. */
 static void doorman__want_count_ban(doorman_permits *permits, const doorman__want *want) {
     assert(want->place && want->ban_rest > 0);
     const doorman_template *template_ = want->place->template_;
@@ -12543,7 +12543,7 @@ static doorman__reservation *doorman__reservations_open(const doorman_permits *p
     return open ? found : NULL;
 }
 
-/* Returns whether a repeated permit fits its hold in this: both reserve, or neither does. */
+/* Returns whether a repeated permit agrees with its hold: both reserve, or neither of them. */
 static bool doorman__hold_reserves(const doorman_permits *permits, const doorman__hold *hold,
                                    const doorman_permit_request *request) {
     const bool wanted = request->settle_within > 0;
@@ -12622,8 +12622,8 @@ static uint64_t *doorman__sliding_slot(const doorman__meter *meter, doorman_time
     return counts && is_kept ? &ring[1 + slice % DOORMAN__SLICES] : NULL;
 }
 
-/* Gives at most `grains` of a part back to its bucket, and takes the share of the part out of what
- * may come back. Returns how many came back. */
+/* Gives at most `grains` of a part back to its bucket. After that the part has no share of what the
+ * bucket may still get back. Returns how many grains came back. */
 static uint64_t doorman__bucket_return(doorman__counter *counter, const doorman__meter *meter,
                                        doorman__reserved_part *part, uint64_t grains,
                                        doorman_time now) {

@@ -616,8 +616,10 @@ check 'a reservation ends' prints '^ended: 7 units of bill' \
     --url "$url" reservations end "$reserved" refund stuck
 check 'it has ended' fails 1 'no such reservation' \
     --url "$url" reservations end "$reserved" keep stuck
-check 'nobody takes over' fails 1 'force=1' --url "$url" drain move
+check 'nobody takes over' fails 1 'force=1, or use .doormanctl drain-alone' --url "$url" drain move
 check 'a reader cannot drain' as_reader fails 4 'role admin' --url "$url" drain-alone move
+check 'lists without rows have names' prints '^resources: none$' --url "$url" status
+check 'lists of holds have names too' prints '^waiting: none$' --url "$url" holds
 check 'a drain' prints '^drained since 20.* by ann: new disk$' --url "$url" drain-alone 'new disk'
 check 'a second drain' prints 'by ann: new disk$' --url "$url" drain other
 check 'the end of a drain' prints '^serving, as the master$' --url "$url" undrain over

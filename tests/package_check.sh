@@ -90,7 +90,8 @@ have_right_fields() {
         grep libsqlite3-0 | grep libhiredis | grep libnghttp2 | grep libgnutls |
         grep libprotobuf-c | grep 'libc6 (>=' | grep -v libyaml &&
         field doormanctl Depends | grep libnng1 | grep libcjson1 | grep libcurl4 |
-        grep libyaml-0-2 | grep 'libc6 (>=' | grep -v -e libsqlite3 -e libgnutls &&
+        grep libyaml-0-2 | grep 'libc6 (>=' |
+        grep -v -e libsqlite3 -e libgnutls -e libtsan -e libasan &&
         [ -z "$(field libdoorman-dev Depends)" ] &&
         for name in $names; do
             cmp LICENSE "$folder/files/$name/usr/share/doc/$name/copyright" || return 1

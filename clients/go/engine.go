@@ -69,7 +69,7 @@ type engine struct {
 	changed  chan struct{} // is closed when something may have changed
 	told     []func()      // calls of the application that wait
 	telling  bool
-	// unmatched has the resources without limits that were warned of.
+	// unmatched has what is missing of which resources, as far as it was warned of.
 	unmatched map[string]bool
 }
 
@@ -170,14 +170,27 @@ func (e *engine) resolve(acquired *Acquired) {
 // resource (P23). Its name may be a typing error, so this is warned of once.
 func (e *engine) noteUnmatched(acquired *Acquired) {
 	acquired.Reason = "UNMATCHED"
-	name := acquired.Unmatched
-	if e.unmatched[name] || len(e.unmatched) >= unmatchedMax {
+	e.warnOfUnmatched(acquired.Unmatched, "limits", "the fallback decides")
+}
+
+// noteUnmatchedLeases does the same for leases, whose callers could wait for ever.
+func (e *engine) noteUnmatchedLeases() {
+	for _, resource := range e.leases.Resources() {
+		if info := e.leases.Read(resource, e.clock.now()); info.Outcome == "UNMATCHED" {
+			e.warnOfUnmatched(info.ResourceID, "capacity", "the fallback is in force")
+		}
+	}
+}
+
+func (e *engine) warnOfUnmatched(name, missing, result string) {
+	key := missing + " " + name
+	if e.unmatched[key] || len(e.unmatched) >= unmatchedMax {
 		return
 	}
-	e.unmatched[name] = true
+	e.unmatched[key] = true
 	e.callLater(func() {
-		e.warn(name + ": the servers have no limits for this resource, so the fallback decides. " +
-			"Correct the name, or add limits to the configuration of the servers")
+		e.warn(name + ": the servers have no " + missing + " for this resource, so " + result +
+			". Correct the name, or add " + missing + " to the configuration of the servers")
 	})
 }
 
@@ -260,6 +273,9 @@ func (e *engine) answer(core core, request *cores.Request, status int, body any)
 		} else {
 			e.leases.RetrySoon(e.clock.now())
 		}
+	}
+	if core == e.leases {
+		e.noteUnmatchedLeases()
 	}
 	return nil
 }

@@ -38,6 +38,12 @@ func newConnections(options *Options) (*connections, error) {
 	if options.Token != "" && options.TokenSource != nil {
 		return nil, errors.New("Token, TokenSource: only one of them")
 	}
+	if err := checkToken(options.Token); err != nil {
+		return nil, err
+	}
+	if err := checkHeader(options.Header); err != nil {
+		return nil, err
+	}
 	transport := &http.Transport{TLSClientConfig: config, IdleConnTimeout: idleMax,
 		MaxIdleConnsPerHost: idleCount, DisableCompression: true}
 	return &connections{
@@ -46,6 +52,29 @@ func newConnections(options *Options) (*connections, error) {
 				return http.ErrUseLastResponse // a master is named in the body
 			}},
 		token: options.Token, tokenSource: options.TokenSource, header: options.Header.Clone()}, nil
+}
+
+// checkToken checks that a header can have a token. The error does not show it, because it is logged.
+func checkToken(token string) error {
+	for _, char := range []byte(token) {
+		if char <= ' ' || char > '~' {
+			return errors.New("Token: must be ASCII without spaces and line breaks")
+		}
+	}
+	return nil
+}
+
+func checkHeader(header http.Header) error {
+	for name, values := range header {
+		for _, value := range append([]string{name}, values...) {
+			for _, char := range []byte(value) {
+				if char < ' ' || char > '~' {
+					return fmt.Errorf("Header: %q: must be printable ASCII", name)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 func tlsConfig(options *Options) (*tls.Config, error) {
@@ -113,6 +142,9 @@ func (c *connections) addHeaders(out *http.Request) error {
 		var err error
 		if token, err = c.tokenSource(); err != nil {
 			return fmt.Errorf("TokenSource: %w", err)
+		}
+		if err := checkToken(token); err != nil {
+			return err
 		}
 	}
 	if token != "" {

@@ -104,14 +104,15 @@ func buildExamples(t *testing.T, blocks []string, url string) string {
 	}
 	write("go.mod", "module examples\n\ngo 1.18\n\nrequire doorman.example/doorman v"+Version+
 		"\n\nreplace doorman.example/doorman => "+folder+"\n")
-	listen := regexp.MustCompile(`(?s)log\.Fatal\(http\.ListenAndServe\([^\n]*\n`)
+	const listen = "server.ListenAndServe()"
 	for i, block := range blocks {
 		text := strings.ReplaceAll(complete(block), "http://127.0.0.1:15050", url)
-		if listen.MatchString(text) { // so that the test learns the port
-			text = listen.ReplaceAllString(text, "listener, _ := net.Listen(\"tcp\", "+
-				"\"127.0.0.1:0\")\nos.Stdout.WriteString(listener.Addr().String() + \"\\n\")\n"+
-				"log.Fatal(http.Serve(listener, nil))\n")
-			text = strings.Replace(text, "\"net/http\"", "\"net\"\n\t\"net/http\"\n\t\"os\"", 1)
+		if strings.Contains(text, listen) { // so that the test learns the port
+			text = strings.Replace(text, listen, "func() error {\n"+
+				"listener, _ := net.Listen(\"tcp\", \"127.0.0.1:0\")\n"+
+				"os.Stdout.WriteString(listener.Addr().String() + \"\\n\")\n"+
+				"return server.Serve(listener)\n}()", 1)
+			text = strings.Replace(text, "\"net/http\"", "\"net\"\n\t\"net/http\"", 1)
 		}
 		write(filepath.Join("example"+string(rune('0'+i)), "main.go"), text)
 	}
@@ -164,4 +165,7 @@ func TestExamplesOfTheReadmeRun(t *testing.T) {
 		check(t, good == (i < 5), "%d: %d", i, response.StatusCode)
 		check(t, form.MatchString(response.Header.Get("RateLimit")), "%v", response.Header)
 	}
+	succeed(t, web.Process.Signal(os.Interrupt))
+	err = web.Wait()
+	check(t, err == nil, "%v: %s", err, output) // and not killed by the signal
 }

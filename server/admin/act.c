@@ -371,9 +371,10 @@ static bool admin_mark_late(const struct admin *admin, struct store *store) {
     return done;
 }
 
-/* Reads what the store has. If acts were written before, an empty batch ends what a store that did
- * not answer might still do. A store that has come back with fewer acts than there were has lost
- * rows that were not removed, so all rows stay in force. */
+/* Reads what the store has. If acts were written before, an empty batch is written first: a store
+ * that has not answered an earlier write cannot carry it out after this batch. A store that has
+ * come back with fewer acts than there were has lost rows that were not removed, so all rows stay
+ * in force. */
 static bool admin_read(struct service *service, struct store *store) {
     struct admin *admin = service->admin;
     if (admin->newest_id > 0 && server_store_write(store, NULL, 0) != STORE_OK) return false;

@@ -83,8 +83,8 @@ struct act {
 bool server_act_add_note(struct act *act, const struct act_note *note);
 
 /* Writes the row of an act with "known": false, before `prepare` makes a change outside of the
- * store. So the audit has a row also if the process ends meanwhile. The row is written once more
- * when the act is. Returns false if the store has failed: then the act is refused. */
+ * store. So the audit has a row also if the process ends meanwhile. When the act is written, its
+ * row is written once more. Returns false if the store has failed: then the act is refused. */
 bool server_act_announce(struct act *act, struct store *store);
 
 /* Writes that an act which was announced was refused. Returns false if the store has failed. */
@@ -191,9 +191,9 @@ enum store_result server_act_put_notes(struct act *act, struct store *store);
 /* Frees the notes of an act, so that it has none. */
 void server_act_clear_notes(struct act *act);
 
-/* Writes the row of an act once more, after the caller has made the change, or could not. The act
- * was run with `announces`, and its row with "known": false, which is removed now. As
- * server_act_run, which it calls.
+/* Writes the row of an act once more, after the caller has made the change, or could not.
+ * Precondition: the act was run with `announces`, so its row has "known": false. This call removes
+ * that field, and calls server_act_run.
  *   refusal   why nothing was changed; NULL: it was changed */
 bool server_act_confirm(struct act *act, const char *refusal, struct http_response *response);
 

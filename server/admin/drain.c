@@ -155,8 +155,8 @@ static void drain_start(const struct drain_call *call) {
     if (!is_drained && !service->settings->election_key && !call->is_forced) {
         server_http_response_set_error(call->response, 409, "UNAVAILABLE",
                                        "this server has no --election-key, so no other process "
-                                       "takes over and nobody would answer; add force=1 to drain "
-                                       "it all the same");
+                                       "takes over and nobody would answer; to drain it all the "
+                                       "same, add force=1, or use `doormanctl drain-alone`");
         return;
     }
     if (!is_drained && is_audited && !drain_write(call, drain_apply, &id)) return;

@@ -1,5 +1,6 @@
-/* doorman_server, part ADMIN: the overrides and the plan rows that the store keeps. The note of one
- * has its row as text, and its id as identity. The id of an override is the number of its act.
+/* doorman_server, part ADMIN: the overrides and the plan rows that the store keeps, each as a note.
+ * The text of the note is the row, and its identity is the id of the row. The id of an override is
+ * the number of its act.
  *
  * A store may have several notes for one name, such as (resource, limit, key): two acts at once, or
  * a process that ended before it had deleted the earlier note. The latest one counts, also if it

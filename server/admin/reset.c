@@ -1,6 +1,7 @@
 /* doorman_server, part ADMIN: POST /v1/reset with a row of the audit. The row is written before the
  * message is decided, and says that its outcome is not known. It is written once more when the
- * message is decided. It has what each counter had used before, and the ban of a key.
+ * message is decided. The row says what each counter had used before, and until when a key was
+ * banned.
  *
  * Without --state this file only passes the message on, as a server without the part ADMIN does. */
 #include "reset_count.h"

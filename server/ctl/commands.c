@@ -136,7 +136,7 @@ static enum ctl_exit run_status(struct ctl *ctl, char *const words[]) {
                                                 {"ALGORITHM", "algorithm", CTL_TEXT},
                                                 {"MARKS", "learning", CTL_MARKS},
                                                 {.header = NULL}};
-    struct ctl_table table = {.columns = columns};
+    struct ctl_table table = {.columns = columns, .what = "resources"};
     struct ctl_reply reply;
     if (words[0]) return leases_show(ctl, words[0]);
     const struct ctl_request request = {.path = "/v1/status", .expects = "resources", .here = true};
@@ -230,7 +230,7 @@ static void keys_show(const struct ctl *ctl, cJSON *all, const char *header) {
                                          {"TEMPLATE", "template", CTL_TEXT},
                                          {"LIMIT", "limit", CTL_TEXT},
                                          {.header = NULL}};
-    struct ctl_table table = {.columns = columns};
+    struct ctl_table table = {.columns = columns, .what = header};
     cJSON *rows = cJSON_CreateArray();
     for (int i = 0; i < TOP_ROWS && all->child; i++) {
         cJSON *key = NULL, *first = all->child;
@@ -397,8 +397,9 @@ static enum ctl_exit run_holds(struct ctl *ctl, char *const words[]) {
                                                 {"ENDS IN", "expires_in", CTL_SECONDS},
                                                 {"LIMIT", "limit", CTL_TEXT},
                                                 {.header = NULL}};
-    struct ctl_table held = {.columns = columns}, waiting = {.columns = columns};
-    struct ctl_table reserved = {.columns = columns};
+    struct ctl_table held = {.columns = columns, .what = "held"};
+    struct ctl_table waiting = {.columns = columns, .what = "waiting"};
+    struct ctl_table reserved = {.columns = columns, .what = "reserved"};
     struct ctl_reply reply;
     (void)words;
     enum ctl_exit code = ctl_call(

@@ -158,11 +158,13 @@ struct ctl_column {
 /* A table whose rows come in several parts. */
 struct ctl_table {
     const struct ctl_column *columns; /* ends with a header that is NULL */
+    const char *what;                 /* what the rows are, if a command prints more; or NULL */
     int widths[CTL_COLUMN_MAX];       /* characters; of all rows so far */
     bool has_begun;
 };
 
-/* Prints rows. The first call prints the headers too, or "none" if there is no row.
+/* Prints rows. The first call prints the headers too. If there is no row, it prints "none", or
+ * "WHAT: none".
  *   rows   an array of objects, or NULL */
 void ctl_table_print(struct ctl_table *table, const cJSON *rows, bool has_color);
 

@@ -118,7 +118,9 @@ void ctl_table_print(struct ctl_table *table, const cJSON *rows, bool has_color)
             widen(&table->widths[i], cell_text(room, &columns[i], row));
         }
     }
-    if (begins && cJSON_GetArraySize(rows) == 0) puts("none");
+    if (begins && cJSON_GetArraySize(rows) == 0) {
+        printf("%s%snone\n", table->what ? table->what : "", table->what ? ": " : "");
+    }
     for (size_t i = 0; begins && cJSON_GetArraySize(rows) > 0 && columns[i].header; i++) {
         cell_print(table, i, columns[i].header, has_color ? "\033[1m" : "", &gap);
     }

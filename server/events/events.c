@@ -346,7 +346,8 @@ static void *events_main(void *argument) {
 
 /* ---- the socket ----------------------------------------------------------------------------- */
 
-/* Counts subscribers, and closes one that is too many. nng also reports the end of that one. */
+/* Counts subscribers, and closes each new one beyond the limit. nng reports the end of that one
+ * too. */
 static void events_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     struct events *events = (struct events *)argument;
     unsigned *count = &events->counters.subscribers;

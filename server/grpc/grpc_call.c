@@ -8,8 +8,8 @@
 
 /* ---- the request ---------------------------------------------------------------------------- */
 
-/* Returns the hits of a descriptor. Its own number goes before that of the request. Without both
- * it is 1. A descriptor with 0 hits only looks. */
+/* Returns the hits of a descriptor: its own number, or else that of the request, or else 1. A
+ * descriptor with 0 hits only looks. */
 static double call_hits(const GrpcWire__Descriptor *descriptor, uint32_t hits_of_request) {
     double hits = hits_of_request > 0 ? (double)hits_of_request : 1;
     if (descriptor->hits_addend) hits = (double)descriptor->hits_addend->value;

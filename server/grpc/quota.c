@@ -699,7 +699,7 @@ bool server_quotas_request(struct quotas *quotas, doorman_request *out, doorman_
 
 /* ---- responses ------------------------------------------------------------------------------ */
 
-/* Takes the safe capacity, which the estimate needs as that of a client does. A new bucket wants at
+/* Takes the safe capacity, which the estimate needs, as in a client. A new bucket wants at
  * least a part of it, so that its first assignment is not a single request. A safe capacity that is
  * not configured is the capacity divided by the number of holders. So the parts of many new
  * streams, 1/1 + 1/2 + 1/3 ... of an eighth, fit together. */

@@ -19,7 +19,7 @@
  * yet, it can have few lines. */
 #define COUNTERS_VISITED_MAX 500000
 
-/* A counter or a ban. A limit and a template have valid ids, so their texts fit. */
+/* A counter or a ban. The texts have room for the longest valid id. */
 struct counter_row {
     bool is_ban;
     char glob[DOORMAN_ID_BYTES_MAX + 1], limit[DOORMAN_ID_BYTES_MAX + 1];

@@ -72,7 +72,7 @@ static const char *survival_text(const struct settings *settings,
     if (limit->leased) return "keeps no counters: its units are those of a lease";
     if (!limit->durable) return "is not durable: each restart begins its counters again";
     return settings->state
-               ? "lasts: a restart forgets nothing, and a crash the last changes"
+               ? "is durable: a restart forgets nothing, and a crash forgets the last changes"
                : "is durable, but without --state each restart begins its counters again";
 }
 

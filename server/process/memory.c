@@ -106,8 +106,8 @@ struct memory {
 /* Returns free memory to the system. glibc would keep this memory, because it lies between blocks
  * in use. malloc_trim takes tens of milliseconds. Other threads may have to wait for memory during
  * this time. So malloc_trim runs only after TRIM_LEASES leases have ended, at most once in
- * TRIM_INTERVAL. It then runs once more, for memory that is freed a little later. An example of
- * such memory is the history of the same resources. */
+ * TRIM_INTERVAL. It then runs once more, because some memory is freed a little later, such as
+ * the history of the resources whose leases have ended. */
 static void memory_update(struct service *service, doorman_time now) {
 #ifdef __GLIBC__
     struct memory *memory = service->memory;

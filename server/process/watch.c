@@ -70,8 +70,8 @@ static struct file_version file_version_read(const char *path) {
 }
 
 /* Returns the version of the configuration file. If this process may not read the file, returns the
- * version of a missing file, and errno says why. The file may be a pipe, so this function does not
- * open it: the program that writes to the pipe would then lose its reader. */
+ * version of a missing file, and errno says why. This function does not open the file, because it
+ * may be a pipe: at the close the program that writes to the pipe would lose its reader. */
 static struct file_version config_version_read(const struct settings *settings) {
     const bool is_file = !settings->config_key && !settings->config_in_store;
     const char *path = is_file ? settings->config : NULL;

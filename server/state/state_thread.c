@@ -137,7 +137,7 @@ static doorman_permits *state_permits(const struct state *state) {
     return is_current ? doorman_server_permits(state->service->server) : NULL;
 }
 
-/* Returns whether the thread must leave what it does. Precondition: the lock is held. */
+/* Returns whether the thread must stop its present work. Precondition: the lock is held. */
 static bool state_must_leave(const struct state *state) {
     return state->ends_at != 0 || !state_permits(state);
 }

@@ -89,8 +89,8 @@ struct store *server_store_open(const struct store_place *place, char error[STOR
 /* Closes the store, which may be NULL, and unlocks the file. All that was written stays. */
 void server_store_close(struct store *store);
 
-/* Begins a mastership (D9). From now on no process with an earlier epoch can write. A file was
- * opened for the first one, so only a later one raises its epoch.
+/* Begins a mastership (D9). From now on no process with an earlier epoch can write. Opening a
+ * file has begun the first mastership of a process already, so only a later one raises the epoch.
  *   epoch     of the mastership; 0: one more than the last one in the store
  *   returns   STORE_OK, also if this process has begun the same mastership before |
  *             STORE_OUTDATED: the store has a later epoch | STORE_FAILED */

@@ -18,9 +18,9 @@
  * In the mode WAL with synchronous=FULL a transaction lasts when it is committed. Readers, such as
  * a person's query, do not stop the writer.
  *
- * SQLite's own locks last for one transaction, so they do not keep a second server out. A lock of
- * flock on the same file does. The descriptor of this lock must be closed last: when a process
- * closes any descriptor of a file, it loses SQLite's locks on that file. */
+ * SQLite's own locks last for one transaction, so they do not keep a second server out. A lock by
+ * flock on the same file keeps it out. The descriptor of this lock must be closed last: when a
+ * process closes any descriptor of a file, it loses SQLite's locks on that file. */
 #include "store_kind.h"
 
 #include <errno.h>

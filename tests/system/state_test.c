@@ -542,7 +542,7 @@ TEST(check_config_says_what_a_restart_forgets) {
         {"limit quota of maps is durable, but without --state each restart begins",
          "limit other of maps is not durable", "limit burst of maps is not durable",
          "limit slots of maps keeps no counters"},
-        {"limit quota of maps lasts: a restart forgets nothing",
+        {"limit quota of maps is durable: a restart forgets nothing, and a crash forgets the",
          "limit other of maps is not durable", "limit burst of maps is not durable",
          "limit slots of maps keeps no counters: its holds last over a planned stop"}};
     for (int i = 0; i < 2; i++) {

@@ -414,10 +414,12 @@ func (h *hold) isEmpty() bool {
 
 // Held is a hold, as its application may use it, until EndsAt.
 type Held struct {
-	Hold  int64
-	Gone  bool
+	Hold int64
+	Gone bool
+	// Units has the units of each item. If the hold is gone, they are what it had, and must not be
+	// used any more.
 	Units []float64
-	// EndsAt is a time of the clock of the core; 0: there is none.
+	// EndsAt is a time of the clock of the core; 0: there is none. Hold.Left has the time left.
 	EndsAt time.Duration
 }
 

@@ -48,6 +48,7 @@ export const isId = (value) => typeof value === 'string' &&
 /** Returns a valid id. Throws a RangeError for anything else. */
 export function checkId(name, value, mayBeEmpty = false) {
   const least = mayBeEmpty ? 0 : 1;
+  if (typeof value !== 'string') throw new RangeError(`${name}: must be a string`);
   if (!isId(value) || value.length < least) {
     throw new RangeError(`${name}: must be ${least} to ${ID_BYTES_MAX} bytes of UTF-8 without ` +
       'control characters');

@@ -70,9 +70,10 @@ export class Engine {
   #timer;
   #underWay = new Map(); // what aborts the request of each channel
   #waiters = new Set(); // functions that are called when something may have changed
+  #turns = new Set(); // the same of callers behind others, which wait for their turn or the end
   #pending = 0; // promises that somebody waits for
   #onWarning;
-  #unmatched = new Set(); // resources that were warned of
+  #unmatched = new Set(); // what is missing of which resources, as far as it was warned of
 
   constructor(addresses, options) {
     const now = clock();
@@ -127,6 +128,12 @@ export class Engine {
     for (const wake of [...this.#waiters]) wake();
   }
 
+  /** Does a step, and wakes all that wait, because something has ended. */
+  end() {
+    this.work();
+    for (const wake of [...this.#turns]) wake();
+  }
+
   /** Sets the timer. It keeps the process alive only while somebody waits for a promise. */
   #plan() {
     clearTimeout(this.#timer);
@@ -140,11 +147,23 @@ export class Engine {
    * be a typing error, so this is warned of once. */
   #noteUnmatched(acquired) {
     acquired.reason = 'UNMATCHED';
-    const { unmatched } = acquired;
-    if (this.#unmatched.has(unmatched) || this.#unmatched.size >= UNMATCHED_MAX) return;
-    this.#unmatched.add(unmatched);
-    this.#warn(`${unmatched}: the servers have no limits for this resource, so the fallback ` +
-      'decides. Correct the name, or add limits to the configuration of the servers');
+    this.#warnOfUnmatched(acquired.unmatched, 'limits', 'the fallback decides');
+  }
+
+  /** The same for leases, whose callers could wait for ever. */
+  #noteUnmatchedLeases() {
+    for (const [resourceId, { outcome }] of this.leases.resources) {
+      if (outcome !== 'UNMATCHED') continue;
+      this.#warnOfUnmatched(resourceId, 'capacity', 'the fallback is in force');
+    }
+  }
+
+  #warnOfUnmatched(resourceId, missing, result) {
+    const key = `${missing} ${resourceId}`;
+    if (this.#unmatched.has(key) || this.#unmatched.size >= UNMATCHED_MAX) return;
+    this.#unmatched.add(key);
+    this.#warn(`${resourceId}: the servers have no ${missing} for this resource, so ${result}. ` +
+      `Correct the name, or add ${missing} to the configuration of the servers`);
   }
 
   #tell(held) {
@@ -165,7 +184,10 @@ export class Engine {
       const { status, body } = await this.#connections.post(request, abort.signal);
       const wrong = core.response(request, status, body, clock());
       if (wrong) this.#warn(`${about}: ${wrong}`);
-      else if (!body?.mastership) this.#other(core).retrySoon(clock());
+      else if (!body?.mastership) {
+        this.#other(core).retrySoon(clock());
+        if (core === this.leases) this.#noteUnmatchedLeases();
+      }
     } catch (error) { // of the network, TLS or HTTP
       if (!this.#stopped) this.#warn(`${about}: ${abort.signal.aborted ? 'no response' : error}`);
       core.failed(request, clock());
@@ -218,9 +240,12 @@ export class Engine {
     }
   }
 
-  /** Waits until something may have changed, at most for a time. */
-  async changed(time, signal) {
+  /** Waits until something may have changed, at most for a time. turn: of a caller behind others,
+   * which only turn.wake and the end wake, so that a crowd of callers does not look at each
+   * change. */
+  async changed(time, signal, turn) {
     const wait = Math.max(0, Math.min(time, SLEEP_MAX));
+    const waiters = turn ? this.#turns : this.#waiters;
     let wake;
     await new Promise((resolve) => {
       const timer = setTimeout(() => wake(), Math.ceil(wait / 1e6));
@@ -228,10 +253,11 @@ export class Engine {
         clearTimeout(timer);
         resolve();
       };
-      this.#waiters.add(wake);
+      waiters.add(wake);
+      if (turn) turn.wake = wake;
       signal?.addEventListener('abort', wake);
     });
-    this.#waiters.delete(wake);
+    waiters.delete(wake);
     signal?.removeEventListener('abort', wake);
     signal?.throwIfAborted();
   }
@@ -249,7 +275,7 @@ export class Engine {
     if (!this.stopping) {
       this.stopping = true;
       this.#giveBack(clock());
-      this.work();
+      this.end();
     }
     while (!this.#stopped && !this.#isIdle() && clock() < deadline) {
       await this.changed(deadline - clock());

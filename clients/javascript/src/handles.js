@@ -38,7 +38,7 @@ class Handle {
     const deadline = deadlineIn(timeout);
     checkAmount('units', units);
     signal?.throwIfAborted();
-    const ticket = {};
+    const ticket = { wake: () => {} };
     this.#waiters.add(ticket);
     this.#addWaiting(units);
     try {
@@ -46,6 +46,8 @@ class Handle {
     } finally {
       this.#waiters.delete(ticket);
       this.#addWaiting(-units);
+      const [next] = this.#waiters;
+      next?.wake();
       this.engine.work();
     }
   }
@@ -59,8 +61,12 @@ class Handle {
       }
       if (clock() >= deadline) return false;
       limiter.usage.unmetSince = Math.min(limiter.usage.unmetSince, clock());
-      const pause = first === ticket ? this.engine.pause(this.resource, units) : NEVER;
-      await this.engine.changed(Math.min(pause, SECOND / 5, deadline - clock()), signal);
+      const left = deadline - clock();
+      if (first === ticket) {
+        await this.engine.changed(Math.min(this.engine.pause(this.resource, units), left), signal);
+      } else {
+        await this.engine.changed(left, signal, ticket);
+      }
     }
     return false;
   }
@@ -92,7 +98,7 @@ class Handle {
   close() {
     if (this.#isUsable()) this.engine.leases.close(this.resource, clock());
     this.#isOpen = false;
-    this.engine.work();
+    this.engine.end();
   }
 
   [dispose]() {

@@ -16,6 +16,13 @@ function parse(text) {
   }
 }
 
+/** Returns a token that a header can have. The error does not show it, because it is logged. */
+function checkToken(token) {
+  if (typeof token === 'string' && /^[!-~]*$/.test(token)) return token;
+  throw new TypeError('token: must be a string of ASCII without spaces and line breaks, or a ' +
+    'function that returns one (no promise)');
+}
+
 /** Returns the options of TLS: those that are given, or the authorities of a file in PEM. */
 function tlsOptions(tls) {
   if (tls === undefined) return {};
@@ -34,8 +41,10 @@ export class Connections {
 
   /** token: a text, or a function that returns it, for tokens that change. */
   constructor({ token, tls, headers }) {
-    if (token !== undefined && typeof token !== 'string' && typeof token !== 'function') {
-      throw new TypeError('token: must be a string, or a function that returns it');
+    if (token !== undefined && typeof token !== 'function') checkToken(token);
+    for (const [name, value] of Object.entries(headers ?? {})) {
+      http.validateHeaderName(name);
+      http.validateHeaderValue(name, value);
     }
     this.#token = token;
     this.#headers = headers;
@@ -48,7 +57,7 @@ export class Connections {
     const token = typeof this.#token === 'function' ? this.#token() : this.#token;
     const headers = { 'Content-Type': 'application/json', 'Content-Length': length,
       ...this.#headers };
-    if (token) headers.Authorization = `Bearer ${token}`;
+    if (token) headers.Authorization = `Bearer ${checkToken(token)}`;
     return headers;
   }
 

@@ -47,7 +47,9 @@ export interface Acquired {
 export interface Held {
   hold: number;
   gone: boolean;
+  /** Of each item. If the hold is gone: what it had, which must not be used any more. */
   units: number[];
+  /** In nanoseconds of the clock of the core. Hold.left() has the seconds that are left. */
   endsAt?: number;
 }
 

@@ -4,11 +4,11 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Acquired, Client } from './index.js';
 
 export interface RateLimitOptions<Request> {
-  /** On whose behalf. The default is one key for all, which undefined means too. Behind a proxy,
-   * the address of the socket is that of the proxy. A key that a permit cannot have, such as one of
-   * more than 256 bytes, is replaced by its hash. A key that is no string is an error with the
-   * status 400. */
-  key?: string | ((request: Request) => string | undefined);
+  /** On whose behalf. The default is one key for all, which undefined and null mean too. Behind a
+   * proxy, the address of the socket is that of the proxy. A key that a permit cannot have, such as
+   * one of more than 256 bytes, is replaced by its hash. A key that is no string is an error with
+   * the status 400. */
+  key?: string | ((request: Request) => string | undefined | null);
   /** Units. The default is 1. */
   cost?: number | ((request: Request) => number);
   /** Seconds, after which the fallback of the client decides. The default is 1. */

@@ -69,7 +69,8 @@ function digestOf(text) {
 /** Returns the key of a request. One that a permit cannot have is replaced by its hash: what anybody
  * can put into a header must be limited, and not end in an error. A key that is no string is a fault
  * of the request, since a query can have a list. Express and others send the status of the error. */
-function keyOf(key = '') {
+function keyOf(given) {
+  const key = given ?? '';
   if (typeof key === 'string') return isId(key) ? key : `sha256:${digestOf(key)}`;
   throw Object.assign(new RangeError('key: must be a string'), { status: 400, statusCode: 400 });
 }

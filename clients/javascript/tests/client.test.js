@@ -536,7 +536,10 @@ test('wrong arguments name what is wrong', () => {
   assert.throws(() => new Client('http://:15050'), /address: is no URL/);
   assert.throws(() => new Client(FAR, { permits: { fallback: 'local' } }), /local: is needed/);
   assert.throws(() => new Client(FAR, { tokens: 'x' }), /tokens: is no option/);
-  assert.throws(() => new Client(FAR, { token: 7 }), /token: must be a string/);
+  for (const token of [7, 'a b', 'a\n', 'é']) {
+    assert.throws(() => new Client(FAR, { token }), /token: must be a string of ASCII/);
+  }
+  assert.throws(() => new Client(FAR, { headers: { 'X-Team': 'a\nb' } }), /"X-Team"/);
   return withClient(FAR, {}, async (client) => {
     assert.throws(() => client.rate('db', { wants: -1 }), /wants: must be a number from 0/);
     assert.throws(() => client.gauge('db', { wish: 1 }), /wish: is no option/);
@@ -544,9 +547,10 @@ test('wrong arguments name what is wrong', () => {
     assert.throws(() => client.rate('db').tryUse(null), /units: must be a number from 0/);
     assert.throws(() => client.rate('db').retryAfter('1'), /units: must be a number from 0/);
     for (const key of [42, null, true, ['a']]) {
-      await assert.rejects(client.acquire('x', key), /key: must be 0 to 256 bytes/);
+      await assert.rejects(client.acquire('x', key), /key: must be a string/);
     }
-    await assert.rejects(client.acquire('x', {}, { cost: 1 }), /key: must be 0 to 256 bytes/);
+    await assert.rejects(client.acquire('x', {}, { cost: 1 }), /key: must be a string/);
+    await assert.rejects(client.acquire('x', 'k'.repeat(257)), /key: must be 0 to 256 bytes/);
     await assert.rejects(client.rate('db').wait(1, { timeOut: 1 }), /timeOut: is no option/);
     await assert.rejects(client.acquire(''), /resourceId: must be 1 to 256 bytes/);
     await assert.rejects(client.acquire('x', { cost: 1, min: 2 }), /min: must be at most cost/);

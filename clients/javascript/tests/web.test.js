@@ -100,7 +100,7 @@ async function askWithKeys(t, ...keys) {
   const asked = [];
   const answers = (_, message) => {
     asked.push(message.permit[0].item[0].key);
-    return [200, asked.at(-1).startsWith('sha256:') ? REFUSED : GRANTED];
+    return [200, asked.at(-1)?.startsWith('sha256:') ? REFUSED : GRANTED];
   };
   const ask = await serve(t, answers, { key: (request) => keys[Number(request.url.slice(1))] },
     (limit, request, response) => limit(request, response, (error) => {
@@ -133,7 +133,7 @@ test('a key has the same hash as in the other packages', async (t) => {
 });
 
 test('a key that is no string is a fault of the request', async (t) => {
-  const keys = { '/number': 7, '/none': null, '/list': ['a', 'b'], '/object': {} };
+  const keys = { '/number': 7, '/list': ['a', 'b'], '/object': {} };
   const ask = await serve(t, () => [200, GRANTED], { key: (request) => keys[request.url] },
     (limit, request, response) => limit(request, response, (error) => {
       response.statusCode = error ? error.status ?? 500 : 200;
@@ -144,7 +144,12 @@ test('a key that is no string is a fault of the request', async (t) => {
     assert.equal(response.status, 400, path);
     assert.equal(await response.text(), 'key: must be a string');
   }
-  assert.equal((await ask('/absent')).status, 200);
+});
+
+test('requests without a key share one', async (t) => {
+  const { statuses, asked } = await askWithKeys(t, undefined, null, '');
+  assert.deepEqual(statuses, [200, 200, 200]);
+  assert.deepEqual(asked, [undefined, undefined, undefined]);
 });
 
 test('names of limits are escaped', () => {

@@ -1,6 +1,8 @@
 """Arguments that are wrong are refused by name, and change nothing."""
 import asyncio
 import logging
+import re
+import ssl
 import unittest
 from typing import Any
 
@@ -93,10 +95,19 @@ class Units(unittest.TestCase):
 class Names(unittest.TestCase):
     def test_a_key_that_is_no_text_is_named(self) -> None:
         with Client(FAR) as client:
-            for key in ("\ud800", "a" * 257, "a\nb", 42, None):
-                with self.subTest(str(key)[:5].encode("utf-8", "replace")):
+            for key in ("\ud800", "a" * 257, "a\nb"):
+                with self.subTest(key[:5].encode("utf-8", "replace")):
                     with self.assertRaisesRegex(ValueError, "key: must be 0 to 256 bytes"):
-                        client.acquire("x", key)  # type: ignore[arg-type]
+                        client.acquire("x", key)
+            for other in (42, None):
+                with self.subTest(other), self.assertRaisesRegex(ValueError, "must be a str$"):
+                    client.acquire("x", other)  # type: ignore[arg-type]
+
+    def test_a_file_of_authorities_that_cannot_be_used_is_named(self) -> None:
+        for path, error in (("/nothing/ca.pem", FileNotFoundError), (__file__, ssl.SSLError)):
+            for make in (Client, AsyncClient):
+                with self.subTest(path), self.assertRaisesRegex(error, re.escape(path)):
+                    make("https://127.0.0.1:1", tls=path)
 
     def test_addresses_that_lead_nowhere_are_refused(self) -> None:
         for address in ("http://[::1", "http://:15050", "http://h:１５", "http:///x", "https://"):

@@ -118,6 +118,43 @@ class Web(unittest.TestCase):
         self.assertEqual(len(set(keys)), 2)
         self.assertTrue(all(key.startswith("sha256:") for key in keys))
 
+    def test_a_refusal_that_is_repeated_has_the_same_headers(self) -> None:
+        refused = {**REFUSED["permit"][0], "valid_for": 3}
+        fake = FakeServer(lambda *_: (200, {"permit": [refused]}))
+        names = ("RateLimit-Policy", "RateLimit", "Retry-After")
+        seen: List[Any] = []
+        try:
+            with Client(fake.url) as client:
+                limited = wsgi.RateLimit(lambda environ, start: [], client, "login", timeout=WAIT)
+                for _ in range(2):
+                    limited({}, lambda status, headers: seen.append((status, dict(headers))))
+                self.assertEqual(client.counts()["refused_locally"], 1)
+        finally:
+            fake.stop()
+        expected = ('"per-user";q=5;w=50', '"per-user";r=0;t=4', "4")
+        for status, headers in seen:
+            self.assertEqual(status[:3], "429")
+            self.assertEqual(tuple(headers.get(name) for name in names), expected)
+
+    def test_requests_without_a_key_share_one(self) -> None:
+        async def hello(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        async def run() -> None:
+            async with AsyncClient(self.fake.url) as client:
+                limited = asgi.RateLimit(hello, client, "login", key=lambda scope: None,
+                                         timeout=WAIT)
+                await self.call(limited, {"type": "http"})
+
+        asyncio.run(run())
+        with Client(self.fake.url) as client:
+            limited = wsgi.RateLimit(lambda environ, start: [start("200 OK", [])], client, "login",
+                                     key=lambda environ: environ.get("HTTP_X_API_KEY"),
+                                     timeout=WAIT)
+            limited({}, lambda *_: b"")
+        items = [message["permit"][0]["item"][0] for _, message, _ in self.fake.seen]
+        self.assertEqual(items, 2 * [{"resource_id": "login", "cost": 1}])
+
     def test_a_key_has_the_same_hash_in_all_languages(self) -> None:
         # The packages for JavaScript and Go have the same example.
         self.assertEqual(

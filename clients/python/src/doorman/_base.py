@@ -60,6 +60,8 @@ def is_number(value: Any) -> "TypeGuard[float]":
 
 def check_id(name: str, value: Any, empty: bool = False) -> str:
     """Returns a valid id. Raises ValueError for anything else."""
+    if not isinstance(value, str):
+        raise ValueError(f"{name}: must be a str")
     if not is_id(value) or not (value or empty):
         raise ValueError(f"{name}: must be {'0' if empty else '1'} to {ID_BYTES_MAX} bytes of "
                          "UTF-8 without control characters")

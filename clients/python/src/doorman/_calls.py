@@ -180,7 +180,11 @@ class Acquired:
 
 @dataclass(frozen=True)
 class Held:
-    """A hold, as its application may use it, until ends_at."""
+    """A hold, as its application may use it, until ends_at: in nanoseconds of the clock of the core.
+    Hold.left() has the seconds that are left.
+
+    units: of each item. If the hold is gone: what it had, which must not be used any more.
+    """
 
     hold: int
     gone: bool

@@ -104,10 +104,20 @@ def connection_of(token: Token, tls: Union[ssl.SSLContext, str, None],
                   headers: Mapping[str, str]) -> Connection:
     """Makes a connection of the options of a client.
     tls: a context, or the path of a file with the authorities of the servers in PEM."""
-    context = ssl.create_default_context(cafile=tls) if isinstance(tls, str) else tls
+    context = _context_of(tls) if isinstance(tls, str) else tls
     if token and not callable(token):
         check_token(token)
     return Connection(token, context, tuple(check_header(*pair) for pair in headers.items()))
+
+
+def _context_of(path: str) -> ssl.SSLContext:
+    """Reads a file of authorities. The errors of ssl do not name the file."""
+    try:
+        return ssl.create_default_context(cafile=path)
+    except ssl.SSLError as error:
+        raise ssl.SSLError(error.errno, f"tls: {path}: {error.strerror}") from None
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, path) from None
 
 
 def to_items(resource: Union[str, Items], key: str, cost: float,
@@ -157,7 +167,7 @@ class Engine:
         self.permits = PermitCore(self.client_id, addresses, now, policy=policy,
                                   request_timeout=permit_timeout)
         self.on_gone: Dict[int, Callable[[Held], None]] = {}
-        self.unmatched: Dict[str, None] = {}
+        self.unmatched: Dict[Tuple[str, str], None] = {}  # and what is missing of each
 
     def poll(self) -> Tuple[List[Tuple[Core, Request]], List[Callable[[], None]], int]:
         """Does what is due. Returns the requests to send with their cores, what to call without
@@ -189,7 +199,7 @@ class Engine:
         sink = acquired.context
         if acquired.unmatched is not None:
             acquired.reason = "UNMATCHED"
-            self._tell_unmatched(acquired.unmatched)
+            self._tell_unmatched(acquired.unmatched, "limits", "the fallback decides")
         if not isinstance(sink, Sink):
             return
         if not acquired.hold and sink.number:
@@ -198,13 +208,19 @@ class Engine:
         if sink.given_up:
             self._settle_nothing(sink.given_up)
 
-    def _tell_unmatched(self, resource_id: str) -> None:
+    def _tell_unmatched(self, resource_id: str, missing: str, result: str) -> None:
         """Says once of each resource that no server limits it, because its name may be wrong."""
-        if resource_id in self.unmatched or len(self.unmatched) >= UNMATCHED_MAX:
+        if (resource_id, missing) in self.unmatched or len(self.unmatched) >= UNMATCHED_MAX:
             return
-        self.unmatched[resource_id] = None
-        warn("%s: the server has no limits for this resource, so the fallback decides. Correct the "
-             "name, or add the resource to the configuration of the server", resource_id)
+        self.unmatched[resource_id, missing] = None
+        warn("%s: the server has no %s for this resource, so %s. Correct the name, or add the "
+             "resource to the configuration of the server", resource_id, missing, result)
+
+    def _tell_unmatched_leases(self) -> None:
+        for resource in self.leases.resources.values():
+            if resource.outcome == "UNMATCHED":
+                self._tell_unmatched(resource.options.resource_id, "capacity",
+                                     "the fallback is in force")
 
     def give_up(self, call: Call, sink: Sink) -> None:
         """Gives back what a call has got, or will get, whose caller does not wait any more."""
@@ -230,6 +246,8 @@ class Engine:
         elif "mastership" not in body:
             other: Core = self.permits if core is self.leases else self.leases
             other.retry_soon(clock())
+            if core is self.leases:
+                self._tell_unmatched_leases()
 
     def fail(self, core: Core, request: Request, error: BaseException) -> None:
         """Tells a core that a request got no response."""

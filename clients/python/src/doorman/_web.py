@@ -30,9 +30,11 @@ def _name(text: str) -> str:
     return f'"{out}"'
 
 
-def key_of(key: str) -> str:
-    """Returns the key of a request. One that a permit cannot have is replaced by its hash: what
-    anybody can put into a header must be limited, and not end in an exception."""
+def key_of(key: Optional[str]) -> str:
+    """Returns the key of a request; None: it has none. One that a permit cannot have is replaced by
+    its hash: what anybody can put into a header must be limited, and not end in an exception."""
+    if key is None:
+        return ""
     if not isinstance(key, str) or is_id(key):
         return key
     digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()

@@ -10,6 +10,7 @@ import contextlib
 import json
 import ssl
 import time
+import warnings
 from collections import deque
 from typing import (Any, AsyncIterator, Callable, Deque, Dict, List, Mapping, Optional, Sequence,
                     Set, Tuple, Union)
@@ -21,7 +22,7 @@ from ._engine import (BODY_BYTES_MAX, IDLE_MAX, Connection, Engine, Sink, Token,
                       connection_of, deadline_in, show_demand, start_waiting, stop_waiting, tell,
                       time_left, to_items, wait_time, warn, with_costs)
 from ._metrics import write_metrics
-from .client import CLOSE_TIMEOUT, parse
+from .client import CLOSE_TIMEOUT, TURN_MAX, parse
 from .errors import Refused
 from .leases import Resource, ResourceInfo, ResourceOptions
 from .permits import PermitPolicy
@@ -152,6 +153,27 @@ class _Decision(Sink):
             self.future.set_result(acquired)
 
 
+class _Turn:
+    """What tasks wait for until something may have changed."""
+
+    def __init__(self) -> None:
+        self._waiting: Set["asyncio.Future[None]"] = set()
+
+    def wake(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def wait(self, timeout: float) -> None:
+        future: "asyncio.Future[None]" = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        try:  # wait_for() of old Pythons ignores a cancellation in the turn of a result
+            await asyncio.wait({future}, timeout=timeout)
+        finally:
+            self._waiting.discard(future)
+
+
 class AsyncClient:
     """Leases, permits, holds and reservations, for asyncio. The options are those of Client. Create
     it in a coroutine, or use it with `async with`."""
@@ -167,8 +189,9 @@ class AsyncClient:
         self._channels: Dict[Any, _Streams] = {}
         self._tasks: Dict[Any, "asyncio.Task[None]"] = {}  # of the requests under way
         self._sending: Set["asyncio.Task[None]"] = set()  # also those that were cancelled
-        self._waiters: Dict[Resource, Deque[object]] = {}
-        self._changed: Set["asyncio.Future[None]"] = set()
+        # Callers that wait for units of each resource, in their order. Only the first one tries.
+        self._waiters: Dict[Resource, Deque[_Turn]] = {}
+        self._changed = _Turn()  # of close()
         self._timer: Optional[asyncio.TimerHandle] = None
         self._stopping = self._stopped = False
 
@@ -265,10 +288,10 @@ class AsyncClient:
             self._stopping = True
             self._engine.stop()
             self._step()
-            self._notify()
+            self._notify_all()
         deadline = deadline_in(timeout)
         while not (self._stopped or self._engine.is_idle()) and time_left(deadline) > 0:
-            await self._wait(time_left(deadline))
+            await self._changed.wait(time_left(deadline))
         self._stopped = True
         if self._timer:
             self._timer.cancel()
@@ -287,6 +310,10 @@ class AsyncClient:
 
     # ---- private
 
+    def __del__(self) -> None:
+        if not getattr(self, "_stopping", True):
+            warnings.warn(f"the client {self.client_id} was not closed", ResourceWarning)
+
     def _check_open(self) -> None:
         if self._stopping:
             raise RuntimeError("the client is closed")
@@ -294,7 +321,6 @@ class AsyncClient:
     def _open(self, options: ResourceOptions) -> Resource:
         self._check_open()
         resource = self._engine.open(options)
-        self._waiters.setdefault(resource, deque())
         self._step()
         return resource
 
@@ -366,19 +392,17 @@ class AsyncClient:
             del self._tasks[name]
 
     def _notify(self) -> None:
-        waiting, self._changed = self._changed, set()
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        """Wakes close(), and the first task that waits for each resource."""
+        self._changed.wake()
+        for waiters in self._waiters.values():
+            waiters[0].wake()
 
-    async def _wait(self, timeout: float) -> None:
-        """Waits until something may have changed."""
-        future: "asyncio.Future[None]" = asyncio.get_running_loop().create_future()
-        self._changed.add(future)
-        try:  # wait_for() of old Pythons ignores a cancellation in the turn of a result
-            await asyncio.wait({future}, timeout=timeout)
-        finally:
-            self._changed.discard(future)
+    def _notify_all(self) -> None:
+        """The same, and all tasks that wait: something has ended."""
+        self._changed.wake()
+        for waiters in self._waiters.values():
+            for turn in waiters:
+                turn.wake()
 
 
 class _AsyncHandle:
@@ -396,25 +420,27 @@ class _AsyncHandle:
 
     async def wait(self, units: float = 1, timeout: Optional[float] = None) -> bool:
         """Takes units, and waits for them: see the method of the client with threads."""
-        client, resource, ticket = self._client, self._resource, object()
-        deadline, waiters = deadline_in(timeout), client._waiters[resource]
+        client, resource, turn = self._client, self._resource, _Turn()
+        deadline = deadline_in(timeout)
         check_units(units)
-        waiters.append(ticket)
+        waiters = client._waiters.setdefault(resource, deque())
+        waiters.append(turn)
         start_waiting(resource, units)
         try:
             while self._is_open and not client._stopping:
-                first = waiters[0] is ticket
+                first = waiters[0] is turn
                 if first and resource.limiter.delay(units, clock()) == 0:
                     return resource.limiter.take(units, clock()) == "allowed"
                 if time_left(deadline) <= 0:
                     return False
                 show_demand(resource)
-                pause = wait_time(resource, units, deadline) if first else min(
-                    0.2, time_left(deadline))
-                await client._wait(max(pause, 0.0001))
+                await turn.wait(wait_time(resource, units, deadline) if first else
+                                max(0.0001, min(time_left(deadline), TURN_MAX)))
             return False
         finally:
-            waiters.remove(ticket)
+            waiters.remove(turn)
+            if not waiters:
+                del client._waiters[resource]
             stop_waiting(resource, units)
             client._notify()
 
@@ -439,7 +465,7 @@ class _AsyncHandle:
             self._client._engine.leases.close(self._resource, clock())
             self._client._step()
         self._is_open = False
-        self._client._notify()
+        self._client._notify_all()
 
 
 class AsyncRate(_AsyncHandle):

@@ -21,8 +21,9 @@ class RateLimit:
     client: an AsyncClient, or a function that returns it, for a client that is made when the
     application starts.
     resource: a name, or a function of the scope that returns it; None: no limit.
-    key: on whose behalf: a function of the scope. The default is one key for all. A key that a
-    permit cannot have, such as one of more than 256 bytes, is replaced by its hash.
+    key: on whose behalf: a function of the scope. All requests without a key ("" or None) share
+    one, which is the default. A key that a permit cannot have, such as one of more than 256 bytes,
+    is replaced by its hash.
     cost: units, or a function of the scope.
     timeout: seconds; after it the fallback of the client decides.
     refuse_status: 429, 403 or 503.
@@ -33,7 +34,7 @@ class RateLimit:
     def __init__(self, application: Application,
                  client: Union[AsyncClient, Callable[[], AsyncClient]],
                  resource: Union[str, Callable[[Scope], Optional[str]]], *,
-                 key: Callable[[Scope], str] = lambda scope: "",
+                 key: Callable[[Scope], Optional[str]] = lambda scope: "",
                  cost: Union[float, Callable[[Scope], float]] = 1, timeout: float = 1,
                  refuse_status: int = 429) -> None:
         self._application, self._client, self._resource = application, client, resource

@@ -7,6 +7,7 @@
 """
 from __future__ import annotations
 
+import atexit
 import contextlib
 import http.client
 import json
@@ -33,6 +34,8 @@ from .leases import Resource, ResourceInfo, ResourceOptions
 from .permits import PermitPolicy
 
 CLOSE_TIMEOUT = 5.0
+EXIT_TIMEOUT = 1.0
+TURN_MAX = 60.0  # seconds; a caller looks again then, even if nobody has woken it
 
 
 class _Channel:
@@ -174,6 +177,8 @@ class Client:
     lease_timeout, permit_timeout: how long a request may take, in seconds.
 
     Create the client after a fork, not before it: calls in another process raise RuntimeError.
+    A client that is still open when the interpreter exits gives back what it has, for up to a
+    second.
     """
 
     def __init__(self, addresses: Union[str, Sequence[str]], *, token: Token = None,
@@ -188,12 +193,14 @@ class Client:
         self._changed = threading.Condition(self._own_lock)
         self._channels: Dict[Any, _Channel] = {}
         self._due, self._stopping, self._stopped = 0, False, False
-        self._waiters: Dict[Resource, Deque[object]] = {}
+        # Callers that wait for units of each resource, in their order. Only the first one tries.
+        self._waiters: Dict[Resource, Deque[threading.Condition]] = {}
         self._kept: List[Client] = []  # the thread keeps what is in it
         self._thread = threading.Thread(
             target=_run, args=(weakref.ref(self), self._changed, self._kept), daemon=True,
             name="doorman")
         self._thread.start()
+        _open_clients.add(self)
 
     @property
     def client_id(self) -> str:
@@ -282,7 +289,7 @@ class Client:
         with self._lock:
             self._engine.kill_switch(on)
             told = self._step()
-            self._changed.notify_all()
+            self._notify()
         tell(told)
 
     def counts(self) -> Mapping[str, float]:
@@ -306,13 +313,13 @@ class Client:
                 self._stopping = True
                 self._engine.stop()
                 told = self._step()
-                self._changed.notify_all()
+                self._notify_all()
                 tell(told)
             deadline = deadline_in(timeout)
             while not (self._stopped or self._engine.is_idle()) and time_left(deadline) > 0:
                 self._changed.wait(max(0, time_left(deadline)))
             self._stopped = True
-            self._changed.notify_all()
+            self._notify_all()
             channels = list(self._channels.values())
         for channel in channels:
             channel.stop()
@@ -345,7 +352,6 @@ class Client:
         with self._lock:
             self._check_open()
             resource = self._engine.open(options)
-            self._waiters.setdefault(resource, deque())
             told = self._step()
         tell(told)
         return resource
@@ -398,6 +404,19 @@ class Client:
             self._changed.notify_all()
         return told
 
+    def _notify(self) -> None:
+        """Wakes the thread of the client, and the first caller that waits for each resource."""
+        self._changed.notify_all()
+        for waiters in self._waiters.values():
+            waiters[0].notify()
+
+    def _notify_all(self) -> None:
+        """The same, and all callers: something has ended."""
+        self._changed.notify_all()
+        for waiters in self._waiters.values():
+            for turn in waiters:
+                turn.notify()
+
     def _received(self, core: Core, request: Request, status: int, body: Any) -> None:
         with self._lock:
             if self._stopped:
@@ -407,7 +426,7 @@ class Client:
             else:
                 self._engine.answer(core, request, status, body)
             told = self._step()
-            self._changed.notify_all()
+            self._notify()
         tell(told)
 
     def __del__(self) -> None:
@@ -419,6 +438,19 @@ class Client:
         if self._own_lock.acquire(blocking=False):
             self._changed.notify_all()
             self._own_lock.release()
+
+
+_open_clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    """Gives back what the clients of this process have, such as those of the workers of a server
+    that restarts: without this, others would wait until the leases end. All threads that are no
+    daemons have ended before."""
+    for client in list(_open_clients):
+        with contextlib.suppress(Exception):
+            client.close(EXIT_TIMEOUT)
 
 
 def _run(reference: "weakref.ref[Client]", changed: threading.Condition,
@@ -457,29 +489,30 @@ class _Handle:
         """Takes units, and waits for them up to `timeout` seconds (None: as long as it takes).
         Returns False after the timeout, or if the client is closed. More units than the capacity
         can ever have come never, so give a timeout."""
-        client, resource, ticket = self._client, self._resource, object()
-        deadline = deadline_in(timeout)
+        client, resource = self._client, self._resource
+        deadline, turn = deadline_in(timeout), threading.Condition(client._own_lock)
         check_units(units)
         with client._lock:
-            waiters = client._waiters[resource]
-            waiters.append(ticket)
+            waiters = client._waiters.setdefault(resource, deque())
+            waiters.append(turn)
             start_waiting(resource, units)
             try:
                 while self._is_open and not client._stopping:
-                    first = waiters[0] is ticket
+                    first = waiters[0] is turn
                     if first and resource.limiter.delay(units, clock()) == 0:
                         return resource.limiter.take(units, clock()) == "allowed"
                     if time_left(deadline) <= 0:
                         return False
                     show_demand(resource)
-                    pause = wait_time(resource, units, deadline) if first else min(
-                        0.2, time_left(deadline))
-                    client._changed.wait(max(pause, 0.0001))
+                    turn.wait(wait_time(resource, units, deadline) if first else
+                              max(0.0001, min(time_left(deadline), TURN_MAX)))
                 return False
             finally:
-                waiters.remove(ticket)
+                waiters.remove(turn)
+                if not waiters:
+                    del client._waiters[resource]
                 stop_waiting(resource, units)
-                client._changed.notify_all()
+                client._notify()
 
     def retry_after(self, units: float = 1) -> Optional[float]:
         """Returns how many seconds after a refusal the same call can be allowed; None: never."""
@@ -507,7 +540,7 @@ class _Handle:
                 self._client._engine.leases.close(self._resource, clock())
             self._is_open = False
             told = self._client._step()
-            self._client._changed.notify_all()
+            self._client._notify_all()
         tell(told)
 
     def __exit__(self, *_: object) -> None:
@@ -531,7 +564,7 @@ class Gauge(_Handle):
         """Gives units back. Raises ValueError if more are given back than are in use."""
         with self._client._lock:
             self._resource.limiter.release(units)  # type: ignore[union-attr]
-            self._client._changed.notify_all()
+            self._client._notify()
 
     @contextlib.contextmanager
     def use(self, units: float = 1, timeout: Optional[float] = None) -> Iterator[None]:

@@ -112,6 +112,8 @@ class _Refusal:
     retry_at: int
     reason: Optional[str]
     limit: Optional[str]
+    quota: float  # of the limit, as window, if the refusal had its details; else 0
+    window: float
 
 
 class PermitCore:
@@ -518,6 +520,8 @@ class PermitCore:
         acquired = call.acquired
         acquired.by, acquired.item_index = "refusal", index
         acquired.reason, acquired.limit = refusal.reason, refusal.limit
+        if call.permit.detail:
+            acquired.quota, acquired.window = refusal.quota, refusal.window
         if refusal.retry_at != NEVER:
             acquired.retry_after = seconds(max(refusal.retry_at - self.now, 0))
         self.counts.refused_locally += 1
@@ -589,9 +593,12 @@ class PermitCore:
                 break
             self.refusals.popitem(last=False)
         retry_at = NEVER if decision.retry_after is None else self.now + decision.retry_after
+        figures = [limit for item in decision.figures[:1] for limit in item
+                   if not limit.shadow and limit.name == (decision.limit or "")]
+        quota, window = (figures[0].quota, seconds(figures[0].window)) if figures else (0.0, 0.0)
         self.refusals[call.items[0].pair] = _Refusal(
             until, call.permit.least(0), call.sent_max_wait, retry_at, decision.reason,
-            decision.limit)
+            decision.limit, quota, window)
         self.refusals.move_to_end(call.items[0].pair)
 
     # ---- reservations (P27)

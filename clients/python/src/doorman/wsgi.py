@@ -44,8 +44,9 @@ class RateLimit:
     client: a Client, or a function that makes it. The first request of each process calls it, so
     a server can load the application before it forks.
     resource: a name, or a function of the environ that returns it; None: no limit.
-    key: on whose behalf: a function of the environ. The default is one key for all. A key that a
-    permit cannot have, such as one of more than 256 bytes, is replaced by its hash.
+    key: on whose behalf: a function of the environ. All requests without a key ("" or None) share
+    one, which is the default. A key that a permit cannot have, such as one of more than 256 bytes,
+    is replaced by its hash.
     cost: units, or a function of the environ.
     timeout: seconds; after it the fallback of the client decides.
     refuse_status: 429, 403 or 503.
@@ -56,7 +57,7 @@ class RateLimit:
 
     def __init__(self, application: Application, client: Union[Client, Callable[[], Client]],
                  resource: Union[str, Callable[[Environ], Optional[str]]], *,
-                 key: Callable[[Environ], str] = lambda environ: "",
+                 key: Callable[[Environ], Optional[str]] = lambda environ: "",
                  cost: Union[float, Callable[[Environ], float]] = 1, timeout: float = 1,
                  refuse_status: int = 429) -> None:
         self._application, self._resource = application, resource
