@@ -35,6 +35,9 @@ var methods = [kindCount]string{
 
 func (k callKind) isPermit() bool { return k == kindPermit || k == kindWait }
 
+// hasFallback returns whether the fallback decides on a call while the breaker is open.
+func (k callKind) hasFallback() bool { return k.isPermit() || k == kindReport || k == kindSeizure }
+
 // list returns the name that a message, or its response, has for the list of what it asks.
 func (k callKind) list() string {
 	if k.isPermit() {
@@ -305,11 +308,13 @@ type Call struct {
 	state      callState
 	number     int64 // the request_id
 	deadline   time.Duration
-	timer      time.Duration
+	timer      timer
 	attended   bool // a caller wants the result
 	alone      bool // it is in a message of its own
 	prefetches bool
 	unanswered bool // a server may have granted it
+	isMoved    bool // it is waiting because it was refused as MOVED (N9)
+	moves      int  // how often it was, up to movesMax
 	failures   int
 
 	sentMaxWait, waitsUntil time.Duration
@@ -330,11 +335,11 @@ type Call struct {
 var noPermit = &Permit{}
 
 func newCall(kind callKind, permit *Permit) *Call {
-	return &Call{kind: kind, permit: permit, attended: true, deadline: Never, timer: Never,
+	return &Call{kind: kind, permit: permit, attended: true, deadline: Never, timer: timer{at: Never},
 		acquired: &Acquired{By: ByServer}}
 }
 
-func (c *Call) timerTime() *time.Duration { return &c.timer }
+func (c *Call) timerOf() *timer { return &c.timer }
 
 // HoldNumber returns the number of the hold that the call asks for, or has got; 0: none.
 func (c *Call) HoldNumber() int64 {
@@ -391,7 +396,7 @@ type hold struct {
 	end      time.Duration
 	renewAt  time.Duration
 	giveUpAt time.Duration
-	timer    time.Duration
+	timer    timer
 
 	transfers   int // how many have no answer yet
 	wasSent     bool
@@ -401,7 +406,7 @@ type hold struct {
 	changed     bool
 }
 
-func (h *hold) timerTime() *time.Duration { return &h.timer }
+func (h *hold) timerOf() *timer { return &h.timer }
 
 func (h *hold) isEmpty() bool {
 	for _, amount := range h.amounts {
@@ -684,6 +689,22 @@ func readSettled(entry reader, count int) *settled {
 type reported struct {
 	charged float64
 	reason  string
+}
+
+// isMoved returns whether another node owns the shard of a call.
+func isMoved(result any) bool {
+	reason := ""
+	switch result := result.(type) {
+	case *decision:
+		reason = result.reason
+	case *reported:
+		reason = result.reason
+	case *settled:
+		reason = result.reason
+	case *holdResult:
+		reason = result.reason
+	}
+	return reason == "MOVED"
 }
 
 func readReported(entry reader) *reported {

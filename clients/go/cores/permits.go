@@ -27,6 +27,8 @@ const (
 	breakerFailures = 5
 	doublings       = 12
 	doublingsAlive  = 2
+	movedPause      = 50 * time.Millisecond
+	movesMax        = 10
 	lanesDefault    = 4
 )
 
@@ -42,6 +44,8 @@ type Counts struct {
 	Settled, Unsettled               int
 	Messages, Failures, Pauses       int
 	HoldsLost                        int
+	// Moved is how often a call was sent again, because its shard moved.
+	Moved int
 	// Waiting and Holds are how many calls wait, and how many holds there are, now.
 	Waiting, Holds int
 	// IsPausing says whether the breaker is open.
@@ -539,6 +543,7 @@ func (c *PermitCore) move(call *Call, state callState) {
 	returns := call.state == callSent
 	c.leave(call)
 	call.state = state
+	call.isMoved = false
 	if state != callQueued {
 		return
 	}
@@ -551,7 +556,7 @@ func (c *PermitCore) move(call *Call, state callState) {
 
 // finish ends a call. If a caller waits for it, Decision returns it.
 func (c *PermitCore) finish(call *Call) {
-	call.timer = Never
+	call.timer.at = Never
 	c.part(call)
 	c.move(call, callDecided)
 	c.calls.remove(call)
@@ -752,15 +757,15 @@ func (c *PermitCore) revoke(call *Call) {
 // endGranted ends a permit because of the kill switch: it is granted in full, or as a server has
 // granted it already.
 func (c *PermitCore) endGranted(call *Call) {
-	h, state := call.hold, call.state
+	h, isQueued := call.hold, call.state == callQueued || call.isMoved
 	if !call.kind.isPermit() {
 		return
 	}
-	if state != callWaiting {
+	if isQueued || call.state != callWaiting {
 		call.acquired.By = ByBypass
 		c.grant(call, true)
 	}
-	if h != nil && state != callQueued {
+	if h != nil && !isQueued {
 		call.acquired.Hold = h.number
 		c.detach(h)
 	} else if h != nil {
@@ -1015,7 +1020,7 @@ func (c *PermitCore) learnStock(call *Call, d *decision, sentAt time.Duration) {
 // ---- holds
 
 func (c *PermitCore) newHold(permit *Permit) *hold {
-	h := &hold{number: c.number(), timer: Never}
+	h := &hold{number: c.number(), timer: timer{at: Never}}
 	h.action = newCall(kindRenewal, noPermit)
 	h.action.attended, h.action.hold = false, h
 	if permit != nil {
@@ -1052,7 +1057,7 @@ func (c *PermitCore) setChanged(h *hold, changed bool) {
 
 // act queues the renewal or the release of a hold.
 func (c *PermitCore) act(h *hold, kind callKind) {
-	h.action.kind = kind
+	h.action.kind, h.action.moves = kind, 0
 	c.move(h.action, callQueued)
 }
 
@@ -1068,7 +1073,7 @@ func (c *PermitCore) plan(h *hold) {
 	if action.kind == kindRelease && h.transfers == 0 {
 		obsolete = over
 	}
-	if action.state == callQueued && obsolete {
+	if (action.state == callQueued || action.state == callWaiting) && obsolete {
 		c.finish(action)
 	}
 	if action.state == callNew && h.mustRelease && h.transfers == 0 {
@@ -1078,7 +1083,7 @@ func (c *PermitCore) plan(h *hold) {
 	busy := h.mustRelease || h.asking || h.transfers > 0 || h.changed
 	if ending && idle && !busy {
 		c.detach(h)
-		h.timer = Never
+		h.timer.at = Never
 		c.holds.remove(h.number)
 		return
 	}
@@ -1246,6 +1251,8 @@ func (c *PermitCore) workCall(call *Call) {
 			c.move(call, callQueued)
 			c.timers.set(call, call.deadline)
 		}
+	case call.isMoved:
+		c.resume(call)
 	case call.kind == kindReport && call.state == callWaiting:
 		c.workReport(call)
 	case call.state == callWaiting:
@@ -1465,6 +1472,76 @@ func (c *PermitCore) returnCall(call *Call, failed bool) {
 	}
 }
 
+// ---- calls that were refused as MOVED (N9)
+
+// pause lets a call wait, and then be sent again: the shard of its key moves to another node. The
+// refusal has no effect. So if no answer was lost, no server has granted the call.
+func (c *PermitCore) pause(call *Call) {
+	c.counts.Moved++
+	call.unanswered = call.unanswered && call.failures > 0
+	if call.prefetches {
+		c.endPrefetch(call)
+		return
+	}
+	if call.kind.hasFallback() && call.moves >= movesMax {
+		c.fallBack(call, "")
+		return
+	}
+	pause := earlier(movedPause<<call.moves, time.Second)
+	if call.moves < movesMax {
+		call.moves++
+	}
+	if call.kind == kindSettle && call.failures == 0 {
+		call.deadline = call.waitsUntil
+	}
+	c.move(call, callWaiting)
+	call.isMoved = true
+	if call.kind == kindReport {
+		c.learning[call] = struct{}{}
+	}
+	c.timers.set(call, earlier(c.now+pause, endOfMoved(call)))
+}
+
+// endOfMoved returns until when a call is sent again. The action of a hold ends with its hold.
+func endOfMoved(call *Call) time.Duration {
+	if call.kind == kindTransfer {
+		return call.hold.end
+	}
+	return call.deadline
+}
+
+// resume sends a call again, or ends it.
+func (c *PermitCore) resume(call *Call) {
+	switch {
+	case c.now < endOfMoved(call):
+		c.move(call, callQueued)
+		c.timers.set(call, call.deadline)
+		if call.kind.hasFallback() && c.isOpen() {
+			c.fallBack(call, "")
+		}
+	case call.kind == kindTransfer:
+		c.endTransfer(call)
+	default:
+		c.counts.TimedOut++
+		c.fallBack(call, "")
+	}
+}
+
+// pauseSent processes a refusal as MOVED. Both the call and the hold can be nil.
+func (c *PermitCore) pauseSent(call *Call, h *hold) {
+	if call != nil {
+		c.pause(call)
+	}
+	if h == nil {
+		return
+	}
+	h.asking = false
+	if h.call == nil && h.state == holdAsked {
+		c.endHold(h, h.wasSent)
+	}
+	c.plan(h)
+}
+
 // ---- responses
 
 // accept reads all of a response, and then processes it if nothing is wrong.
@@ -1530,6 +1607,8 @@ func (c *PermitCore) process(kind callKind, s sent, result any, sentAt time.Dura
 	}
 	switch {
 	case result == nil:
+	case isMoved(result):
+		c.pauseSent(call, s.hold)
 	case kind.isPermit():
 		c.decidePermit(call, s.hold, result.(*decision), sentAt)
 	case kind == kindSeizure:

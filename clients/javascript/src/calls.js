@@ -156,10 +156,13 @@ export class Call {
   number = 0; // the request_id
   deadline = NEVER;
   timer = NEVER;
+  timerOrder = 0;
   attended = true; // a caller wants the result
   alone = false; // it is in a message of its own
   prefetches = false;
   unanswered = false; // a server may have granted it
+  isMoved = false; // it is WAITING because it was refused as MOVED (N9)
+  moves = 0; // how often it was, up to MOVES_MAX
   failures = 0;
   sentMaxWait = 0;
   waitsUntil = 0;
@@ -215,6 +218,7 @@ export class Hold {
   renewAt = 0;
   giveUpAt = 0;
   timer = NEVER;
+  timerOrder = 0;
   transfers = 0; // how many have no answer yet
   wasSent = false;
   asking = false; // a message that asks for the hold is under way

@@ -45,11 +45,14 @@ const MESSAGE_WAIT_MIN = SECOND / 10;
 const BREAKER_FAILURES = 5;
 const DOUBLINGS = 12;
 const DOUBLINGS_ALIVE = 2;
+const MOVED_PAUSE = SECOND / 20;
+const MOVES_MAX = 10;
 
 const COUNTS = {
   granted: 0, refused: 0, refusedLocally: 0, prefetchGranted: 0, prefetched: 0, lapsed: 0,
   fallbackGranted: 0, fallbackRefused: 0, bypassed: 0, timedOut: 0, reported: 0, lost: 0,
   uncharged: 0, settled: 0, unsettled: 0, messages: 0, failures: 0, pauses: 0, holdsLost: 0,
+  moved: 0,
 };
 
 const POLICY = {
@@ -80,6 +83,7 @@ function checkPolicy(given) {
 }
 
 const isPermit = (kind) => kind === PERMIT || kind === WAIT;
+const hasFallback = (kind) => isPermit(kind) || kind === REPORT || kind === SEIZURE;
 
 /** Asks servers for permits on behalf of many callers. */
 export class PermitCore {
@@ -371,6 +375,7 @@ export class PermitCore {
     const returns = call.state === SENT;
     this.#leave(call);
     call.state = state;
+    call.isMoved = false;
     if (state !== QUEUED) return;
     if (returns) this.#queues[call.kind].unshift(call);
     else this.#queues[call.kind].push(call);
@@ -534,12 +539,13 @@ export class PermitCore {
    * already. */
   #endGranted(call) {
     const { hold, state } = call;
+    const isQueued = state === QUEUED || call.isMoved;
     if (!isPermit(call.kind)) return;
-    if (state !== WAITING) {
+    if (isQueued || state !== WAITING) {
       call.acquired.by = 'bypass';
       this.#grant(call, true);
     }
-    if (hold && state !== QUEUED) {
+    if (hold && !isQueued) {
       call.acquired.hold = hold.number;
       this.#detach(hold);
     } else if (hold) {
@@ -768,6 +774,7 @@ export class PermitCore {
   /** Queues the renewal or the release of a hold. */
   #act(hold, kind) {
     hold.action.kind = kind;
+    hold.action.moves = 0;
     this.#move(hold.action, QUEUED);
   }
 
@@ -779,7 +786,8 @@ export class PermitCore {
     if (over) hold.mustRelease = false;
     const stays = action.kind === RELEASE && !hold.transfers;
     const obsolete = stays ? over : ending || hold.mustRelease;
-    if (action.state === QUEUED && obsolete) this.#finish(action);
+    const waits = action.state === QUEUED || action.state === WAITING;
+    if (waits && obsolete) this.#finish(action);
     if (action.state === NEW && hold.mustRelease && !hold.transfers) this.#act(hold, RELEASE);
     const idle = action.state === NEW;
     const busy = hold.mustRelease || hold.asking || hold.transfers || hold.changed;
@@ -913,6 +921,8 @@ export class PermitCore {
         this.#move(call, QUEUED);
         this.#timers.set(call, call.deadline);
       }
+    } else if (call.isMoved) {
+      this.#resume(call);
     } else if (call.kind === REPORT && call.state === WAITING) {
       this.#workReport(call);
     } else if (call.state === WAITING) {
@@ -1093,6 +1103,58 @@ export class PermitCore {
     }
   }
 
+  // ---- calls that were refused as MOVED (N9)
+
+  /** Lets a call wait, and then be sent again: the shard of its key moves to another node. The
+   * refusal has no effect. So if no answer was lost, no server has granted the call. */
+  #pause(call) {
+    this.#counts.moved += 1;
+    if (!call.failures) call.unanswered = false;
+    if (call.prefetches) {
+      this.#endPrefetch(call);
+      return;
+    }
+    if (hasFallback(call.kind) && call.moves >= MOVES_MAX) {
+      this.#fallBack(call);
+      return;
+    }
+    const pause = Math.min(MOVED_PAUSE * 2 ** call.moves, SECOND);
+    call.moves = Math.min(call.moves + 1, MOVES_MAX);
+    if (call.kind === SETTLE && !call.failures) call.deadline = call.waitsUntil;
+    this.#move(call, WAITING);
+    call.isMoved = true;
+    if (call.kind === REPORT) this.#learning.add(call);
+    this.#timers.set(call, Math.min(this.now + pause, this.#endOfMoved(call)));
+  }
+
+  /** Returns until when a call is sent again. The action of a hold ends with its hold. */
+  #endOfMoved(call) {
+    return call.kind === TRANSFER ? call.hold.end : call.deadline;
+  }
+
+  /** Sends a call again, or ends it. */
+  #resume(call) {
+    if (this.now < this.#endOfMoved(call)) {
+      this.#move(call, QUEUED);
+      this.#timers.set(call, call.deadline);
+      if (hasFallback(call.kind) && this.#isOpen()) this.#fallBack(call);
+    } else if (call.kind === TRANSFER) {
+      this.#endTransfer(call);
+    } else {
+      this.#counts.timedOut += 1;
+      this.#fallBack(call);
+    }
+  }
+
+  /** Processes a refusal as MOVED. */
+  #pauseSent(call, hold) {
+    if (call) this.#pause(call);
+    if (!hold) return;
+    hold.asking = false;
+    if (!hold.call && hold.state === 'asked') this.#endHold(hold, hold.wasSent);
+    this.#plan(hold);
+  }
+
   // ---- responses
 
   #accept(batch, status, value) {
@@ -1129,7 +1191,9 @@ export class PermitCore {
   #process(kind, sent, result, sentAt) {
     // A result before it can have ended this call.
     const call = sent.call?.state === SENT ? sent.call : undefined;
-    if (isPermit(kind)) {
+    if (result?.reason === 'MOVED') {
+      this.#pauseSent(call, sent.hold);
+    } else if (isPermit(kind)) {
       if (result) this.#decidePermit(call, sent.hold, result, sentAt);
     } else if (kind === SEIZURE) {
       if (sent.hold) this.#decideSeizure(call, sent.hold, result, sentAt);

@@ -292,12 +292,18 @@ class PermitWriter(Writer):
     # ---- what servers answer
 
     def answer_of(self, request: Request) -> Dict[str, Any]:
-        if request.method == "acquire":
-            return {"permit": [self.decision_of(permit) for permit in request.message["permit"]]}
+        name = "permit" if request.method == "acquire" else "entry"
         answer = getattr(self, f"{request.method}_of")
-        return {"entry": [answer(entry) for entry in request.message["entry"]]}
+        most = self.random.choice([0, 0, 0.1, 1])  # some messages are for shards that all move
+        return {name: [self.moved(name) if self.random.random() < most else answer(entry)
+                       for entry in request.message[name]]}
 
-    def decision_of(self, permit: Dict[str, Any]) -> Dict[str, Any]:
+    @staticmethod
+    def moved(name: str) -> Dict[str, Any]:
+        refused = {"decision": "REFUSED", "item_index": 0} if name == "permit" else {}
+        return {**refused, "reason": "MOVED"}
+
+    def acquire_of(self, permit: Dict[str, Any]) -> Dict[str, Any]:
         if self.random.random() < 0.35:
             return self.refusal_of(permit)
         choose = self.random

@@ -199,10 +199,13 @@ class Call:
     number: int = 0  # the request_id
     deadline: int = NEVER
     timer: int = NEVER
+    timer_order: int = 0
     attended: bool = True  # a caller wants the result
     alone: bool = False  # it is in a message of its own
     prefetches: bool = False
     unanswered: bool = False  # a server may have granted it
+    is_moved: bool = False  # it is WAITING because it was refused as MOVED (N9)
+    moves: int = 0  # how often it was, up to MOVES_MAX
     failures: int = 0
     sent_max_wait: int = 0
     waits_until: int = 0
@@ -247,6 +250,7 @@ class Hold:
     renew_at: int = 0
     give_up_at: int = 0
     timer: int = NEVER
+    timer_order: int = 0
     transfers: int = 0  # how many have no answer yet
     was_sent: bool = False
     asking: bool = False  # a message that asks for the hold is under way

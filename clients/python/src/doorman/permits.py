@@ -37,6 +37,8 @@ SETTLE_WAIT, SETTLE_TIME, REPORT_TIME = 300 * SECOND, 45 * SECOND, 660 * SECOND
 RELEASE_TIME, RENEWAL_GAP = 60 * SECOND, SECOND // 100
 MESSAGE_WAIT_MIN = SECOND // 10
 BREAKER_FAILURES, DOUBLINGS, DOUBLINGS_ALIVE = 5, 12, 2
+MOVED_PAUSE, MOVES_MAX = SECOND // 20, 10
+FALLBACK_KINDS = (Kind.PERMIT, Kind.WAIT, Kind.REPORT, Kind.SEIZURE)
 NOTHING = Permit((Item("-"),))
 
 
@@ -63,6 +65,7 @@ class Counts:
     failures: int = 0
     pauses: int = 0
     holds_lost: int = 0
+    moved: int = 0
 
 
 @dataclass(frozen=True)
@@ -297,7 +300,7 @@ class PermitCore:
         """Returns when next() wants to be called, or NEVER."""
         if self.decided or self.changes:
             return self.now
-        while self.timers and self.timers[0][2].timer != self.timers[0][0]:
+        while self.timers and self._is_stale(*self.timers[0]):
             heapq.heappop(self.timers)
         due = self.timers[0][0] if self.timers else NEVER
         for batch in (self.main, *self.lanes):
@@ -376,9 +379,17 @@ class PermitCore:
         return self.last_number
 
     def _set_timer(self, owner: Any, at: int) -> None:
+        """Sets the timer of a call or a hold. With the same time again, it keeps its order."""
+        if owner.timer == at:
+            return
         owner.timer = at
         if at < NEVER:
-            heapq.heappush(self.timers, (at, next(self.timer_order), owner))
+            owner.timer_order = next(self.timer_order)
+            heapq.heappush(self.timers, (at, owner.timer_order, owner))
+
+    @staticmethod
+    def _is_stale(at: int, order: int, owner: Any) -> bool:
+        return bool(owner.timer != at or owner.timer_order != order)
 
     def _leave(self, call: Call) -> None:
         """Takes a call out of the list of its state."""
@@ -396,7 +407,7 @@ class PermitCore:
         its queue."""
         returns = call.state == State.SENT
         self._leave(call)
-        call.state = state
+        call.state, call.is_moved = state, False
         if state == State.QUEUED:
             self.queues[call.kind][call] = None
             if returns:
@@ -553,11 +564,11 @@ class PermitCore:
         hold = call.hold
         if call.kind not in (Kind.PERMIT, Kind.WAIT):
             return
-        was = call.state
-        if was != State.WAITING:
+        is_queued = call.state == State.QUEUED or call.is_moved
+        if is_queued or call.state != State.WAITING:
             call.acquired.by = "bypass"
             self._grant(call, True)
-        if hold and was != State.QUEUED:
+        if hold and not is_queued:
             call.acquired.hold = hold.number
             self._detach(hold)
         elif hold:
@@ -770,7 +781,7 @@ class PermitCore:
 
     def _act(self, hold: Hold, kind: Kind) -> None:
         """Queues the renewal or the release of a hold."""
-        hold.action.kind = kind
+        hold.action.kind, hold.action.moves = kind, 0
         self._move(hold.action, State.QUEUED)
 
     def _plan(self, hold: Hold) -> None:
@@ -781,7 +792,7 @@ class PermitCore:
             hold.must_release = False
         stays = action.kind == Kind.RELEASE and not hold.transfers
         obsolete = over if stays else ending or hold.must_release
-        if action.state == State.QUEUED and obsolete:
+        if action.state in (State.QUEUED, State.WAITING) and obsolete:
             self._finish(action)
         if action.state == State.NEW and hold.must_release and not hold.transfers:
             self._act(hold, Kind.RELEASE)
@@ -887,8 +898,8 @@ class PermitCore:
     def _work(self) -> None:
         """Ends the calls and holds whose time has come, and renews holds."""
         while self.timers and self.timers[0][0] <= self.now:
-            at, _, owner = heapq.heappop(self.timers)
-            if owner.timer != at:
+            at, order, owner = heapq.heappop(self.timers)
+            if self._is_stale(at, order, owner):
                 continue
             owner.timer = NEVER
             if isinstance(owner, Hold):
@@ -904,6 +915,8 @@ class PermitCore:
             else:
                 self._move(call, State.QUEUED)
                 self._set_timer(call, call.deadline)
+        elif call.is_moved:
+            self._resume(call)
         elif call.kind == Kind.REPORT and call.state == State.WAITING:
             self._work_report(call)
         elif call.state == State.WAITING:
@@ -1020,7 +1033,7 @@ class PermitCore:
         main.state = "backing_off"
         main.retry_at = self.now + min(SECOND << doublings, longest)
         self.counts.pauses += 1
-        for kind in (Kind.PERMIT, Kind.WAIT, Kind.REPORT, Kind.SEIZURE):
+        for kind in FALLBACK_KINDS:
             while self.queues[kind]:
                 self._fall_back(next(iter(self.queues[kind])))
         for kind in (Kind.TRANSFER, Kind.SETTLE):
@@ -1068,6 +1081,57 @@ class PermitCore:
             elif call.failures > len(self.main.addresses.own):
                 self._fall_back(call)
 
+    # ---- calls that were refused as MOVED (N9)
+
+    def _pause(self, call: Call) -> None:
+        """Lets a call wait, and then be sent again: the shard of its key moves to another node. The
+        refusal has no effect. So if no answer was lost, no server has granted the call."""
+        self.counts.moved += 1
+        call.unanswered = call.unanswered and call.failures > 0
+        if call.prefetches:
+            self._end_prefetch(call)
+            return
+        if call.kind in FALLBACK_KINDS and call.moves >= MOVES_MAX:
+            self._fall_back(call)
+            return
+        pause = min(MOVED_PAUSE << call.moves, SECOND)
+        call.moves = min(call.moves + 1, MOVES_MAX)
+        if call.kind == Kind.SETTLE and not call.failures:
+            call.deadline = call.waits_until
+        self._move(call, State.WAITING)
+        call.is_moved = True
+        if call.kind == Kind.REPORT:
+            self.learning[call] = None
+        self._set_timer(call, min(self.now + pause, self._end_of_moved(call)))
+
+    @staticmethod
+    def _end_of_moved(call: Call) -> int:
+        """Returns until when a call is sent again. The action of a hold ends with its hold."""
+        return call.hold.end if call.kind == Kind.TRANSFER and call.hold else call.deadline
+
+    def _resume(self, call: Call) -> None:
+        """Sends a call again, or ends it."""
+        if self.now < self._end_of_moved(call):
+            self._move(call, State.QUEUED)
+            self._set_timer(call, call.deadline)
+            if call.kind in FALLBACK_KINDS and self._is_open():
+                self._fall_back(call)
+        elif call.kind == Kind.TRANSFER:
+            self._end_transfer(call)
+        else:
+            self.counts.timed_out += 1
+            self._fall_back(call)
+
+    def _pause_sent(self, call: Optional[Call], hold: Optional[Hold]) -> None:
+        """Processes a refusal as MOVED."""
+        if call:
+            self._pause(call)
+        if hold:
+            hold.asking = False
+            if not hold.call and hold.state == "asked":
+                self._end_hold(hold, hold.was_sent)
+            self._plan(hold)
+
     # ---- responses
 
     def _accept(self, batch: Batch, status: int, value: Any) -> None:
@@ -1108,7 +1172,9 @@ class PermitCore:
         call = sent.call
         if call and call.state != State.SENT:
             call = None  # a result before it has ended this call
-        if batch.kind in (Kind.PERMIT, Kind.WAIT):
+        if result is not None and result.reason == "MOVED":
+            self._pause_sent(call, sent.hold)
+        elif batch.kind in (Kind.PERMIT, Kind.WAIT):
             if result is not None:
                 self._decide_permit(call, sent.hold, result, batch.sent_at)
         elif batch.kind == Kind.SEIZURE:
