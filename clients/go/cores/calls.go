@@ -325,6 +325,7 @@ type Call struct {
 	amounts    []float64 // of a transfer
 	transferID int64     // of a seizure
 	timeToLive time.Duration
+	port       *batch // while queued: in whose queue it is
 	batch      *batch
 	position   int
 	acquired   *Acquired
@@ -390,6 +391,7 @@ type hold struct {
 	amounts  []float64
 	state    holdState
 	id       int64 // chosen by the server; 0: not known
+	transfer int64 // the id of the transfer that is seized
 	call     *Call // asks for the hold
 	begin    time.Duration
 	life     time.Duration
@@ -437,10 +439,17 @@ type sent struct {
 	hold *hold
 }
 
-// batch has the messages of a client, or of a lane. One message at a time is under way. Its state:
-// ready, requested, or, only for the client, backing_off.
+// batch has the messages to the servers of the options, to a node of the map, or of a lane. One
+// message at a time is under way. Its state: ready, requested, or, only for the options, backing_off.
 type batch struct {
-	lane      int // -1: it is that of the client
+	lane      int // of its requests; -1: they are those of the options
+	node      string
+	isLane    bool
+	queues    [kindCount]queue // a lane has no calls in them: it takes those of others in turn
+	source    *batch           // of a lane: whose call is in its message
+	asksMap   bool             // the message under way is a DISCOVERY
+	answers   bool             // a node: it has answered since its last failure
+	probes    bool             // a node: a DISCOVERY comes next, which says whether it answers
 	addresses addresses
 	state     string
 	sent      []sent
@@ -450,6 +459,15 @@ type batch struct {
 	retryAt   time.Duration
 	number    int
 	failures  int
+}
+
+func (b *batch) isIdle() bool {
+	for kind := range b.queues {
+		if b.queues[kind].size > 0 {
+			return false
+		}
+	}
+	return b.state != stateRequested
 }
 
 // ---- what a message has for a call

@@ -37,6 +37,8 @@ func loadStories(t *testing.T) []object {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("there are no stories in %s", folder)
 	}
+	further, _ := filepath.Glob(filepath.Join(folder, "http", "*.json"))
+	files = append(files, further...)
 	sort.Strings(files)
 	var all []object
 	for _, file := range files {

@@ -200,7 +200,7 @@ export function readBody(body, status) {
 
 // ---- addresses
 
-const isTls = (address) => /^https:/i.test(address);
+export const isTls = (address) => /^https:/i.test(address);
 
 /** The addresses of a node, and the master that one of them has named (K3). */
 export class Addresses {
