@@ -235,8 +235,8 @@ build/examples/%: examples/%.cpp build/doorman.o
 # `make matrix` runs all unit tests so.
 #
 # `make races` runs the tests with threads in the flavor tsan, except abuse_test, which takes 90 s
-# there, and clients_test, hold_clients_test and reservation_clients_test, which test the programs
-# in examples/clients. system/events_test is left out too: libnng counts the users of a published
+# there, and clients_test, hold_clients_test, reservation_clients_test and shard_clients_test, which
+# test clients of other languages. system/events_test is left out too: libnng counts the users of a published
 # message with atomic operations, and TSan does not see them there. unit/events_test has what our
 # threads share. PART=2/3 runs every third program, from the second one on.
 # Warnings are errors, except two kinds that gcc reports wrongly with a sanitizer.
@@ -250,7 +250,7 @@ build/tsan/%: CFLAGS = $(SANITIZED) -fsanitize=thread
 PROGRAMS = $(patsubst tests/%.c,%,$(filter-out $(if $(CTL_YAML),,%/convert_test.c), \
     $(wildcard tests/system/*_test.c tests/unit/*_test.c)))
 THREADED = $(filter-out system/abuse_test system/clients_test system/hold_clients_test \
-    system/reservation_clients_test system/events_test, \
+    system/reservation_clients_test system/shard_clients_test system/events_test, \
     $(filter unit/limiters_test unit/events_test system/%,$(PROGRAMS)))
 MEASURING = unit/limiters_test \
     $(addprefix system/,abuse_test agent_test http_request_test http_test pages_test)
@@ -315,7 +315,7 @@ $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVE
     $(wildcard server/*/*.c)
 
 REDIS_PROGRAMS = $(addprefix system/,redis_test admin_test cluster_acts_test drain_test \
-    forward_test late_acts_test office_test plans_test shards_test versions_test)
+    forward_test late_acts_test office_test plans_test shard_clients_test shards_test versions_test)
 REDIS_TESTS = $(filter $(REDIS_PROGRAMS:%=\%/%),$(ALL_FLAVORS))
 $(REDIS_TESTS): doorman_server.c $(SERVER_HEADERS) $(wildcard server/store/*.c)
 $(REDIS_TESTS) $(REDIS_PROGRAMS:%=build/coverage/%): LIBRARIES += -lhiredis

@@ -1861,6 +1861,9 @@ typedef struct doorman_shard_node {
     size_t address_count;         /* 1 to DOORMAN_SHARD_ADDRESSES_MAX */
     const char *election_key;     /* for servers: the key of its election, 1 to 256 bytes; NULL: not
                                  known */
+    const char *const *http_addresses; /* for clients over HTTP: those of its processes, such as
+                                          http://10.0.0.1:15050, each of 1 to 256 bytes */
+    size_t http_address_count;         /* up to DOORMAN_SHARD_ADDRESSES_MAX; 0: not known */
 } doorman_shard_node;
 
 /* A shard of a map. */
@@ -2516,11 +2519,12 @@ DOORMAN_API doorman_status doorman_json_write_plan(const doorman_plan_row *row, 
 /* Reads a map:
  *
  *     {"epoch": 7, "seed": "00112233445566778899aabbccddeeff",
- *      "nodes": [{"name": "a", "addresses": ["tcp://10.0.0.1:5001"]}, ...],
+ *      "nodes": [{"name": "a", "addresses": ["tcp://10.0.0.1:5001"],
+ *                 "http_addresses": ["http://10.0.0.1:15050"]}, ...],
  *      "shards": [{"owner": "a", "target": "b", "from": 5, "lost": true}, ...],
  *      "rules": [{"glob": "tenant/?*", "by": "resource"}, ...]}
  *
- * A shard needs only its owner, and a map needs no rules.
+ * A shard needs only its owner, a node no http_addresses, and a map no rules.
  *   out       written only on OK; the caller frees it with doorman_shard_map_destroy
  *   text      used only during the call; it need not end with a NUL
  *   error     may be NULL; names the field with its path: "shards[17].owner: ..."
@@ -4468,21 +4472,34 @@ size_t doorman_shard_map_node(const doorman_shard_map *map, const char *name) {
 
 /* ---- shards: what is valid */
 
+static bool doorman__ids_valid(const char *const *ids, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (!doorman__id_valid(ids[i])) return false;
+    }
+    return true;
+}
+
 #define DOORMAN__SHARD_EPOCH_MAX ((UINT64_C(1) << 53) - 1)
 
 static doorman_status doorman__shard_node_check(const doorman_shard_map *map, size_t index,
                                                 doorman_error *error) {
     const doorman_shard_node *node = &map->nodes[index];
-    const char *wrong = NULL;
-    if (!doorman__id_valid(node->name)) wrong = "name: " DOORMAN__ID_RULE;
-    bool some = node->address_count >= 1 && node->address_count <= DOORMAN_SHARD_ADDRESSES_MAX;
-    if (!wrong && (!some || !node->addresses)) wrong = "addresses: must be a list of 1 to 16";
-    for (size_t i = 0; !wrong && i < node->address_count; i++) {
-        if (!doorman__id_valid(node->addresses[i])) wrong = "addresses: " DOORMAN__ID_RULE;
-    }
-    if (!wrong && node->election_key && !doorman__id_valid(node->election_key)) {
-        wrong = "election_key: " DOORMAN__ID_RULE;
-    }
+    const size_t count = node->address_count, http_count = node->http_address_count;
+    const bool some = count >= 1 && count <= DOORMAN_SHARD_ADDRESSES_MAX && node->addresses;
+    const bool some_http =
+        !http_count || (http_count <= DOORMAN_SHARD_ADDRESSES_MAX && node->http_addresses);
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(node->name), "name: " DOORMAN__ID_RULE},
+        {!some, "addresses: must be a list of 1 to 16"},
+        {some && !doorman__ids_valid(node->addresses, count), "addresses: " DOORMAN__ID_RULE},
+        {!some_http, "http_addresses: must be a list of at most 16"},
+        {some_http && !doorman__ids_valid(node->http_addresses, http_count),
+         "http_addresses: " DOORMAN__ID_RULE},
+        {node->election_key && !doorman__id_valid(node->election_key),
+         "election_key: " DOORMAN__ID_RULE},
+    };
+    size_t next = 0;
+    const char *wrong = DOORMAN__RULE_NEXT(rules, &next);
     for (size_t i = 0; !wrong && i < index; i++) {
         if (strcmp(map->nodes[i].name, node->name) == 0) wrong = "name: another node has it";
     }
@@ -4532,7 +4549,7 @@ typedef struct doorman__shard_copy {
     doorman_shard_map map;
     doorman_shard *owners;
     doorman_shard_node *nodes;
-    const char **addresses;
+    const char **addresses, **next_address;
     doorman_shard_rule *rules;
     char *texts, *at;
 } doorman__shard_copy;
@@ -4551,11 +4568,13 @@ static size_t doorman__shard_map_measure(const doorman_shard_map *map, size_t *a
     size_t bytes = 0;
     *addresses = 0;
     for (size_t i = 0; i < map->node_count; i++) {
-        bytes += strlen(map->nodes[i].name) + 1;
-        if (map->nodes[i].election_key) bytes += strlen(map->nodes[i].election_key) + 1;
-        *addresses += map->nodes[i].address_count;
-        for (size_t j = 0; j < map->nodes[i].address_count; j++) {
-            bytes += strlen(map->nodes[i].addresses[j]) + 1;
+        const doorman_shard_node *node = &map->nodes[i];
+        bytes += strlen(node->name) + 1;
+        if (node->election_key) bytes += strlen(node->election_key) + 1;
+        *addresses += node->address_count + node->http_address_count;
+        for (size_t j = 0; j < node->address_count; j++) bytes += strlen(node->addresses[j]) + 1;
+        for (size_t j = 0; j < node->http_address_count; j++) {
+            bytes += strlen(node->http_addresses[j]) + 1;
         }
     }
     for (size_t i = 0; i < map->rule_count; i++) {
@@ -4564,21 +4583,31 @@ static size_t doorman__shard_map_measure(const doorman_shard_map *map, size_t *a
     return bytes;
 }
 
+/* Copies a list of addresses behind the last one. */
+static const char *const *doorman__shard_copy_addresses(doorman__shard_copy *copy,
+                                                        const char *const *addresses,
+                                                        size_t count) {
+    const char **to = copy->next_address;
+    for (size_t i = 0; i < count; i++) to[i] = doorman__shard_copy_text(copy, addresses[i]);
+    copy->next_address += count;
+    return to;
+}
+
 /* Fills a copy that has room. */
 static void doorman__shard_copy_fill(doorman__shard_copy *copy, const doorman_shard_map *map) {
-    const char **address = copy->addresses;
+    copy->next_address = copy->addresses;
     memcpy(copy->owners, map->owners, map->shards.count * sizeof *copy->owners);
     for (size_t i = 0; i < map->node_count; i++) {
         const doorman_shard_node *node = &map->nodes[i];
-        copy->nodes[i] = (doorman_shard_node){.name = doorman__shard_copy_text(copy, node->name),
-                                              .addresses = address,
-                                              .address_count = node->address_count};
+        doorman_shard_node *to = &copy->nodes[i];
+        *to = *node;
+        to->name = doorman__shard_copy_text(copy, node->name);
         if (node->election_key) {
-            copy->nodes[i].election_key = doorman__shard_copy_text(copy, node->election_key);
+            to->election_key = doorman__shard_copy_text(copy, node->election_key);
         }
-        for (size_t j = 0; j < node->address_count; j++) {
-            *address++ = doorman__shard_copy_text(copy, node->addresses[j]);
-        }
+        to->addresses = doorman__shard_copy_addresses(copy, node->addresses, node->address_count);
+        to->http_addresses =
+            doorman__shard_copy_addresses(copy, node->http_addresses, node->http_address_count);
     }
     for (size_t i = 0; i < map->rule_count; i++) {
         copy->rules[i] = map->rules[i];
@@ -20641,6 +20670,11 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  *       A map whose addresses are not valid, or lead from TLS to plain text (K3), is not taken. If
  *    memory runs out, the last map stays, and the next response asks again, at most every
  *    MOVED_PAUSE.
+ *       The packages of other languages ask over HTTP, where any node forwards. So they have no
+ *    breaker for each node. Their `home` forwards the calls for a node that has not answered a
+ *    DISCOVERY since its last failure, and all calls that have failed once. A node has a pause of 1
+ *    s after a failure, and twice as long each time, up to max_pause. One without HTTP addresses
+ *    that a client may use gets its calls through home.
  *
  * A call is a permit, a report, a settle or a request about a hold, from its beginning to its
  * result. Only doorman__call_move changes its state, except that the action of a hold becomes NEW
@@ -24650,6 +24684,9 @@ static const doorman__row doorman__shard_node_rows[] = {
     DOORMAN__ROW(STRING, REQUIRED, doorman_shard_node, name),
     {DOORMAN__LIST("addresses", REQUIRED, doorman_shard_node, addresses, address_count,
                    doorman__string_rows),
+     .most = DOORMAN_SHARD_ADDRESSES_MAX},
+    {DOORMAN__LIST("http_addresses", OPTIONAL, doorman_shard_node, http_addresses,
+                   http_address_count, doorman__string_rows),
      .most = DOORMAN_SHARD_ADDRESSES_MAX},
     DOORMAN__ROW(STRING, OPTIONAL, doorman_shard_node, election_key),
     {0},

@@ -51,7 +51,7 @@ run_tests() { # package, -run expression
 }
 
 # The cores in Python have said what must be seen.
-random_stories_pass() { # leases or permits
+random_stories_pass() { # leases, permits or shards
     mkdir -p "$folder/$1"
     PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=clients/python/src \
         python3 clients/python/tests/random_stories.py "$1" "$seed" 150 "$folder/$1" &&
@@ -128,7 +128,7 @@ check 'the tests of the client pass' run_tests . .
 
 seed=${SEED:-$(date +%s)}
 echo "SEED=$seed"
-for kind in leases permits; do
+for kind in leases permits shards; do
     check_with python3 "the packages agree on random $kind" random_stories_pass $kind
 done
 check_end

@@ -48,7 +48,7 @@ types_agree() {
 }
 
 # The cores in Python have said what must be seen.
-random_stories_pass() { # leases or permits
+random_stories_pass() { # leases, permits or shards
     mkdir -p "$folder/$1"
     PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=clients/python/src \
         python3 clients/python/tests/random_stories.py "$1" "$seed" 150 "$folder/$1" &&
@@ -92,13 +92,13 @@ END
 check 'the package has the version of the library' version_is_that_of_the_library
 check_with promtool 'Prometheus accepts the metrics' metrics_are_valid
 is_installed openssl # without it, a test of TLS is skipped
-for test in stories cores limiters client crowds web readme; do
+for test in stories shards cores limiters client crowds web readme; do
     check "the tests of $test pass" run_test $test
 done
 
 seed=${SEED:-$(date +%s)}
 echo "SEED=$seed"
-for kind in leases permits; do
+for kind in leases permits shards; do
     check_with python3 "the packages agree on random $kind" random_stories_pass $kind
 done
 

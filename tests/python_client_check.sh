@@ -80,7 +80,7 @@ check_with promtool 'Prometheus accepts the metrics' metrics_are_valid
 check_with mypy 'the types of the package agree' \
     mypy --strict --cache-dir "$folder/mypy" clients/python/src/doorman
 check_with mypy 'the types name an option that does not exist' misspelt_option_is_found
-for test in stories limiters client arguments trouble crowds web readme; do
+for test in stories shards limiters client arguments trouble crowds web readme; do
     check "the tests of $test pass" run_tests python3 ../src "test_$test"
 done
 

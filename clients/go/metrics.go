@@ -49,6 +49,8 @@ func permitMetrics(counts Counts) []metric {
 		counter("pauses", "How often the breaker has opened.", float64(counts.Pauses)),
 		counter("holds_lost", "Holds that ended or were gone before their release.",
 			float64(counts.HoldsLost)),
+		counter("moved", "Calls that were sent again, because their shard moved.",
+			float64(counts.Moved)),
 		gauge("waiting", "Permits, reports and settles without a result.", float64(counts.Waiting)),
 		gauge("holds", "Holds that the client keeps, asks for, or has to release.",
 			float64(counts.Holds)),

@@ -59,6 +59,7 @@ type holdAnswer struct {
 	Permit     []struct{ Hold *grant }
 	Entry      []struct {
 		Gone      bool
+		Reason    string
 		Amount    []float64
 		ExpiresIn float64 `json:"expires_in"`
 	}
@@ -165,6 +166,9 @@ func (h *Hold) run(stopped chan struct{}) {
 		h.sending.Lock()
 		sent, answer := h.everywhere("renew", entry, math.Min(5, math.Max(0.1, h.Left()/4)))
 		h.sending.Unlock()
+		if answer != nil && len(answer.Entry) == 1 && answer.Entry[0].Reason != "" {
+			answer = nil // MOVED: another node will know the hold
+		}
 		h.mutex.Lock()
 		isAnswered := answer != nil && len(answer.Entry) == 1
 		less := isAnswered && (len(answer.Entry[0].Amount) == 0 || answer.Entry[0].Amount[0] < h.Units)

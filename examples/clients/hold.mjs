@@ -100,7 +100,8 @@ export class Hold {
       this.#renewal = this.#everywhere('renew', { entry: [{ id: this.#id, item }] }, timeout);
       const reply = await this.#renewal;
       if (signal.aborted) return;
-      const result = reply?.answer.entry[0];
+      const entry = reply?.answer.entry[0];
+      const result = entry?.reason ? undefined : entry; // MOVED: another node will know the hold
       const less = result && !(result.amount?.[0] >= this.units);
       if (this.left <= 0 || less || reply === null) return this.onGone(); // (H7), or refused
       if (result) {

@@ -100,6 +100,8 @@ class Hold:
             timeout = min(5, max(0.1, self.left() / 4))
             with self.sending:
                 sent, answer = self._everywhere("renew", {"entry": [entry]}, timeout)
+            if answer and answer["entry"][0].get("reason"):
+                answer = None  # MOVED: another node will know the hold
             with self.lock:
                 if stopped.is_set():
                     return

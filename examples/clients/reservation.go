@@ -154,8 +154,8 @@ func (c *Reservations) lose(entry object) {
 func (c *Reservations) send(entry object) {
 	defer c.settles.Done()
 	reason, end := "LEARNING", time.Now().Add(repeatTime-seconds(c.Timeout+1))
-	for again := true; again; again = reason == "LEARNING" && time.Now().Before(end) &&
-		sleepUnless(c.stopped, 1) {
+	for again := true; again; again = (reason == "LEARNING" || reason == "MOVED") &&
+		time.Now().Before(end) && sleepUnless(c.stopped, 1) {
 		answer := c.everywhere("settle", object{"entry": []object{entry}})
 		if answer != nil && len(answer.Entry) == 1 {
 			reason = answer.Entry[0].Reason

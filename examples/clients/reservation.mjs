@@ -88,7 +88,8 @@ export class Reservations {
       const none = answer === null ? 'REFUSED' : 'LEARNING';
       const reason = answer ? answer.entry[0].reason : none;
       if (!reason) return;
-      if (reason !== 'LEARNING' || this.#stop.signal.aborted || now() + this.timeout + 1 >= end) {
+      const isLater = reason === 'LEARNING' || reason === 'MOVED'; // another try can succeed
+      if (!isLater || this.#stop.signal.aborted || now() + this.timeout + 1 >= end) {
         this.#lose(entry);
         return;
       }

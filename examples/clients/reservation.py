@@ -117,7 +117,8 @@ class Reservations:
             reason = answer["entry"][0].get("reason") if answer else "LEARNING"
             if not reason:
                 return None
-            over = reason != "LEARNING" or time.monotonic() + self.timeout + 1 >= end
+            later = reason in ("LEARNING", "MOVED")  # another try can succeed
+            over = not later or time.monotonic() + self.timeout + 1 >= end
             if over or self.stopped.wait(1):
                 return self._lose(entry)
 

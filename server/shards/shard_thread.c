@@ -8,9 +8,9 @@
  * until then. Rows of shards that have moved away are then forgotten, before any shard is given.
  * The overrides and plans of the cluster are read before the first shard is taken.
  *
- * A node puts itself into the map, with the address of each of its processes. So a new node needs
- * no command before it gets shards. The first process of all makes the map, in which its node owns
- * every shard. */
+ * A node puts itself into the map, with the addresses of each of its processes, over nng and HTTP.
+ * So a new node needs no command before it gets shards. The first process of all makes the map, in
+ * which its node owns every shard. */
 #include "shards.h"
 
 #include <nng/supplemental/util/platform.h>
@@ -97,12 +97,27 @@ static bool shards_read(struct shards *shards) {
     return true;
 }
 
-/* Returns whether a node has an address. */
-static bool node_has(const doorman_shard_node *node, const char *address) {
-    for (size_t i = 0; i < node->address_count; i++) {
-        if (strcmp(node->addresses[i], address) == 0) return true;
-    }
-    return false;
+/* Addresses of a node, over nng or HTTP. */
+struct node_addresses {
+    const char *all[DOORMAN_SHARD_ADDRESSES_MAX];
+    size_t count;
+};
+
+/* Returns the addresses of a node with one more. A list that is full loses its first address, which
+ * is the oldest.
+ *   address   "": none
+ *   is_new    set to true if the node did not have it */
+static struct node_addresses addresses_with(const char *const *all, size_t count,
+                                            const char *address, bool *is_new) {
+    struct node_addresses out = {.count = 0};
+    bool is_known = !address[0];
+    for (size_t i = 0; i < count; i++) is_known = is_known || strcmp(all[i], address) == 0;
+    const size_t first = !is_known && count == DOORMAN_SHARD_ADDRESSES_MAX ? 1 : 0;
+    assert(count <= DOORMAN_SHARD_ADDRESSES_MAX);
+    for (size_t i = first; i < count; i++) out.all[out.count++] = all[i];
+    if (!is_known) out.all[out.count++] = address;
+    *is_new = *is_new || !is_known;
+    return out;
 }
 
 /* Returns whether the map has no other election for this node, and no other node for its election.
@@ -133,31 +148,32 @@ static bool shards_fit(const struct shards *shards, char why[PROBLEM_TEXT]) {
     return true;
 }
 
-/* Puts this process into the map, unless it is there. A list that is full loses its first address,
- * which is the oldest. */
+/* Puts this process into the map, unless it is there with its addresses. */
 static void shards_join(struct shards *shards) {
     const struct service *service = shards->service;
     const doorman_shard_map *map = shards->key.map;
-    const char *addresses[DOORMAN_SHARD_ADDRESSES_MAX];
     const struct shard_conditions none = {.election_key = NULL};
-    const size_t at = map ? doorman_shard_map_node(map, shards->node) : 0;
-    const bool is_known = map && at < map->node_count;
-    if (!map || (is_known && node_has(&map->nodes[at], service->advertise))) return;
-    if (!is_known && map->node_count == DOORMAN_SHARD_NODES_MAX) return;
+    if (!map) return;
+    const size_t at = doorman_shard_map_node(map, shards->node);
+    const bool is_known = at < map->node_count;
+    const doorman_shard_node last =
+        is_known ? map->nodes[at] : (doorman_shard_node){.name = shards->node};
+    bool is_new = !is_known;
+    const struct node_addresses addresses =
+        addresses_with(last.addresses, last.address_count, service->advertise, &is_new);
+    const struct node_addresses http = addresses_with(last.http_addresses, last.http_address_count,
+                                                      service->http_advertise, &is_new);
+    if (!is_new || (!is_known && map->node_count == DOORMAN_SHARD_NODES_MAX)) return;
     struct shard_edit *edit = (struct shard_edit *)calloc(1, sizeof *edit);
     if (!edit) return;
     server_shard_edit(edit, map);
-    doorman_shard_node *node = &edit->nodes[at];
-    size_t count = is_known ? node->address_count : 0, first = 0;
-    if (count == DOORMAN_SHARD_ADDRESSES_MAX) first = 1;
-    for (size_t i = first; i < count; i++) addresses[i - first] = node->addresses[i];
-    count -= first;
-    assert(at < DOORMAN_SHARD_NODES_MAX && count < DOORMAN_SHARD_ADDRESSES_MAX);
-    addresses[count++] = service->advertise;
-    *node = (doorman_shard_node){.name = shards->node,
-                                 .addresses = addresses,
-                                 .address_count = count,
-                                 .election_key = service->settings->election_key};
+    assert(at < DOORMAN_SHARD_NODES_MAX);
+    edit->nodes[at] = (doorman_shard_node){.name = shards->node,
+                                           .addresses = addresses.all,
+                                           .address_count = addresses.count,
+                                           .http_addresses = http.all,
+                                           .http_address_count = http.count,
+                                           .election_key = service->settings->election_key};
     if (!is_known) edit->map.node_count++;
     if (server_shard_key_write(&shards->key, &edit->map, &none) == SHARD_WRITTEN) {
         server_log(service->settings, LEVEL_INFO,
@@ -169,11 +185,14 @@ static void shards_join(struct shards *shards) {
     free(edit);
 }
 
-/* Makes the first map. Another process may have been faster. */
+/* Makes the first map. Another process may have been faster. Nothing listens over HTTP yet. */
 static void shards_make_map(struct shards *shards, size_t count) {
     const struct service *service = shards->service;
     const char *const addresses[] = {service->advertise};
-    const doorman_shard_node node = {shards->node, addresses, 1, service->settings->election_key};
+    const doorman_shard_node node = {.name = shards->node,
+                                     .addresses = addresses,
+                                     .address_count = 1,
+                                     .election_key = service->settings->election_key};
     const struct shard_conditions none = {.election_key = NULL};
     doorman_shard owners[DOORMAN_SHARDS_MAX] = {{.owner = 0}};
     doorman_shard_map map = {.epoch = 1, .owners = owners, .nodes = &node, .node_count = 1};
@@ -661,7 +680,8 @@ static void shards_configured(struct service *service, const struct config_chang
     server_unlock(&service->lock);
 }
 
-static enum exit_status shards_start(struct service *service) {
+/* The thread puts the addresses of this process into the map, so HTTP listens already. */
+static enum exit_status shards_serve(struct service *service) {
     struct shards *shards = service->shards;
     if (!server_shards_on(service)) return CONTINUE;
     const int error = pthread_create(&shards->thread, NULL, shards_main, shards);
@@ -706,6 +726,6 @@ static void shards_destroy(struct service *service) {
 
 const struct server_part server_part_shards = {
     SERVER_PART_STATE(shards), .name = "SHARDS",         .check = shards_check,
-    .listen = shards_listen,   .begin = shards_begin,    .start = shards_start,
+    .listen = shards_listen,   .begin = shards_begin,    .serve = shards_serve,
     .elected = shards_elected, .refuses = shards_refuse, .configured = shards_configured,
     .stopping = shards_stop,   .stop = shards_stop,      .destroy = shards_destroy};

@@ -66,8 +66,8 @@ const FIELDS_UNSEEN = [
   'DiscoveryResponse.map', 'ReleaseHoldsResult.reason', 'RenewResult.reason',
   ...['Acquire', 'Inspect', 'ReleaseHolds', 'Renew', 'Report', 'Reset', 'Seize', 'Settle',
     'Transfer'].map((method) => `${method}Response.map_epoch`),
-  ...['epoch', 'nodes', 'nodes.addresses', 'nodes.election_key', 'nodes.name', 'rules', 'rules.by',
-    'rules.glob', 'seed', 'shards', 'shards.from', 'shards.lost', 'shards.owner',
+  ...['epoch', 'nodes', 'nodes.addresses', 'nodes.election_key', 'nodes.http_addresses', 'nodes.name',
+    'rules', 'rules.by', 'rules.glob', 'seed', 'shards', 'shards.from', 'shards.lost', 'shards.owner',
     'shards.target'].map((field) => `ShardMap.${field}`),
 ].sort();
 

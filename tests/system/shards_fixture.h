@@ -103,6 +103,16 @@ static inline int cluster_number(int index, const char *name) {
     return number;
 }
 
+/* Returns how many nodes the map has that a node knows. */
+static inline int cluster_size(int index) {
+    char *response = get(&cluster.nodes[index].fixture, "/v1/shards", LINES);
+    cJSON *json = cJSON_Parse(body_of(response));
+    const int size = cJSON_GetArraySize(cJSON_GetObjectItem(json, "nodes"));
+    cJSON_Delete(json);
+    free(response);
+    return size;
+}
+
 /* Returns how many shards a node decides for. */
 static inline int cluster_owned(int index) { return cluster_number(index, "owned"); }
 
@@ -173,7 +183,7 @@ static inline enum answer node_ask(int index, const char *resource, const char *
 static inline void cluster_share(const char *config, int count) {
     char moves[24];
     cluster_start(config, count);
-    EVENTUALLY(cluster_number(0, "epoch") > count - 1);
+    EVENTUALLY(cluster_size(0) == count);
     snprintf(moves, sizeof moves, "\"moves\":%d", count == 2 ? 8 : 10);
     cluster_change(0, "{\"rebalance\": true}", 200, moves);
     for (int i = 0; i < count; i++) EVENTUALLY(cluster_owned(i) >= 16 / count);

@@ -150,8 +150,10 @@ TEST(wrong_shards_are_named) {
 
 static const char *const address_a[] = {"tcp://10.0.0.1:5001", "tcp://10.0.0.2:5001"};
 static const char *const address_b[] = {"tcp://10.0.0.3:5001"};
-static const doorman_shard_node two_nodes[] = {{"a", address_a, 2, "/doorman/a"},
-                                               {"b", address_b, 1, NULL}};
+static const char *const http_a[] = {"http://10.0.0.1:15050", "https://10.0.0.2"};
+static const doorman_shard_node two_nodes[] = {
+    {"a", address_a, 2, "/doorman/a", .http_addresses = http_a, .http_address_count = 2},
+    {.name = "b", .addresses = address_b, .address_count = 1}};
 static const doorman_shard_rule rules[] = {
     {"orders", false}, {"tenant/*", true}, {"tenant/acme", false}};
 
@@ -186,6 +188,9 @@ TEST(a_map_is_read_as_it_was_written) {
     assert_string_equal(read->nodes[0].addresses[1], "tcp://10.0.0.2:5001");
     assert_string_equal(read->nodes[0].election_key, "/doorman/a");
     assert_null(read->nodes[1].election_key);
+    assert_int_equal(read->nodes[0].http_address_count, 2);
+    assert_string_equal(read->nodes[0].http_addresses[1], "https://10.0.0.2");
+    assert_int_equal(read->nodes[1].http_address_count, 0);
     assert_int_equal(doorman_json_write_shard_map(read, &again), DOORMAN_OK);
     assert_string_equal(again.text, text.text);
     doorman_shard_map_destroy(read);
@@ -204,6 +209,43 @@ TEST(a_map_knows_which_resources_are_one_shard) {
     assert_int_equal(doorman_shard_map_find(&map, "orders", "x"), shard_of("x"));
 }
 
+/* The client packages have the hash and the globs once more. */
+TEST(keys_are_in_the_shards_of_the_vectors_of_the_client_packages) {
+    static char text[1 << 16];
+    FILE *file = fopen("clients/stories/vectors/shards.json", "r");
+    assert_non_null(file);
+    const size_t bytes = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[bytes] = 0;
+    cJSON *all = cJSON_Parse(text);
+    cJSON *written = cJSON_GetObjectItem(all, "map");
+    const cJSON *items = cJSON_GetObjectItem(all, "items"), *item = NULL;
+    cJSON *shards = cJSON_AddArrayToObject(written, "shards");
+    const double count = cJSON_GetNumberValue(cJSON_GetObjectItem(all, "shards"));
+    for (int i = 0; i < count; i++) {
+        cJSON *shard = cJSON_CreateObject();
+        cJSON_AddStringToObject(shard, "owner", "a");
+        cJSON_AddItemToArray(shards, shard);
+    }
+    char *map_text = cJSON_PrintUnformatted(written);
+    doorman_shard_map *map = NULL;
+    doorman_error error = {0};
+    if (doorman_json_read_shard_map(&map, map_text, strlen(map_text), &error) != DOORMAN_OK) {
+        fail_msg("%s", error.text);
+    }
+    assert_true(cJSON_GetArraySize(items) > 40);
+    cJSON_ArrayForEach(item, items) {
+        const char *resource = cJSON_GetStringValue(cJSON_GetObjectItem(item, "resource_id"));
+        const char *key = cJSON_GetStringValue(cJSON_GetObjectItem(item, "key"));
+        const double shard = cJSON_GetNumberValue(cJSON_GetObjectItem(item, "shard"));
+        const size_t found = doorman_shard_map_find(map, resource, key);
+        if ((double)found != shard) fail_msg("%s %s: %zu, not %g", resource, key, found, shard);
+    }
+    doorman_shard_map_destroy(map);
+    cJSON_free(map_text);
+    cJSON_Delete(all);
+}
+
 TEST(wrong_maps_are_named) {
     static const struct {
         const char *text, *error;
@@ -218,6 +260,10 @@ TEST(wrong_maps_are_named) {
         {"{\"epoch\": 1, \"seed\": \"00112233445566778899aabbccddeeff\", \"nodes\": [{\"name\": "
          "\"a\", \"addresses\": [\"t\"]}], \"shards\": [{\"owner\": \"a\"}, {\"owner\": \"b\"}]}",
          "shards[1].owner: no node has this name"},
+        {"{\"epoch\": 1, \"seed\": \"00112233445566778899aabbccddeeff\", \"nodes\": [{\"name\": "
+         "\"a\", \"addresses\": [\"t\"], \"http_addresses\": [\"\"]}], "
+         "\"shards\": [{\"owner\": \"a\"}]}",
+         "nodes[0].http_addresses"},
         {"{\"epoch\": 1, \"seed\": \"00112233445566778899aabbccddeeff\", \"nodes\": [{\"name\": "
          "\"a\", \"addresses\": [\"t\"]}], \"shards\": [{\"owner\": \"a\"}, {}]}",
          "shards[1].owner: is missing"},
@@ -1603,7 +1649,8 @@ static const char *const somewhere[] = {"tcp://127.0.0.1:1"};
 
 static doorman_shard_map movers_map(const struct movers *m, doorman_shard_node nodes[NODES]) {
     for (size_t i = 0; i < NODES; i++)
-        nodes[i] = (doorman_shard_node){names[i], somewhere, 1, NULL};
+        nodes[i] =
+            (doorman_shard_node){.name = names[i], .addresses = somewhere, .address_count = 1};
     return (doorman_shard_map){.epoch = m->epoch,
                                .shards = {.count = SHARDS, .seed = {1, 2}},
                                .owners = m->owners,

@@ -599,6 +599,7 @@ static void step_counts(world *w, const cJSON *expected) {
                {"failures", (double)info.failures},
                {"pauses", (double)info.pauses},
                {"holds_lost", (double)info.holds_lost},
+               {"moved", (double)info.moved},
                {"waiting", (double)info.waiting_count},
                {"holds", (double)info.hold_count}};
     cJSON *seen = cJSON_CreateObject();

@@ -35,6 +35,9 @@ var methods = [kindCount]string{
 
 func (k callKind) isPermit() bool { return k == kindPermit || k == kindWait }
 
+// hasFallback returns whether the fallback decides on a call while the breaker is open.
+func (k callKind) hasFallback() bool { return k.isPermit() || k == kindReport || k == kindSeizure }
+
 // list returns the name that a message, or its response, has for the list of what it asks.
 func (k callKind) list() string {
 	if k.isPermit() {
@@ -305,11 +308,13 @@ type Call struct {
 	state      callState
 	number     int64 // the request_id
 	deadline   time.Duration
-	timer      time.Duration
+	timer      timer
 	attended   bool // a caller wants the result
 	alone      bool // it is in a message of its own
 	prefetches bool
 	unanswered bool // a server may have granted it
+	isMoved    bool // it is waiting because it was refused as MOVED (N9)
+	moves      int  // how often it was, up to movesMax
 	failures   int
 
 	sentMaxWait, waitsUntil time.Duration
@@ -320,6 +325,7 @@ type Call struct {
 	amounts    []float64 // of a transfer
 	transferID int64     // of a seizure
 	timeToLive time.Duration
+	port       *batch // while queued: in whose queue it is
 	batch      *batch
 	position   int
 	acquired   *Acquired
@@ -330,11 +336,11 @@ type Call struct {
 var noPermit = &Permit{}
 
 func newCall(kind callKind, permit *Permit) *Call {
-	return &Call{kind: kind, permit: permit, attended: true, deadline: Never, timer: Never,
+	return &Call{kind: kind, permit: permit, attended: true, deadline: Never, timer: timer{at: Never},
 		acquired: &Acquired{By: ByServer}}
 }
 
-func (c *Call) timerTime() *time.Duration { return &c.timer }
+func (c *Call) timerOf() *timer { return &c.timer }
 
 // HoldNumber returns the number of the hold that the call asks for, or has got; 0: none.
 func (c *Call) HoldNumber() int64 {
@@ -385,13 +391,14 @@ type hold struct {
 	amounts  []float64
 	state    holdState
 	id       int64 // chosen by the server; 0: not known
+	transfer int64 // the id of the transfer that is seized
 	call     *Call // asks for the hold
 	begin    time.Duration
 	life     time.Duration
 	end      time.Duration
 	renewAt  time.Duration
 	giveUpAt time.Duration
-	timer    time.Duration
+	timer    timer
 
 	transfers   int // how many have no answer yet
 	wasSent     bool
@@ -401,7 +408,7 @@ type hold struct {
 	changed     bool
 }
 
-func (h *hold) timerTime() *time.Duration { return &h.timer }
+func (h *hold) timerOf() *timer { return &h.timer }
 
 func (h *hold) isEmpty() bool {
 	for _, amount := range h.amounts {
@@ -434,10 +441,17 @@ type sent struct {
 	hold *hold
 }
 
-// batch has the messages of a client, or of a lane. One message at a time is under way. Its state:
-// ready, requested, or, only for the client, backing_off.
+// batch has the messages to the servers of the options, to a node of the map, or of a lane. One
+// message at a time is under way. Its state: ready, requested, or, only for the options, backing_off.
 type batch struct {
-	lane      int // -1: it is that of the client
+	lane      int // of its requests; -1: they are those of the options
+	node      string
+	isLane    bool
+	queues    [kindCount]queue // a lane has no calls in them: it takes those of others in turn
+	source    *batch           // of a lane: whose call is in its message
+	asksMap   bool             // the message under way is a DISCOVERY
+	answers   bool             // a node: it has answered since its last failure
+	probes    bool             // a node: a DISCOVERY comes next, which says whether it answers
 	addresses addresses
 	state     string
 	sent      []sent
@@ -447,6 +461,15 @@ type batch struct {
 	retryAt   time.Duration
 	number    int
 	failures  int
+}
+
+func (b *batch) isIdle() bool {
+	for kind := range b.queues {
+		if b.queues[kind].size > 0 {
+			return false
+		}
+	}
+	return b.state != stateRequested
 }
 
 // ---- what a message has for a call
@@ -686,6 +709,22 @@ func readSettled(entry reader, count int) *settled {
 type reported struct {
 	charged float64
 	reason  string
+}
+
+// isMoved returns whether another node owns the shard of a call.
+func isMoved(result any) bool {
+	reason := ""
+	switch result := result.(type) {
+	case *decision:
+		reason = result.reason
+	case *reported:
+		reason = result.reason
+	case *settled:
+		reason = result.reason
+	case *holdResult:
+		reason = result.reason
+	}
+	return reason == "MOVED"
 }
 
 func readReported(entry reader) *reported {

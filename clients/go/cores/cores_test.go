@@ -253,7 +253,7 @@ func TestTimersComeInOrderAndOnlyTheLastOneOfAnOwnerCounts(t *testing.T) {
 	owners := make([]*hold, 200)
 	at := func(i int) time.Duration { return time.Duration(1 + i*37%100) }
 	for i := range owners {
-		owners[i] = &hold{number: int64(i), timer: Never}
+		owners[i] = &hold{number: int64(i), timer: timer{at: Never}}
 		list.set(owners[i], 5)
 		list.set(owners[i], at(i))
 	}

@@ -74,7 +74,14 @@ func (o *ordered[K, V]) values() []V {
 
 // timed is an owner of a timer: a call or a hold.
 type timed interface {
-	timerTime() *time.Duration
+	timerOf() *timer
+}
+
+// timer is when an owner wants to be called; Never: it does not. order tells timers with the same
+// time apart.
+type timer struct {
+	at    time.Duration
+	order int
 }
 
 type timerEntry struct {
@@ -99,15 +106,20 @@ func (h *timerHeap) Pop() any {
 	return entry
 }
 
-// timers are times in order. An entry is not valid any more if its owner has another time.
+func (e *timerEntry) isStale() bool { return *e.owner.timerOf() != timer{e.at, e.order} }
+
+// timers are times in order. An entry is stale if the timer of its owner was set again.
 type timers struct {
 	heap  timerHeap
 	count int
 }
 
-// set sets the timer of an owner. Never: it has none.
+// set sets the timer of an owner. Never: it has none. With the same time again, it keeps its order.
 func (t *timers) set(owner timed, at time.Duration) {
-	*owner.timerTime() = at
+	if owner.timerOf().at == at {
+		return
+	}
+	*owner.timerOf() = timer{at, t.count}
 	if at == Never {
 		return
 	}
@@ -117,7 +129,7 @@ func (t *timers) set(owner timed, at time.Duration) {
 
 // due returns the earliest valid time, or Never.
 func (t *timers) due() time.Duration {
-	for len(t.heap) > 0 && *t.heap[0].owner.timerTime() != t.heap[0].at {
+	for len(t.heap) > 0 && t.heap[0].isStale() {
 		heap.Pop(&t.heap)
 	}
 	if len(t.heap) == 0 {
@@ -132,7 +144,7 @@ func (t *timers) take(now time.Duration) timed {
 		return nil
 	}
 	entry := heap.Pop(&t.heap).(timerEntry)
-	*entry.owner.timerTime() = Never
+	entry.owner.timerOf().at = Never
 	return entry.owner
 }
 

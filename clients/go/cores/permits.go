@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand"
+	"strings"
 	"time"
 )
 
@@ -27,6 +28,9 @@ const (
 	breakerFailures = 5
 	doublings       = 12
 	doublingsAlive  = 2
+	movedPause      = 50 * time.Millisecond
+	movesMax        = 10
+	mapPause        = time.Minute // after a server has refused to tell its map
 	lanesDefault    = 4
 )
 
@@ -42,6 +46,8 @@ type Counts struct {
 	Settled, Unsettled               int
 	Messages, Failures, Pauses       int
 	HoldsLost                        int
+	// Moved is how often a call was sent again, because its shard moved.
+	Moved int
 	// Waiting and Holds are how many calls wait, and how many holds there are, now.
 	Waiting, Holds int
 	// IsPausing says whether the breaker is open.
@@ -135,12 +141,17 @@ type PermitCore struct {
 	now            time.Duration
 	messageTimeout time.Duration
 	main           *batch
-	batches        []*batch // main, and the lanes
+	lanes          []*batch
+	nodes          []*batch // those of the map, and unused ones
+	byName         map[string]*batch
+	shards         *shardMap     // nil: none is known
+	mapBatch       *batch        // asks for a map next, or now
+	mapAskAt       time.Duration // no server is asked for a map before this time
+	laneTurn       int           // the index of the batch whose permit a lane has sent last
 	local          *localLimiters
 	lastNumber     int64
 	killed         bool
 	counts         Counts
-	queues         [kindCount]queue
 	decided        []*Call
 	changes        *ordered[*hold, struct{}]
 	timers         timers
@@ -148,7 +159,8 @@ type PermitCore struct {
 	refusals       *ordered[itemPair, *refusal]
 	copies         *ordered[int64, time.Duration]
 	learning       map[*Call]struct{}
-	calls          *ordered[*Call, *Call] // without a result, except renewals and releases
+	moved          *ordered[*Call, struct{}] // wait because they were refused as MOVED
+	calls          *ordered[*Call, *Call]    // without a result, except renewals and releases
 	settles        int
 	stocks         *stocks
 }
@@ -174,12 +186,12 @@ func NewPermitCore(clientID string, addresses []string, now time.Duration,
 		messageTimeout: options.RequestTimeout, lastNumber: options.FirstNumber - 1,
 		changes: newOrdered[*hold, struct{}](), holds: newOrdered[int64, *hold](),
 		refusals: newOrdered[itemPair, *refusal](), copies: newOrdered[int64, time.Duration](),
-		learning: map[*Call]struct{}{}, calls: newOrdered[*Call, *Call]()}
-	for lane := -1; lane < policy.Lanes; lane++ {
-		c.batches = append(c.batches,
-			&batch{lane: lane, addresses: own, state: stateReady, kind: kindWait})
+		learning: map[*Call]struct{}{}, moved: newOrdered[*Call, struct{}](), calls: newOrdered[*Call, *Call]()}
+	c.main = &batch{lane: -1, addresses: own, state: stateReady, kind: kindWait}
+	for lane := 0; lane < policy.Lanes; lane++ {
+		c.lanes = append(c.lanes, &batch{lane: lane, isLane: true, addresses: own, source: c.main,
+			state: stateReady, kind: kindWait})
 	}
-	c.main = c.batches[0]
 	if policy.Local != nil {
 		c.local = newLocalLimiters(*policy.Local, localKeys)
 	}
@@ -366,7 +378,9 @@ func (c *PermitCore) Seize(transferID int64, timeToLive, timeout time.Duration, 
 	call := newCall(kindSeizure, noPermit)
 	call.context, call.transferID, call.timeToLive = context, transferID, timeToLive
 	call.deadline = c.now + timeout
-	c.ask(call, c.newHold(nil))
+	h := c.newHold(nil)
+	h.transfer = transferID
+	c.ask(call, h)
 	c.start(call)
 	return call, nil
 }
@@ -416,7 +430,7 @@ func (c *PermitCore) Read() Counts {
 		}
 	}
 	counts.Holds = c.holds.size()
-	counts.IsPausing = c.isOpen()
+	counts.IsPausing = c.isOpen(c.main)
 	return counts
 }
 
@@ -428,7 +442,7 @@ func (c *PermitCore) Due() time.Duration {
 		return c.now
 	}
 	due := earlier(c.timers.due(), c.stocks.due())
-	for _, b := range c.batches {
+	for _, b := range c.busy() {
 		due = earlier(due, c.batchDue(b))
 	}
 	return due
@@ -438,7 +452,7 @@ func (c *PermitCore) Due() time.Duration {
 func (c *PermitCore) Next(now time.Duration) *Request {
 	c.tick(now)
 	c.work()
-	for _, b := range c.batches {
+	for _, b := range c.busy() {
 		if request := c.batchRequest(b); request != nil {
 			return request
 		}
@@ -450,13 +464,15 @@ func (c *PermitCore) Next(now time.Duration) *Request {
 // numbers as float64; nil, or anything but an object, is not valid.
 func (c *PermitCore) Response(request *Request, status int, body any, now time.Duration) error {
 	c.tick(now)
-	b := c.batches[request.Lane+1]
+	b := c.batchOf(request)
 	if b.state != stateRequested || b.number != request.Number {
 		return nil
 	}
 	content := readBody(body, status)
 	c.accept(b, content)
-	if content.fault.err != nil {
+	if content.fault.err != nil && b.asksMap {
+		c.refuseMap(b)
+	} else if content.fault.err != nil {
 		c.fail(b, false)
 	}
 	return content.fault.err
@@ -465,7 +481,7 @@ func (c *PermitCore) Response(request *Request, status int, body any, now time.D
 // Failed says that a request got no response.
 func (c *PermitCore) Failed(request *Request, now time.Duration) {
 	c.tick(now)
-	b := c.batches[request.Lane+1]
+	b := c.batchOf(request)
 	if b.state == stateRequested && b.number == request.Number {
 		c.fail(b, false)
 	}
@@ -524,9 +540,10 @@ func (c *PermitCore) number() int64 {
 func (c *PermitCore) leave(call *Call) {
 	switch {
 	case call.state == callQueued:
-		c.queues[call.kind].remove(call)
+		call.port.queues[call.kind].remove(call)
 	case call.state == callWaiting:
 		delete(c.learning, call)
+		c.moved.remove(call)
 	case call.state == callSent && call.batch != nil:
 		call.batch.sent[call.position].call = nil
 		call.batch = nil
@@ -539,19 +556,21 @@ func (c *PermitCore) move(call *Call, state callState) {
 	returns := call.state == callSent
 	c.leave(call)
 	call.state = state
+	call.isMoved = false
 	if state != callQueued {
 		return
 	}
+	call.port = c.route(call)
 	if returns {
-		c.queues[call.kind].unshift(call)
+		call.port.queues[call.kind].unshift(call)
 	} else {
-		c.queues[call.kind].push(call)
+		call.port.queues[call.kind].push(call)
 	}
 }
 
 // finish ends a call. If a caller waits for it, Decision returns it.
 func (c *PermitCore) finish(call *Call) {
-	call.timer = Never
+	call.timer.at = Never
 	c.part(call)
 	c.move(call, callDecided)
 	c.calls.remove(call)
@@ -586,7 +605,8 @@ func (c *PermitCore) finishPeer(call *Call) {
 // start queues a new call, or decides on it at once. It returns whether it is queued.
 func (c *PermitCore) start(call *Call) bool {
 	c.calls.set(call, call)
-	queued, most := c.queues[call.kind].size, callsMax
+	port := c.route(call)
+	queued, most := port.queues[call.kind].size, callsMax
 	var known *refusal
 	index := 0
 	if call.kind == kindReport {
@@ -601,7 +621,7 @@ func (c *PermitCore) start(call *Call) bool {
 	if known != nil {
 		call.acquired.Unmatched = call.permit.Items[index].Resource
 	}
-	if known != nil || queued >= most || c.isOpen() {
+	if known != nil || queued >= most || c.isOpen(port) {
 		c.fallBack(call, "")
 		return false
 	}
@@ -752,15 +772,15 @@ func (c *PermitCore) revoke(call *Call) {
 // endGranted ends a permit because of the kill switch: it is granted in full, or as a server has
 // granted it already.
 func (c *PermitCore) endGranted(call *Call) {
-	h, state := call.hold, call.state
+	h, isQueued := call.hold, call.state == callQueued || call.isMoved
 	if !call.kind.isPermit() {
 		return
 	}
-	if state != callWaiting {
+	if isQueued || call.state != callWaiting {
 		call.acquired.By = ByBypass
 		c.grant(call, true)
 	}
-	if h != nil && state != callQueued {
+	if h != nil && !isQueued {
 		call.acquired.Hold = h.number
 		c.detach(h)
 	} else if h != nil {
@@ -960,7 +980,7 @@ func (c *PermitCore) spendStock(call *Call) bool {
 // refillStock takes units ahead, if the stock has few and the key is used often.
 func (c *PermitCore) refillStock(item Item) {
 	stock := c.stocks.find(item)
-	if stock == nil || c.queues[kindPermit].size >= callsMax || c.main.failures >= breakerFailures {
+	if stock == nil {
 		return
 	}
 	missing := stock.missing()
@@ -971,6 +991,10 @@ func (c *PermitCore) refillStock(item Item) {
 	ahead.HasMin = true
 	call := newCall(kindPermit, &Permit{Items: []Item{ahead}})
 	call.attended, call.prefetches = false, true
+	port := c.route(call)
+	if port.queues[kindPermit].size >= callsMax || port.failures >= breakerFailures {
+		return
+	}
 	stock.asking = true
 	c.calls.set(call, call)
 	c.move(call, callQueued)
@@ -1015,7 +1039,7 @@ func (c *PermitCore) learnStock(call *Call, d *decision, sentAt time.Duration) {
 // ---- holds
 
 func (c *PermitCore) newHold(permit *Permit) *hold {
-	h := &hold{number: c.number(), timer: Never}
+	h := &hold{number: c.number(), timer: timer{at: Never}}
 	h.action = newCall(kindRenewal, noPermit)
 	h.action.attended, h.action.hold = false, h
 	if permit != nil {
@@ -1052,7 +1076,7 @@ func (c *PermitCore) setChanged(h *hold, changed bool) {
 
 // act queues the renewal or the release of a hold.
 func (c *PermitCore) act(h *hold, kind callKind) {
-	h.action.kind = kind
+	h.action.kind, h.action.moves = kind, 0
 	c.move(h.action, callQueued)
 }
 
@@ -1068,7 +1092,7 @@ func (c *PermitCore) plan(h *hold) {
 	if action.kind == kindRelease && h.transfers == 0 {
 		obsolete = over
 	}
-	if action.state == callQueued && obsolete {
+	if (action.state == callQueued || action.state == callWaiting) && obsolete {
 		c.finish(action)
 	}
 	if action.state == callNew && h.mustRelease && h.transfers == 0 {
@@ -1078,7 +1102,7 @@ func (c *PermitCore) plan(h *hold) {
 	busy := h.mustRelease || h.asking || h.transfers > 0 || h.changed
 	if ending && idle && !busy {
 		c.detach(h)
-		h.timer = Never
+		h.timer.at = Never
 		c.holds.remove(h.number)
 		return
 	}
@@ -1182,26 +1206,231 @@ func (c *PermitCore) endTransfer(call *Call) {
 	c.plan(h)
 }
 
+// ---- which node a call goes to (N9)
+
+// route returns where a call goes: to the owner of its shard. If its node is not known or does not
+// answer, or if the call has failed once, a server of the options forwards it. No call waits to find
+// out whether a node answers, because this client may not reach it.
+func (c *PermitCore) route(call *Call) *batch {
+	if c.shards == nil || call.failures > 0 {
+		return c.main
+	}
+	node := c.byName[c.ownerOf(call)]
+	if node == nil {
+		return c.main
+	}
+	if node.answers {
+		return node
+	}
+	node.probes = node.probes || c.now >= node.retryAt
+	return c.main
+}
+
+// ownerOf returns the name of a node. The ids of holds and transfers tell their shard. All other
+// calls have items.
+func (c *PermitCore) ownerOf(call *Call) string {
+	h, id := call.hold, call.transferID
+	acts := h != nil && h.action == call
+	if acts || call.kind == kindTransfer {
+		if id = h.id; id == 0 {
+			id = h.transfer
+		}
+	}
+	switch {
+	case id != 0:
+		return c.shards.ownerOfID(id)
+	case acts:
+		return c.shards.ownerOf(h.items[0])
+	}
+	return c.shards.ownerOf(call.permit.Items[0].pair())
+}
+
+func (c *PermitCore) isNode(b *batch) bool { return b != c.main && !b.isLane }
+
+// useMap takes a later map, and moves the calls in the queues. A node without an address that may
+// be used has no batch.
+func (c *PermitCore) useMap(m *shardMap) {
+	needsTLS := false
+	for _, address := range c.main.addresses.own {
+		needsTLS = needsTLS || isTLS(address)
+	}
+	last, stay, own := c.byName, map[*batch]bool{}, map[string][]string{}
+	for _, node := range m.nodes {
+		own[node.name] = usable(node.addresses, needsTLS)
+		stay[last[node.name]] = len(own[node.name]) > 0
+	}
+	var idle []*batch
+	for _, node := range c.nodes {
+		if !stay[node] && node.state != stateRequested {
+			idle = append(idle, node)
+		}
+	}
+	c.shards, c.byName = m, map[string]*batch{}
+	for _, node := range m.nodes {
+		if len(own[node.name]) == 0 {
+			continue
+		}
+		b := last[node.name]
+		if b == nil && len(idle) > 0 {
+			b, idle = idle[len(idle)-1], idle[:len(idle)-1]
+		} else if b == nil {
+			b = c.newNode()
+		}
+		isSame := strings.Join(b.addresses.own, " ") == strings.Join(own[node.name], " ")
+		if b.node != node.name || !isSame {
+			b.node, b.addresses = node.name, addresses{own: own[node.name]}
+			b.answers, b.probes, b.failures, b.retryAt = false, false, 0, 0
+		}
+		c.byName[node.name] = b
+	}
+	for _, b := range c.busy() {
+		c.follow(b)
+	}
+	for place := c.moved.order.Front(); place != nil; place = place.Next() {
+		c.timers.set(place.Value.(*pair[*Call, struct{}]).key, c.now)
+	}
+}
+
+func (c *PermitCore) newNode() *batch {
+	b := &batch{lane: len(c.lanes) + len(c.nodes), state: stateReady, kind: kindWait}
+	c.nodes = append(c.nodes, b)
+	return b
+}
+
+// follow moves the calls in the queues of a batch that go elsewhere now.
+func (c *PermitCore) follow(b *batch) {
+	for kind := range b.queues {
+		for call := b.queues[kind].first; call != nil; {
+			next, port := call.after, c.route(call)
+			if port != b {
+				c.move(call, callQueued)
+				if call.kind.hasFallback() && c.isOpen(port) {
+					c.fallBack(call, "")
+				}
+			}
+			call = next
+		}
+	}
+}
+
+// askMap lets a server be asked for its map, unless another one is, or was a moment ago.
+func (c *PermitCore) askMap(b *batch) {
+	if c.mapBatch == nil && c.now >= c.mapAskAt && !c.isOpen(b) {
+		c.mapBatch = b
+	}
+}
+
+// epoch returns that of the map; 0: none is known.
+func (c *PermitCore) epoch() int64 {
+	if c.shards == nil {
+		return 0
+	}
+	return c.shards.epoch
+}
+
+// noteEpoch notes the epoch of a response. A server that has a later map is asked for it.
+func (c *PermitCore) noteEpoch(b *batch, epoch any) {
+	if number, ok := epoch.(float64); ok && number > float64(c.epoch()) {
+		c.askMap(b)
+	}
+}
+
+func (c *PermitCore) mapRequest(b *batch) *Request {
+	b.asksMap, b.sent = true, nil
+	b.timeout = c.messageTimeout
+	return c.send(b, "discovery", map[string]any{"map_epoch": c.epoch()})
+}
+
+func (c *PermitCore) endMapRequest(b *batch, pause time.Duration) {
+	b.asksMap, b.probes, b.state = false, false, stateReady
+	if c.mapBatch == b {
+		c.mapBatch, c.mapAskAt = nil, c.now+pause
+	}
+}
+
+// refuseMap processes an answer without a map. The server may serve permits all the same.
+func (c *PermitCore) refuseMap(b *batch) {
+	c.endMapRequest(b, mapPause)
+	if c.isNode(b) && !b.answers {
+		c.delay(b)
+	}
+}
+
+// acceptMap processes the answer to a DISCOVERY. A process that is not master tells its map too.
+func (c *PermitCore) acceptMap(b *batch, body reader) {
+	var m *shardMap
+	if body.has("map") {
+		m = readMap(body)
+	}
+	isMaster, probes := body.flag("is_master"), c.isNode(b) && !b.answers
+	var master any
+	if !isMaster && probes {
+		master = body.object("mastership").value["http_address"]
+	}
+	if body.fault.err != nil {
+		return
+	}
+	b.addresses.redirects = 0
+	if isMaster {
+		b.failures, b.answers = 0, true
+	} else if probes {
+		b.answers = b.addresses.follow(master)
+		if !b.answers {
+			c.delay(b)
+		}
+	}
+	if m == nil || m.epoch <= c.epoch() {
+		c.endMapRequest(b, movedPause)
+		return
+	}
+	c.endMapRequest(b, 0)
+	c.useMap(m)
+}
+
 // ---- messages
 
-// isOpen returns whether no new call may wait for a message: the breaker is open.
-func (c *PermitCore) isOpen() bool {
+// busy returns all that can have a message under way, or one to send.
+func (c *PermitCore) busy() []*batch {
+	out := append([]*batch{c.main}, c.lanes...)
+	for _, node := range c.nodes {
+		if !node.isIdle() || c.wantsMap(node) {
+			out = append(out, node)
+		}
+	}
+	return out
+}
+
+func (c *PermitCore) wantsMap(b *batch) bool { return b.probes || b == c.mapBatch }
+
+func (c *PermitCore) batchOf(request *Request) *batch {
+	switch lane := request.Lane; {
+	case lane < 0:
+		return c.main
+	case lane < len(c.lanes):
+		return c.lanes[lane]
+	default:
+		return c.nodes[lane-len(c.lanes)]
+	}
+}
+
+// isOpen returns whether no new call may wait for a message: the breaker is open. A node has none:
+// while it fails, its calls go to the servers of the options.
+func (c *PermitCore) isOpen(b *batch) bool {
+	if b != c.main {
+		return false
+	}
 	if c.main.state == stateBackingOff {
 		return c.now < c.main.retryAt
 	}
 	return c.main.state == stateRequested && c.main.failures >= breakerFailures
 }
 
-// nextKind returns the kind of the next message, or -1. In those of the client, the kinds
-// alternate.
+// nextKind returns the kind of the next message, or -1. The kinds alternate. Permits that may wait
+// travel in lanes, if there are lanes.
 func (c *PermitCore) nextKind(b *batch) callKind {
 	for i := callKind(1); i <= kindCount; i++ {
 		kind := (b.kind + i) % kindCount
-		isAllowed := kind == kindWait
-		if b == c.main {
-			isAllowed = kind != kindWait || len(c.batches) == 1
-		}
-		if isAllowed && c.queues[kind].size > 0 {
+		if b.queues[kind].size > 0 && !(kind == kindWait && len(c.lanes) > 0) {
 			return kind
 		}
 	}
@@ -1209,20 +1438,36 @@ func (c *PermitCore) nextKind(b *batch) callKind {
 }
 
 func (c *PermitCore) batchDue(b *batch) time.Duration {
-	if b.state == stateRequested {
+	switch {
+	case b.state == stateRequested:
 		return b.sentAt + b.timeout
+	case b.isLane:
+		due := Never
+		for _, other := range c.sources() {
+			if other.queues[kindWait].size > 0 {
+				due = earlier(due, c.opensAt(other))
+			}
+		}
+		return due
+	case c.wantsMap(b) || c.nextKind(b) >= 0:
+		return c.opensAt(b)
 	}
-	if c.nextKind(b) < 0 {
-		return Never
+	return Never
+}
+
+// opensAt returns when a message may be sent.
+func (c *PermitCore) opensAt(b *batch) time.Duration {
+	if b.state == stateBackingOff {
+		return later(b.retryAt, c.now)
 	}
-	if c.main.state == stateBackingOff {
-		return later(c.main.retryAt, c.now)
-	}
-	if c.isOpen() {
+	if c.isOpen(b) {
 		return Never
 	}
 	return c.now
 }
+
+// sources returns all that have permits for lanes.
+func (c *PermitCore) sources() []*batch { return append([]*batch{c.main}, c.nodes...) }
 
 // work ends the calls and holds whose time has come, and renews holds.
 func (c *PermitCore) work() {
@@ -1239,13 +1484,10 @@ func (c *PermitCore) work() {
 
 func (c *PermitCore) workCall(call *Call) {
 	switch {
+	case call.isMoved:
+		c.resume(call)
 	case call.kind == kindSettle && !call.attended:
-		if c.now >= call.deadline {
-			c.loseSettle(call)
-		} else {
-			c.move(call, callQueued)
-			c.timers.set(call, call.deadline)
-		}
+		c.workSettle(call)
 	case call.kind == kindReport && call.state == callWaiting:
 		c.workReport(call)
 	case call.state == callWaiting:
@@ -1256,11 +1498,20 @@ func (c *PermitCore) workCall(call *Call) {
 	}
 }
 
+func (c *PermitCore) workSettle(call *Call) {
+	if c.now >= call.deadline {
+		c.loseSettle(call)
+	} else {
+		c.move(call, callQueued)
+		c.timers.set(call, call.deadline)
+	}
+}
+
 // workReport sends a report again that waits because a server learns, or loses it.
 func (c *PermitCore) workReport(call *Call) {
 	if c.now >= call.waitsUntil {
 		c.fallBack(call, "")
-	} else if c.isOpen() {
+	} else if c.isOpen(c.route(call)) {
 		c.timers.set(call, c.now+time.Second)
 	} else {
 		c.move(call, callQueued)
@@ -1275,40 +1526,67 @@ func (c *PermitCore) batchRequest(b *batch) *Request {
 		}
 		c.fail(b, false)
 	}
-	kind := c.nextKind(b)
-	if kind < 0 || c.isOpen() {
+	if c.wantsMap(b) && !c.isOpen(b) {
+		return c.mapRequest(b)
+	}
+	source, kind := b, kindWait
+	if b.isLane {
+		source = c.findSource(b)
+	} else {
+		kind = c.nextKind(b)
+	}
+	if source == nil || kind < 0 || c.isOpen(source) {
 		return nil
 	}
-	if b != c.main && b.addresses.redirects == 0 {
-		c.beginLane(b, c.queues[kind].first)
-	}
-	b.kind = kind
-	entries := c.fill(b)
+	b.kind, b.source = kind, source
+	entries := c.fill(b, &source.queues[kind])
+	return c.send(b, methods[kind],
+		map[string]any{"client_id": c.clientID, kind.list(): entries})
+}
+
+func (c *PermitCore) send(b *batch, method string, message map[string]any) *Request {
 	b.sentAt = c.now
 	b.state = stateRequested
 	b.number++
 	c.counts.Messages++
-	return &Request{Address: b.addresses.current(), Method: methods[kind], Number: b.number,
-		Lane: b.lane, Timeout: b.timeout,
-		Message: map[string]any{"client_id": c.clientID, kind.list(): entries}}
+	return &Request{Address: b.addresses.current(), Method: method, Number: b.number,
+		Lane: b.lane, Timeout: b.timeout, Message: message}
 }
 
-// beginLane gives the next message of a lane the address that the client uses now, or another one
-// if the permit has failed before.
-func (c *PermitCore) beginLane(b *batch, call *Call) {
-	own, main := &b.addresses, &c.main.addresses
-	failed := call.failures % len(main.own)
-	own.index = (main.index + failed) % len(main.own)
-	own.redirect = ""
+// findSource finds the batch whose permit a lane sends next, in turn, or nil. After a redirect a
+// lane keeps its batch, unless another lane has sent the permit.
+func (c *PermitCore) findSource(lane *batch) *batch {
+	others := c.sources()
+	isReady := func(b *batch) bool { return b.queues[kindWait].size > 0 && !c.isOpen(b) }
+	keeps := lane.addresses.redirects > 0 && isReady(lane.source)
+	for i := range others {
+		index := (c.laneTurn + 1 + i) % len(others)
+		if keeps && others[index] != lane.source || !isReady(others[index]) {
+			continue
+		}
+		c.laneTurn = index
+		if !keeps {
+			beginLane(lane, others[index])
+		}
+		return others[index]
+	}
+	return nil
+}
+
+// beginLane gives the next message of a lane the address that its batch uses now, or another one if
+// the permit has failed before.
+func beginLane(lane, source *batch) {
+	from := &source.addresses
+	failed := source.queues[kindWait].first.failures % len(from.own)
+	lane.addresses = addresses{own: from.own, index: (from.index + failed) % len(from.own)}
 	if failed == 0 {
-		own.redirect = main.redirect
+		lane.addresses.redirect = from.redirect
 	}
 }
 
 // fill fills a message with calls of one kind (P21). It sets how long to wait for its response.
-func (c *PermitCore) fill(b *batch) []map[string]any {
+func (c *PermitCore) fill(b *batch, queue *queue) []map[string]any {
 	var entries []map[string]any
-	queue := &c.queues[b.kind]
 	last, size, text, details := c.now, 0, 0, 0
 	b.sent = nil
 	for call := queue.first; call != nil; call = queue.first {
@@ -1371,12 +1649,21 @@ func (c *PermitCore) setMaxWait(call *Call) {
 	call.sentMaxWait = earlier(maxWait, rest)
 }
 
-// fail ends a message that has failed. The breaker counts only the messages of the client. alive: a
-// server has answered that it knows no master.
+// fail ends a message that has failed. The breaker counts only those to the servers of the options.
+// A node that fails has a pause, and its shards may have moved. alive: a server has answered that it
+// knows no master.
 func (c *PermitCore) fail(b *batch, alive bool) {
+	isNode := c.isNode(b)
 	b.addresses.redirects = 0
-	if b == c.main {
+	if !b.isLane && !(isNode && b.asksMap) {
 		c.counts.Failures++
+	}
+	if b.asksMap && isNode {
+		c.endMapRequest(b, 0)
+	} else if b.asksMap {
+		c.endMapRequest(b, time.Second)
+	}
+	if b == c.main {
 		most := breakerFailures + doublings
 		if alive {
 			most = breakerFailures + doublingsAlive
@@ -1387,11 +1674,31 @@ func (c *PermitCore) fail(b *batch, alive bool) {
 		}
 		b.addresses.advance()
 	}
+	if isNode {
+		c.delay(b)
+	}
 	c.returnAll(b, true)
 	b.state = stateReady
 	if b == c.main && b.failures >= breakerFailures {
 		c.openBreaker()
 	}
+	if isNode {
+		c.follow(b)
+	}
+	if isNode || (b.source != nil && c.isNode(b.source)) {
+		c.askMap(c.main)
+	}
+}
+
+// delay notes that a node does not answer. It is asked again at its next address, after a pause that
+// doubles each time.
+func (c *PermitCore) delay(node *batch) {
+	node.answers = false
+	if node.failures < doublings {
+		node.failures++
+	}
+	node.retryAt = c.now + earlier(time.Second<<(node.failures-1), c.policy.MaxPause)
+	node.addresses.advance()
 }
 
 func (c *PermitCore) openBreaker() {
@@ -1400,12 +1707,12 @@ func (c *PermitCore) openBreaker() {
 	main.retryAt = c.now + earlier(time.Second<<(main.failures-breakerFailures), c.policy.MaxPause)
 	c.counts.Pauses++
 	for _, kind := range []callKind{kindPermit, kindWait, kindReport, kindSeizure} {
-		for c.queues[kind].size > 0 {
-			c.fallBack(c.queues[kind].first, "")
+		for main.queues[kind].size > 0 {
+			c.fallBack(main.queues[kind].first, "")
 		}
 	}
 	for _, kind := range []callKind{kindTransfer, kindSettle} {
-		for call := c.queues[kind].first; call != nil; call = call.after {
+		for call := main.queues[kind].first; call != nil; call = call.after {
 			c.finishPeer(call)
 		}
 	}
@@ -1444,6 +1751,9 @@ func (c *PermitCore) returnCall(call *Call, failed bool) {
 		c.plan(h)
 		return
 	}
+	if failed && call.kind != kindTransfer && !call.prefetches {
+		call.failures++
+	}
 	c.move(call, callQueued)
 	switch {
 	case call.kind == kindTransfer:
@@ -1454,7 +1764,6 @@ func (c *PermitCore) returnCall(call *Call, failed bool) {
 		c.endPrefetch(call)
 	case failed:
 		call.alone = true
-		call.failures++
 		if call.kind == kindSettle {
 			if call.failures >= settleFailures {
 				c.loseSettle(call)
@@ -1465,10 +1774,92 @@ func (c *PermitCore) returnCall(call *Call, failed bool) {
 	}
 }
 
+// ---- calls that were refused as MOVED (N9)
+
+// pause lets a call wait, and then be sent again: the shard of its key moves to another node. The
+// refusal has no effect. So if no answer was lost, no server has granted the call.
+func (c *PermitCore) pause(call *Call) {
+	c.counts.Moved++
+	call.unanswered = call.unanswered && call.failures > 0
+	if call.prefetches {
+		c.endPrefetch(call)
+		return
+	}
+	if call.kind.hasFallback() && call.moves >= movesMax {
+		c.fallBack(call, "")
+		return
+	}
+	pause := earlier(movedPause<<call.moves, time.Second)
+	if call.moves < movesMax {
+		call.moves++
+	}
+	if call.kind == kindSettle && call.failures == 0 {
+		call.deadline = call.waitsUntil
+	}
+	c.move(call, callWaiting)
+	call.isMoved = true
+	c.moved.set(call, struct{}{})
+	if call.kind == kindReport {
+		c.learning[call] = struct{}{}
+	}
+	c.timers.set(call, earlier(c.now+pause, endOfMoved(call)))
+}
+
+// endOfMoved returns until when a call is sent again. The action of a hold ends with its hold.
+func endOfMoved(call *Call) time.Duration {
+	if call.kind == kindTransfer {
+		return call.hold.end
+	}
+	return call.deadline
+}
+
+// resume sends a call again, or ends it. It waits for a map that was asked for.
+func (c *PermitCore) resume(call *Call) {
+	end := endOfMoved(call)
+	switch {
+	case c.mapBatch != nil && c.now < end:
+		c.timers.set(call, earlier(c.now+movedPause, end))
+	case call.kind == kindSettle:
+		c.workSettle(call)
+	case c.now < end:
+		c.move(call, callQueued)
+		c.timers.set(call, call.deadline)
+		if call.kind.hasFallback() && c.isOpen(call.port) {
+			c.fallBack(call, "")
+		}
+	case call.kind == kindTransfer:
+		c.endTransfer(call)
+	default:
+		c.counts.TimedOut++
+		c.fallBack(call, "")
+	}
+}
+
+// pauseSent processes a refusal as MOVED. Both the call and the hold can be nil.
+func (c *PermitCore) pauseSent(call *Call, h *hold) {
+	if call != nil {
+		c.pause(call)
+	}
+	if h == nil {
+		return
+	}
+	h.asking = false
+	if h.call == nil && h.state == holdAsked {
+		c.endHold(h, h.wasSent)
+	}
+	c.plan(h)
+}
+
 // ---- responses
 
 // accept reads all of a response, and then processes it if nothing is wrong.
 func (c *PermitCore) accept(b *batch, body reader) {
+	if b.asksMap {
+		if body.fault.err == nil {
+			c.acceptMap(b, body)
+		}
+		return
+	}
 	if body.has("mastership") {
 		master := body.object("mastership")
 		if body.fault.err != nil {
@@ -1493,6 +1884,7 @@ func (c *PermitCore) accept(b *batch, body reader) {
 	}
 	b.failures, b.addresses.redirects = 0, 0
 	b.state = stateReady
+	c.noteEpoch(b.source, body.value["map_epoch"])
 	b.sent = nil
 	for _, sent := range all {
 		if sent.call != nil {
@@ -1530,6 +1922,8 @@ func (c *PermitCore) process(kind callKind, s sent, result any, sentAt time.Dura
 	}
 	switch {
 	case result == nil:
+	case isMoved(result):
+		c.pauseSent(call, s.hold)
 	case kind.isPermit():
 		c.decidePermit(call, s.hold, result.(*decision), sentAt)
 	case kind == kindSeizure:

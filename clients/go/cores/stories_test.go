@@ -37,6 +37,8 @@ func loadStories(t *testing.T) []object {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("there are no stories in %s", folder)
 	}
+	further, _ := filepath.Glob(filepath.Join(folder, "http", "*.json"))
+	files = append(files, further...)
 	sort.Strings(files)
 	var all []object
 	for _, file := range files {
@@ -738,7 +740,8 @@ func (w *permitWorld) countsStep(what object) {
 		"fallback_refused": c.FallbackRefused, "bypassed": c.Bypassed, "timed_out": c.TimedOut,
 		"reported": c.Reported, "lost": c.Lost, "uncharged": c.Uncharged, "settled": c.Settled,
 		"unsettled": c.Unsettled, "messages": c.Messages, "failures": c.Failures,
-		"pauses": c.Pauses, "holds_lost": c.HoldsLost, "waiting": c.Waiting, "holds": c.Holds})
+		"pauses": c.Pauses, "holds_lost": c.HoldsLost, "moved": c.Moved, "waiting": c.Waiting,
+		"holds": c.Holds})
 	match("the counts", seen, what)
 }
 

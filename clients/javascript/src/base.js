@@ -201,7 +201,7 @@ export function readBody(body, status) {
 
 // ---- addresses
 
-const isTls = (address) => /^https:/i.test(address);
+export const isTls = (address) => /^https:/i.test(address);
 
 /** The addresses of a node, and the master that one of them has named (K3). */
 export class Addresses {
@@ -252,12 +252,19 @@ export class Timers {
     return a.at < b.at || (a.at === b.at && a.order < b.order);
   }
 
-  /** Sets the timer of an owner. NEVER: it has none. */
+  #isStale({ at, order, owner }) {
+    return owner.timer !== at || owner.timerOrder !== order;
+  }
+
+  /** Sets the timer of an owner. NEVER: it has none. With the same time again, it keeps its
+   * order. */
   set(owner, at) {
+    if (owner.timer === at) return;
     owner.timer = at;
     if (at === NEVER) return;
     const heap = this.#heap;
     const entry = { at, order: this.#count++, owner };
+    owner.timerOrder = entry.order;
     let i = heap.length;
     heap.push(entry);
     while (i > 0 && this.#isBefore(entry, heap[(i - 1) >> 1])) {
@@ -269,7 +276,7 @@ export class Timers {
 
   /** Returns the earliest valid time, or NEVER. */
   due() {
-    while (this.#heap.length && this.#heap[0].owner.timer !== this.#heap[0].at) this.#pop();
+    while (this.#heap.length && this.#isStale(this.#heap[0])) this.#pop();
     return this.#heap.length ? this.#heap[0].at : NEVER;
   }
 

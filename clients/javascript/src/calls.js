@@ -2,7 +2,7 @@
 // The rules (P, H) are those of the section >>permit_client of doorman_permits.h.
 
 import {
-  AMOUNT_MAX, InvalidResponse, NEVER, Reader, SECOND, checkAmount, checkDuration, checkId,
+  AMOUNT_MAX, InvalidResponse, NEVER, Queue, Reader, SECOND, checkAmount, checkDuration, checkId,
   checkInteger, isNumber, seconds, withDefaults,
 } from './base.js';
 
@@ -156,10 +156,13 @@ export class Call {
   number = 0; // the request_id
   deadline = NEVER;
   timer = NEVER;
+  timerOrder = 0;
   attended = true; // a caller wants the result
   alone = false; // it is in a message of its own
   prefetches = false;
   unanswered = false; // a server may have granted it
+  isMoved = false; // it is WAITING because it was refused as MOVED (N9)
+  moves = 0; // how often it was, up to MOVES_MAX
   failures = 0;
   sentMaxWait = 0;
   waitsUntil = 0;
@@ -169,6 +172,7 @@ export class Call {
   amounts = []; // of a transfer
   transferId = 0; // of a seizure
   timeToLive = 0;
+  port = undefined; // QUEUED: the batch in whose queue it is
   batch = undefined;
   position = 0;
   acquired = new Acquired();
@@ -208,6 +212,7 @@ export class Hold {
   amounts = [];
   state = 'asked';
   id = 0; // chosen by the server; 0: not known
+  transferId = 0; // of the transfer that is seized
   call = undefined; // asks for the hold
   begin = 0;
   life = 0;
@@ -215,6 +220,7 @@ export class Hold {
   renewAt = 0;
   giveUpAt = 0;
   timer = NEVER;
+  timerOrder = 0;
   transfers = 0; // how many have no answer yet
   wasSent = false;
   asking = false; // a message that asks for the hold is under way
@@ -239,10 +245,17 @@ export class Hold {
   }
 }
 
-/** The messages of a client, or of a lane. One message at a time is under way. Its state: ready,
- * requested, or, only for the client, backing_off. `sent` has the calls of this message, each with
- * the hold that it asks for. A call that has its result already is undefined there. */
+/** The messages to the servers of the options, to a node of the map, or of a lane. One message at a
+ * time is under way. Its state: ready, requested, or, only for the options, backing_off. `sent` has
+ * the calls of this message, each with the hold that it asks for. A call that has its result already
+ * is undefined there. A lane has no calls in its queues: it takes those of others in turn. */
 export class Batch {
+  node = ''; // its name
+  queues = Array.from({ length: KINDS }, () => new Queue());
+  source = undefined; // of a lane: the batch whose call is in its message
+  asksMap = false; // the message under way is a DISCOVERY
+  answers = false; // a node: it has answered since its last failure
+  probes = false; // a node: the next message is a DISCOVERY, which says whether it answers
   state = 'ready';
   sent = [];
   kind = WAIT;
@@ -252,9 +265,15 @@ export class Batch {
   number = 0;
   failures = 0;
 
-  constructor(lane, addresses) {
+  /** lane: of its requests; undefined: they are those of the options. */
+  constructor(lane, addresses, isLane = false) {
     this.lane = lane;
     this.addresses = addresses;
+    this.isLane = isLane;
+  }
+
+  isIdle() {
+    return this.state !== 'requested' && !this.queues.some((queue) => queue.size);
   }
 }
 

@@ -12,7 +12,8 @@ export interface Request {
   number: number;
   /** The core itself notices when it has passed. */
   timeout: number;
-  /** Of a permit that may wait in the queue of a server. */
+  /** Of a node, or of a permit that may wait in the queue of a server. Each lane has one request at
+   * a time. */
   lane?: number;
 }
 

@@ -202,6 +202,7 @@ export interface Counts {
   failures: number;
   pauses: number;
   holdsLost: number;
+  moved: number;
   waiting: number;
   holds: number;
   isPausing: number;

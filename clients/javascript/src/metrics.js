@@ -18,6 +18,7 @@ const PERMITS = {
   failures: 'Messages on permits that have failed.',
   pauses: 'How often the breaker has opened.',
   holdsLost: 'Holds that ended or were gone before their release.',
+  moved: 'Calls that were sent again, because their shard moved.',
 };
 const GAUGES = {
   waiting: 'Permits, reports and settles without a result.',

@@ -14,8 +14,8 @@
 // do not need this module. The rules (P) are those of doorman_permits.h.
 
 import {
-  Addresses, GRAINS, InvalidResponse, NEVER, Queue, SECOND, Timers, checkAmounts, checkDuration,
-  checkId, checkInteger, checkOneOf, isNumber, readBody, seconds, withDefaults,
+  Addresses, GRAINS, InvalidResponse, NEVER, SECOND, Timers, checkAmounts, checkDuration, checkId,
+  checkInteger, checkOneOf, isNumber, isTls, readBody, seconds, withDefaults,
 } from './base.js';
 import {
   Acquired, Batch, Call, DECIDED, Hold, KINDS, METHODS, NEW, NOTHING, PERMIT, Permit, QUEUED,
@@ -23,6 +23,7 @@ import {
   listOf, readDecision, readHoldResult, readReported, readSettled,
 } from './calls.js';
 import { LocalLimiters, checkLimit, grains } from './limiters.js';
+import { readMap, usable } from './shards.js';
 import { Stocks } from './stock.js';
 
 export { Item, Permit } from './calls.js';
@@ -45,11 +46,15 @@ const MESSAGE_WAIT_MIN = SECOND / 10;
 const BREAKER_FAILURES = 5;
 const DOUBLINGS = 12;
 const DOUBLINGS_ALIVE = 2;
+const MOVED_PAUSE = SECOND / 20;
+const MOVES_MAX = 10;
+const MAP_PAUSE = 60 * SECOND; // after a server has refused to tell its map
 
 const COUNTS = {
   granted: 0, refused: 0, refusedLocally: 0, prefetchGranted: 0, prefetched: 0, lapsed: 0,
   fallbackGranted: 0, fallbackRefused: 0, bypassed: 0, timedOut: 0, reported: 0, lost: 0,
   uncharged: 0, settled: 0, unsettled: 0, messages: 0, failures: 0, pauses: 0, holdsLost: 0,
+  moved: 0,
 };
 
 const POLICY = {
@@ -80,16 +85,22 @@ function checkPolicy(given) {
 }
 
 const isPermit = (kind) => kind === PERMIT || kind === WAIT;
+const hasFallback = (kind) => isPermit(kind) || kind === REPORT || kind === SEIZURE;
 
 /** Asks servers for permits on behalf of many callers. */
 export class PermitCore {
   #main;
   #lanes;
+  #nodes = []; // batches of the nodes of the map, and unused ones
+  #byName = new Map(); // those of the map
+  #map;
+  #mapBatch; // asks for a map next, or now
+  #mapAskAt = 0; // no server is asked for a map before this time
+  #laneTurn = 0; // the index of the batch whose permit a lane has sent last
   #local;
   #lastNumber;
   #killed = false;
   #counts = { ...COUNTS };
-  #queues = Array.from({ length: KINDS }, () => new Queue());
   #decided = [];
   #changes = new Set();
   #timers = new Timers();
@@ -97,6 +108,7 @@ export class PermitCore {
   #refusals = new Map();
   #copies = new Map();
   #learning = new Set();
+  #moved = new Set(); // calls that wait because they were refused as MOVED
   #calls = new Set(); // without a result, except renewals and releases
   #settles = 0;
   #stocks;
@@ -111,7 +123,7 @@ export class PermitCore {
     this.messageTimeout = checkDuration('requestTimeout', requestTimeout, 0.001);
     this.#main = new Batch(undefined, new Addresses(addresses));
     this.#lanes = Array.from({ length: this.policy.lanes }, (_, lane) => (
-      new Batch(lane, new Addresses(addresses))));
+      new Batch(lane, new Addresses(addresses), true)));
     this.#lastNumber = (firstNumber ?? 1 + Math.floor(Math.random() * REQUEST_ID_MAX)) - 1;
     this.#local = this.policy.local && new LocalLimiters(this.policy.local);
     this.#stocks = new Stocks(this.policy.prefetchTime, this.#counts);
@@ -227,7 +239,9 @@ export class PermitCore {
     checkDuration('timeToLive', timeToLive);
     const deadline = this.now + checkDuration('timeout', timeout, 0.001);
     const call = new Call(SEIZURE, NOTHING, { context, transferId, timeToLive, deadline });
-    this.#ask(call, this.#newHold(undefined));
+    const hold = this.#newHold(undefined);
+    hold.transferId = transferId;
+    this.#ask(call, hold);
     this.#start(call);
     return call;
   }
@@ -296,7 +310,8 @@ export class PermitCore {
       this.#accept(batch, status, body);
     } catch (error) {
       if (!(error instanceof InvalidResponse)) throw error;
-      this.#fail(batch, false);
+      if (batch.asksMap) this.#refuseMap(batch);
+      else this.#fail(batch, false);
       return error.message;
     }
     return undefined;
@@ -356,9 +371,10 @@ export class PermitCore {
   /** Takes a call out of the list of its state. */
   #leave(call) {
     if (call.state === QUEUED) {
-      this.#queues[call.kind].remove(call);
+      call.port.queues[call.kind].remove(call);
     } else if (call.state === WAITING) {
       this.#learning.delete(call);
+      this.#moved.delete(call);
     } else if (call.state === SENT && call.batch) {
       call.batch.sent[call.position].call = undefined;
       call.batch = undefined;
@@ -371,9 +387,11 @@ export class PermitCore {
     const returns = call.state === SENT;
     this.#leave(call);
     call.state = state;
+    call.isMoved = false;
     if (state !== QUEUED) return;
-    if (returns) this.#queues[call.kind].unshift(call);
-    else this.#queues[call.kind].push(call);
+    call.port = this.#route(call);
+    if (returns) call.port.queues[call.kind].unshift(call);
+    else call.port.queues[call.kind].push(call);
   }
 
   /** Ends a call. If a caller waits for it, decision() returns it. */
@@ -404,7 +422,8 @@ export class PermitCore {
   #start(call) {
     this.#calls.add(call);
     const isReport = call.kind === REPORT;
-    const queued = this.#queues[call.kind].size + (isReport ? this.#learning.size : 0);
+    const port = this.#route(call);
+    const queued = port.queues[call.kind].size + (isReport ? this.#learning.size : 0);
     const full = queued >= (isReport ? REPORTS_MAX : CALLS_MAX);
     const known = isReport ? undefined : this.#knownRefusal(call);
     if (known && known.refusal.reason !== 'UNMATCHED') { // UNMATCHED is no decision
@@ -412,7 +431,7 @@ export class PermitCore {
       return false;
     }
     if (known) call.acquired.unmatched = call.items[known.index].resourceId;
-    if (known || full || this.#isOpen()) {
+    if (known || full || this.#isOpen(port)) {
       this.#fallBack(call);
       return false;
     }
@@ -534,12 +553,13 @@ export class PermitCore {
    * already. */
   #endGranted(call) {
     const { hold, state } = call;
+    const isQueued = state === QUEUED || call.isMoved;
     if (!isPermit(call.kind)) return;
-    if (state !== WAITING) {
+    if (isQueued || state !== WAITING) {
       call.acquired.by = 'bypass';
       this.#grant(call, true);
     }
-    if (hold && state !== QUEUED) {
+    if (hold && !isQueued) {
       call.acquired.hold = hold.number;
       this.#detach(hold);
     } else if (hold) {
@@ -693,10 +713,11 @@ export class PermitCore {
   #refillStock(item) {
     const stock = this.#stocks.find(item);
     const missing = stock ? stock.missing() : 0;
-    const full = this.#queues[PERMIT].size >= CALLS_MAX;
-    if (missing < 1 || full || this.#main.failures >= BREAKER_FAILURES) return;
+    if (missing < 1) return;
     const permit = new Permit([item.withCost(missing, 0)]);
     const call = new Call(PERMIT, permit, { attended: false, prefetches: true });
+    const port = this.#route(call);
+    if (port.queues[PERMIT].size >= CALLS_MAX || port.failures >= BREAKER_FAILURES) return;
     stock.asking = true;
     this.#calls.add(call);
     this.#move(call, QUEUED);
@@ -768,6 +789,7 @@ export class PermitCore {
   /** Queues the renewal or the release of a hold. */
   #act(hold, kind) {
     hold.action.kind = kind;
+    hold.action.moves = 0;
     this.#move(hold.action, QUEUED);
   }
 
@@ -779,7 +801,8 @@ export class PermitCore {
     if (over) hold.mustRelease = false;
     const stays = action.kind === RELEASE && !hold.transfers;
     const obsolete = stays ? over : ending || hold.mustRelease;
-    if (action.state === QUEUED && obsolete) this.#finish(action);
+    const waits = action.state === QUEUED || action.state === WAITING;
+    if (waits && obsolete) this.#finish(action);
     if (action.state === NEW && hold.mustRelease && !hold.transfers) this.#act(hold, RELEASE);
     const idle = action.state === NEW;
     const busy = hold.mustRelease || hold.asking || hold.transfers || hold.changed;
@@ -862,38 +885,168 @@ export class PermitCore {
     this.#plan(hold);
   }
 
-  // ---- messages
+  // ---- which node a call goes to (N9)
 
-  #batches() {
-    return [this.#main, ...this.#lanes];
+  /** Returns where a call goes: to the owner of its shard. If its node is not known or does not
+   * answer, or if the call has failed once, a server of the options forwards it. No call waits to
+   * find out whether a node answers, because this client may not reach it. */
+  #route(call) {
+    if (!this.#map || call.failures) return this.#main;
+    const node = this.#byName.get(this.#ownerOf(call));
+    if (node && !node.answers && this.now >= node.retryAt) node.probes = true;
+    return node?.answers ? node : this.#main;
   }
 
-  /** Returns whether no new call may wait for a message: the breaker is open. */
-  #isOpen() {
+  /** The ids of holds and transfers tell their shard. All other calls have items. */
+  #ownerOf(call) {
+    const { hold, kind } = call;
+    const acts = hold?.action === call;
+    const id = acts || kind === TRANSFER ? hold.id || hold.transferId : call.transferId;
+    if (id) return this.#map.ownerOfId(id);
+    const { resourceId, key } = acts ? hold.items[0] : call.items[0];
+    return this.#map.ownerOf(resourceId, key);
+  }
+
+  #isNode(batch) {
+    return batch !== this.#main && !batch.isLane;
+  }
+
+  /** Takes a later map, and moves the calls in the queues. A node without an address that may be
+   * used has no batch. */
+  #useMap(map) {
+    const needsTls = this.#main.addresses.own.some(isTls);
+    const nodes = [...map.nodes].map(([name, all]) => [name, usable(all, needsTls)])
+      .filter(([, addresses]) => addresses.length);
+    const last = this.#byName;
+    const stay = new Set(nodes.map(([name]) => last.get(name)));
+    const idle = this.#nodes.filter((node) => !stay.has(node) && node.state !== 'requested');
+    this.#map = map;
+    this.#byName = new Map(nodes.map(([name, addresses]) => {
+      const node = last.get(name) ?? idle.pop() ?? this.#newNode(addresses);
+      const isSame = node.addresses.own.join(' ') === addresses.join(' ');
+      if (node.node !== name || !isSame) {
+        Object.assign(node, { node: name, addresses: new Addresses(addresses), answers: false,
+          probes: false, failures: 0, retryAt: 0 });
+      }
+      return [name, node];
+    }));
+    for (const batch of this.#batches()) this.#follow(batch);
+    for (const call of this.#moved) this.#timers.set(call, this.now);
+  }
+
+  #newNode(addresses) {
+    const node = new Batch(this.#lanes.length + this.#nodes.length, new Addresses(addresses));
+    this.#nodes.push(node);
+    return node;
+  }
+
+  /** Moves the calls in the queues of a batch that go elsewhere now. */
+  #follow(batch) {
+    for (const call of batch.queues.flatMap((queue) => [...queue])) {
+      const port = this.#route(call);
+      if (port === batch) continue;
+      this.#move(call, QUEUED);
+      if (hasFallback(call.kind) && this.#isOpen(port)) this.#fallBack(call);
+    }
+  }
+
+  /** Lets a server be asked for its map, unless another one is, or was a moment ago. */
+  #askMap(batch) {
+    if (this.#mapBatch || this.now < this.#mapAskAt || this.#isOpen(batch)) return;
+    this.#mapBatch = batch;
+  }
+
+  /** A server that has a later map is asked for it. */
+  #noteEpoch(batch, epoch) {
+    if (Number.isInteger(epoch) && epoch > (this.#map?.epoch ?? 0)) this.#askMap(batch);
+  }
+
+  #mapRequest(batch) {
+    batch.asksMap = true;
+    batch.sent = [];
+    batch.timeout = this.messageTimeout;
+    return this.#send(batch, 'discovery', { map_epoch: this.#map?.epoch ?? 0 });
+  }
+
+  #endMapRequest(batch, pause) {
+    batch.asksMap = batch.probes = false;
+    batch.state = 'ready';
+    if (this.#mapBatch !== batch) return;
+    this.#mapBatch = undefined;
+    this.#mapAskAt = this.now + pause;
+  }
+
+  /** Processes an answer without a map. The server may serve permits all the same. */
+  #refuseMap(batch) {
+    this.#endMapRequest(batch, MAP_PAUSE);
+    if (this.#isNode(batch) && !batch.answers) this.#delay(batch);
+  }
+
+  /** Processes the answer to a DISCOVERY. A process that is not master tells its map too. */
+  #acceptMap(batch, body) {
+    const map = body.has('map') ? readMap(body) : undefined;
+    batch.addresses.redirects = 0;
+    if (body.flag('is_master')) {
+      batch.failures = 0;
+      batch.answers = true;
+    } else if (this.#isNode(batch) && !batch.answers) {
+      batch.answers = batch.addresses.follow(body.object('mastership').get('http_address'));
+      if (!batch.answers) this.#delay(batch);
+    }
+    const isLater = map !== undefined && map.epoch > (this.#map?.epoch ?? 0);
+    this.#endMapRequest(batch, isLater ? 0 : MOVED_PAUSE);
+    if (isLater) this.#useMap(map);
+  }
+
+  // ---- messages
+
+  /** Returns all that can have a message under way, or one to send. */
+  #batches() {
+    const busy = this.#nodes.filter((node) => !node.isIdle() || this.#wantsMap(node));
+    return [this.#main, ...this.#lanes, ...busy];
+  }
+
+  #wantsMap(batch) {
+    return batch.probes || batch === this.#mapBatch;
+  }
+
+  /** Returns whether no new call may wait for a message: the breaker is open. A node has none: while
+   * it fails, its calls go to the servers of the options. */
+  #isOpen(batch = this.#main) {
+    if (batch !== this.#main) return false;
     if (this.#main.state === 'backing_off') return this.now < this.#main.retryAt;
     return this.#main.state === 'requested' && this.#main.failures >= BREAKER_FAILURES;
   }
 
-  /** Returns the kind of the next message. In those of the client, the kinds alternate. */
+  /** Returns the kind of the next message. The kinds alternate. Permits that may wait travel in
+   * lanes, if there are lanes. */
   #nextKind(batch) {
     for (let i = 1; i <= KINDS; i += 1) {
       const kind = (batch.kind + i) % KINDS;
-      const waits = kind === WAIT;
-      const isAllowed = batch === this.#main ? !(waits && this.#lanes.length) : waits;
-      if (isAllowed && this.#queues[kind].size) return kind;
+      if (batch.queues[kind].size && !(kind === WAIT && this.#lanes.length)) return kind;
     }
     return undefined;
   }
 
   #batchDue(batch) {
     if (batch.state === 'requested') return batch.sentAt + batch.timeout;
-    if (this.#nextKind(batch) === undefined) return NEVER;
-    if (this.#main.state === 'backing_off') return Math.max(this.#main.retryAt, this.now);
-    return this.#isOpen() ? NEVER : this.now;
+    if (batch.isLane) {
+      const waiting = [this.#main, ...this.#nodes].filter((other) => other.queues[WAIT].size);
+      return Math.min(NEVER, ...waiting.map((other) => this.#opensAt(other)));
+    }
+    const asks = this.#wantsMap(batch) || this.#nextKind(batch) !== undefined;
+    return asks ? this.#opensAt(batch) : NEVER;
   }
 
-  #batchOf(request) {
-    return request.lane === undefined ? this.#main : this.#lanes[request.lane];
+  /** Returns when a message may be sent. */
+  #opensAt(batch) {
+    if (batch.state === 'backing_off') return Math.max(batch.retryAt, this.now);
+    return this.#isOpen(batch) ? NEVER : this.now;
+  }
+
+  #batchOf({ lane }) {
+    if (lane === undefined) return this.#main;
+    return this.#lanes[lane] ?? this.#nodes[lane - this.#lanes.length];
   }
 
   /** Ends the calls and holds whose time has come, and renews holds. */
@@ -906,13 +1059,10 @@ export class PermitCore {
   }
 
   #workCall(call) {
-    if (call.kind === SETTLE && !call.attended) {
-      if (this.now >= call.deadline) {
-        this.#loseSettle(call);
-      } else {
-        this.#move(call, QUEUED);
-        this.#timers.set(call, call.deadline);
-      }
+    if (call.isMoved) {
+      this.#resume(call);
+    } else if (call.kind === SETTLE && !call.attended) {
+      this.#workSettle(call);
     } else if (call.kind === REPORT && call.state === WAITING) {
       this.#workReport(call);
     } else if (call.state === WAITING) {
@@ -923,11 +1073,20 @@ export class PermitCore {
     }
   }
 
+  #workSettle(call) {
+    if (this.now >= call.deadline) {
+      this.#loseSettle(call);
+    } else {
+      this.#move(call, QUEUED);
+      this.#timers.set(call, call.deadline);
+    }
+  }
+
   /** Sends a report again that waits because a server learns, or loses it. */
   #workReport(call) {
     if (this.now >= call.waitsUntil) {
       this.#fallBack(call);
-    } else if (this.#isOpen()) {
+    } else if (this.#isOpen(this.#route(call))) {
       this.#timers.set(call, this.now + SECOND);
     } else {
       this.#move(call, QUEUED);
@@ -940,36 +1099,56 @@ export class PermitCore {
       if (this.now < batch.sentAt + batch.timeout) return undefined;
       this.#fail(batch, false);
     }
-    const kind = this.#nextKind(batch);
-    if (kind === undefined || this.#isOpen()) return undefined;
-    if (batch !== this.#main && !batch.addresses.redirects) {
-      this.#beginLane(batch, this.#queues[kind].first);
-    }
+    if (this.#wantsMap(batch) && !this.#isOpen(batch)) return this.#mapRequest(batch);
+    const source = batch.isLane ? this.#findSource(batch) : batch;
+    const kind = batch.isLane ? WAIT : this.#nextKind(batch);
+    if (source === undefined || kind === undefined || this.#isOpen(source)) return undefined;
     batch.kind = kind;
-    const entries = this.#fill(batch);
+    batch.source = source;
+    const entries = this.#fill(batch, source.queues[kind]);
+    return this.#send(batch, METHODS[kind], {
+      client_id: this.clientId, [listOf(kind)]: entries });
+  }
+
+  #send(batch, method, message) {
     batch.sentAt = this.now;
     batch.state = 'requested';
     batch.number += 1;
     this.#counts.messages += 1;
-    return { address: batch.addresses.current, method: METHODS[kind], number: batch.number,
-      lane: batch.lane, message: { client_id: this.clientId, [listOf(kind)]: entries },
-      timeout: batch.timeout };
+    return { address: batch.addresses.current, method, number: batch.number, lane: batch.lane,
+      message, timeout: batch.timeout };
   }
 
-  /** Gives the next message of a lane the address that the client uses now, or another one if the
+  /** Finds the batch whose permit a lane sends next, in turn. After a redirect a lane keeps its
+   * batch, unless another lane has sent the permit. */
+  #findSource(lane) {
+    const others = [this.#main, ...this.#nodes];
+    const isReady = (batch) => batch?.queues[WAIT].size && !this.#isOpen(batch);
+    const keeps = lane.addresses.redirects && isReady(lane.source);
+    const index = keeps
+      ? others.indexOf(lane.source)
+      : others.map((_, i) => (this.#laneTurn + 1 + i) % others.length)
+        .find((i) => isReady(others[i]));
+    if (index === undefined) return undefined;
+    this.#laneTurn = index;
+    if (!keeps) this.#beginLane(lane, others[index]);
+    return others[index];
+  }
+
+  /** Gives the next message of a lane the address that its batch uses now, or another one if the
    * permit has failed before. */
-  #beginLane(batch, call) {
-    const own = batch.addresses;
-    const main = this.#main.addresses;
-    const failed = call.failures % main.own.length;
-    own.index = (main.index + failed) % main.own.length;
-    own.redirect = failed ? '' : main.redirect;
+  #beginLane(lane, source) {
+    const { own, index, redirect } = source.addresses;
+    const failed = source.queues[WAIT].first.failures % own.length;
+    lane.addresses.own = own;
+    lane.addresses.redirects = 0;
+    lane.addresses.index = (index + failed) % own.length;
+    lane.addresses.redirect = failed ? '' : redirect;
   }
 
   /** Fills a message with calls of one kind (P21). Sets how long to wait for its response. */
-  #fill(batch) {
+  #fill(batch, queue) {
     const entries = [];
-    const queue = this.#queues[batch.kind];
     let [last, size, text, details] = [this.now, 0, 0, 0];
     batch.sent = [];
     for (let call; (call = queue.first); ) {
@@ -1021,19 +1200,35 @@ export class PermitCore {
     call.sentMaxWait = Math.min(maxWait, rest);
   }
 
-  /** Ends a message that has failed. The breaker counts only the messages of the client.
+  /** Ends a message that has failed. The breaker counts only those to the servers of the options. A
+   * node that fails has a pause, and its shards may have moved.
    * alive: a server has answered that it knows no master. */
   #fail(batch, alive) {
+    const isNode = this.#isNode(batch);
     batch.addresses.redirects = 0;
+    if (!batch.isLane && !(isNode && batch.asksMap)) this.#counts.failures += 1;
+    if (batch.asksMap) this.#endMapRequest(batch, isNode ? 0 : SECOND);
     if (batch === this.#main) {
-      this.#counts.failures += 1;
       const most = BREAKER_FAILURES + (alive ? DOUBLINGS_ALIVE : DOUBLINGS);
       batch.failures = Math.min(batch.failures + 1, most);
       batch.addresses.advance();
     }
+    if (isNode) this.#delay(batch);
     this.#returnAll(batch, true);
     batch.state = 'ready';
     if (batch === this.#main && batch.failures >= BREAKER_FAILURES) this.#openBreaker();
+    if (isNode) this.#follow(batch);
+    if (this.#isNode(batch.source ?? batch)) this.#askMap(this.#main);
+  }
+
+  /** Notes that a node does not answer. It is asked again at its next address, after a pause that
+   * doubles each time. */
+  #delay(node) {
+    const longest = checkDuration('maxPause', this.policy.maxPause);
+    node.answers = false;
+    node.failures = Math.min(node.failures + 1, DOUBLINGS);
+    node.retryAt = this.now + Math.min(SECOND * 2 ** (node.failures - 1), longest);
+    node.addresses.advance();
   }
 
   #openBreaker() {
@@ -1044,10 +1239,10 @@ export class PermitCore {
     main.retryAt = this.now + Math.min(SECOND * 2 ** doublings, longest);
     this.#counts.pauses += 1;
     for (const kind of [PERMIT, WAIT, REPORT, SEIZURE]) {
-      while (this.#queues[kind].size) this.#fallBack(this.#queues[kind].first);
+      while (main.queues[kind].size) this.#fallBack(main.queues[kind].first);
     }
     for (const kind of [TRANSFER, SETTLE]) {
-      for (const call of this.#queues[kind]) this.#finishPeer(call);
+      for (const call of main.queues[kind]) this.#finishPeer(call);
     }
   }
 
@@ -1077,6 +1272,7 @@ export class PermitCore {
       this.#plan(hold);
       return;
     }
+    if (failed && call.kind !== TRANSFER && !call.prefetches) call.failures += 1;
     this.#move(call, QUEUED);
     if (call.kind === TRANSFER) {
       if (this.now >= call.hold.end) this.#endTransfer(call);
@@ -1084,7 +1280,6 @@ export class PermitCore {
       this.#endPrefetch(call);
     } else if (failed) {
       call.alone = true;
-      call.failures += 1;
       if (call.kind === SETTLE) {
         if (call.failures >= SETTLE_FAILURES) this.#loseSettle(call);
       } else if (call.failures > this.#main.addresses.own.length) {
@@ -1093,10 +1288,72 @@ export class PermitCore {
     }
   }
 
+  // ---- calls that were refused as MOVED (N9)
+
+  /** Lets a call wait, and then be sent again: the shard of its key moves to another node. The
+   * refusal has no effect. So if no answer was lost, no server has granted the call. */
+  #pause(call) {
+    this.#counts.moved += 1;
+    if (!call.failures) call.unanswered = false;
+    if (call.prefetches) {
+      this.#endPrefetch(call);
+      return;
+    }
+    if (hasFallback(call.kind) && call.moves >= MOVES_MAX) {
+      this.#fallBack(call);
+      return;
+    }
+    const pause = Math.min(MOVED_PAUSE * 2 ** call.moves, SECOND);
+    call.moves = Math.min(call.moves + 1, MOVES_MAX);
+    if (call.kind === SETTLE && !call.failures) call.deadline = call.waitsUntil;
+    this.#move(call, WAITING);
+    call.isMoved = true;
+    this.#moved.add(call);
+    if (call.kind === REPORT) this.#learning.add(call);
+    this.#timers.set(call, Math.min(this.now + pause, this.#endOfMoved(call)));
+  }
+
+  /** Returns until when a call is sent again. The action of a hold ends with its hold. */
+  #endOfMoved(call) {
+    return call.kind === TRANSFER ? call.hold.end : call.deadline;
+  }
+
+  /** Sends a call again, or ends it. It waits for a map that was asked for. */
+  #resume(call) {
+    const end = this.#endOfMoved(call);
+    if (this.#mapBatch && this.now < end) {
+      this.#timers.set(call, Math.min(this.now + MOVED_PAUSE, end));
+    } else if (call.kind === SETTLE) {
+      this.#workSettle(call);
+    } else if (this.now < end) {
+      this.#move(call, QUEUED);
+      this.#timers.set(call, call.deadline);
+      if (hasFallback(call.kind) && this.#isOpen(call.port)) this.#fallBack(call);
+    } else if (call.kind === TRANSFER) {
+      this.#endTransfer(call);
+    } else {
+      this.#counts.timedOut += 1;
+      this.#fallBack(call);
+    }
+  }
+
+  /** Processes a refusal as MOVED. */
+  #pauseSent(call, hold) {
+    if (call) this.#pause(call);
+    if (!hold) return;
+    hold.asking = false;
+    if (!hold.call && hold.state === 'asked') this.#endHold(hold, hold.wasSent);
+    this.#plan(hold);
+  }
+
   // ---- responses
 
   #accept(batch, status, value) {
     const body = readBody(value, status);
+    if (batch.asksMap) {
+      this.#acceptMap(batch, body);
+      return;
+    }
     if (body.has('mastership')) {
       if (batch.addresses.follow(body.object('mastership').get('http_address'))) {
         batch.state = 'ready';
@@ -1111,6 +1368,7 @@ export class PermitCore {
     const results = entries.map((entry, i) => this.#read(kind, entry, sent[i]));
     batch.failures = batch.addresses.redirects = 0;
     batch.state = 'ready';
+    this.#noteEpoch(batch.source, body.get('map_epoch'));
     batch.sent = [];
     for (const { call } of sent) if (call) call.batch = undefined;
     results.forEach((result, i) => this.#process(kind, sent[i], result, sentAt));
@@ -1129,7 +1387,9 @@ export class PermitCore {
   #process(kind, sent, result, sentAt) {
     // A result before it can have ended this call.
     const call = sent.call?.state === SENT ? sent.call : undefined;
-    if (isPermit(kind)) {
+    if (result?.reason === 'MOVED') {
+      this.#pauseSent(call, sent.hold);
+    } else if (isPermit(kind)) {
       if (result) this.#decidePermit(call, sent.hold, result, sentAt);
     } else if (kind === SEIZURE) {
       if (sent.hold) this.#decideSeizure(call, sent.hold, result, sentAt);

@@ -20,7 +20,11 @@ export class StoryFailed extends Error {}
 
 /** Returns all stories. Each gets the name of its file. */
 export function load() {
-  const files = readdirSync(FOLDER).filter((file) => file.endsWith('.json')).sort();
+  const names = readdirSync(FOLDER);
+  if (names.includes('http')) {
+    names.push(...readdirSync(new URL('http/', FOLDER)).map((name) => `http/${name}`));
+  }
+  const files = names.filter((file) => file.endsWith('.json')).sort();
   return files.flatMap((file) => {
     const { stories } = JSON.parse(readFileSync(new URL(file, FOLDER), 'utf8'));
     return stories.map((story) => ({ ...story, story: `${file}: ${story.story}` }));

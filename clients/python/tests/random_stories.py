@@ -1,7 +1,7 @@
 """Writes stories whose steps are random. What must be seen is what the cores of this package do, so
 another client that passes the stories behaves in the same way.
 
-    python3 random_stories.py leases|permits SEED COUNT FOLDER
+    python3 random_stories.py leases|permits|shards SEED COUNT FOLDER
 
 The wants of random leases are constant: when wants follow use, a client may look at its counts some
 nanoseconds earlier than another one.
@@ -261,6 +261,8 @@ class PermitWriter(Writer):
 
     def expected(self, request: Request) -> Dict[str, Any]:
         message = json.loads(json.dumps(request.message))
+        if request.method == "discovery":
+            return message
         name = "permit" if "permit" in message else "entry"
         entries = without_defaults(message[name])
         for entry in entries:
@@ -292,12 +294,18 @@ class PermitWriter(Writer):
     # ---- what servers answer
 
     def answer_of(self, request: Request) -> Dict[str, Any]:
-        if request.method == "acquire":
-            return {"permit": [self.decision_of(permit) for permit in request.message["permit"]]}
+        name = "permit" if request.method == "acquire" else "entry"
         answer = getattr(self, f"{request.method}_of")
-        return {"entry": [answer(entry) for entry in request.message["entry"]]}
+        most = self.random.choice([0, 0, 0.1, 1])  # some messages are for shards that all move
+        return {name: [self.moved(name) if self.random.random() < most else answer(entry)
+                       for entry in request.message[name]]}
 
-    def decision_of(self, permit: Dict[str, Any]) -> Dict[str, Any]:
+    @staticmethod
+    def moved(name: str) -> Dict[str, Any]:
+        refused = {"decision": "REFUSED", "item_index": 0} if name == "permit" else {}
+        return {**refused, "reason": "MOVED"}
+
+    def acquire_of(self, permit: Dict[str, Any]) -> Dict[str, Any]:
         if self.random.random() < 0.35:
             return self.refusal_of(permit)
         choose = self.random
@@ -446,9 +454,45 @@ class PermitWriter(Writer):
         return super().story(name)
 
 
+class ShardWriter(PermitWriter):
+    """Random stories of permits whose keys belong to nodes, as those of the folder http. They are
+    not for the client in C."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.epoch = 1
+        self.addresses = {name: self.random.choice([[], *[[f"http://n{name}:1"]] * 3, [
+            f"http://n{name}:1", f"http://n{name}:2"]]) for name in "abcd"}
+
+    def answer_of(self, request: Request) -> Dict[str, Any]:
+        if request.method == "discovery":
+            return self.discovery()
+        if self.random.random() < 0.1:
+            self.epoch += 1
+        return {**super().answer_of(request), "map_epoch": self.epoch}
+
+    def discovery(self) -> Dict[str, Any]:
+        choose = self.random
+        names = choose.sample("abcd", choose.choice([1, 3, 4, 4]))
+        nodes = [{"name": name, "addresses": [f"tcp://{name}"],
+                  "http_addresses": self.addresses[name]} for name in names]
+        rules = choose.choice([[], [{"glob": choose.choice(["t", "[t-u]", "*"]), "by": "resource"}]])
+        found = {"epoch": self.epoch, "seed": f"{choose.getrandbits(128):032x}", "nodes": nodes,
+                 "shards": [{"owner": choose.choice(names)} for _ in range(5)], "rules": rules}
+        if choose.random() < 0.05:
+            found["seed"] = "wrong"
+        out = {"is_master": choose.random() < 0.9,
+               "mastership": choose.choice([{}, {"http_address": "http://x:1"}])}
+        return {**out, "map": found} if choose.random() < 0.8 else out
+
+    def step(self) -> None:
+        if self.random.random() > 0.5 or not self.answer():
+            super().step()
+
+
 def write(kind: str, seed: int) -> Dict[str, Any]:
     """Returns the random story of a seed."""
-    writer = LeaseWriter(seed) if kind == "leases" else PermitWriter(seed)
+    writer = {"leases": LeaseWriter, "permits": PermitWriter, "shards": ShardWriter}[kind](seed)
     for _ in range(writer.random.randrange(5, 45)):
         writer.later()
         writer.step()

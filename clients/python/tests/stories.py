@@ -30,7 +30,7 @@ class StoryFailed(AssertionError):
 def load() -> List[Dict[str, Any]]:
     """Returns all stories. Each gets the name of its file."""
     stories = []
-    for path in sorted(FOLDER.glob("*.json")):
+    for path in sorted([*FOLDER.glob("*.json"), *FOLDER.glob("http/*.json")]):
         for story in json.loads(path.read_text("utf-8"))["stories"]:
             stories.append({**story, "story": f"{path.stem}: {story['story']}"})
     return stories

@@ -5,6 +5,7 @@ The rules (P, H) are those of the section >>permit_client of doorman_permits.h.
 from __future__ import annotations
 
 import enum
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
@@ -203,10 +204,13 @@ class Call:
     number: int = 0  # the request_id
     deadline: int = NEVER
     timer: int = NEVER
+    timer_order: int = 0
     attended: bool = True  # a caller wants the result
     alone: bool = False  # it is in a message of its own
     prefetches: bool = False
     unanswered: bool = False  # a server may have granted it
+    is_moved: bool = False  # it is WAITING because it was refused as MOVED (N9)
+    moves: int = 0  # how often it was, up to MOVES_MAX
     failures: int = 0
     sent_max_wait: int = 0
     waits_until: int = 0
@@ -216,6 +220,7 @@ class Call:
     amounts: List[float] = field(default_factory=list)  # of a transfer
     transfer_id: int = 0  # of a seizure
     time_to_live: float = 0
+    port: Optional["Batch"] = None  # QUEUED: in whose queue it is
     batch: Optional["Batch"] = None
     position: int = 0
     acquired: Acquired = field(default_factory=Acquired)
@@ -244,6 +249,7 @@ class Hold:
     amounts: List[float] = field(default_factory=list)
     state: str = "asked"
     id: int = 0  # chosen by the server; 0: not known
+    transfer_id: int = 0  # of the transfer that is seized
     call: Optional[Call] = None  # asks for the hold
     begin: int = 0
     life: int = 0
@@ -251,6 +257,7 @@ class Hold:
     renew_at: int = 0
     give_up_at: int = 0
     timer: int = NEVER
+    timer_order: int = 0
     transfers: int = 0  # how many have no answer yet
     was_sent: bool = False
     asking: bool = False  # a message that asks for the hold is under way
@@ -275,10 +282,25 @@ class Sent:
 
 @dataclass(eq=False)
 class Batch:
-    """The messages of a client, or of a lane. One message at a time is under way."""
+    """The messages to the servers of the options, to a node of the map, or of a lane. One message
+    at a time is under way.
+
+    lane: of its requests; None: it is that of the options.
+    queues: the calls for it, by their kinds. A lane has none: it takes those of others in turn.
+    node: the name of the node.
+    source: of a lane: whose call is in its message.
+    """
 
     lane: Optional[int]
     addresses: Any
+    node: str = ""
+    is_lane: bool = False
+    queues: List["OrderedDict[Call, None]"] = field(
+        default_factory=lambda: [OrderedDict() for _ in Kind])
+    source: Optional["Batch"] = None
+    asks_map: bool = False  # the message under way is a DISCOVERY
+    answers: bool = False  # a node: it has answered since its last failure
+    probes: bool = False  # a node: the next message is a DISCOVERY, which says whether it answers
     state: str = "ready"  # or "requested", or (only the client) "backing_off"
     sent: List[Sent] = field(default_factory=list)
     kind: Kind = Kind.WAIT
@@ -287,6 +309,9 @@ class Batch:
     retry_at: int = 0
     number: int = 0
     failures: int = 0
+
+    def is_idle(self) -> bool:
+        return self.state != "requested" and not any(self.queues)
 
 
 # ---- what a message has for a call

@@ -24,6 +24,7 @@ PERMITS = {
     "failures": "Messages on permits that have failed.",
     "pauses": "How often the breaker has opened.",
     "holds_lost": "Holds that ended or were gone before their release.",
+    "moved": "Calls that were sent again, because their shard moved.",
 }
 GAUGES = {
     "waiting": "Permits, reports and settles without a result.",

@@ -20,13 +20,14 @@ from collections import OrderedDict, deque
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Deque, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ._base import (AMOUNT_MAX, GRAINS, NEVER, SECOND, Addresses, InvalidResponse, Request,
-                    check_amount, check_amounts, check_client_id, check_duration, read_body,
-                    seconds)
+from ._base import (AMOUNT_MAX, GRAINS, NEVER, SECOND, Addresses, InvalidResponse, Reader, Request,
+                    check_amount, check_amounts, check_client_id, check_duration, is_tls,
+                    read_body, seconds)
 from ._calls import (METHODS, REQUEST_ID_MAX, Acquired, Batch, Call, Decision, Held, Hold,
                      HoldResult, Item, Kind, Permit, Reported, Sent, Settled, State,
                      put_entry, read_decision, read_hold_result, read_reported, read_settled)
 from ._limiters import Limit, LocalLimiters, grains
+from ._shards import ShardMap, read_map, usable
 from ._stock import Stocks
 
 MESSAGE_ITEMS, MESSAGE_TEXT, DETAILS_MAX = 4000, 256 << 10, 100
@@ -37,6 +38,9 @@ SETTLE_WAIT, SETTLE_TIME, REPORT_TIME = 300 * SECOND, 45 * SECOND, 660 * SECOND
 RELEASE_TIME, RENEWAL_GAP = 60 * SECOND, SECOND // 100
 MESSAGE_WAIT_MIN = SECOND // 10
 BREAKER_FAILURES, DOUBLINGS, DOUBLINGS_ALIVE = 5, 12, 2
+MOVED_PAUSE, MOVES_MAX = SECOND // 20, 10
+MAP_PAUSE = 60 * SECOND  # after a server has refused to tell its map
+FALLBACK_KINDS = (Kind.PERMIT, Kind.WAIT, Kind.REPORT, Kind.SEIZURE)
 NOTHING = Permit((Item("-"),))
 
 
@@ -63,6 +67,7 @@ class Counts:
     failures: int = 0
     pauses: int = 0
     holds_lost: int = 0
+    moved: int = 0
 
 
 @dataclass(frozen=True)
@@ -125,12 +130,18 @@ class PermitCore:
         self.client_id, self.policy, self.now = check_client_id(client_id), policy, now
         self.message_timeout = check_duration("request_timeout", request_timeout, 0.001)
         self.main = Batch(None, Addresses(list(addresses)))
-        self.lanes = [Batch(i, Addresses(list(addresses))) for i in range(policy.lanes)]
+        self.lanes = [Batch(i, Addresses(list(addresses)), is_lane=True, source=self.main)
+                      for i in range(policy.lanes)]
+        self.nodes: List[Batch] = []  # those of the map, and unused ones
+        self.by_name: Dict[str, Batch] = {}  # those of the map
+        self.map: Optional[ShardMap] = None
+        self.map_batch: Optional[Batch] = None  # asks for a map next, or now
+        self.map_ask_at = 0  # no server is asked for a map before this time
+        self.lane_turn = 0  # the index of the batch whose permit a lane has sent last
         number = random.randrange(REQUEST_ID_MAX) if first_number is None else first_number - 1
         self.last_number = number
         self.local = LocalLimiters(policy.local) if policy.local else None
         self.killed, self.counts = False, Counts()
-        self.queues: List["OrderedDict[Call, None]"] = [OrderedDict() for _ in Kind]
         self.waiting: Dict[Call, None] = {}
         self.decided: Deque[Call] = deque()
         self.changes: Deque[Hold] = deque()
@@ -258,7 +269,9 @@ class PermitCore:
         call = Call(Kind.SEIZURE, NOTHING, context, transfer_id=transfer_id,
                     time_to_live=time_to_live)
         call.deadline = self.now + check_duration("timeout", timeout, 0.001)
-        self._ask(call, self._new_hold(None))
+        hold = self._new_hold(None)
+        hold.transfer_id = transfer_id
+        self._ask(call, hold)
         self._start(call)
         return call
 
@@ -299,10 +312,10 @@ class PermitCore:
         """Returns when next() wants to be called, or NEVER."""
         if self.decided or self.changes:
             return self.now
-        while self.timers and self.timers[0][2].timer != self.timers[0][0]:
+        while self.timers and self._is_stale(*self.timers[0]):
             heapq.heappop(self.timers)
         due = self.timers[0][0] if self.timers else NEVER
-        for batch in (self.main, *self.lanes):
+        for batch in self._batches():
             due = min(due, self._batch_due(batch))
         return min(due, self.stocks.due())
 
@@ -310,7 +323,7 @@ class PermitCore:
         """Does what is due. Returns a request to send, or None."""
         self._tick(now)
         self._work()
-        for batch in (self.main, *self.lanes):
+        for batch in self._batches():
             request = self._batch_request(batch)
             if request:
                 return request
@@ -326,7 +339,10 @@ class PermitCore:
         try:
             self._accept(batch, status, body)
         except InvalidResponse as wrong:
-            self._fail(batch, False)
+            if batch.asks_map:
+                self._refuse_map(batch)
+            else:
+                self._fail(batch, False)
             return str(wrong)
         return None
 
@@ -378,14 +394,23 @@ class PermitCore:
         return self.last_number
 
     def _set_timer(self, owner: Any, at: int) -> None:
+        """Sets the timer of a call or a hold. With the same time again, it keeps its order."""
+        if owner.timer == at:
+            return
         owner.timer = at
         if at < NEVER:
-            heapq.heappush(self.timers, (at, next(self.timer_order), owner))
+            owner.timer_order = next(self.timer_order)
+            heapq.heappush(self.timers, (at, owner.timer_order, owner))
+
+    @staticmethod
+    def _is_stale(at: int, order: int, owner: Any) -> bool:
+        return bool(owner.timer != at or owner.timer_order != order)
 
     def _leave(self, call: Call) -> None:
         """Takes a call out of the list of its state."""
         if call.state == State.QUEUED:
-            self.queues[call.kind].pop(call, None)
+            assert call.port
+            call.port.queues[call.kind].pop(call, None)
         elif call.state == State.WAITING:
             self.waiting.pop(call, None)
             self.learning.pop(call, None)
@@ -398,11 +423,13 @@ class PermitCore:
         its queue."""
         returns = call.state == State.SENT
         self._leave(call)
-        call.state = state
+        call.state, call.is_moved = state, False
         if state == State.QUEUED:
-            self.queues[call.kind][call] = None
+            call.port = self._route(call)
+            queue = call.port.queues[call.kind]
+            queue[call] = None
             if returns:
-                self.queues[call.kind].move_to_end(call, last=False)
+                queue.move_to_end(call, last=False)
         elif state == State.WAITING:
             self.waiting[call] = None
 
@@ -438,14 +465,15 @@ class PermitCore:
         self.calls[call] = None
         is_report = call.kind == Kind.REPORT
         most, waiting = (REPORTS_MAX, len(self.learning)) if is_report else (CALLS_MAX, 0)
-        full = len(self.queues[call.kind]) + waiting >= most
+        port = self._route(call)
+        full = len(port.queues[call.kind]) + waiting >= most
         index, refusal = (0, None) if is_report else self._known_refusal(call)
         if refusal and refusal.reason != "UNMATCHED":  # UNMATCHED is no decision
             self._refuse(call, index, refusal)
             return False
         if refusal:
             call.acquired.unmatched = call.items[index].resource_id
-        if refusal or full or self._is_open():
+        if refusal or full or self._is_open(port):
             self._fall_back(call)
             return False
         self._move(call, State.QUEUED)
@@ -557,11 +585,11 @@ class PermitCore:
         hold = call.hold
         if call.kind not in (Kind.PERMIT, Kind.WAIT):
             return
-        was = call.state
-        if was != State.WAITING:
+        is_queued = call.state == State.QUEUED or call.is_moved
+        if is_queued or call.state != State.WAITING:
             call.acquired.by = "bypass"
             self._grant(call, True)
-        if hold and was != State.QUEUED:
+        if hold and not is_queued:
             call.acquired.hold = hold.number
             self._detach(hold)
         elif hold:
@@ -709,11 +737,13 @@ class PermitCore:
         """Takes units ahead, if the stock has few and the key is used often."""
         stock = self.stocks.find(item)
         missing = stock.missing() if stock else 0
-        full = len(self.queues[Kind.PERMIT]) >= CALLS_MAX
-        if stock is None or missing < 1 or full or self.main.failures >= BREAKER_FAILURES:
+        if stock is None or missing < 1:
             return
         call = Call(Kind.PERMIT, Permit((replace(item, cost=missing, min=0),)), attended=False,
                     prefetches=True)
+        port = self._route(call)
+        if len(port.queues[Kind.PERMIT]) >= CALLS_MAX or port.failures >= BREAKER_FAILURES:
+            return
         stock.asking = True
         self.calls[call] = None
         self._move(call, State.QUEUED)
@@ -777,7 +807,7 @@ class PermitCore:
 
     def _act(self, hold: Hold, kind: Kind) -> None:
         """Queues the renewal or the release of a hold."""
-        hold.action.kind = kind
+        hold.action.kind, hold.action.moves = kind, 0
         self._move(hold.action, State.QUEUED)
 
     def _plan(self, hold: Hold) -> None:
@@ -788,7 +818,7 @@ class PermitCore:
             hold.must_release = False
         stays = action.kind == Kind.RELEASE and not hold.transfers
         obsolete = over if stays else ending or hold.must_release
-        if action.state == State.QUEUED and obsolete:
+        if action.state in (State.QUEUED, State.WAITING) and obsolete:
             self._finish(action)
         if action.state == State.NEW and hold.must_release and not hold.transfers:
             self._act(hold, Kind.RELEASE)
@@ -861,41 +891,165 @@ class PermitCore:
             self._end_hold(hold, hold.must_release)
         self._plan(hold)
 
+    # ---- which node a call goes to (N9)
+
+    def _route(self, call: Call) -> Batch:
+        """Returns where a call goes: to the owner of its shard. If its node is not known or does
+        not answer, or if the call has failed once, a server of the options forwards it. No call
+        waits to find out whether a node answers, because this client may not reach it."""
+        if self.map is None or call.failures:
+            return self.main
+        node = self.by_name.get(self._owner(self.map, call))
+        if node and not node.answers and self.now >= node.retry_at:
+            node.probes = True
+        return node if node and node.answers else self.main
+
+    @staticmethod
+    def _owner(shards: ShardMap, call: Call) -> str:
+        """The ids of holds and transfers tell their shard. All other calls have items."""
+        hold, number = call.hold, call.transfer_id
+        if hold and (call is hold.action or call.kind == Kind.TRANSFER):
+            number = hold.id or hold.transfer_id
+        if number:
+            return shards.owner_of_id(number)
+        pair = hold.items[0] if hold and call is hold.action else call.items[0].pair
+        return shards.owner_of(*pair)
+
+    def _use_map(self, shards: ShardMap) -> None:
+        """Takes a later map, and moves the calls in the queues. A node without an address that may
+        be used has no batch."""
+        tls = any(is_tls(address) for address in self.main.addresses.own)
+        nodes = {name: usable(addresses, tls) for name, addresses in shards.nodes.items()}
+        last, self.map, self.by_name = self.by_name, shards, {}
+        stay = [node for name, node in last.items() if nodes.get(name)]
+        idle = [node for node in self.nodes if node not in stay and node.state != "requested"]
+        for name, addresses in nodes.items():
+            if not addresses:
+                continue
+            node = last.get(name) or (idle.pop() if idle else self._new_node(addresses))
+            if node.node != name or node.addresses.own != addresses:
+                node.node, node.addresses = name, Addresses(addresses)
+                node.answers = node.probes = False
+                node.failures = node.retry_at = 0
+            self.by_name[name] = node
+        for batch in self._batches():
+            self._follow(batch)
+        for call in [call for call in self.waiting if call.is_moved]:
+            self._set_timer(call, self.now)
+
+    def _is_node(self, batch: Batch) -> bool:
+        return batch is not self.main and not batch.is_lane
+
+    def _new_node(self, addresses: List[str]) -> Batch:
+        node = Batch(len(self.lanes) + len(self.nodes), Addresses(addresses))
+        self.nodes.append(node)
+        return node
+
+    def _follow(self, batch: Batch) -> None:
+        """Moves the calls in the queues of a batch that go elsewhere now."""
+        for queue in batch.queues:
+            for call in list(queue):
+                port = self._route(call)
+                if port is not batch:
+                    self._move(call, State.QUEUED)
+                    if call.kind in FALLBACK_KINDS and self._is_open(port):
+                        self._fall_back(call)
+
+    def _ask_map(self, batch: Batch) -> None:
+        """Lets a server be asked for its map, unless another one is, or was a moment ago."""
+        if self.map_batch is None and self.now >= self.map_ask_at and not self._is_open(batch):
+            self.map_batch = batch
+
+    def _note_epoch(self, batch: Batch, epoch: Any) -> None:
+        """A server that has a later map is asked for it."""
+        if isinstance(epoch, int) and epoch > (self.map.epoch if self.map else 0):
+            self._ask_map(batch)
+
+    def _map_request(self, batch: Batch) -> Request:
+        epoch = self.map.epoch if self.map else 0
+        batch.asks_map, batch.sent = True, []
+        batch.timeout = self.message_timeout
+        return self._send(batch, "discovery", {"map_epoch": epoch})
+
+    def _end_map_request(self, batch: Batch, pause: int) -> None:
+        batch.asks_map, batch.probes, batch.state = False, False, "ready"
+        if self.map_batch is batch:
+            self.map_batch, self.map_ask_at = None, self.now + pause
+
+    def _refuse_map(self, batch: Batch) -> None:
+        """Processes an answer without a map. The server may serve permits all the same."""
+        self._end_map_request(batch, MAP_PAUSE)
+        if self._is_node(batch) and not batch.answers:
+            self._delay(batch)
+
+    def _accept_map(self, batch: Batch, body: Reader) -> None:
+        """Processes the answer to a DISCOVERY. A process that is not master tells its map too."""
+        shards = read_map(body) if body.has("map") else None
+        batch.addresses.redirects = 0
+        if body.flag("is_master"):
+            batch.failures, batch.answers = 0, True
+        elif self._is_node(batch) and not batch.answers:
+            master = body.object("mastership").value.get("http_address")
+            batch.answers = batch.addresses.follow(master)
+            if not batch.answers:
+                self._delay(batch)
+        is_later = shards and shards.epoch > (self.map.epoch if self.map else 0)
+        self._end_map_request(batch, 0 if is_later else MOVED_PAUSE)
+        if shards and is_later:
+            self._use_map(shards)
+
     # ---- messages
 
-    def _is_open(self) -> bool:
-        """Returns whether no new call may wait for a message: the breaker is open."""
+    def _batches(self) -> List[Batch]:
+        """Returns all that can have a message under way, or one to send."""
+        busy = [node for node in self.nodes
+                if not node.is_idle() or node.probes or node is self.map_batch]
+        return [self.main, *self.lanes, *busy]
+
+    def _is_open(self, batch: Optional[Batch] = None) -> bool:
+        """Returns whether no new call may wait for a message: the breaker is open. A node has none:
+        while it fails, its calls go to the servers of the options."""
+        if batch and batch is not self.main:
+            return False
         if self.main.state == "backing_off":
             return self.now < self.main.retry_at
         return self.main.state == "requested" and self.main.failures >= BREAKER_FAILURES
 
     def _next_kind(self, batch: Batch) -> Optional[Kind]:
-        """Returns the kind of the next message. In those of the client, the kinds alternate."""
+        """Returns the kind of the next message. The kinds alternate. Permits that may wait travel in
+        lanes, if there are lanes."""
         for i in range(1, len(Kind) + 1):
             kind = Kind((batch.kind + i) % len(Kind))
-            waits = kind == Kind.WAIT
-            allowed = not (waits and self.lanes) if batch is self.main else waits
-            if allowed and self.queues[kind]:
+            if batch.queues[kind] and not (kind == Kind.WAIT and self.lanes):
                 return kind
         return None
 
     def _batch_due(self, batch: Batch) -> int:
         if batch.state == "requested":
             return batch.sent_at + batch.timeout
-        if self._next_kind(batch) is None:
-            return NEVER
-        if self.main.state == "backing_off":
-            return max(self.main.retry_at, self.now)
-        return NEVER if self._is_open() else self.now
+        if batch.is_lane:
+            return min((self._opens_at(other) for other in (self.main, *self.nodes)
+                        if other.queues[Kind.WAIT]), default=NEVER)
+        asks = self._wants_map(batch) or self._next_kind(batch) is not None
+        return self._opens_at(batch) if asks else NEVER
+
+    def _wants_map(self, batch: Batch) -> bool:
+        return batch.probes or self.map_batch is batch
+
+    def _opens_at(self, batch: Batch) -> int:
+        """Returns when a message may be sent."""
+        if batch.state == "backing_off":
+            return max(batch.retry_at, self.now)
+        return NEVER if self._is_open(batch) else self.now
 
     def _batch_of(self, request: Request) -> Batch:
-        return self.main if request.lane is None else self.lanes[request.lane]
+        return self.main if request.lane is None else [*self.lanes, *self.nodes][request.lane]
 
     def _work(self) -> None:
         """Ends the calls and holds whose time has come, and renews holds."""
         while self.timers and self.timers[0][0] <= self.now:
-            at, _, owner = heapq.heappop(self.timers)
-            if owner.timer != at:
+            at, order, owner = heapq.heappop(self.timers)
+            if self._is_stale(at, order, owner):
                 continue
             owner.timer = NEVER
             if isinstance(owner, Hold):
@@ -905,12 +1059,10 @@ class PermitCore:
         self.stocks.forget(self.now)
 
     def _work_call(self, call: Call) -> None:
-        if call.kind == Kind.SETTLE and not call.attended:
-            if self.now >= call.deadline:
-                self._lose_settle(call)
-            else:
-                self._move(call, State.QUEUED)
-                self._set_timer(call, call.deadline)
+        if call.is_moved:
+            self._resume(call)
+        elif call.kind == Kind.SETTLE and not call.attended:
+            self._work_settle(call)
         elif call.kind == Kind.REPORT and call.state == State.WAITING:
             self._work_report(call)
         elif call.state == State.WAITING:
@@ -919,11 +1071,18 @@ class PermitCore:
             self.counts.timed_out += 1
             self._fall_back(call)
 
+    def _work_settle(self, call: Call) -> None:
+        if self.now >= call.deadline:
+            self._lose_settle(call)
+        else:
+            self._move(call, State.QUEUED)
+            self._set_timer(call, call.deadline)
+
     def _work_report(self, call: Call) -> None:
         """Sends a report again that waits because a server learns, or loses it."""
         if self.now >= call.waits_until:
             self._fall_back(call)
-        elif self._is_open():
+        elif self._is_open(self._route(call)):
             self._set_timer(call, self.now + SECOND)
         else:
             self._move(call, State.QUEUED)
@@ -934,33 +1093,52 @@ class PermitCore:
             if self.now < batch.sent_at + batch.timeout:
                 return None
             self._fail(batch, False)
-        kind = self._next_kind(batch)
-        if kind is None or self._is_open():
+        if self._wants_map(batch) and not self._is_open(batch):
+            return self._map_request(batch)
+        source = self._find_source(batch) if batch.is_lane else batch
+        kind = Kind.WAIT if batch.is_lane else self._next_kind(batch)
+        if source is None or kind is None or self._is_open(source):
             return None
-        if batch is not self.main and not batch.addresses.redirects:
-            self._begin_lane(batch, next(iter(self.queues[kind])))
-        batch.kind = kind
-        entries = self._fill(batch)
+        batch.kind, batch.source = kind, source
+        entries = self._fill(batch, source.queues[kind])
+        name = "permit" if METHODS[kind] == "acquire" else "entry"
+        return self._send(batch, METHODS[kind], {"client_id": self.client_id, name: entries})
+
+    def _send(self, batch: Batch, method: str, message: Dict[str, Any]) -> Request:
         batch.sent_at, batch.state = self.now, "requested"
         batch.number += 1
         self.counts.messages += 1
-        name = "permit" if METHODS[kind] == "acquire" else "entry"
-        return Request(batch.addresses.current, METHODS[kind],
-                       {"client_id": self.client_id, name: entries}, batch.number, batch.timeout,
+        return Request(batch.addresses.current, method, message, batch.number, batch.timeout,
                        batch.lane, self.now)
 
-    def _begin_lane(self, batch: Batch, call: Call) -> None:
-        """Gives the next message of a lane the address that the client uses now, or another one if
-        the permit has failed before."""
-        own, main = batch.addresses, self.main.addresses
-        failed = call.failures % len(main.own)
-        own.index = (main.index + failed) % len(main.own)
-        own.redirect = "" if failed else main.redirect
+    def _find_source(self, lane: Batch) -> Optional[Batch]:
+        """Finds the batch whose permit a lane sends next, in turn. After a redirect a lane keeps
+        its batch, unless another lane has sent the permit."""
+        others = [self.main, *self.nodes]
+        turns = [(self.lane_turn + 1 + i) % len(others) for i in range(len(others))]
+        ready = [i for i in turns if others[i].queues[Kind.WAIT] and not self._is_open(others[i])]
+        keeps = [i for i in ready if others[i] is lane.source and lane.addresses.redirects]
+        if not ready:
+            return None
+        self.lane_turn = [*keeps, *ready][0]
+        if not keeps:
+            self._begin_lane(lane, others[self.lane_turn])
+        return others[self.lane_turn]
 
-    def _fill(self, batch: Batch) -> List[Dict[str, Any]]:
+    @staticmethod
+    def _begin_lane(lane: Batch, source: Batch) -> None:
+        """Gives the next message of a lane the address that its batch uses now, or another one if
+        the permit has failed before."""
+        own, call = source.addresses, next(iter(source.queues[Kind.WAIT]))
+        failed = call.failures % len(own.own)
+        lane.addresses.own, lane.addresses.redirects = own.own, 0
+        lane.addresses.index = (own.index + failed) % len(own.own)
+        lane.addresses.redirect = "" if failed else own.redirect
+
+    def _fill(self, batch: Batch, queue: "OrderedDict[Call, None]") -> List[Dict[str, Any]]:
         """Fills a message with calls of one kind (P21). Sets how long to wait for its response."""
         entries: List[Dict[str, Any]] = []
-        queue, last, size, text, details = self.queues[batch.kind], self.now, 0, 0, 0
+        last, size, text, details = self.now, 0, 0, 0
         batch.sent = []
         while queue:
             call = next(iter(queue))
@@ -1007,18 +1185,37 @@ class PermitCore:
         call.sent_max_wait = min(max_wait, rest)
 
     def _fail(self, batch: Batch, alive: bool) -> None:
-        """Ends a message that has failed. The breaker counts only the messages of the client.
+        """Ends a message that has failed. The breaker counts only those to the servers of the
+        options. A node that fails has a pause, and its shards may have moved.
         alive: a server has answered that it knows no master."""
+        is_node, source = self._is_node(batch), batch.source or batch
         batch.addresses.redirects = 0
-        if batch is self.main:
+        if not batch.is_lane and not (is_node and batch.asks_map):
             self.counts.failures += 1
+        if batch.asks_map:
+            self._end_map_request(batch, 0 if is_node else SECOND)
+        if batch is self.main:
             most = BREAKER_FAILURES + (DOUBLINGS_ALIVE if alive else DOUBLINGS)
             batch.failures = min(batch.failures + 1, most)
             batch.addresses.advance()
+        if is_node:
+            self._delay(batch)
         self._return_all(batch, True)
         batch.state = "ready"
         if batch is self.main and batch.failures >= BREAKER_FAILURES:
             self._open_breaker()
+        if is_node:
+            self._follow(batch)
+        if self._is_node(source):
+            self._ask_map(self.main)
+
+    def _delay(self, node: Batch) -> None:
+        """Notes that a node does not answer. It is asked again at its next address, after a pause
+        that doubles each time."""
+        node.answers, node.failures = False, min(node.failures + 1, DOUBLINGS)
+        longest = check_duration("max_pause", self.policy.max_pause)
+        node.retry_at = self.now + min(SECOND << node.failures - 1, longest)
+        node.addresses.advance()
 
     def _open_breaker(self) -> None:
         main = self.main
@@ -1027,11 +1224,11 @@ class PermitCore:
         main.state = "backing_off"
         main.retry_at = self.now + min(SECOND << doublings, longest)
         self.counts.pauses += 1
-        for kind in (Kind.PERMIT, Kind.WAIT, Kind.REPORT, Kind.SEIZURE):
-            while self.queues[kind]:
-                self._fall_back(next(iter(self.queues[kind])))
+        for kind in FALLBACK_KINDS:
+            while main.queues[kind]:
+                self._fall_back(next(iter(main.queues[kind])))
         for kind in (Kind.TRANSFER, Kind.SETTLE):
-            for call in self.queues[kind]:
+            for call in main.queues[kind]:
                 self._finish_peer(call)
 
     def _return_all(self, batch: Batch, failed: bool) -> None:
@@ -1060,6 +1257,8 @@ class PermitCore:
             self._finish(call)
             self._plan(hold)
             return
+        counts = failed and call.kind != Kind.TRANSFER and not call.prefetches
+        call.failures += counts
         self._move(call, State.QUEUED)
         if call.kind == Kind.TRANSFER:
             if call.hold and self.now >= call.hold.end:
@@ -1068,17 +1267,75 @@ class PermitCore:
             self._end_prefetch(call)
         elif failed:
             call.alone = True
-            call.failures += 1
             if call.kind == Kind.SETTLE:
                 if call.failures >= SETTLE_FAILURES:
                     self._lose_settle(call)
             elif call.failures > len(self.main.addresses.own):
                 self._fall_back(call)
 
+    # ---- calls that were refused as MOVED (N9)
+
+    def _pause(self, call: Call) -> None:
+        """Lets a call wait, and then be sent again: the shard of its key moves to another node. The
+        refusal has no effect. So if no answer was lost, no server has granted the call."""
+        self.counts.moved += 1
+        call.unanswered = call.unanswered and call.failures > 0
+        if call.prefetches:
+            self._end_prefetch(call)
+            return
+        if call.kind in FALLBACK_KINDS and call.moves >= MOVES_MAX:
+            self._fall_back(call)
+            return
+        pause = min(MOVED_PAUSE << call.moves, SECOND)
+        call.moves = min(call.moves + 1, MOVES_MAX)
+        if call.kind == Kind.SETTLE and not call.failures:
+            call.deadline = call.waits_until
+        self._move(call, State.WAITING)
+        call.is_moved = True
+        if call.kind == Kind.REPORT:
+            self.learning[call] = None
+        self._set_timer(call, min(self.now + pause, self._end_of_moved(call)))
+
+    @staticmethod
+    def _end_of_moved(call: Call) -> int:
+        """Returns until when a call is sent again. The action of a hold ends with its hold."""
+        return call.hold.end if call.kind == Kind.TRANSFER and call.hold else call.deadline
+
+    def _resume(self, call: Call) -> None:
+        """Sends a call again, or ends it. It waits for a map that was asked for."""
+        end = self._end_of_moved(call)
+        if self.map_batch and self.now < end:
+            self._set_timer(call, min(self.now + MOVED_PAUSE, end))
+        elif call.kind == Kind.SETTLE:
+            self._work_settle(call)
+        elif self.now < end:
+            self._move(call, State.QUEUED)
+            self._set_timer(call, call.deadline)
+            if call.kind in FALLBACK_KINDS and self._is_open(call.port):
+                self._fall_back(call)
+        elif call.kind == Kind.TRANSFER:
+            self._end_transfer(call)
+        else:
+            self.counts.timed_out += 1
+            self._fall_back(call)
+
+    def _pause_sent(self, call: Optional[Call], hold: Optional[Hold]) -> None:
+        """Processes a refusal as MOVED."""
+        if call:
+            self._pause(call)
+        if hold:
+            hold.asking = False
+            if not hold.call and hold.state == "asked":
+                self._end_hold(hold, hold.was_sent)
+            self._plan(hold)
+
     # ---- responses
 
     def _accept(self, batch: Batch, status: int, value: Any) -> None:
         body = read_body(value, status)
+        if batch.asks_map:
+            self._accept_map(batch, body)
+            return
         if body.has("mastership"):
             master = body.object("mastership").value.get("http_address")
             if batch.addresses.follow(master):
@@ -1092,6 +1349,7 @@ class PermitCore:
         results = [self._read(batch.kind, entry, sent) for entry, sent in zip(entries, batch.sent)]
         batch.failures = batch.addresses.redirects = 0
         batch.state = "ready"
+        self._note_epoch(batch.source or batch, body.value.get("map_epoch"))
         sent, batch.sent = batch.sent, []
         for entry in sent:
             if entry.call:
@@ -1115,7 +1373,9 @@ class PermitCore:
         call = sent.call
         if call and call.state != State.SENT:
             call = None  # a result before it has ended this call
-        if batch.kind in (Kind.PERMIT, Kind.WAIT):
+        if result is not None and result.reason == "MOVED":
+            self._pause_sent(call, sent.hold)
+        elif batch.kind in (Kind.PERMIT, Kind.WAIT):
             if result is not None:
                 self._decide_permit(call, sent.hold, result, batch.sent_at)
         elif batch.kind == Kind.SEIZURE:
