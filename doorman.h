@@ -3477,6 +3477,7 @@ static void doorman__template_check_overload(const doorman_config_options *optio
 /* Reports all errors of one template. */
 static void doorman__template_check(const doorman_config_options *options, size_t index,
                                     const doorman__config_report *report) {
+    assert(index < options->template_count);
     const doorman_template *template_ = &options->templates[index];
     const doorman_algorithm *algorithm = &template_->algorithm;
     bool last = index + 1 == options->template_count;

@@ -4325,6 +4325,7 @@ static void doorman__descriptors_warn(const doorman_config_options *options,
         }
         size_t hiding = 0;
         while (!doorman__descriptor_rule_covers(&options->descriptors[hiding], rule)) hiding++;
+        assert(hiding <= i); /* a rule covers itself */
         if (hiding < i) {
             doorman__check_add(&item,
                                "entries: are never used, because descriptors[%zu] comes first and "
@@ -4784,16 +4785,33 @@ static bool doorman__mover_owns(const doorman_shard_mover *mover, size_t shard) 
     return mover->all[shard].map.owner == mover->self;
 }
 
+/* Moves a shard to another state. Only the begin and the end of a mastership write it elsewhere. */
+static void doorman__mover_enter(doorman__moved_shard *moved, doorman_shard_state state) {
+    static const unsigned legal[DOORMAN_SHARD_STATE_COUNT] = {
+        [DOORMAN_SHARD_AWAY] = 1U << DOORMAN_SHARD_TAKING,
+        [DOORMAN_SHARD_TAKING] = 1U << DOORMAN_SHARD_OWNED | 1U << DOORMAN_SHARD_LEAVING,
+        [DOORMAN_SHARD_OWNED] = 1U << DOORMAN_SHARD_GIVING | 1U << DOORMAN_SHARD_LEAVING,
+        [DOORMAN_SHARD_GIVING] = 1U << DOORMAN_SHARD_GIVING | 1U << DOORMAN_SHARD_OFFERED |
+                                 1U << DOORMAN_SHARD_OWNED | 1U << DOORMAN_SHARD_LEAVING,
+        [DOORMAN_SHARD_OFFERED] = 1U << DOORMAN_SHARD_OWNED | 1U << DOORMAN_SHARD_LEAVING,
+        [DOORMAN_SHARD_LEAVING] = 1U << DOORMAN_SHARD_AWAY};
+    assert(moved->state < DOORMAN_SHARD_STATE_COUNT && legal[moved->state] >> state & 1U);
+    (void)legal;
+    moved->state = state;
+}
+
 /* Adapts the state of a shard to a sure map. */
 static void doorman__mover_adapt(doorman_shard_mover *mover, size_t shard) {
     doorman__moved_shard *moved = &mover->all[shard];
     const bool owns = doorman__mover_owns(mover, shard);
     const bool knows = moved->state != DOORMAN_SHARD_AWAY && moved->state != DOORMAN_SHARD_LEAVING;
-    if (owns && moved->state == DOORMAN_SHARD_AWAY) moved->state = DOORMAN_SHARD_TAKING;
+    if (owns && moved->state == DOORMAN_SHARD_AWAY) {
+        doorman__mover_enter(moved, DOORMAN_SHARD_TAKING);
+    }
     /* it was given after its last move was settled, so another move has brought it back */
     const bool gave = moved->state == DOORMAN_SHARD_GIVING || moved->state == DOORMAN_SHARD_OFFERED;
     const bool is_back = owns && gave && moved->map.from;
-    if ((!owns && knows) || is_back) moved->state = DOORMAN_SHARD_LEAVING;
+    if ((!owns && knows) || is_back) doorman__mover_enter(moved, DOORMAN_SHARD_LEAVING);
     /* what was sent before this epoch has no effect any more */
     if (mover->epoch > moved->sent) moved->is_open = false;
 }
@@ -4874,7 +4892,7 @@ static void doorman__mover_begin(doorman_shard_mover *mover, size_t shard) {
     const bool takes = step == DOORMAN_SHARD_TAKE;
     assert(!mover->acts && step != DOORMAN_SHARD_STEP_COUNT);
     if (step == DOORMAN_SHARD_GIVE) {
-        moved->state = DOORMAN_SHARD_GIVING;
+        doorman__mover_enter(moved, DOORMAN_SHARD_GIVING);
         moved->move = mover->epoch + 1;
     }
     if (step == DOORMAN_SHARD_COMMIT) moved->sent = mover->epoch;
@@ -4937,15 +4955,15 @@ static void doorman__mover_done(doorman_shard_mover *mover, doorman__moved_shard
     /* a map may have come meanwhile, by which the shard leaves */
     const bool leaves = moved->state == DOORMAN_SHARD_LEAVING;
     if (step == DOORMAN_SHARD_DROP) {
-        moved->state = DOORMAN_SHARD_AWAY;
+        doorman__mover_enter(moved, DOORMAN_SHARD_AWAY);
         doorman__mover_adapt(mover, mover->action.shard);
     } else if (step == DOORMAN_SHARD_GIVE && !leaves) {
-        moved->state = DOORMAN_SHARD_OFFERED;
+        doorman__mover_enter(moved, DOORMAN_SHARD_OFFERED);
         moved->sent = 0;
         moved->is_open = false;
     } else if (!leaves) {
         assert(step == DOORMAN_SHARD_TAKE || step == DOORMAN_SHARD_RESUME);
-        moved->state = DOORMAN_SHARD_OWNED;
+        doorman__mover_enter(moved, DOORMAN_SHARD_OWNED);
     }
 }
 
@@ -5602,6 +5620,7 @@ static void doorman__fair_forget(doorman__fair *fair, doorman__fair_key *key) {
         fair->level_known = false;
     }
     doorman__fair_leave(fair, key);
+    assert(fair->key_bytes >= doorman__fair_key_bytes(key));
     fair->key_bytes -= doorman__fair_key_bytes(key);
     doorman__chains_remove(&fair->keys, &key->node);
     DOORMAN_FREE(key);
@@ -7973,8 +7992,10 @@ static void doorman__permits_remove(doorman_permits *permits, doorman__slot *slo
     if (is_ban) {
         bytes = doorman__ban_bytes(counter->key_bytes);
         doorman__ban_leave(doorman__counter_ban(counter));
+        assert(permits->ban_bytes >= bytes);
         permits->ban_bytes -= bytes;
     } else {
+        assert(permits->counter_count > 0);
         permits->counter_count--;
     }
     assert(permits->node_bytes >= bytes);
@@ -8639,6 +8660,7 @@ static void doorman__permits_free_tops(doorman_permits *permits, doorman__slot *
         slot->tops[i] = NULL;
     }
     if (slot->usage) permits->top_bytes -= doorman__units_top_bytes(slot->usage);
+    assert(permits->top_bytes <= permits->options.memory_max); /* it is not below 0 */
     doorman__units_top_destroy(slot->usage);
     slot->usage = NULL;
 }
@@ -8931,6 +8953,8 @@ static void doorman__fair_pool_free(doorman_permits *permits, doorman__fair_pool
     doorman__place *place = doorman__permits_place_of(permits, pool->node.tag);
     assert(permits->node_bytes >= sizeof *pool + pool->fair.key_bytes);
     permits->node_bytes -= sizeof *pool + pool->fair.key_bytes;
+    assert(pool->slot->fair_count >= pool->fair.keys.count);
+    assert(!place || place->counter_count > 0);
     pool->slot->fair_count -= pool->fair.keys.count;
     if (place) place->counter_count--;
     doorman__fair_pool_leave(permits, pool);
@@ -8947,6 +8971,7 @@ static void doorman__fair_pool_forget(doorman_permits *permits, doorman__fair_po
                                       doorman__fair_key *key) {
     const size_t bytes = doorman__fair_key_bytes(key);
     doorman__fair_forget(&pool->fair, key);
+    assert(permits->node_bytes >= bytes && pool->slot->fair_count > 0);
     permits->node_bytes -= bytes;
     pool->slot->fair_count--;
 }
@@ -8956,6 +8981,8 @@ static size_t doorman__fair_pool_tidy(doorman_permits *permits, doorman__fair_po
                                       size_t visits) {
     const size_t bytes = pool->fair.key_bytes, count = pool->fair.keys.count;
     const size_t visited = doorman__fair_tidy(&pool->fair, visits, permits->at.now);
+    assert(pool->fair.key_bytes <= bytes && pool->fair.keys.count <= count);
+    assert(permits->node_bytes >= bytes && pool->slot->fair_count >= count);
     permits->node_bytes -= bytes - pool->fair.key_bytes;
     pool->slot->fair_count -= count - pool->fair.keys.count;
     return visited;
@@ -11563,6 +11590,8 @@ static void doorman__hold_enter(doorman_permits *permits, doorman__hold *hold,
     assert(state != DOORMAN__WAITING || hold->state == DOORMAN__NEW);
     assert(state != DOORMAN__SPENT || hold->state == DOORMAN__TRANSFERRED);
     assert(hold->state != DOORMAN__HELD || state == DOORMAN__NEW);
+    assert(hold->state != DOORMAN__WAITING || hold->owner->wait_count > 0);
+    assert(hold->state < DOORMAN__HELD || hold->owner->hold_count > 0);
     if (from != to && from) doorman__hold_unlink(from, hold);
     if (from != to && to) doorman__hold_append(to, hold);
     if (hold->state == DOORMAN__WAITING) hold->owner->wait_count--;
@@ -11590,6 +11619,7 @@ static void doorman__hold_queue_wake(doorman_permits *permits, doorman__hold_que
 static void doorman__hold_queue_free_empty(doorman_permits *permits, doorman__hold_queue *queue) {
     if (queue->turns.count || queue->ready || !queue->counter) return;
     assert(doorman__counter_queue(queue->counter) == queue);
+    assert(permits->node_bytes >= sizeof *queue);
     doorman__counter_state(queue->counter)[1] = 0;
     doorman__timers_uninit(&queue->turns);
     DOORMAN_FREE(queue);
@@ -11780,6 +11810,7 @@ static void doorman__hold_destroy(doorman_permits *permits, doorman__hold *hold)
         place->hold_count--;
     }
     doorman__owner_leave(permits, hold->owner);
+    assert(permits->node_bytes >= hold->bytes);
     permits->node_bytes -= hold->bytes;
     DOORMAN_FREE(hold->takes.list);
     DOORMAN_FREE(hold);
@@ -12743,6 +12774,7 @@ static bool doorman__part_refunds(const doorman__reserved_part *part, doorman__r
 static void doorman__reservation_count_end(doorman_permits *permits,
                                            const doorman__reservation *reservation, size_t index,
                                            double returned) {
+    assert(index < reservation->item_count);
     const doorman_permit_event event = {.kind = DOORMAN_PERMIT_UNSETTLED,
                                         .amount =
                                             doorman__reserved_items(reservation)[index].granted,
@@ -14670,7 +14702,7 @@ static void doorman__recount_free(doorman_permits *permits, doorman__chains *nod
         for (; node; node = node->next) {
             doorman__hold_queue *queue = doorman__counter_queue((doorman__counter *)(void *)node);
             if (!queue) continue;
-            assert(!queue->turns.count);
+            assert(!queue->turns.count && permits->node_bytes >= sizeof *queue);
             doorman__timers_uninit(&queue->turns);
             DOORMAN_FREE(queue);
             permits->node_bytes -= sizeof *queue;
@@ -17015,8 +17047,10 @@ static void doorman__override_scope_release(doorman_permits *permits,
                                             doorman__override_scope *scope) {
     doorman__overrides *all = &permits->overrides;
     if (scope->references) return;
-    all->bytes -= sizeof *scope + strlen(doorman__override_scope_text(scope)) + 1 +
-                  strlen(doorman__override_scope_limit(scope)) + 1;
+    const size_t bytes = sizeof *scope + strlen(doorman__override_scope_text(scope)) + 1 +
+                         strlen(doorman__override_scope_limit(scope)) + 1;
+    assert(all->bytes >= bytes);
+    all->bytes -= bytes;
     doorman__chains_remove(&all->scopes, &scope->node);
     DOORMAN_FREE(scope);
 }
@@ -17136,6 +17170,7 @@ static void doorman__override_figures_release(doorman_permits *permits,
     doorman__overrides *all = &permits->overrides;
     doorman__override_scope *scope = figures->scope;
     if (figures->references) return;
+    assert(all->bytes >= doorman__override_figures_bytes(figures));
     all->bytes -= doorman__override_figures_bytes(figures);
     doorman__chains_remove(&all->figures, &figures->node);
     DOORMAN_FREE(figures);
@@ -17157,6 +17192,7 @@ static void doorman__override_give(doorman_permits *permits, doorman__override_r
     if (figures && figures->idle) all->orders[figures->plan != NULL].idle_count++;
     if (!before) return;
     assert(before->references > 0);
+    assert(!before->idle || all->orders[before->plan != NULL].idle_count > 0);
     before->references--;
     if (before->idle) all->orders[before->plan != NULL].idle_count--;
     doorman__override_figures_release(permits, before);
@@ -18387,6 +18423,7 @@ doorman_status doorman_permits_set_shards(doorman_permits *permits, const doorma
 /* Refuses the permits of a shard that wait. */
 static void doorman__shard_refuse_waits(doorman_permits *permits, size_t shard) {
     doorman__hold *hold = permits->holds.waiting.first;
+    assert(shard < permits->shards.of.count && !permits->shards.all[shard].is_owned);
     for (doorman__hold *next = NULL; hold; hold = next) {
         next = hold->later;
         if (doorman__hold_shard(permits, hold) != shard) continue;
@@ -21062,10 +21099,12 @@ static void doorman__call_move(doorman__call *call, doorman__call_state state) {
            call->kind == DOORMAN__CALL_SETTLE || call->kind == DOORMAN__CALL_REPORT);
     (void)legal;
     if (call->kind == DOORMAN__CALL_REPORT) {
+        assert(last != DOORMAN__CALL_WAITING || call->client->learning_count > 0);
         call->client->learning_count -= last == DOORMAN__CALL_WAITING;
         call->client->learning_count += state == DOORMAN__CALL_WAITING;
     }
     if (call->kind == DOORMAN__CALL_WAIT) {
+        assert(last != DOORMAN__CALL_QUEUED || call->client->queued_waits > 0);
         call->client->queued_waits -= last == DOORMAN__CALL_QUEUED;
         call->client->queued_waits += state == DOORMAN__CALL_QUEUED;
     }
@@ -21147,6 +21186,7 @@ static void doorman__call_free(doorman__call *call) {
     doorman_permit_client *client = call->client;
     doorman__list *list = doorman__call_list(call);
     assert(client->call_count > 0 && call->state != DOORMAN__CALL_SENT);
+    assert(call->kind != DOORMAN__CALL_SETTLE || client->settle_count > 0);
     if (list) doorman__list_remove(list, &call->link);
     doorman__timer_clear(&client->timers, &call->timer);
     client->queued_waits -= call->kind == DOORMAN__CALL_WAIT && call->state == DOORMAN__CALL_QUEUED;
@@ -21207,6 +21247,7 @@ static bool doorman__permit_client_reserve(doorman_permit_client *client, bool h
  * same for all items. */
 static double doorman__request_minimum(const doorman_permit_request *request, size_t index) {
     double least = 0;
+    assert(index < request->item_count);
     size_t end = request->equal ? request->item_count : index + 1;
     for (size_t i = request->equal ? 0 : index; i < end; i++) {
         const doorman_permit_item *item = &request->items[i];
@@ -21525,6 +21566,7 @@ static void doorman__client_hold_detach(doorman__client_hold *hold) {
 static void doorman__client_hold_destroy(doorman__client_hold *hold) {
     doorman_permit_client *client = hold->client;
     assert(hold->action.state == DOORMAN__CALL_NEW && !hold->action.timer.position);
+    assert(hold->state != DOORMAN__HOLD_NEW || client->new_hold_count > 0);
     doorman__client_hold_detach(hold);
     doorman__client_hold_set_changed(hold, false);
     doorman__timer_clear(&client->hold_timers, &hold->timer);
