@@ -1834,21 +1834,27 @@ typedef struct doorman_config_problem {
     bool without_store;  /* a warning that is void if a store keeps the rows of permits */
 } doorman_config_problem;
 
+/* A list of errors or warnings. */
+typedef struct doorman_config_problems {
+    doorman_config_problem *items; /* receives the first `room` of them; may be NULL if room is 0 */
+    size_t room;
+    size_t count; /* out: how many there are; may be more than room */
+} doorman_config_problems;
+
 /* Makes a configuration like doorman_json_config, and lists all errors. A text that is not JSON has
  * one error, because nothing behind the error can be read. If a field of a template is unknown,
  * missing or of a wrong type or value, the other rules are not checked for this template. Warnings
  * are listed only if there is no error.
  *   out        written only on OK; the caller destroys it. NULL: the call only checks the text
  *   text       used only during the call; it need not end with a NUL
- *   problems   receives the first `room` errors, in the order of the templates. After OK it
- *              receives the first `room` warnings. May be NULL if room is 0
- *   count      written in full: how many errors or warnings there are; may be more than room. After
- *              an error it is at least 1. 0 with INVALID_ARGUMENT: `text` or `problems` is missing
+ *   problems   receives the errors, in the order of the templates; after OK the warnings. After an
+ *              error its count is at least 1. 0 with INVALID_ARGUMENT: `text`, or `items` of the
+ *              list, is missing. May be NULL
  *   returns    as doorman_json_config
- *   cost       as doorman_json_config, plus O(bytes) for each element of `problems` */
+ *   cost       as doorman_json_config, plus O(bytes) for each element of `items` */
 DOORMAN_API doorman_status doorman_json_check_config(doorman_config **out, const char *text,
-                                                     size_t bytes, doorman_config_problem *problems,
-                                                     size_t room, size_t *count);
+                                                     size_t bytes,
+                                                     doorman_config_problems *problems);
 
 /* Writes a configuration as JSON text, with one line for each template. doorman_config_read returns
  * the options of a doorman_config. The text always has the kind, the lease length and the refresh
@@ -3472,6 +3478,7 @@ static void doorman__template_check_overload(const doorman_config_options *optio
 /* Reports all errors of one template. */
 static void doorman__template_check(const doorman_config_options *options, size_t index,
                                     const doorman__config_report *report) {
+    assert(index < options->template_count);
     const doorman_template *template_ = &options->templates[index];
     const doorman_algorithm *algorithm = &template_->algorithm;
     bool last = index + 1 == options->template_count;
@@ -14859,12 +14866,13 @@ static const doorman__row doorman__config_rows[] = {
 };
 
 doorman_status doorman_json_check_config(doorman_config **out, const char *text, size_t bytes,
-                                         doorman_config_problem *problems, size_t room,
-                                         size_t *count) {
+                                         doorman_config_problems *problems) {
     bool has_text = text || !bytes || bytes > DOORMAN_MESSAGE_BYTES_MAX; /* too large: not read */
-    if (count) *count = 0;
-    if (!count || (room && !problems) || !has_text) return DOORMAN_INVALID_ARGUMENT;
-    doorman__problems list = {text, bytes, problems, room, 0};
+    doorman_config_problems none = {.room = 0};
+    if (!problems) problems = &none;
+    problems->count = 0;
+    if ((problems->room && !problems->items) || !has_text) return DOORMAN_INVALID_ARGUMENT;
+    doorman__problems list = {text, bytes, problems->items, problems->room, 0};
     doorman__reader reader = {.problems = &list};
     doorman_config *config = NULL;
     doorman__field root = doorman__read_start(&reader, text, bytes);
@@ -14884,7 +14892,7 @@ doorman_status doorman_json_check_config(doorman_config **out, const char *text,
         (void)doorman__no_memory(doorman__problem_add(&list, NULL));
     }
     assert(reader.status == DOORMAN_OK || (list.count > 0 && !config));
-    *count = list.count;
+    problems->count = list.count;
     return doorman__read_end(&reader);
 }
 
@@ -14893,17 +14901,16 @@ doorman_status doorman_json_config(doorman_config **out, const char *text, size_
     if (!out) return doorman__missing(error, "out");
     if (bytes && !text) return doorman__missing(error, "text");
     doorman_config_problem first = {0};
-    size_t count = 0;
-    doorman_status status =
-        doorman_json_check_config(out, text, bytes, &first, error ? 1 : 0, &count);
+    doorman_config_problems problems = {.items = &first, .room = error ? 1 : 0};
+    doorman_status status = doorman_json_check_config(out, text, bytes, &problems);
     if (!error) return status;
-    if (count > 0 && first.line > 0) {
+    if (problems.count > 0 && first.line > 0) {
         (void)doorman__fail(error, status, "line %zu, column %zu: %s", first.line, first.column,
                             first.error.text);
-    } else if (count > 0) {
+    } else if (problems.count > 0) {
         *error = first.error;
     }
-    doorman__error_end(error, count);
+    doorman__error_end(error, problems.count);
     return status;
 }
 

@@ -807,11 +807,13 @@ DOORMAN_API doorman_status doorman_permits_report(doorman_permits *permits,
                                                   doorman_error *error, doorman_time now);
 
 /* Reads the state of one key without counting a decision.
+ *   item      resource_id and key, also of the next two functions; used only during the call. Its
+ *             other fields have no effect
  *   out       written on OK, as by a permit of cost 0 with `detail`. A banned key is refused, and
  *             its limits are listed too
  *   returns   as doorman_permits_acquire */
 DOORMAN_API doorman_status doorman_permits_inspect(doorman_permits *permits,
-                                                   const char *resource_id, const char *key,
+                                                   const doorman_permit_item *item,
                                                    doorman_permit *out, doorman_error *error,
                                                    doorman_time now);
 
@@ -822,9 +824,9 @@ DOORMAN_API doorman_status doorman_permits_inspect(doorman_permits *permits,
  *             limits per key are reset, and a ban of the (resource, key) ends
  *   count     may be NULL; written on OK: how many counters and bans were removed
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (as doorman_permits_report) */
-DOORMAN_API doorman_status doorman_permits_reset(doorman_permits *permits, const char *resource_id,
-                                                 const char *key, const char *limit, size_t *count,
-                                                 doorman_error *error);
+DOORMAN_API doorman_status doorman_permits_reset(doorman_permits *permits,
+                                                 const doorman_permit_item *item, const char *limit,
+                                                 size_t *count, doorman_error *error);
 
 /* Bans a (resource, key), or ends its ban. The ban replaces one that is in force. The call needs no
  * template, and no limit with a ban: every permit with this (resource, key) is refused.
@@ -835,9 +837,10 @@ DOORMAN_API doorman_status doorman_permits_reset(doorman_permits *permits, const
  *   cost       O(log bans), and O(limits) for each ban that must be ended early, and for each
  *              counter that must be evicted (P20). A resource that the permits do not know also
  *              needs O(templates) */
-DOORMAN_API doorman_status doorman_permits_ban(doorman_permits *permits, const char *resource_id,
-                                               const char *key, doorman_time duration,
-                                               doorman_error *error, doorman_time now);
+DOORMAN_API doorman_status doorman_permits_ban(doorman_permits *permits,
+                                               const doorman_permit_item *item,
+                                               doorman_time duration, doorman_error *error,
+                                               doorman_time now);
 
 /* Returns when doorman_permits_update should be called next. DOORMAN_NEVER: there are no counters,
  * bans, holds or waiting permits, no override or plan row begins or ends, and resource_count is 0.
@@ -961,6 +964,12 @@ typedef enum doorman_usage_window {
     DOORMAN_USAGE_WINDOW_COUNT
 } doorman_usage_window;
 
+/* Names a list of keys. */
+typedef struct doorman_usage_list {
+    size_t limit_index; /* the position of the limit in doorman_permits_next_limit, from 0 */
+    doorman_usage_window window;
+} doorman_usage_list;
+
 /* A key that uses many units of a limit. */
 typedef struct doorman_permits_usage {
     const char *resource_id, *key;
@@ -973,12 +982,12 @@ typedef struct doorman_permits_usage {
  * There are at most 100. A key with at least a fiftieth of `total` is among them (P20). A limit
  * has no such list if its first grant finds a quarter of memory_max in use. Times count in steps of
  * five seconds.
- *   limit_index   as in doorman_permits_next_limit, from 0
+ *   list          used only during the call
  *   cursor, out   as in doorman_permits_next_top
  *   returns       false: there are no more keys, or no such limit or window
  *   cost          O(100); O(100 * 100) for the first key */
-DOORMAN_API bool doorman_permits_next_usage(doorman_permits *permits, size_t limit_index,
-                                            doorman_usage_window window, doorman_cursor *cursor,
+DOORMAN_API bool doorman_permits_next_usage(doorman_permits *permits,
+                                            const doorman_usage_list *list, doorman_cursor *cursor,
                                             doorman_permits_usage *out, doorman_time now);
 
 /* Where an iteration over counters is. A caller may keep the three numbers, and continue with them
@@ -1322,17 +1331,15 @@ DOORMAN_API bool doorman_permits_next_override(const doorman_permits *permits,
 
 /* Says what a row leaves behind when it ends: the state of a counter under the figures that follow,
  * if nothing more is used until then. For example: used 1,900 of 1,000, and more_after 5 days.
- *   name          as in doorman_permits_end_override
- *   resource_id   of the counter; NULL: that of the row
- *   out           written on OK. Its times count from the end of the row, or from `now` if the row
- *                 has no end. `used` of a window may be more than `most`
- *   returns       OK | INVALID_ARGUMENT: resource_id is missing, or of another template |
- *                 NOT_FOUND: there is no such row, or it is idle |
- *                 OUT_OF_MEMORY
- *   cost          as a permit of one item */
+ *   name      as in doorman_permits_end_override. With identifier_glob its resource_id is that of
+ *             the counter
+ *   out       written on OK. Its times count from the end of the row, or from `now` if the row has
+ *             no end. `used` of a window may be more than `most`
+ *   returns   OK | INVALID_ARGUMENT: resource_id is missing, or of another template | NOT_FOUND:
+ *             there is no such row, or it is idle | OUT_OF_MEMORY
+ *   cost      as a permit of one item */
 DOORMAN_API doorman_status doorman_permits_after_override(doorman_permits *permits,
                                                           const doorman_override_row *name,
-                                                          const char *resource_id,
                                                           doorman_permit_detail *out,
                                                           doorman_error *error, doorman_time now);
 
@@ -2088,8 +2095,8 @@ DOORMAN_API doorman_status doorman_permits_shard_of_row(const doorman_permits *p
 
 /* Adds a row of a store to a part for doorman_permits_restore_shard, for a node that cannot write
  * the part itself.
- *   part      room for what it has, DOORMAN_SHARD_RECORD_HEADER and the row; for the first row also
- *             for DOORMAN_SHARD_PART_HEADER
+ *   part      the `rows` of a doorman_shard_part; room for what it has, DOORMAN_SHARD_RECORD_HEADER
+ *             and the row; for the first row also for DOORMAN_SHARD_PART_HEADER
  *   used      bytes of the part so far; 0: it is empty
  *   shard     that of all rows of the part
  *   returns   bytes of the part with the row
@@ -2117,34 +2124,40 @@ typedef struct doorman_shard_cursor {
     bool at_end; /* out: there are no more rows */
 } doorman_shard_cursor;
 
+/* A part of what is known of a shard, as bytes for a store. */
+typedef struct doorman_shard_part {
+    size_t shard;
+    const unsigned char *rows;
+    size_t bytes; /* of the rows; 0: the part is empty */
+} doorman_shard_part;
+
 /* Writes the next part of what is known of a shard: counters, also those of limits that are not
  * durable, bans, reservations, and holds, and for how much longer it learns holds.
  * Precondition: the permits do not own the shard, so that nothing changes meanwhile. Override and
  * plan rows are not in it.
  *   cursor    in/out. Other calls between two steps are allowed
- *   out       written: bytes for doorman_permits_restore_shard, valid until the next call on the
- *             permits
- *   bytes     written: how many; may be 0 before the end
+ *   out       written on OK, for doorman_permits_restore_shard; valid until the next call on the
+ *             permits. May have 0 bytes before the end
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY: the cursor has not moved
  *   cost      O(limits), and O(1) for about 1,000 counters, reservations or holds; at most about 1
  *             ms. All steps visit what is known of the shard, and about 5 % of what is known of
  *             other shards; without doorman_permits_find_shards all of it */
 DOORMAN_API doorman_status doorman_permits_next_shard_rows(doorman_permits *permits, size_t shard,
                                                            doorman_shard_cursor *cursor,
-                                                           const unsigned char **out, size_t *bytes,
+                                                           doorman_shard_part *out,
                                                            doorman_time now);
 
 /* Restores what doorman_permits_next_shard_rows has written. Preconditions: the epoch was set, and
  * the permits do not own the shard. What is restored is yielded for the store
  * (doorman_permits_next_changed). If a part is restored twice, nothing counts twice.
- *   bytes     of whole parts; used only during the call; checked
+ *   part      whole; used only during the call; checked
  *   lost      written unless NULL: rows without room, or without a limit in the configuration
  *   error     may be NULL
  *   returns   OK | INVALID_ARGUMENT: the bytes are malformed, of a later version, or of another
  *             shard; what was before the fault is restored | OUT_OF_MEMORY: the same
  *   cost      as of a permit of one item for each row */
-DOORMAN_API doorman_status doorman_permits_restore_shard(doorman_permits *permits, size_t shard,
-                                                         const unsigned char *part, size_t bytes,
+DOORMAN_API doorman_status doorman_permits_restore_shard(doorman_permits *permits,
+                                                         const doorman_shard_part *part,
                                                          size_t *lost, doorman_error *error,
                                                          doorman_time now);
 
@@ -2502,13 +2515,11 @@ DOORMAN_API void doorman_plans_message_uninit(doorman_plans_message *message);
  * several rows: {"plans": [such rows without a reason], "reason"}.
  *   out       written in full on OK; valid until its uninit. The call frees what it had before
  *   text      used only during the call; it need not end with a NUL
- *   problems  out: the first `room` errors, with their paths: "plans[17].plan: must be ..."
- *   count     out: how many errors there are; may be more than room
+ *   problems  receives the errors, with their paths: "plans[17].plan: must be ...". May be NULL
  *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (too large) | OUT_OF_MEMORY
  *   cost      O(bytes) */
 DOORMAN_API doorman_status doorman_json_read_plans(doorman_plans_message *out, const char *text,
-                                                   size_t bytes, doorman_config_problem *problems,
-                                                   size_t room, size_t *count);
+                                                   size_t bytes, doorman_config_problems *problems);
 
 /* Writes a row as an object of JSON, as doorman_json_write_override does. */
 DOORMAN_API doorman_status doorman_json_write_plan(const doorman_plan_row *row, const char *reason,
@@ -4317,6 +4328,7 @@ static void doorman__descriptors_warn(const doorman_config_options *options,
         }
         size_t hiding = 0;
         while (!doorman__descriptor_rule_covers(&options->descriptors[hiding], rule)) hiding++;
+        assert(hiding <= i); /* a rule covers itself */
         if (hiding < i) {
             doorman__check_add(&item,
                                "entries: are never used, because descriptors[%zu] comes first and "
@@ -4801,16 +4813,33 @@ static bool doorman__mover_owns(const doorman_shard_mover *mover, size_t shard) 
     return mover->all[shard].map.owner == mover->self;
 }
 
+/* Moves a shard to another state. Only the begin and the end of a mastership write it elsewhere. */
+static void doorman__mover_enter(doorman__moved_shard *moved, doorman_shard_state state) {
+    static const unsigned legal[DOORMAN_SHARD_STATE_COUNT] = {
+        [DOORMAN_SHARD_AWAY] = 1U << DOORMAN_SHARD_TAKING,
+        [DOORMAN_SHARD_TAKING] = 1U << DOORMAN_SHARD_OWNED | 1U << DOORMAN_SHARD_LEAVING,
+        [DOORMAN_SHARD_OWNED] = 1U << DOORMAN_SHARD_GIVING | 1U << DOORMAN_SHARD_LEAVING,
+        [DOORMAN_SHARD_GIVING] = 1U << DOORMAN_SHARD_GIVING | 1U << DOORMAN_SHARD_OFFERED |
+                                 1U << DOORMAN_SHARD_OWNED | 1U << DOORMAN_SHARD_LEAVING,
+        [DOORMAN_SHARD_OFFERED] = 1U << DOORMAN_SHARD_OWNED | 1U << DOORMAN_SHARD_LEAVING,
+        [DOORMAN_SHARD_LEAVING] = 1U << DOORMAN_SHARD_AWAY};
+    assert(moved->state < DOORMAN_SHARD_STATE_COUNT && legal[moved->state] >> state & 1U);
+    (void)legal;
+    moved->state = state;
+}
+
 /* Adapts the state of a shard to a sure map. */
 static void doorman__mover_adapt(doorman_shard_mover *mover, size_t shard) {
     doorman__moved_shard *moved = &mover->all[shard];
     const bool owns = doorman__mover_owns(mover, shard);
     const bool knows = moved->state != DOORMAN_SHARD_AWAY && moved->state != DOORMAN_SHARD_LEAVING;
-    if (owns && moved->state == DOORMAN_SHARD_AWAY) moved->state = DOORMAN_SHARD_TAKING;
+    if (owns && moved->state == DOORMAN_SHARD_AWAY) {
+        doorman__mover_enter(moved, DOORMAN_SHARD_TAKING);
+    }
     /* it was given after its last move was settled, so another move has brought it back */
     const bool gave = moved->state == DOORMAN_SHARD_GIVING || moved->state == DOORMAN_SHARD_OFFERED;
     const bool is_back = owns && gave && moved->map.from;
-    if ((!owns && knows) || is_back) moved->state = DOORMAN_SHARD_LEAVING;
+    if ((!owns && knows) || is_back) doorman__mover_enter(moved, DOORMAN_SHARD_LEAVING);
     /* what was sent before this epoch has no effect any more */
     if (mover->epoch > moved->sent) moved->is_open = false;
 }
@@ -4891,7 +4920,7 @@ static void doorman__mover_begin(doorman_shard_mover *mover, size_t shard) {
     const bool takes = step == DOORMAN_SHARD_TAKE;
     assert(!mover->acts && step != DOORMAN_SHARD_STEP_COUNT);
     if (step == DOORMAN_SHARD_GIVE) {
-        moved->state = DOORMAN_SHARD_GIVING;
+        doorman__mover_enter(moved, DOORMAN_SHARD_GIVING);
         moved->move = mover->epoch + 1;
     }
     if (step == DOORMAN_SHARD_COMMIT) moved->sent = mover->epoch;
@@ -4954,15 +4983,15 @@ static void doorman__mover_done(doorman_shard_mover *mover, doorman__moved_shard
     /* a map may have come meanwhile, by which the shard leaves */
     const bool leaves = moved->state == DOORMAN_SHARD_LEAVING;
     if (step == DOORMAN_SHARD_DROP) {
-        moved->state = DOORMAN_SHARD_AWAY;
+        doorman__mover_enter(moved, DOORMAN_SHARD_AWAY);
         doorman__mover_adapt(mover, mover->action.shard);
     } else if (step == DOORMAN_SHARD_GIVE && !leaves) {
-        moved->state = DOORMAN_SHARD_OFFERED;
+        doorman__mover_enter(moved, DOORMAN_SHARD_OFFERED);
         moved->sent = 0;
         moved->is_open = false;
     } else if (!leaves) {
         assert(step == DOORMAN_SHARD_TAKE || step == DOORMAN_SHARD_RESUME);
-        moved->state = DOORMAN_SHARD_OWNED;
+        doorman__mover_enter(moved, DOORMAN_SHARD_OWNED);
     }
 }
 
@@ -5619,6 +5648,7 @@ static void doorman__fair_forget(doorman__fair *fair, doorman__fair_key *key) {
         fair->level_known = false;
     }
     doorman__fair_leave(fair, key);
+    assert(fair->key_bytes >= doorman__fair_key_bytes(key));
     fair->key_bytes -= doorman__fair_key_bytes(key);
     doorman__chains_remove(&fair->keys, &key->node);
     DOORMAN_FREE(key);
@@ -5793,13 +5823,18 @@ static bool doorman__fair_is_full(const doorman__fair_flow *flow, float needed, 
     return flow->asked > DOORMAN__FAIR_ASKS * needed && needed > 0 && now > flow->since;
 }
 
-/* Notes that a key has asked for units, and what it got.
- *   key       NULL: there is no memory for it, so only the newcomers count it
- *   asked     units, 0 for units that come back
- *   granted   units; negative: they come back */
+/* What a key has asked for at once, and what it got, in units. */
+typedef struct doorman__fair_ask {
+    double asked;   /* 0: units come back */
+    double granted; /* negative: they come back */
+} doorman__fair_ask;
+
+/* Notes that a key has asked for units.
+ *   key   NULL: there is no memory for it, so only the newcomers count it */
 static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
-                               const doorman__fair_name *name, double asked, double granted,
+                               const doorman__fair_name *name, doorman__fair_ask ask,
                                doorman_time now) {
+    const double asked = ask.asked, granted = ask.granted;
     const bool is_new = !key || doorman__fair_state_of(key) == DOORMAN__FAIR_NEW;
     doorman__fair_flow *flow = is_new ? &fair->newcomers : &key->flow;
     const double share = doorman__fair_share(fair, is_new ? 1 : doorman__fair_weight(key));
@@ -7985,8 +8020,10 @@ static void doorman__permits_remove(doorman_permits *permits, doorman__slot *slo
     if (is_ban) {
         bytes = doorman__ban_bytes(counter->key_bytes);
         doorman__ban_leave(doorman__counter_ban(counter));
+        assert(permits->ban_bytes >= bytes);
         permits->ban_bytes -= bytes;
     } else {
+        assert(permits->counter_count > 0);
         permits->counter_count--;
     }
     assert(permits->node_bytes >= bytes);
@@ -8651,6 +8688,7 @@ static void doorman__permits_free_tops(doorman_permits *permits, doorman__slot *
         slot->tops[i] = NULL;
     }
     if (slot->usage) permits->top_bytes -= doorman__units_top_bytes(slot->usage);
+    assert(permits->top_bytes <= permits->options.memory_max); /* it is not below 0 */
     doorman__units_top_destroy(slot->usage);
     slot->usage = NULL;
 }
@@ -8943,6 +8981,8 @@ static void doorman__fair_pool_free(doorman_permits *permits, doorman__fair_pool
     doorman__place *place = doorman__permits_place_of(permits, pool->node.tag);
     assert(permits->node_bytes >= sizeof *pool + pool->fair.key_bytes);
     permits->node_bytes -= sizeof *pool + pool->fair.key_bytes;
+    assert(pool->slot->fair_count >= pool->fair.keys.count);
+    assert(!place || place->counter_count > 0);
     pool->slot->fair_count -= pool->fair.keys.count;
     if (place) place->counter_count--;
     doorman__fair_pool_leave(permits, pool);
@@ -8959,6 +8999,7 @@ static void doorman__fair_pool_forget(doorman_permits *permits, doorman__fair_po
                                       doorman__fair_key *key) {
     const size_t bytes = doorman__fair_key_bytes(key);
     doorman__fair_forget(&pool->fair, key);
+    assert(permits->node_bytes >= bytes && pool->slot->fair_count > 0);
     permits->node_bytes -= bytes;
     pool->slot->fair_count--;
 }
@@ -8968,6 +9009,8 @@ static size_t doorman__fair_pool_tidy(doorman_permits *permits, doorman__fair_po
                                       size_t visits) {
     const size_t bytes = pool->fair.key_bytes, count = pool->fair.keys.count;
     const size_t visited = doorman__fair_tidy(&pool->fair, visits, permits->at.now);
+    assert(pool->fair.key_bytes <= bytes && pool->fair.keys.count <= count);
+    assert(permits->node_bytes >= bytes && pool->slot->fair_count >= count);
     permits->node_bytes -= bytes - pool->fair.key_bytes;
     pool->slot->fair_count -= count - pool->fair.keys.count;
     return visited;
@@ -11154,7 +11197,8 @@ static void doorman__charge_note_use(doorman_permits *permits, const doorman__ch
         doorman__permits_make_fair_room(permits, use, charge->limit);
         doorman__charge_add_key(permits, charge, use);
     }
-    doorman__fair_note(&use->pool->fair, use->key, &use->name, asked, granted, permits->at.now);
+    doorman__fair_note(&use->pool->fair, use->key, &use->name, (doorman__fair_ask){asked, granted},
+                       permits->at.now);
 }
 
 /* The same for the key of an item. */
@@ -11575,6 +11619,8 @@ static void doorman__hold_enter(doorman_permits *permits, doorman__hold *hold,
     assert(state != DOORMAN__WAITING || hold->state == DOORMAN__NEW);
     assert(state != DOORMAN__SPENT || hold->state == DOORMAN__TRANSFERRED);
     assert(hold->state != DOORMAN__HELD || state == DOORMAN__NEW);
+    assert(hold->state != DOORMAN__WAITING || hold->owner->wait_count > 0);
+    assert(hold->state < DOORMAN__HELD || hold->owner->hold_count > 0);
     if (from != to && from) doorman__hold_unlink(from, hold);
     if (from != to && to) doorman__hold_append(to, hold);
     if (hold->state == DOORMAN__WAITING) hold->owner->wait_count--;
@@ -11602,6 +11648,7 @@ static void doorman__hold_queue_wake(doorman_permits *permits, doorman__hold_que
 static void doorman__hold_queue_free_empty(doorman_permits *permits, doorman__hold_queue *queue) {
     if (queue->turns.count || queue->ready || !queue->counter) return;
     assert(doorman__counter_queue(queue->counter) == queue);
+    assert(permits->node_bytes >= sizeof *queue);
     doorman__counter_state(queue->counter)[1] = 0;
     doorman__timers_uninit(&queue->turns);
     DOORMAN_FREE(queue);
@@ -11792,6 +11839,7 @@ static void doorman__hold_destroy(doorman_permits *permits, doorman__hold *hold)
         place->hold_count--;
     }
     doorman__owner_leave(permits, hold->owner);
+    assert(permits->node_bytes >= hold->bytes);
     permits->node_bytes -= hold->bytes;
     DOORMAN_FREE(hold->takes.list);
     DOORMAN_FREE(hold);
@@ -12755,6 +12803,7 @@ static bool doorman__part_refunds(const doorman__reserved_part *part, doorman__r
 static void doorman__reservation_count_end(doorman_permits *permits,
                                            const doorman__reservation *reservation, size_t index,
                                            double returned) {
+    assert(index < reservation->item_count);
     const doorman_permit_event event = {.kind = DOORMAN_PERMIT_UNSETTLED,
                                         .amount =
                                             doorman__reserved_items(reservation)[index].granted,
@@ -13580,14 +13629,15 @@ doorman_status doorman_permits_acquire(doorman_permits *permits,
     return doorman__permits_run(permits, &decision, out, error);
 }
 
-doorman_status doorman_permits_inspect(doorman_permits *permits, const char *resource_id,
-                                       const char *key, doorman_permit *out, doorman_error *error,
+doorman_status doorman_permits_inspect(doorman_permits *permits, const doorman_permit_item *item,
+                                       doorman_permit *out, doorman_error *error,
                                        doorman_time now) {
     if (!permits) return doorman__missing(error, "permits");
-    if (!resource_id) return doorman__missing(error, "resource_id");
+    if (!item) return doorman__missing(error, "item");
+    if (!item->resource_id) return doorman__missing(error, "resource_id");
     if (!out) return doorman__missing(error, "out");
-    const doorman_permit_item item = {.resource_id = resource_id, .key = key};
-    const doorman_permit_request request = {.items = &item, .item_count = 1, .detail = true};
+    const doorman_permit_item of_key = {.resource_id = item->resource_id, .key = item->key};
+    const doorman_permit_request request = {.items = &of_key, .item_count = 1, .detail = true};
     doorman__decision decision = {.request = &request, .inspects = true, .now = now};
     return doorman__permits_run(permits, &decision, out, error);
 }
@@ -13704,24 +13754,26 @@ static doorman_status doorman__reported_cost_check(double cost, doorman_error *e
                          "cost: must be a finite number from -1e15 to 1e15");
 }
 
-/* Checks a key that an application names, and reads it as an item of a permit. */
-static doorman_status doorman__permits_check_key(doorman_permits *permits, const char *resource_id,
-                                                 const char *key, doorman_error *error) {
+/* Checks a key that an application names, and reads it as an item of a permit.
+ *   item   of any cost */
+static doorman_status doorman__permits_check_key(doorman_permits *permits,
+                                                 const doorman_permit_item *item,
+                                                 doorman_error *error) {
     if (!permits) return doorman__missing(error, "permits");
-    if (!resource_id) return doorman__missing(error, "resource_id");
-    const doorman_permit_item item = {.resource_id = resource_id, .key = key};
-    const doorman_permit_request request = {.items = &item, .item_count = 1};
+    if (!item) return doorman__missing(error, "item");
+    if (!item->resource_id) return doorman__missing(error, "resource_id");
+    const doorman_permit_item of_key = {.resource_id = item->resource_id, .key = item->key};
+    const doorman_permit_request request = {.items = &of_key, .item_count = 1};
     doorman_status status = doorman__permits_check_whole(permits, &request, NULL, error);
-    if (status != DOORMAN_OK || !doorman__permits_moved(permits, resource_id, key)) return status;
+    if (status != DOORMAN_OK) return status;
+    if (!doorman__permits_moved(permits, item->resource_id, item->key)) return DOORMAN_OK;
     return doorman__fail(error, DOORMAN_UNAVAILABLE,
                          "key: another node decides for its shard, or it moves now");
 }
 
 doorman_status doorman_permits_report(doorman_permits *permits, const doorman_permit_item *item,
                                       double *charged, doorman_error *error, doorman_time now) {
-    if (!item) return doorman__missing(error, "item");
-    doorman_status status =
-        doorman__permits_check_key(permits, item->resource_id, item->key, error);
+    doorman_status status = doorman__permits_check_key(permits, item, error);
     if (status == DOORMAN_OK && !charged) status = doorman__missing(error, "charged");
     if (status == DOORMAN_OK) status = doorman__reported_cost_check(item->cost, error);
     if (status != DOORMAN_OK) return status;
@@ -13776,15 +13828,15 @@ static bool doorman__reset_means(const doorman_permit_limit *limit, const char *
     return name ? strcmp(limit->name, name) == 0 : limit->per == DOORMAN_PER_KEY;
 }
 
-doorman_status doorman_permits_reset(doorman_permits *permits, const char *resource_id,
-                                     const char *key, const char *limit, size_t *count,
-                                     doorman_error *error) {
-    doorman_status status = doorman__permits_check_key(permits, resource_id, key, error);
+doorman_status doorman_permits_reset(doorman_permits *permits, const doorman_permit_item *item,
+                                     const char *limit, size_t *count, doorman_error *error) {
+    doorman_status status = doorman__permits_check_key(permits, item, error);
     if (status != DOORMAN_OK) return status;
-    doorman__place *place = doorman__permits_place(permits, resource_id);
+    doorman__place *place = doorman__permits_place(permits, item->resource_id);
     size_t removed = 0;
     if (!place) return doorman__no_memory(error);
-    const doorman__identity of_key = doorman__identity_of(permits, place, key ? key : "");
+    const char *key = item->key ? item->key : "";
+    const doorman__identity of_key = doorman__identity_of(permits, place, key);
     for (size_t i = 0; i < place->slot_count; i++) {
         if (!doorman__reset_means(&place->template_->limits[i], limit)) continue;
         removed += doorman__permits_reset_limit(permits, place, i, &of_key);
@@ -13796,19 +13848,18 @@ doorman_status doorman_permits_reset(doorman_permits *permits, const char *resou
 
 /* ---- permits: bans by an administrator (P20) */
 
-doorman_status doorman_permits_ban(doorman_permits *permits, const char *resource_id,
-                                   const char *key, doorman_time duration, doorman_error *error,
-                                   doorman_time now) {
-    doorman_status status = doorman__permits_check_key(permits, resource_id, key, error);
+doorman_status doorman_permits_ban(doorman_permits *permits, const doorman_permit_item *item,
+                                   doorman_time duration, doorman_error *error, doorman_time now) {
+    doorman_status status = doorman__permits_check_key(permits, item, error);
     if (status != DOORMAN_OK) return status;
     if (!doorman__duration_valid(duration)) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
                              "duration: " DOORMAN__DURATION_OR_ZERO_RULE);
     }
     doorman__moment_move(&permits->at, now);
-    doorman__place *place = doorman__permits_place(permits, resource_id);
+    doorman__place *place = doorman__permits_place(permits, item->resource_id);
     if (!place) return doorman__no_memory(error);
-    key = key ? key : "";
+    const char *key = item->key ? item->key : "";
     const doorman__identity of_key = doorman__identity_of(permits, place, key);
     if (!duration) {
         (void)doorman__permits_reset_ban(permits, &of_key);
@@ -13818,7 +13869,7 @@ doorman_status doorman_permits_ban(doorman_permits *permits, const char *resourc
     if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
     if (status != DOORMAN_OK) return doorman__fail(error, status, "there is no room for a ban");
     const doorman_permit_event event = {.kind = DOORMAN_PERMIT_BANNED,
-                                        .resource_id = resource_id,
+                                        .resource_id = item->resource_id,
                                         .key = key,
                                         .reason = DOORMAN_REASON_BANNED,
                                         .amount = (double)duration / 1e9};
@@ -14680,7 +14731,7 @@ static void doorman__recount_free(doorman_permits *permits, doorman__chains *nod
         for (; node; node = node->next) {
             doorman__hold_queue *queue = doorman__counter_queue((doorman__counter *)(void *)node);
             if (!queue) continue;
-            assert(!queue->turns.count);
+            assert(!queue->turns.count && permits->node_bytes >= sizeof *queue);
             doorman__timers_uninit(&queue->turns);
             DOORMAN_FREE(queue);
             permits->node_bytes -= sizeof *queue;
@@ -17025,8 +17076,10 @@ static void doorman__override_scope_release(doorman_permits *permits,
                                             doorman__override_scope *scope) {
     doorman__overrides *all = &permits->overrides;
     if (scope->references) return;
-    all->bytes -= sizeof *scope + strlen(doorman__override_scope_text(scope)) + 1 +
-                  strlen(doorman__override_scope_limit(scope)) + 1;
+    const size_t bytes = sizeof *scope + strlen(doorman__override_scope_text(scope)) + 1 +
+                         strlen(doorman__override_scope_limit(scope)) + 1;
+    assert(all->bytes >= bytes);
+    all->bytes -= bytes;
     doorman__chains_remove(&all->scopes, &scope->node);
     DOORMAN_FREE(scope);
 }
@@ -17146,6 +17199,7 @@ static void doorman__override_figures_release(doorman_permits *permits,
     doorman__overrides *all = &permits->overrides;
     doorman__override_scope *scope = figures->scope;
     if (figures->references) return;
+    assert(all->bytes >= doorman__override_figures_bytes(figures));
     all->bytes -= doorman__override_figures_bytes(figures);
     doorman__chains_remove(&all->figures, &figures->node);
     DOORMAN_FREE(figures);
@@ -17167,6 +17221,7 @@ static void doorman__override_give(doorman_permits *permits, doorman__override_r
     if (figures && figures->idle) all->orders[figures->plan != NULL].idle_count++;
     if (!before) return;
     assert(before->references > 0);
+    assert(!before->idle || all->orders[before->plan != NULL].idle_count > 0);
     before->references--;
     if (before->idle) all->orders[before->plan != NULL].idle_count--;
     doorman__override_figures_release(permits, before);
@@ -17719,23 +17774,23 @@ static doorman_permit_detail doorman__override_after(doorman_permits *permits,
 
 doorman_status doorman_permits_after_override(doorman_permits *permits,
                                               const doorman_override_row *name,
-                                              const char *resource_id, doorman_permit_detail *out,
-                                              doorman_error *error, doorman_time now) {
+                                              doorman_permit_detail *out, doorman_error *error,
+                                              doorman_time now) {
     doorman_status status = DOORMAN_OK;
     if (!permits) return doorman__missing(error, "permits");
     if (!name) return doorman__missing(error, "name");
     if (!out) return doorman__missing(error, "out");
-    if (!resource_id) resource_id = name->resource_id;
-    if (!resource_id) return doorman__missing(error, "resource_id");
+    if (!name->resource_id) return doorman__missing(error, "resource_id");
     doorman__moment_move(&permits->at, now);
-    doorman__override_row *row = doorman__override_named(permits, name, error, &status);
+    doorman_override_row own = *name; /* the name alone, without the resource of the counter */
+    if (own.identifier_glob) own.resource_id = NULL;
+    doorman__override_row *row = doorman__override_named(permits, &own, error, &status);
     if (!row) return status;
     if (row->figures->idle) return doorman__fail(error, DOORMAN_NOT_FOUND, "the row is idle");
-    const bool same = !name->resource_id || strcmp(name->resource_id, resource_id) == 0;
     doorman__charge charge = {.limit = NULL};
     doorman__slot *slot = row->figures->scope->slot;
     const char *key = name->key ? name->key : "";
-    if (same && !doorman__override_charge(permits, slot, resource_id, key, &charge)) {
+    if (!doorman__override_charge(permits, slot, name->resource_id, key, &charge)) {
         return doorman__no_memory(error);
     }
     if (!charge.limit) {
@@ -18397,6 +18452,7 @@ doorman_status doorman_permits_set_shards(doorman_permits *permits, const doorma
 /* Refuses the permits of a shard that wait. */
 static void doorman__shard_refuse_waits(doorman_permits *permits, size_t shard) {
     doorman__hold *hold = permits->holds.waiting.first;
+    assert(shard < permits->shards.of.count && !permits->shards.all[shard].is_owned);
     for (doorman__hold *next = NULL; hold; hold = next) {
         next = hold->later;
         if (doorman__hold_shard(permits, hold) != shard) continue;
@@ -18519,12 +18575,13 @@ bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index
     return true;
 }
 
-bool doorman_permits_next_usage(doorman_permits *permits, size_t limit_index,
-                                doorman_usage_window window, doorman_cursor *cursor,
-                                doorman_permits_usage *out, doorman_time now) {
-    if (!permits || !cursor || !out) return false;
-    bool known = limit_index < permits->own_count && (unsigned)window < DOORMAN_USAGE_WINDOW_COUNT;
-    doorman__units_top *usage = known ? permits->own_slots[limit_index]->usage : NULL;
+bool doorman_permits_next_usage(doorman_permits *permits, const doorman_usage_list *list,
+                                doorman_cursor *cursor, doorman_permits_usage *out,
+                                doorman_time now) {
+    if (!permits || !list || !cursor || !out) return false;
+    bool known = list->limit_index < permits->own_count &&
+                 (unsigned)list->window < DOORMAN_USAGE_WINDOW_COUNT;
+    doorman__units_top *usage = known ? permits->own_slots[list->limit_index]->usage : NULL;
     cursor->at_end = !usage;
     if (!usage) return false;
     if (!cursor->position) {
@@ -18532,7 +18589,7 @@ bool doorman_permits_next_usage(doorman_permits *permits, size_t limit_index,
         doorman__permits_roll_usage(permits, usage);
         doorman__permits_merge_usage(permits, usage);
     }
-    const doorman__units_window *sum = &usage->sums[window];
+    const doorman__units_window *sum = &usage->sums[list->window];
     size_t last = cursor->position ? (size_t)cursor->position - 1 : DOORMAN__TOP_NONE;
     size_t next = doorman__top_next(&sum->top, last);
     cursor->at_end = next == DOORMAN__TOP_NONE || sum->top.counts[next] < 1 / DOORMAN__UNIT;
@@ -18959,6 +19016,11 @@ static doorman_status doorman__permits_answer_acquire(doorman_permits *permits,
     return DOORMAN_OK;
 }
 
+static doorman_permit_item doorman__entry_item(const doorman_permit_entry *entry) {
+    return (doorman_permit_item){
+        .resource_id = entry->resource_id, .key = entry->key, .cost = entry->cost};
+}
+
 /* Returns whether a key has a counter of a limit of its resource. */
 static bool doorman__permits_has_counter(doorman_permits *permits,
                                          const doorman_permit_entry *entry, const char *limit) {
@@ -18978,8 +19040,8 @@ static doorman_status doorman__permits_answer_state(doorman_permits *permits,
                                                     const doorman_permit_entry *entry, bool resets,
                                                     doorman_permit *state, doorman__arena *arena) {
     const doorman_template *template_ = doorman__permits_template(permits, entry->resource_id);
-    doorman_status status = doorman_permits_inspect(permits, entry->resource_id, entry->key, state,
-                                                    NULL, permits->at.now);
+    const doorman_permit_item item = doorman__entry_item(entry);
+    doorman_status status = doorman_permits_inspect(permits, &item, state, NULL, permits->at.now);
     if (status != DOORMAN_OK) return status;
     assert(state->detail_count <= permits->detail_capacity);
     size_t kept = 0;
@@ -19002,8 +19064,8 @@ static doorman_status doorman__permits_answer_ban(doorman_permits *permits,
                                                   const doorman_permit_entry *entry,
                                                   doorman_permit_result *out) {
     bool banned = doorman__permits_is_banned(permits, entry->resource_id, entry->key);
-    doorman_status status = doorman_permits_ban(permits, entry->resource_id, entry->key, entry->ban,
-                                                NULL, permits->at.now);
+    const doorman_permit_item item = doorman__entry_item(entry);
+    doorman_status status = doorman_permits_ban(permits, &item, entry->ban, NULL, permits->at.now);
     out->count = status == DOORMAN_OK && (entry->ban || banned);
     return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
 }
@@ -19013,8 +19075,7 @@ static doorman_status doorman__permits_answer_once(doorman_permits *permits,
                                                    const doorman_request *request, size_t index,
                                                    doorman_permit_result *out) {
     const doorman_permit_entry *entry = &request->entries[index];
-    const doorman_permit_item item = {
-        .resource_id = entry->resource_id, .key = entry->key, .cost = entry->cost};
+    const doorman_permit_item item = doorman__entry_item(entry);
     const doorman_settle_request once = {.client_id = request->holder_id,
                                          .request_id = entry->request_id,
                                          .items = &item,
@@ -19043,9 +19104,8 @@ static doorman_status doorman__permits_answer_entry(doorman_permits *permits,
         out->reason = out->state.reason = DOORMAN_REASON_MOVED;
         return DOORMAN_OK;
     }
+    const doorman_permit_item item = doorman__entry_item(entry);
     if (request->method == DOORMAN_REPORT) {
-        const doorman_permit_item item = {
-            .resource_id = entry->resource_id, .key = entry->key, .cost = entry->cost};
         if (entry->request_id) return doorman__permits_answer_once(permits, request, index, out);
         status = doorman_permits_report(permits, &item, &out->charged, NULL, permits->at.now);
         return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
@@ -19059,8 +19119,7 @@ static doorman_status doorman__permits_answer_entry(doorman_permits *permits,
         const doorman_permit_detail *detail = &out->state.details[i];
         if (detail->kind == DOORMAN_CONCURRENCY) out->held += detail->used;
     }
-    return doorman_permits_reset(permits, entry->resource_id, entry->key, entry->limit, &out->count,
-                                 NULL);
+    return doorman_permits_reset(permits, &item, entry->limit, &out->count, NULL);
 }
 
 static doorman_status doorman__permits_answer_entries(doorman_permits *permits,
@@ -20267,9 +20326,8 @@ static bool doorman__shard_write_learning(doorman_permits *permits, size_t shard
 
 doorman_status doorman_permits_next_shard_rows(doorman_permits *permits, size_t shard,
                                                doorman_shard_cursor *cursor,
-                                               const unsigned char **out, size_t *bytes,
-                                               doorman_time now) {
-    if (!permits || !cursor || !out || !bytes) return DOORMAN_INVALID_ARGUMENT;
+                                               doorman_shard_part *out, doorman_time now) {
+    if (!permits || !cursor || !out) return DOORMAN_INVALID_ARGUMENT;
     doorman__permit_shards *own = &permits->shards;
     if (shard >= own->of.count || own->all[shard].is_owned) return DOORMAN_INVALID_ARGUMENT;
     const doorman_shard_cursor before = *cursor;
@@ -20277,7 +20335,6 @@ doorman_status doorman_permits_next_shard_rows(doorman_permits *permits, size_t 
     doorman__moment_move(&permits->at, now);
     (void)doorman__le_write(header + 1, shard, 4);
     own->part_bytes = 0;
-    *bytes = 0;
     if (!doorman__part_write(permits, header, sizeof header) ||
         !doorman__shard_write_learning(permits, shard) ||
         !doorman__shard_visit(permits, shard, cursor, DOORMAN__MARK_BUCKETS,
@@ -20285,8 +20342,8 @@ doorman_status doorman_permits_next_shard_rows(doorman_permits *permits, size_t 
         *cursor = before;
         return DOORMAN_OUT_OF_MEMORY;
     }
-    *out = own->part;
-    if (own->part_bytes > sizeof header) *bytes = own->part_bytes;
+    const bool has_rows = own->part_bytes > sizeof header;
+    *out = (doorman_shard_part){shard, own->part, has_rows ? own->part_bytes : 0};
     return DOORMAN_OK;
 }
 
@@ -20500,29 +20557,32 @@ static doorman_status doorman__shard_restore_record(doorman_permits *permits, si
     return in.wrong ? doorman__fail(error, in.status, "%s", in.wrong) : DOORMAN_OK;
 }
 
-doorman_status doorman_permits_restore_shard(doorman_permits *permits, size_t shard,
-                                             const unsigned char *part, size_t bytes, size_t *lost,
+doorman_status doorman_permits_restore_shard(doorman_permits *permits,
+                                             const doorman_shard_part *part, size_t *lost,
                                              doorman_error *error, doorman_time now) {
     if (lost) *lost = 0;
     if (!permits) return doorman__missing(error, "permits");
-    if (!part && bytes) return doorman__missing(error, "part");
+    if (!part) return doorman__missing(error, "part");
+    const size_t shard = part->shard, bytes = part->bytes;
+    const unsigned char *rows = part->rows;
+    if (!rows && bytes) return doorman__missing(error, "rows");
     if (shard >= permits->shards.of.count || permits->shards.all[shard].is_owned) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
                              "shard: must be one that is not owned");
     }
     doorman__moment_move(&permits->at, now);
-    if (bytes && (bytes < DOORMAN_SHARD_PART_HEADER || part[0] != DOORMAN__SHARD_PART_VERSION ||
-                  doorman__le_read(part + 1, 4) != shard)) {
+    if (bytes && (bytes < DOORMAN_SHARD_PART_HEADER || rows[0] != DOORMAN__SHARD_PART_VERSION ||
+                  doorman__le_read(rows + 1, 4) != shard)) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                             "part: is of another shard, or of a later version");
+                             "rows: are of another shard, or of a later version");
     }
     for (size_t at = DOORMAN_SHARD_PART_HEADER; at < bytes;) {
-        const unsigned char *record = part + at;
+        const unsigned char *record = rows + at;
         const size_t left = bytes - at;
         const bool has_header = left >= DOORMAN_SHARD_RECORD_HEADER;
         const size_t count = has_header ? (size_t)doorman__le_read(record + 1, 4) : 0;
         if (!has_header || count > left - DOORMAN_SHARD_RECORD_HEADER) {
-            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "part: ends within a record");
+            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "rows: end within a record");
         }
         doorman_status status = doorman__shard_restore_record(permits, shard, record, count, error);
         const bool is_lost = status == DOORMAN_NOT_FOUND || status == DOORMAN_RESOURCE_EXHAUSTED;
@@ -21073,10 +21133,12 @@ static void doorman__call_move(doorman__call *call, doorman__call_state state) {
            call->kind == DOORMAN__CALL_SETTLE || call->kind == DOORMAN__CALL_REPORT);
     (void)legal;
     if (call->kind == DOORMAN__CALL_REPORT) {
+        assert(last != DOORMAN__CALL_WAITING || call->client->learning_count > 0);
         call->client->learning_count -= last == DOORMAN__CALL_WAITING;
         call->client->learning_count += state == DOORMAN__CALL_WAITING;
     }
     if (call->kind == DOORMAN__CALL_WAIT) {
+        assert(last != DOORMAN__CALL_QUEUED || call->client->queued_waits > 0);
         call->client->queued_waits -= last == DOORMAN__CALL_QUEUED;
         call->client->queued_waits += state == DOORMAN__CALL_QUEUED;
     }
@@ -21158,6 +21220,7 @@ static void doorman__call_free(doorman__call *call) {
     doorman_permit_client *client = call->client;
     doorman__list *list = doorman__call_list(call);
     assert(client->call_count > 0 && call->state != DOORMAN__CALL_SENT);
+    assert(call->kind != DOORMAN__CALL_SETTLE || client->settle_count > 0);
     if (list) doorman__list_remove(list, &call->link);
     doorman__timer_clear(&client->timers, &call->timer);
     client->queued_waits -= call->kind == DOORMAN__CALL_WAIT && call->state == DOORMAN__CALL_QUEUED;
@@ -21218,6 +21281,7 @@ static bool doorman__permit_client_reserve(doorman_permit_client *client, bool h
  * same for all items. */
 static double doorman__request_minimum(const doorman_permit_request *request, size_t index) {
     double least = 0;
+    assert(index < request->item_count);
     size_t end = request->equal ? request->item_count : index + 1;
     for (size_t i = request->equal ? 0 : index; i < end; i++) {
         const doorman_permit_item *item = &request->items[i];
@@ -21536,6 +21600,7 @@ static void doorman__client_hold_detach(doorman__client_hold *hold) {
 static void doorman__client_hold_destroy(doorman__client_hold *hold) {
     doorman_permit_client *client = hold->client;
     assert(hold->action.state == DOORMAN__CALL_NEW && !hold->action.timer.position);
+    assert(hold->state != DOORMAN__HOLD_NEW || client->new_hold_count > 0);
     doorman__client_hold_detach(hold);
     doorman__client_hold_set_changed(hold, false);
     doorman__timer_clear(&client->hold_timers, &hold->timer);
@@ -24609,18 +24674,21 @@ static void doorman__read_plans_message(const doorman__field *root, doorman_plan
 }
 
 doorman_status doorman_json_read_plans(doorman_plans_message *out, const char *text, size_t bytes,
-                                       doorman_config_problem *problems, size_t room,
-                                       size_t *count) {
-    if (count) *count = 0;
-    if (!out || !count || (room && !problems) || (!text && bytes)) return DOORMAN_INVALID_ARGUMENT;
+                                       doorman_config_problems *problems) {
+    doorman_config_problems none = {.room = 0};
+    if (!problems) problems = &none;
+    problems->count = 0;
+    if (!out || (problems->room && !problems->items) || (!text && bytes)) {
+        return DOORMAN_INVALID_ARGUMENT;
+    }
     doorman_plans_message_uninit(out);
     doorman_error error = {0};
-    doorman__problems list = {text, bytes, problems, room, 0};
+    doorman__problems list = {text, bytes, problems->items, problems->room, 0};
     doorman__reader reader = {.problems = &list};
     const doorman__field root = doorman__read_start(&reader, text, bytes);
     doorman_plans_message read = {.tree = NULL};
     if (reader.status == DOORMAN_OK) doorman__read_plans_message(&root, &read);
-    *count = list.count;
+    problems->count = list.count;
     if (reader.status != DOORMAN_OK) {
         reader.error = &error;
         return doorman__read_end(&reader);

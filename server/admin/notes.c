@@ -287,10 +287,9 @@ static uint64_t override_end_next(const struct notes_pass *pass, doorman_permits
 /* ---- plan rows ------------------------------------------------------------------------------ */
 
 bool server_plan_read(const struct store_note *note, doorman_plans_message *message) {
-    size_t problems = 0;
     char *text = note_member(note, "plan");
-    bool is_valid = text && doorman_json_read_plans(message, text, strlen(text), NULL, 0,
-                                                    &problems) == DOORMAN_OK;
+    bool is_valid =
+        text && doorman_json_read_plans(message, text, strlen(text), NULL) == DOORMAN_OK;
     cJSON_free(text);
     return is_valid && !message->is_bulk && strtoull(note->identity, NULL, 10) > 0;
 }

@@ -107,8 +107,7 @@ static void add_after(cJSON *json, const struct service *service, const doorman_
     doorman_permit_detail after;
     char until[40] = "", text[160];
     if (!row->resource_id || row->ends_at == 0 || !counts_here(service, permits, row) ||
-        doorman_permits_after_override(permits, row, NULL, &after, NULL, doorman_clock()) !=
-            DOORMAN_OK) {
+        doorman_permits_after_override(permits, row, &after, NULL, doorman_clock()) != DOORMAN_OK) {
         return;
     }
     const bool is_refused = after.more_after > 0 || after.kind == DOORMAN_CONCURRENCY;
@@ -346,12 +345,12 @@ static double figure_without(doorman_permits *permits, const doorman_permit_limi
     const double by_plan = figure_of_plan(permits, limit, info->glob, row->key);
     const double configured =
         limit->kind == DOORMAN_TOKEN_BUCKET ? limit->figures.size : limit->figures.limit;
-    const char *resource = row->resource_id;
+    doorman_override_row name = *row;
     char example[DOORMAN_ID_BYTES_MAX + 1];
     doorman_permit_detail after;
-    if (!resource && glob_example(info->glob, example)) resource = example;
-    if (!resource || doorman_permits_after_override(permits, row, resource, &after, NULL,
-                                                    doorman_clock()) != DOORMAN_OK) {
+    if (!name.resource_id && glob_example(info->glob, example)) name.resource_id = example;
+    if (doorman_permits_after_override(permits, &name, &after, NULL, doorman_clock()) !=
+        DOORMAN_OK) {
         return fmax(by_plan, configured);
     }
     if (added > 0) after.most = fmax(configured, after.most - added);

@@ -183,9 +183,10 @@ static bool plan_read(struct act *act, const struct http_request *request,
     struct plan_detail *detail = plan_detail_of(act);
     doorman_plans_message *message = &detail->message;
     const doorman_time now = plan_time_now();
+    doorman_config_problems problems = {.items = detail->problems, .room = PLAN_PROBLEMS};
     const doorman_status status =
-        doorman_json_read_plans(message, request->body, request->body_bytes, detail->problems,
-                                PLAN_PROBLEMS, &detail->problem_count);
+        doorman_json_read_plans(message, request->body, request->body_bytes, &problems);
+    detail->problem_count = problems.count;
     if (!plan_refuse_problems(detail, 400, response)) return false;
     if (status != DOORMAN_OK) return plan_refuse(response, 400, "the body: is too large");
     if (!message->reason) return plan_refuse(response, 400, "reason: is missing");

@@ -106,10 +106,7 @@ static doorman_config *config_of(const struct service *service, const cJSON *tre
     char *text = cJSON_PrintUnformatted(tree);
     doorman_status status = DOORMAN_OUT_OF_MEMORY;
     problems->count = 0;
-    if (text) {
-        status = doorman_json_check_config(&config, text, strlen(text), problems->items,
-                                           PROBLEM_MAX, &problems->count);
-    }
+    if (text) status = server_config_check(&config, text, strlen(text), problems);
     if (status != DOORMAN_OK && problems->count == 0) {
         server_set_problem(problems, "", server_status_text(status));
     }

@@ -30,8 +30,7 @@ doorman_config *server_config_read_text(const struct service *service, const cha
     doorman_config *config = NULL;
     doorman_error unfit = {0};
     *problems = (struct config_problems){.count = 0};
-    doorman_status status = doorman_json_check_config(&config, text, bytes, problems->items,
-                                                      PROBLEM_MAX, &problems->count);
+    doorman_status status = server_config_check(&config, text, bytes, problems);
     if (status != DOORMAN_OK && problems->count == 0) {
         server_set_problem(problems, "", server_status_text(status));
     }

@@ -15,8 +15,7 @@ static doorman_status config_parse(doorman_config **out, FILE *file,
         server_set_problem(problems, "cannot be read: ", strerror(errno));
         status = DOORMAN_UNAVAILABLE;
     } else if (text) {
-        status = doorman_json_check_config(out, text, bytes, problems->items, PROBLEM_MAX,
-                                           &problems->count);
+        status = server_config_check(out, text, bytes, problems);
     }
     free(text);
     return status;

@@ -26,6 +26,17 @@ static inline void server_set_problem(struct config_problems *problems, const ch
     only->error.path_bytes = 0;
 }
 
+/* Checks the text of a configuration, and makes it.
+ *   problems   out: its errors or warnings
+ *   returns    as doorman_json_check_config */
+static inline doorman_status server_config_check(doorman_config **out, const char *text,
+                                                 size_t bytes, struct config_problems *problems) {
+    doorman_config_problems list = {.items = problems->items, .room = PROBLEM_MAX};
+    doorman_status status = doorman_json_check_config(out, text, bytes, &list);
+    problems->count = list.count;
+    return status;
+}
+
 /* Removes the warnings that do not apply because there is a store of counters (V8). If there are
  * such warnings, those for which the list had no room are removed too. */
 static inline void server_drop_warnings(struct config_problems *problems) {

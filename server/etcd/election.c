@@ -167,10 +167,11 @@ static void election_log_etcd(struct service *service, bool reachable) {
     struct election *election = service->election;
     const char *member = election->etcd.members->items[election->etcd.at];
     if (!reachable && !service->stopping) {
-        server_log_warning(service, WARNING_ETCD_UNREACHABLE, "key",
-                           service->settings->election_key ? service->settings->election_key
-                                                           : service->settings->config_key,
-                           election->etcd.error.text, doorman_clock());
+        const struct settings *settings = service->settings;
+        const char *const pairs[WARNING_PAIR_MAX][2] = {
+            {"key", settings->election_key ? settings->election_key : settings->config_key},
+            {"error", election->etcd.error.text}};
+        server_log_warning(service, WARNING_ETCD_UNREACHABLE, pairs, doorman_clock());
     } else if (reachable && !election->reachable) {
         struct trouble_text end =
             server_trouble_text(&service->election_status.etcd, doorman_clock());

@@ -367,8 +367,7 @@ static doorman_status etcd_parse_config(const cJSON *entry, doorman_config **out
     char *text = (char *)malloc(room);
     if (text) {
         server_etcd_read_value(entry, text, room, &bytes);
-        status = doorman_json_check_config(out, text, bytes, problems->items, PROBLEM_MAX,
-                                           &problems->count);
+        status = server_config_check(out, text, bytes, problems);
     }
     free(text);
     return status;

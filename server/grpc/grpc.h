@@ -178,8 +178,8 @@ struct grpc_call {
 
 /* Reads a message. The caller frees the call.
  *   returns   NULL: the status says why, for example because the message is not valid */
-struct grpc_call *server_grpc_call_read(struct service *service, struct grpc_counters *counters,
-                                        enum grpc_method method, const uint8_t *bytes, size_t count,
+struct grpc_call *server_grpc_call_read(struct grpc *grpc, enum grpc_method method,
+                                        const uint8_t *bytes, size_t count,
                                         struct grpc_status *status);
 
 /* Makes figures of the limits of descriptors, and counts those that are ignored. Precondition: the

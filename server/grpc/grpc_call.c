@@ -56,7 +56,8 @@ static void call_resolve_all(struct grpc_call *call, struct service *service,
     server_unlock(has_config_lock ? &service->config_lock : &service->lock);
 }
 
-static void call_count(const struct grpc_call *call, struct grpc_counters *counters) {
+static void call_count(const struct grpc_call *call) {
+    struct grpc_counters *counters = call->counters;
     server_counter_add(&counters->descriptors, call->descriptor_count);
     for (size_t i = 0; i < call->descriptor_count; i++) {
         if (call->descriptors[i].is_hashed) server_counter_add(&counters->hashed, 1);
@@ -218,9 +219,9 @@ static bool call_read_reservation(struct grpc_call *call, const struct call_sour
 }
 
 /* Makes a call of a message. */
-static struct grpc_call *call_make(struct service *service, struct grpc_counters *counters,
-                                   enum grpc_method method, const struct call_source *source,
-                                   struct grpc_status *status) {
+static struct grpc_call *call_make(struct grpc *grpc, enum grpc_method method,
+                                   const struct call_source *source, struct grpc_status *status) {
+    struct service *service = grpc->service;
     const GrpcWire__LimitRequest *request = source->limit ? source->limit : &source->view;
     bool charges = method == GRPC_REPORT || method == GRPC_COMMIT;
     if (!call_check(request, status)) return NULL;
@@ -230,13 +231,13 @@ static struct grpc_call *call_make(struct service *service, struct grpc_counters
         return NULL;
     }
     call->service = service;
-    call->counters = counters;
+    call->counters = &grpc->counters;
     call->method = method;
     call->step = charges ? GRPC_STEP_REPORT : GRPC_STEP_PERMIT;
     call->is_over = call->is_forwarded = call->is_away = call->has_fields = false;
     call->may_bring = call->brings = false;
     call_resolve_all(call, service, request);
-    call_count(call, counters);
+    call_count(call);
     bool done = call_read_reservation(call, source, status);
     if (done && call->holds_at < call->descriptor_count) {
         done = server_grpc_call_refuse_holds(call, call->holds_at, status);
@@ -246,8 +247,8 @@ static struct grpc_call *call_make(struct service *service, struct grpc_counters
     return NULL;
 }
 
-struct grpc_call *server_grpc_call_read(struct service *service, struct grpc_counters *counters,
-                                        enum grpc_method method, const uint8_t *bytes, size_t count,
+struct grpc_call *server_grpc_call_read(struct grpc *grpc, enum grpc_method method,
+                                        const uint8_t *bytes, size_t count,
                                         struct grpc_status *status) {
     const enum grpc_schema schema = method == GRPC_RESERVE  ? GRPC_RESERVE_REQUEST
                                     : method == GRPC_COMMIT ? GRPC_COMMIT_REQUEST
@@ -263,7 +264,7 @@ struct grpc_call *server_grpc_call_read(struct service *service, struct grpc_cou
     }
     struct call_arena arena = {.base = {arena_take, arena_give, &arena}};
     if (source_read(&source, method, (struct call_bytes){bytes, count}, &arena.base)) {
-        call = call_make(service, counters, method, &source, status);
+        call = call_make(grpc, method, &source, status);
     } else {
         server_grpc_fail(status, GRPC_RESOURCE_EXHAUSTED, "out of memory");
     }

@@ -84,6 +84,7 @@ void server_grpc_master_tend(struct grpc_master *master) {
 
 /* Any thread calls this. Precondition: the lock is held. */
 static void question_finish(struct grpc_question *question) {
+    assert(server_lock_is_held(&question->master->lock));
     question->next_done = question->master->done;
     question->master->done = question;
 }

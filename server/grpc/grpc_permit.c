@@ -358,6 +358,7 @@ static doorman_status call_decide_locked(struct grpc_call *call, doorman_json_ex
                                          char master[DOORMAN_ID_BYTES_MAX + 1]) {
     struct service *service = call->service;
     doorman_status result = DOORMAN_OK;
+    assert(server_lock_is_held(&service->lock));
     *decided = GRPC_DECIDED;
     call->brings = server_grpc_figures_bring(call, call->may_bring);
     if (call->brings) server_grpc_call_prepare(call);

@@ -41,6 +41,7 @@ static unsigned rlqs_interval(double capacity) {
  * for so long. Precondition: the lock is held. */
 static void rlqs_describe(void *context, const char *resource_id, struct quota_facts *out) {
     const struct service *service = (const struct service *)context;
+    assert(server_lock_is_held(&service->lock));
     const doorman_template *found =
         service->config ? doorman_config_find(service->config, resource_id) : NULL;
     const doorman_algorithm *algorithm = found ? &found->algorithm : NULL;

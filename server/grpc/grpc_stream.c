@@ -516,9 +516,9 @@ static void stream_handle(struct grpc_stream *stream) {
                       "the answers that were not read have more than %zu bytes", GRPC_UNREAD_MAX);
         return;
     }
-    stream->call = server_grpc_call_read(grpc->service, &grpc->counters, stream->method,
-                                         (const uint8_t *)in->text + GRPC_PREFIX,
-                                         in->bytes - GRPC_PREFIX, &stream->status);
+    stream->call =
+        server_grpc_call_read(grpc, stream->method, (const uint8_t *)in->text + GRPC_PREFIX,
+                              in->bytes - GRPC_PREFIX, &stream->status);
     if (stream->call) {
         stream->call->may_bring =
             grpc->service->tokens && server_role_includes(stream->token.role, ROLE_FIGURES);

@@ -165,6 +165,7 @@ static void allow_keep_refused_body(struct allow *allow, const struct service *s
 /* Copies the response of the server object. Precondition: the lock is held. */
 static void allow_keep(struct allow *allow, const struct service *service,
                        const doorman_response *response) {
+    assert(server_lock_is_held(&service->lock));
     allow->is_master = response->is_master;
     allow->is_away = response->is_master && response->permits[0].reason == DOORMAN_REASON_MOVED;
     if (!allow->is_master) {

@@ -293,9 +293,11 @@ static void connection_watch_events(struct http_connection *connection, uint32_t
 /* Removes a connection from the queue. Returns false if it is not in the queue. Precondition: the
  * lock of HTTP is held. */
 static bool http_dequeue(struct http *http, const struct http_connection *connection) {
+    assert(server_lock_is_held(&http->lock));
     struct http_connection **at = &http->queue;
     while (*at && *at != connection) at = &(*at)->next;
     if (!*at) return false;
+    assert(http->queue_count > 0);
     *at = connection->next;
     http->queue_count--;
     return true;
@@ -304,6 +306,7 @@ static bool http_dequeue(struct http *http, const struct http_connection *connec
 /* Adds a connection to the end of the queue. Returns false if the queue is full. Precondition: the
  * lock of HTTP is held. */
 static bool http_enqueue(struct http *http, struct http_connection *connection) {
+    assert(server_lock_is_held(&http->lock));
     struct http_connection **end = &http->queue;
     if (http->queue_count == HTTP_QUEUE_MAX) return false;
     while (*end) end = &(*end)->next;

@@ -210,9 +210,10 @@ static enum exit_status http_listen_error(const struct service *service, int err
 /* Logs that few connections are free, at most once a minute. */
 static void http_log_crowded(struct service *service) {
     char limit[24];
+    const char *const pairs[WARNING_PAIR_MAX][2] = {{"limit", limit}};
     snprintf(limit, sizeof limit, "%zu", service->http->limit);
     server_lock(&service->lock);
-    server_log_warning(service, WARNING_HTTP_CROWDED, "limit", limit, NULL, doorman_clock());
+    server_log_warning(service, WARNING_HTTP_CROWDED, pairs, doorman_clock());
     server_unlock(&service->lock);
 }
 

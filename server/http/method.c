@@ -139,6 +139,7 @@ const doorman_permit_limit *server_limit_find(const struct service *service, con
 static bool reset_covers_limit(const struct service *service, const struct token_identity *token,
                                const doorman_permit_entry *entry, struct forbidden *out) {
     const char *glob = NULL;
+    assert(server_lock_is_held(&service->lock));
     const doorman_permit_limit *limit =
         server_limit_find(service, entry->resource_id, entry->limit, &glob);
     if (!limit || limit->per != DOORMAN_PER_TEMPLATE) return true;

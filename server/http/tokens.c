@@ -125,21 +125,27 @@ static bool token_check_unique(const struct token_list *list, const struct token
     return done;
 }
 
-/* Adds a token.
- *   name   valid */
-static bool token_add(struct token_list *list, enum role role, const char *name, const char *text,
-                      size_t line, doorman_error *error) {
+/* What a line says about its token. */
+struct token_words {
+    enum role role;
+    const char *name; /* valid */
+    const char *text;
+};
+
+/* Adds a token. */
+static bool token_add(struct token_list *list, const struct token_words *words, size_t line,
+                      doorman_error *error) {
     struct token *token = &list->items[list->count];
-    size_t bytes = strlen(text);
+    size_t bytes = strlen(words->text);
     if (list->count == TOKEN_MAX) {
         return token_fail(error, line, "the file has more than %d tokens", TOKEN_MAX);
     }
     if (bytes > HTTP_TOKEN_MAX) {
         return token_fail(error, line, "a token has at most %d bytes", HTTP_TOKEN_MAX);
     }
-    *token = (struct token){.line = line, .bytes = bytes, .identity = {.role = role}};
-    snprintf(token->identity.name, sizeof token->identity.name, "%s", name);
-    memcpy(token->text, text, bytes);
+    *token = (struct token){.line = line, .bytes = bytes, .identity = {.role = words->role}};
+    snprintf(token->identity.name, sizeof token->identity.name, "%s", words->name);
+    memcpy(token->text, words->text, bytes);
     if (!token_check_unique(list, token, error)) return false;
     list->count++;
     return true;
@@ -200,7 +206,8 @@ static bool token_read_line(struct token_list *list, char *text, size_t line, bo
     }
     if (count == 1) {
         *single = true;
-        return token_add(list, ROLE_ADMIN, TOKEN_NAME_DEFAULT, words[0], line, error);
+        const struct token_words only = {ROLE_ADMIN, TOKEN_NAME_DEFAULT, words[0]};
+        return token_add(list, &only, line, error);
     }
     if (!role_read(&role, words[0])) {
         return token_fail(error, line,
@@ -214,7 +221,8 @@ static bool token_read_line(struct token_list *list, char *text, size_t line, bo
         return token_fail(error, line, "a name has at most %d characters, all visible ASCII",
                           TOKEN_NAME_MAX);
     }
-    return token_add(list, role, words[1], words[2], line, error) &&
+    const struct token_words own = {role, words[1], words[2]};
+    return token_add(list, &own, line, error) &&
            token_read_globs(&list->items[list->count - 1], words + 3, count - 3, error);
 }
 

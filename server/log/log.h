@@ -50,21 +50,14 @@ struct suspect {
 
 /* Counts an event, and logs its warning at most once a minute, with the number of events since the
  * last line (V6). Precondition: the lock is held.
- *   key     a constant string
- *   value   what the new event is about
- *   cause   the holder or the error of the new event; may be NULL */
-void server_log_warning(struct service *service, int kind, const char *key, const char *value,
-                        const char *cause, doorman_time now);
+ *   pairs   of the new event: WARNING_PAIR_MAX keys, each followed by its value. The keys are
+ *           constant strings. A pair whose value is NULL is left out */
+void server_log_warning(struct service *service, int kind,
+                        const char *const pairs[WARNING_PAIR_MAX][2], doorman_time now);
 
 /* Drops the events of a kind that no line has reported, because the problem has ended. The caller
  * logs a line about this end, with the number of events. Precondition: the lock is held. */
 void server_end_warning(struct service *service, int kind);
-
-/* Works like server_log_warning, for an event with other pairs.
- *   pairs   WARNING_PAIR_MAX keys, each followed by its value. The keys are constant strings. A
- *           pair whose value is NULL is left out */
-void server_log_warning_pairs(struct service *service, int kind,
-                              const char *const pairs[WARNING_PAIR_MAX][2], doorman_time now);
 
 /* Writes the address of a peer. A peer over IPC has no address, so its process is named. */
 void server_peer_write(const struct peer *peer, char text[PEER_BYTES]);

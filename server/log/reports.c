@@ -84,7 +84,7 @@ static void message_log_refusal(struct service *service, const struct message_re
                                                     {"field", field[0] ? field : NULL},
                                                     {"error", rule}};
     server_lock(&service->lock);
-    server_log_warning_pairs(service, WARNING_MESSAGE_REFUSED + kind, pairs, doorman_clock());
+    server_log_warning(service, WARNING_MESSAGE_REFUSED + kind, pairs, doorman_clock());
     server_unlock(&service->lock);
 }
 
@@ -431,7 +431,8 @@ static void parent_note_failure(struct service *service, const doorman_transport
     state->retry_at = result->retry_at;
     if (result->status == DOORMAN_UNAVAILABLE) kind = WARNING_PARENT_UNREACHABLE;
     if (state->has_no_master) kind = WARNING_PARENT_MASTER, error = "its node has no known master";
-    server_log_warning(service, kind, "parent", result->address, error, now);
+    const char *const pairs[WARNING_PAIR_MAX][2] = {{"parent", result->address}, {"error", error}};
+    server_log_warning(service, kind, pairs, now);
     server_trouble_set(&state->trouble, error, now);
 }
 
@@ -450,7 +451,7 @@ static void parent_note_shared_node(struct service *service, const doorman_trans
                                     doorman_time now) {
     const char *const pairs[WARNING_PAIR_MAX][2] = {{"node", service->node},
                                                     {"parent", result->address}};
-    server_log_warning_pairs(service, WARNING_NODE_SHARED, pairs, now);
+    server_log_warning(service, WARNING_NODE_SHARED, pairs, now);
     service->parent_link.state.shared_at = now;
 }
 

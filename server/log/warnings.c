@@ -125,10 +125,10 @@ static void warning_update(struct service *service, int kind, doorman_time now) 
     }
 }
 
-/* Counts a warning, and logs it if its interval has passed. Pairs without a value are left out. The
- * others are stored one after the other, because the first NULL key ends the line. */
-void server_log_warning_pairs(struct service *service, int kind,
-                              const char *const pairs[WARNING_PAIR_MAX][2], doorman_time now) {
+/* Pairs without a value are left out. The others are stored one after the other, because the first
+ * NULL key ends the line. */
+void server_log_warning(struct service *service, int kind,
+                        const char *const pairs[WARNING_PAIR_MAX][2], doorman_time now) {
     struct repeated_warning *warning = &service->warnings->list[kind];
     size_t count = 0;
     assert(server_lock_is_held(&service->lock));
@@ -142,14 +142,6 @@ void server_log_warning_pairs(struct service *service, int kind,
     if (count < WARNING_PAIR_MAX) warning->pairs[count].key = NULL;
     warning->unlogged_count++;
     warning_update(service, kind, now);
-}
-
-void server_log_warning(struct service *service, int kind, const char *key, const char *value,
-                        const char *cause, doorman_time now) {
-    bool has_holder = kind < DOORMAN_EVENT_COUNT || kind >= WARNING_SHARED_ID;
-    const char *const pairs[WARNING_PAIR_MAX][2] = {{key, value},
-                                                    {has_holder ? "holder" : "error", cause}};
-    server_log_warning_pairs(service, kind, pairs, now);
 }
 
 void server_end_warning(struct service *service, int kind) {
@@ -211,7 +203,7 @@ void server_log_peer(struct service *service, int kind, const char *peer, const 
     warning_note_host(&service->warnings->list[kind], peer, hosts);
     const char *const pairs[WARNING_PAIR_MAX][2] = {
         {"peer", peer}, {"hosts", hosts}, {"token", token}};
-    server_log_warning_pairs(service, kind, pairs, doorman_clock());
+    server_log_warning(service, kind, pairs, doorman_clock());
     server_unlock(&service->lock);
 }
 
@@ -358,7 +350,7 @@ static void warning_add_event(struct service *service, const doorman_event *even
         {"peer", suspect ? text_or_null(suspect->peer) : NULL},
         {"other_peer", suspect && is_shared ? text_or_null(suspect->other_peer) : NULL},
         {"token", suspect ? text_or_null(suspect->token) : NULL}};
-    server_log_warning_pairs(service, kind, pairs, now);
+    server_log_warning(service, kind, pairs, now);
 }
 
 /* Notes bans of permits that were ended early, and names the limit that has ended most. */
@@ -378,7 +370,7 @@ static void warning_note_bans(struct service *service, doorman_time now) {
     const char *const pairs[WARNING_PAIR_MAX][2] = {{"template", most.identifier_glob},
                                                     {"limit", most.limit}};
     service->warnings->list[WARNING_BANS_EVICTED].unlogged_count += count - 1;
-    server_log_warning_pairs(service, WARNING_BANS_EVICTED, pairs, now);
+    server_log_warning(service, WARNING_BANS_EVICTED, pairs, now);
 }
 
 static void warnings_update(struct service *service, doorman_time now) {
@@ -423,7 +415,7 @@ static void warnings_on_permit_event(struct service *service, const doorman_perm
                                                     {"resource", event->resource_id},
                                                     {"key", text_or_null(event->key)},
                                                     {"used", unmatched ? NULL : used}};
-    server_log_warning_pairs(service, kind, pairs, doorman_clock());
+    server_log_warning(service, kind, pairs, doorman_clock());
 }
 
 const struct server_part server_part_warnings = {

@@ -64,7 +64,7 @@ static void child_log(struct service *service, const struct child *child, int ki
     if (children->line_count++ >= CHILD_LINES_MAX) {
         const char *const pairs[WARNING_PAIR_MAX][2] = {{"child", child->node},
                                                         {"silent_seconds", silent}};
-        server_log_warning_pairs(service, kind, pairs, now);
+        server_log_warning(service, kind, pairs, now);
     } else {
         server_log(service->settings, LEVEL_WARNING, server_warning_text(kind), "child",
                    child->node, "silent_seconds", silent, ended ? LOG_END : "lease_ends_in_seconds",

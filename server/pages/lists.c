@@ -71,9 +71,10 @@ static bool list_add_limit(struct key_list *list, doorman_permits *permits, size
     doorman_permits_limit limit;
     doorman_permits_usage usage;
     doorman_cursor cursor = {0};
+    const doorman_usage_list of = {index, list->window};
     const doorman_time now = doorman_clock();
     if (!doorman_permits_next_limit(permits, limits, &limit)) return false;
-    while (doorman_permits_next_usage(permits, index, list->window, &cursor, &usage, now)) {
+    while (doorman_permits_next_usage(permits, &of, &cursor, &usage, now)) {
         struct list_row *row = list_place(list, usage.units);
         if (!row) break; /* the rest of the limit has fewer units */
         list_name(row, limit.identifier_glob, limit.limit, usage.resource_id);

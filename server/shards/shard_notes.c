@@ -58,6 +58,7 @@ void server_shard_notes_run_call(struct shards *shards) {
 
 /* Returns why no call can be made, or NULL. Precondition: the lock is held. */
 static const char *notes_forbid_call(const struct service *service) {
+    assert(server_lock_is_held(&service->lock));
     if (service->stopping || service->shards->stops) return "the server is stopping";
     if (server_pauses(service)) return "this process hands over to another one";
     return doorman_server_permits(service->server) ? NULL : "this process is not the master";

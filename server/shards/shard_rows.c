@@ -97,14 +97,13 @@ bool server_shard_give(struct shards *shards, size_t shard, uint64_t move) {
     server_unlock(&service->lock);
     if (!permits) return false;
     for (size_t steps = 1; !part.is_last; steps++) {
-        const unsigned char *step = NULL;
-        size_t bytes = 0;
+        doorman_shard_part step;
         server_lock(&service->lock);
         permits = server_shards_permits(shards);
         bool done = permits &&
-                    doorman_permits_next_shard_rows(permits, shard, &cursor, &step, &bytes,
+                    doorman_permits_next_shard_rows(permits, shard, &cursor, &step,
                                                     doorman_clock()) == DOORMAN_OK &&
-                    rows_keep(shards, &part.count, step, bytes);
+                    rows_keep(shards, &part.count, step.rows, step.bytes);
         server_unlock(&service->lock);
         if (!done) return false;
         part.bytes = shards->part;
@@ -120,8 +119,7 @@ bool server_shard_give(struct shards *shards, size_t shard, uint64_t move) {
 
 /* Restores a part. Returns false if the mastership has ended, or memory has run out. Rows that are
  * damaged are lost. */
-static bool rows_restore(struct shards *shards, size_t shard, const unsigned char *bytes,
-                         size_t count) {
+static bool rows_restore(struct shards *shards, const doorman_shard_part *part) {
     struct service *service = shards->service;
     doorman_error error = {0};
     size_t lost = 0;
@@ -129,8 +127,7 @@ static bool rows_restore(struct shards *shards, size_t shard, const unsigned cha
     doorman_permits *permits = server_shards_permits(shards);
     doorman_status status = DOORMAN_UNAVAILABLE;
     if (permits) {
-        status = doorman_permits_restore_shard(permits, shard, bytes, count, &lost, &error,
-                                               doorman_clock());
+        status = doorman_permits_restore_shard(permits, part, &lost, &error, doorman_clock());
     }
     shards->rows_lost += lost;
     server_unlock(&service->lock);
@@ -148,7 +145,8 @@ bool server_shard_take(struct shards *shards, size_t shard, uint64_t move, bool 
     while (result == STORE_OK) {
         unsigned char *bytes = NULL;
         result = server_store_get_shard(shards->store, &part, &bytes);
-        bool restored = result != STORE_OK || rows_restore(shards, shard, bytes, part.count);
+        const doorman_shard_part rows = {shard, bytes, part.count};
+        bool restored = result != STORE_OK || rows_restore(shards, &rows);
         free(bytes);
         if (!restored) return false;
         part.index++;

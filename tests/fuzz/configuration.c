@@ -62,10 +62,10 @@ static void check_find(const doorman_config *config, const char *id) {
 static void check_problems(const char *text, size_t bytes, doorman_status expected,
                            const doorman_error *error) {
     doorman_config_problem problems[4];
-    size_t count = 0;
-    must(doorman_json_check_config(NULL, text, bytes, problems, 4, &count) == expected);
-    must((count > 0) == (error->text[0] != 0));
-    for (size_t i = 0; i < count && i < 4; i++) {
+    doorman_config_problems list = {.items = problems, .room = 4};
+    must(doorman_json_check_config(NULL, text, bytes, &list) == expected);
+    must((list.count > 0) == (error->text[0] != 0));
+    for (size_t i = 0; i < list.count && i < 4; i++) {
         if (problems[i].line == 0) continue; /* the text is too large */
         size_t line = 1, column = 1, at = 0;
         while (at < bytes && (line < problems[i].line || column < problems[i].column)) {

@@ -142,8 +142,8 @@ static void run_message(struct grpc *grpc, fuzz_text input) {
     struct grpc_status status = {.code = GRPC_OK};
     char master[DOORMAN_ID_BYTES_MAX + 1];
     const struct peer peer = {.text = "fuzz"};
-    struct grpc_call *call = server_grpc_call_read(
-        grpc->service, &grpc->counters, method, (const uint8_t *)input.text, input.bytes, &status);
+    struct grpc_call *call =
+        server_grpc_call_read(grpc, method, (const uint8_t *)input.text, input.bytes, &status);
     must(call || status.code == GRPC_INVALID_ARGUMENT || status.code == GRPC_RESOURCE_EXHAUSTED ||
          (method == GRPC_RESERVE && status.code == GRPC_FAILED_PRECONDITION));
     must(call || strcmp(status.text, "out of memory") != 0);
@@ -162,8 +162,7 @@ static void run_answer(struct grpc *grpc, fuzz_text input) {
     struct grpc_status status = {.code = GRPC_OK};
     const struct grpc_answer answer = {.text = input.text, .bytes = input.bytes};
     struct grpc_call *call =
-        server_grpc_call_read(grpc->service, &grpc->counters, GRPC_SHOULD_RATE_LIMIT, message,
-                              sizeof message - 1, &status);
+        server_grpc_call_read(grpc, GRPC_SHOULD_RATE_LIMIT, message, sizeof message - 1, &status);
     must(call && call->descriptor_count == 2 && call->permit.item_count == 2);
     bool done = server_grpc_master_read(call, &answer, &status);
     must(done == (status.code == GRPC_OK));

@@ -55,7 +55,8 @@ static void check_holds(doorman_server *server) {
     doorman_permits *permits = doorman_server_permits(server);
     doorman_permit permit;
     doorman_permits_info info;
-    must(doorman_permits_inspect(permits, "db", "", &permit, NULL, START) == DOORMAN_OK);
+    const doorman_permit_item item = {.resource_id = "db"};
+    must(doorman_permits_inspect(permits, &item, &permit, NULL, START) == DOORMAN_OK);
     must(permit.detail_count == 1);
     const double used = permit.details[0].used, least = held(permits) * (1 - 1e-9) - 1e-9;
     must(used >= least || used > 1e12); /* a counter rounds, and counts no more than its maximum */

@@ -84,8 +84,9 @@ static void settle(permits_world *world, unsigned op, unsigned value) {
 }
 
 static void call(permits_world *world, unsigned op, unsigned value) {
-    const char *id = ids[value % 4], *key = keys[value / 4 % 4];
     double charged = 0, cost = costs[value % 8];
+    const doorman_permit_item item = {
+        .resource_id = ids[value % 4], .key = keys[value / 4 % 4], .cost = op > 128 ? -cost : cost};
     doorman_permit permit;
     switch (op % 8) {
     case 0: world->now += DOORMAN_SECOND * value / 4; break;
@@ -94,20 +95,17 @@ static void call(permits_world *world, unsigned op, unsigned value) {
         doorman_permits_set_epoch(world->permits, world->epoch, world->now);
         break;
     case 2:
-        (void)doorman_permits_report(
-            world->permits,
-            &(doorman_permit_item){.resource_id = id, .key = key, .cost = op > 128 ? -cost : cost},
-            &charged, NULL, world->now);
+        (void)doorman_permits_report(world->permits, &item, &charged, NULL, world->now);
         must(op > 128 ? charged <= 0 && charged >= -cost - 1 : charged >= 0 && charged <= cost + 1);
         break;
     case 3:
-        must((op > 128 ? doorman_permits_ban(world->permits, id, key, value * DOORMAN_SECOND, NULL,
-                                             world->now)
-                       : doorman_permits_reset(world->permits, id, key, NULL, NULL, NULL)) ==
-             DOORMAN_OK);
+        must((op > 128
+                  ? doorman_permits_ban(world->permits, &item, value * DOORMAN_SECOND, NULL,
+                                        world->now)
+                  : doorman_permits_reset(world->permits, &item, NULL, NULL, NULL)) == DOORMAN_OK);
         break;
     case 4:
-        must(doorman_permits_inspect(world->permits, id, key, &permit, NULL, world->now) ==
+        must(doorman_permits_inspect(world->permits, &item, &permit, NULL, world->now) ==
              DOORMAN_OK);
         break;
     case 5: must(doorman_permits_configure(world->permits, world->config) == DOORMAN_OK); break;

@@ -37,9 +37,9 @@ static rows_world start(const doorman_config *config, doorman_time now) {
 /* Reads what is left of all limits for the key of a row. Returns how many limits there are. */
 static size_t look(rows_world *world, const doorman_permit_row *row, double *left) {
     doorman_permit permit;
-    const char *id = row->resource_id[0] ? row->resource_id : "x";
-    must(doorman_permits_inspect(world->permits, id, row->key, &permit, NULL, world->now) ==
-         DOORMAN_OK);
+    const doorman_permit_item item = {.resource_id = row->resource_id[0] ? row->resource_id : "x",
+                                      .key = row->key};
+    must(doorman_permits_inspect(world->permits, &item, &permit, NULL, world->now) == DOORMAN_OK);
     for (size_t i = 0; i < permit.detail_count; i++) {
         const doorman_permit_detail *detail = &permit.details[i];
         must(detail->remaining >= 0 && detail->remaining <= detail->most);

@@ -57,11 +57,10 @@ static void drop(doorman_permits *permits, size_t shard, doorman_time now) {
 static void move(doorman_permits *from, doorman_permits *to, size_t shard, doorman_time now) {
     doorman_permits_info first, second;
     for (doorman_shard_cursor cursor = {0}; !cursor.at_end;) {
-        const unsigned char *part = NULL;
-        size_t bytes = 0, lost = 0;
-        must(doorman_permits_next_shard_rows(from, shard, &cursor, &part, &bytes, now) ==
-             DOORMAN_OK);
-        must(doorman_permits_restore_shard(to, shard, part, bytes, &lost, NULL, now) == DOORMAN_OK);
+        doorman_shard_part part;
+        size_t lost = 0;
+        must(doorman_permits_next_shard_rows(from, shard, &cursor, &part, now) == DOORMAN_OK);
+        must(doorman_permits_restore_shard(to, &part, &lost, NULL, now) == DOORMAN_OK);
         must(lost == 0);
     }
     doorman_permits_read(from, &first);
@@ -82,8 +81,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     doorman_error error = {0};
     size_t lost = 0;
     const size_t shard = bytes > 1 ? data[1] & 1 : 0;
-    doorman_status status =
-        doorman_permits_restore_shard(permits, shard, data, bytes, &lost, &error, now);
+    const doorman_shard_part part = {shard, data, bytes};
+    doorman_status status = doorman_permits_restore_shard(permits, &part, &lost, &error, now);
     must(status == DOORMAN_OK || (status == DOORMAN_INVALID_ARGUMENT && error.text[0]));
     move(permits, other, shard, now);
     drop(permits, shard, now);

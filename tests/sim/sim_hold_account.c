@@ -208,11 +208,12 @@ void sim_hold_account_check(sim_world *world) {
 /* Returns by how many units the fullest counter of a place and a key exceeds its limit. */
 static double excess_of(const sim_world *world, size_t process, const sim_hold_item *item) {
     doorman_permits *permits = doorman_server_permits(world->processes[process].server);
-    const char *place = sim_hold_places[item->place], *key = sim_hold_keys[item->key];
+    const doorman_permit_item of_key = {.resource_id = sim_hold_places[item->place],
+                                        .key = sim_hold_keys[item->key]};
     doorman_permit permit = {.detail_count = 0};
     double excess = 0;
     if (permits) {
-        (void)doorman_permits_inspect(permits, place, key, &permit, NULL,
+        (void)doorman_permits_inspect(permits, &of_key, &permit, NULL,
                                       sim_hold_local(world, process));
     }
     for (size_t i = 0; i < permit.detail_count; i++) {
@@ -258,10 +259,10 @@ static bool has_room(const sim_world *world, doorman_permits *permits, const sim
     double units = 0.01;
     for (size_t i = 0; i < call->item_count; i++) units += call->items[i].min;
     for (size_t i = 0; i < call->item_count; i++) {
-        const char *place = sim_hold_places[call->items[i].place];
-        const char *key = sim_hold_keys[call->items[i].key];
+        const doorman_permit_item item = {.resource_id = sim_hold_places[call->items[i].place],
+                                          .key = sim_hold_keys[call->items[i].key]};
         doorman_permit permit;
-        if (doorman_permits_inspect(permits, place, key, &permit, NULL, now) != DOORMAN_OK) {
+        if (doorman_permits_inspect(permits, &item, &permit, NULL, now) != DOORMAN_OK) {
             return false;
         }
         for (size_t j = 0; j < permit.detail_count; j++) {

@@ -34,8 +34,9 @@ static bool inspect(const sim_world *world, size_t process, size_t resource,
     doorman_permits *permits = doorman_server_permits(world->processes[process].server);
     doorman_permit permit;
     if (!permits) return false;
-    doorman_status status = doorman_permits_inspect(permits, world->leased->places[resource], "",
-                                                    &permit, NULL, local_of(world, process));
+    const doorman_permit_item item = {.resource_id = world->leased->places[resource]};
+    doorman_status status =
+        doorman_permits_inspect(permits, &item, &permit, NULL, local_of(world, process));
     if (status != DOORMAN_OK || !permit.granted) return false;
     *out = (doorman_permit_detail){.most = UNLIMITED};
     if (permit.detail_count) *out = permit.details[0];

@@ -62,8 +62,9 @@ static void check(sim_world *world, size_t process) {
     doorman_permits *permits = sim_state_permits(world, process);
     if (!permits || ledger->is_unknown) return;
     if (world->states->processes[process].account.rows != DOORMAN_ROWS_READ) return;
-    doorman_status status = doorman_permits_inspect(permits, SIM_SETTLE_RESOURCE, "", &out, NULL,
-                                                    sim_state_local(world, process));
+    const doorman_permit_item item = {.resource_id = SIM_SETTLE_RESOURCE};
+    doorman_status status =
+        doorman_permits_inspect(permits, &item, &out, NULL, sim_state_local(world, process));
     if (status != DOORMAN_OK) return;
     for (size_t i = 0; i < SIM_SETTLE_SLOTS; i++) {
         least += least_of(&ledger->slots[i]);

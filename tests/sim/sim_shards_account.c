@@ -94,17 +94,18 @@ static void compare_counters(shards_world *world, size_t process, size_t place, 
     doorman_permit x, y;
     double used[8];
     doorman_time resets[8];
-    const char *resource = sim_shards_places[place], *text = sim_shards_keys[key];
-    if (doorman_permits_inspect(own->permits, resource, text, &x, NULL,
-                                sim_shards_local(own, world->now)) != DOORMAN_OK) {
+    const doorman_permit_item item = {.resource_id = sim_shards_places[place],
+                                      .key = sim_shards_keys[key]};
+    if (doorman_permits_inspect(own->permits, &item, &x, NULL, sim_shards_local(own, world->now)) !=
+        DOORMAN_OK) {
         return;
     }
     for (size_t i = 0; i < x.detail_count && i < 8; i++) {
         used[i] = x.details[i].used;
         resets[i] = x.details[i].reset_after;
     }
-    if (doorman_permits_inspect(world->singles[shard].permits, resource, text, &y, NULL,
-                                world->now) != DOORMAN_OK) {
+    if (doorman_permits_inspect(world->singles[shard].permits, &item, &y, NULL, world->now) !=
+        DOORMAN_OK) {
         return;
     }
     if (x.detail_count != y.detail_count) sim_shards_fail(world, "details are missing");
@@ -112,8 +113,8 @@ static void compare_counters(shards_world *world, size_t process, size_t place, 
         const double other = y.details[i].used;
         if (fabs(used[i] - other) < 1e-6 && resets[i] == y.details[i].reset_after) continue;
         sim_shards_fail(world, "%s/%s: %s has used %.12g for %lld, and of one node %.12g for %lld",
-                        resource, text, y.details[i].limit, used[i], (long long)resets[i], other,
-                        (long long)y.details[i].reset_after);
+                        item.resource_id, item.key, y.details[i].limit, used[i],
+                        (long long)resets[i], other, (long long)y.details[i].reset_after);
     }
 }
 

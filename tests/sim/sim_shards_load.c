@@ -137,14 +137,10 @@ bool sim_shards_do(shards_world *world, doorman_permits *permits, const shards_c
         done = take_status(doorman_permits_report(permits, items, &out->amount, &error, now), out);
         break;
     case SHARDS_BAN:
-        done = take_status(doorman_permits_ban(permits, items[0].resource_id, items[0].key,
-                                               call->duration, &error, now),
-                           out);
+        done = take_status(doorman_permits_ban(permits, items, call->duration, &error, now), out);
         break;
     case SHARDS_RESET:
-        done = take_status(
-            doorman_permits_reset(permits, items[0].resource_id, items[0].key, "l", &count, &error),
-            out);
+        done = take_status(doorman_permits_reset(permits, items, "l", &count, &error), out);
         break;
     case SHARDS_RENEW:
     case SHARDS_RELEASE:

@@ -129,17 +129,16 @@ static unsigned char *write_shard(shards_world *world, doorman_permits *permits,
     unsigned char *text = NULL;
     *bytes = 0;
     while (!cursor.at_end && !world->failure[0]) {
-        const unsigned char *part = NULL;
-        size_t count = 0;
-        if (doorman_permits_next_shard_rows(permits, shard, &cursor, &part, &count, now) !=
-            DOORMAN_OK) {
+        doorman_shard_part part = {0};
+        if (doorman_permits_next_shard_rows(permits, shard, &cursor, &part, now) != DOORMAN_OK) {
             sim_shards_fail(world, "a shard cannot be written");
         }
+        const size_t count = part.bytes;
         if (!count) continue;
         text = realloc(text, *bytes + sizeof count + count);
         if (!text) abort();
         memcpy(text + *bytes, &count, sizeof count);
-        memcpy(text + *bytes + sizeof count, part, count);
+        memcpy(text + *bytes + sizeof count, part.rows, count);
         *bytes += sizeof count + count;
     }
     return text;
@@ -152,8 +151,8 @@ static void restore_shard(shards_world *world, doorman_permits *permits, size_t 
         doorman_error error = {0};
         memcpy(&count, text + at, sizeof count);
         at += sizeof count;
-        if (doorman_permits_restore_shard(permits, shard, text + at, count, &lost, &error, now) !=
-                DOORMAN_OK ||
+        const doorman_shard_part part = {shard, text + at, count};
+        if (doorman_permits_restore_shard(permits, &part, &lost, &error, now) != DOORMAN_OK ||
             lost) {
             sim_shards_fail(world, "shard %zu is not restored: %s, %zu lost", shard, error.text,
                             lost);

@@ -356,9 +356,10 @@ static void inspect(sim_world *world, subject about) {
     doorman_permit out;
     doorman_permits *permits = sim_state_permits(world, about.process);
     if (!permits) return;
+    const doorman_permit_item item = {.resource_id = sim_state_places[about.place],
+                                      .key = sim_state_keys[about.key]};
     doorman_status status =
-        doorman_permits_inspect(permits, sim_state_places[about.place], sim_state_keys[about.key],
-                                &out, NULL, sim_state_local(world, about.process));
+        doorman_permits_inspect(permits, &item, &out, NULL, sim_state_local(world, about.process));
     if (status == DOORMAN_OK) {
         sim_state_account_inspect(world, about.process, about.place, about.key, &out);
     }

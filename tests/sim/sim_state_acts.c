@@ -63,8 +63,9 @@ static void check(sim_world *world, size_t process, size_t key) {
     doorman_permits *permits = sim_state_permits(world, process);
     doorman_permit out;
     if (!permits) return; /* the mastership is over */
-    doorman_status status = doorman_permits_inspect(permits, SIM_ACT_RESOURCE, keys[key], &out,
-                                                    NULL, sim_state_local(world, process));
+    const doorman_permit_item item = {.resource_id = SIM_ACT_RESOURCE, .key = keys[key]};
+    doorman_status status =
+        doorman_permits_inspect(permits, &item, &out, NULL, sim_state_local(world, process));
     if (status != DOORMAN_OK || out.detail_count != 1) {
         sim_fail(world, "a key with rows cannot be inspected");
         return;

@@ -220,14 +220,12 @@ static void hand_over(struct cluster *c, size_t shard, size_t to) {
     doorman_shard_cursor cursor = {0};
     const doorman_time now = doorman_clock();
     while (!cursor.at_end) {
-        const unsigned char *part = NULL;
-        size_t bytes = 0;
-        assert_int_equal(doorman_permits_next_shard_rows(permits_of(c, from), shard, &cursor, &part,
-                                                         &bytes, now),
-                         DOORMAN_OK);
+        doorman_shard_part part;
         assert_int_equal(
-            doorman_permits_restore_shard(permits_of(c, to), shard, part, bytes, NULL, NULL, now),
+            doorman_permits_next_shard_rows(permits_of(c, from), shard, &cursor, &part, now),
             DOORMAN_OK);
+        assert_int_equal(doorman_permits_restore_shard(permits_of(c, to), &part, NULL, NULL, now),
+                         DOORMAN_OK);
     }
     for (cursor = (doorman_shard_cursor){0}; !cursor.at_end;) {
         assert_int_equal(doorman_permits_drop_shard(permits_of(c, from), shard, &cursor, now),
@@ -264,7 +262,8 @@ static double used(struct cluster *c, size_t shard) {
     doorman_permit state;
     key_of(key, shard);
     pthread_mutex_lock(&c->mutex);
-    assert_int_equal(doorman_permits_inspect(permits_of(c, c->owners[shard].owner), "r", key,
+    assert_int_equal(doorman_permits_inspect(permits_of(c, c->owners[shard].owner),
+                                             &(doorman_permit_item){.resource_id = "r", .key = key},
                                              &state, NULL, doorman_clock()),
                      DOORMAN_OK);
     const double units = state.detail_count ? state.details[0].used : 0;

@@ -499,7 +499,8 @@ static doorman_status acquire_with_figures(fixture *s) {
 
 static doorman_status inspect_permits(fixture *s) {
     doorman_permit permit = {.granted = false};
-    doorman_status status = doorman_permits_inspect(s->permits, "r", "a", &permit, NULL, s->now);
+    doorman_status status =
+        doorman_permits_inspect(s->permits, ITEM_OF("r", "a"), &permit, NULL, s->now);
     if (status == DOORMAN_OK) add(&s->outcome, "%zu details\n", permit.detail_count);
     return status;
 }
@@ -576,11 +577,12 @@ static doorman_status report_cost_once(fixture *s) {
 }
 
 static doorman_status reset_permits(fixture *s) {
-    return doorman_permits_reset(s->permits, "r", "a", NULL, NULL, NULL);
+    return doorman_permits_reset(s->permits, ITEM_OF("r", "a"), NULL, NULL, NULL);
 }
 
 static doorman_status ban_key(fixture *s) {
-    doorman_status status = doorman_permits_ban(s->permits, "r", "a", SECOND, NULL, s->now);
+    doorman_status status =
+        doorman_permits_ban(s->permits, ITEM_OF("r", "a"), SECOND, NULL, s->now);
     doorman_permits_info info;
     doorman_permits_read(s->permits, &info);
     assert_int_equal(info.ban_count, status == DOORMAN_OK);
@@ -629,7 +631,7 @@ static doorman_status replace_override(fixture *s) {
 static doorman_status look_after_override(fixture *s) {
     doorman_permit_detail detail;
     doorman_status status =
-        doorman_permits_after_override(s->permits, &override_row, NULL, &detail, NULL, s->now);
+        doorman_permits_after_override(s->permits, &override_row, &detail, NULL, s->now);
     if (status == DOORMAN_OK) add(&s->outcome, "%g of %g\n", detail.used, detail.most);
     return status;
 }
@@ -677,7 +679,8 @@ static void prepare_row_of(fixture *s, bool removed) {
     assert_int_equal(doorman_permits_report(writer, &item, &charged, NULL, s->now), DOORMAN_OK);
     row_bytes = doorman_permits_next_changed(writer, row, s->now);
     if (removed) {
-        assert_int_equal(doorman_permits_reset(writer, "r", "a", "q", NULL, NULL), DOORMAN_OK);
+        assert_int_equal(doorman_permits_reset(writer, ITEM_OF("r", "a"), "q", NULL, NULL),
+                         DOORMAN_OK);
         row_bytes = doorman_permits_next_changed(writer, row, s->now);
     }
     assert_true(row_bytes > 0);
@@ -1149,10 +1152,10 @@ static doorman_status parse_config(fixture *s) {
 
 static doorman_status check_config(fixture *s) {
     doorman_config_problem problems[2];
-    size_t count = 77;
-    doorman_status status = doorman_json_check_config(&s->created_config, config_text,
-                                                      sizeof config_text - 1, problems, 2, &count);
-    assert_int_equal(count, status == DOORMAN_OK ? 0 : 1);
+    doorman_config_problems list = {.items = problems, .room = 2, .count = 77};
+    doorman_status status =
+        doorman_json_check_config(&s->created_config, config_text, sizeof config_text - 1, &list);
+    assert_int_equal(list.count, status == DOORMAN_OK ? 0 : 1);
     if (status != DOORMAN_OK) assert_null(s->created_config);
     if (status != DOORMAN_OK) assert_string_equal(problems[0].error.text, "out of memory");
     if (status == DOORMAN_OK) dump_config(&s->outcome, s->created_config);
@@ -1175,9 +1178,7 @@ static doorman_status read_plans(fixture *s) {
     static const char own[] =
         "{\"plans\":[{\"glob\":\"*\",\"key\":\"a\",\"plan\":\"pro\"}],\"reason\":\"x\"}";
     doorman_plans_message message = {.tree = NULL};
-    size_t problems = 0;
-    doorman_status status =
-        doorman_json_read_plans(&message, own, sizeof own - 1, NULL, 0, &problems);
+    doorman_status status = doorman_json_read_plans(&message, own, sizeof own - 1, NULL);
     assert_int_equal(message.plan_count, status == DOORMAN_OK);
     if (status == DOORMAN_OK) add(&s->outcome, "%s\n", message.plans[0].row.plan);
     doorman_plans_message_uninit(&message);

@@ -393,13 +393,16 @@ TEST(the_administration_of_permits_refuses_null) {
     doorman_config *config = config_create();
     doorman_permits *permits = permits_create(config);
     doorman_permit permit;
-    NAMED("permits: ", doorman_permits_inspect(NULL, "db", NULL, &permit, &error, 0));
-    NAMED("resource_id: ", doorman_permits_inspect(permits, NULL, NULL, &permit, &error, 0));
-    NAMED("out: ", doorman_permits_inspect(permits, "db", NULL, NULL, &error, 0));
-    NAMED("permits: ", doorman_permits_reset(NULL, "db", NULL, NULL, NULL, &error));
-    NAMED("resource_id: ", doorman_permits_reset(permits, NULL, NULL, NULL, NULL, &error));
-    NAMED("permits: ", doorman_permits_ban(NULL, "db", NULL, 1, &error, 0));
-    NAMED("resource_id: ", doorman_permits_ban(permits, NULL, NULL, 1, &error, 0));
+    NAMED("permits: ", doorman_permits_inspect(NULL, &item, &permit, &error, 0));
+    NAMED("item: ", doorman_permits_inspect(permits, NULL, &permit, &error, 0));
+    NAMED("resource_id: ", doorman_permits_inspect(permits, &bare_permit_item, &permit, &error, 0));
+    NAMED("out: ", doorman_permits_inspect(permits, &item, NULL, &error, 0));
+    NAMED("permits: ", doorman_permits_reset(NULL, &item, NULL, NULL, &error));
+    NAMED("item: ", doorman_permits_reset(permits, NULL, NULL, NULL, &error));
+    NAMED("resource_id: ", doorman_permits_reset(permits, &bare_permit_item, NULL, NULL, &error));
+    NAMED("permits: ", doorman_permits_ban(NULL, &item, 1, &error, 0));
+    NAMED("item: ", doorman_permits_ban(permits, NULL, 1, &error, 0));
+    NAMED("resource_id: ", doorman_permits_ban(permits, &bare_permit_item, 1, &error, 0));
     doorman_permits_destroy(permits);
     doorman_config_destroy(config);
 }
@@ -451,10 +454,10 @@ TEST(overrides_refuse_null) {
     NAMED("permits: ", doorman_permits_end_override(NULL, &row, &error, 0));
     NAMED("name: ", doorman_permits_end_override(permits, NULL, &error, 0));
     NAMED("resource_id: ", doorman_permits_end_override(permits, &row, &error, 0));
-    NAMED("permits: ", doorman_permits_after_override(NULL, &row, "db", &detail, &error, 0));
-    NAMED("name: ", doorman_permits_after_override(permits, NULL, "db", &detail, &error, 0));
-    NAMED("out: ", doorman_permits_after_override(permits, &row, "db", NULL, &error, 0));
-    NAMED("resource_id: ", doorman_permits_after_override(permits, &row, NULL, &detail, &error, 0));
+    NAMED("permits: ", doorman_permits_after_override(NULL, &row, &detail, &error, 0));
+    NAMED("name: ", doorman_permits_after_override(permits, NULL, &detail, &error, 0));
+    NAMED("out: ", doorman_permits_after_override(permits, &row, NULL, &error, 0));
+    NAMED("resource_id: ", doorman_permits_after_override(permits, &row, &detail, &error, 0));
     assert_false(doorman_permits_find_override(NULL, &row, &info));
     assert_false(doorman_permits_find_override(permits, NULL, &info));
     assert_false(doorman_permits_find_override(permits, &row, NULL));
@@ -497,13 +500,12 @@ TEST(plans_in_json_refuse_null) {
     doorman_plans_message message;
     const doorman_plan_row row = {.plan = "pro"};
     doorman_buffer text = {NULL, 0, 0};
-    size_t problems = 1;
+    doorman_config_problems problems = {.room = 1, .count = 1}, none = {.count = 1};
     memset(&message, 0, sizeof message);
-    REFUSED(doorman_json_read_plans(NULL, "{}", 2, NULL, 0, &problems));
-    assert_int_equal(problems, 0);
-    REFUSED(doorman_json_read_plans(&message, NULL, 2, NULL, 0, &problems));
-    REFUSED(doorman_json_read_plans(&message, "{}", 2, NULL, 1, &problems));
-    REFUSED(doorman_json_read_plans(&message, "{}", 2, NULL, 0, NULL));
+    REFUSED(doorman_json_read_plans(NULL, "{}", 2, &none));
+    REFUSED(doorman_json_read_plans(&message, "{}", 2, &problems));
+    assert_int_equal(problems.count + none.count, 0);
+    REFUSED(doorman_json_read_plans(&message, NULL, 2, NULL));
     REFUSED(doorman_json_write_plan(NULL, NULL, &text));
     REFUSED(doorman_json_write_plan(&row, NULL, NULL));
     doorman_plans_message_uninit(&message);
@@ -545,13 +547,13 @@ TEST(the_state_of_permits_refuses_null) {
     assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_GRANTED, NULL, &top));
     assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_GRANTED, &cursor, NULL));
     assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_COUNT, &cursor, &top));
-    const doorman_usage_window day = DOORMAN_USAGE_DAY;
+    const doorman_usage_list list = {0, DOORMAN_USAGE_DAY}, none = {0, DOORMAN_USAGE_WINDOW_COUNT};
     doorman_permits_usage usage;
-    assert_false(doorman_permits_next_usage(NULL, 0, day, &cursor, &usage, 0));
-    assert_false(doorman_permits_next_usage(permits, 0, day, NULL, &usage, 0));
-    assert_false(doorman_permits_next_usage(permits, 0, day, &cursor, NULL, 0));
-    assert_false(
-        doorman_permits_next_usage(permits, 0, DOORMAN_USAGE_WINDOW_COUNT, &cursor, &usage, 0));
+    assert_false(doorman_permits_next_usage(NULL, &list, &cursor, &usage, 0));
+    assert_false(doorman_permits_next_usage(permits, NULL, &cursor, &usage, 0));
+    assert_false(doorman_permits_next_usage(permits, &list, NULL, &usage, 0));
+    assert_false(doorman_permits_next_usage(permits, &list, &cursor, NULL, 0));
+    assert_false(doorman_permits_next_usage(permits, &none, &cursor, &usage, 0));
     doorman_permits_hold hold;
     assert_false(doorman_permits_find_hold(NULL, 1, &hold));
     assert_false(doorman_permits_find_hold(permits, 1, &hold));
@@ -801,14 +803,15 @@ TEST(json_refuses_null) {
     const doorman_permit decision = {.granted = true};
     const doorman_server_options options = {
         .node = "leaf", .parents = addresses, .parent_count = 1, .seed = {1, 2}};
-    size_t count = 0;
+    doorman_config_problems problems = {.room = 1, .count = 1}, none = {.count = 1};
     memset(&exchange, 0, sizeof exchange);
     assert_int_equal(doorman_server_create(&server, &options, NULL, 0), DOORMAN_OK);
     NAMED("out: ", doorman_json_config(NULL, "{}", 2, &error));
     NAMED("text: ", doorman_json_config(&config, NULL, 2, &error));
-    REFUSED(doorman_json_check_config(&config, "{}", 2, NULL, 0, NULL));
-    REFUSED(doorman_json_check_config(&config, "{}", 2, NULL, 1, &count));
-    REFUSED(doorman_json_check_config(&config, NULL, 2, NULL, 0, &count));
+    REFUSED(doorman_json_check_config(&config, "{}", 2, &problems));
+    REFUSED(doorman_json_check_config(&config, NULL, 2, &none));
+    assert_int_equal(problems.count + none.count, 0);
+    REFUSED(doorman_json_check_config(&config, NULL, 2, NULL));
     REFUSED(doorman_json_write_config(NULL, &text));
     REFUSED(doorman_json_write_config(&config_options, NULL));
     REFUSED(doorman_json_serve(NULL, "{}", 2, &text, 0, 0));
@@ -994,11 +997,11 @@ TEST(errors_of_permits_have_the_names_of_c) {
     TEXT("key: must be 0 to 256 bytes of UTF-8",
          doorman_permits_report(permits, &bad[1], &charged, &error, 0));
     TEXT("key: must be 0 to 256 bytes of UTF-8",
-         doorman_permits_inspect(permits, "db", "\xff", &permit, &error, 0));
+         doorman_permits_inspect(permits, &bad[1], &permit, &error, 0));
     TEXT("key: must be 0 to 256 bytes of UTF-8",
-         doorman_permits_reset(permits, "db", "\xff", NULL, &count, &error));
+         doorman_permits_reset(permits, &bad[1], NULL, &count, &error));
     TEXT("key: must be 0 to 256 bytes of UTF-8",
-         doorman_permits_ban(permits, "db", "\xff", 1, &error, 0));
+         doorman_permits_ban(permits, &bad[1], 1, &error, 0));
     TEXT("amounts[0]: must be ", doorman_permits_release(permits, &kept, &hold, &error, 0));
     TEXT("amounts[0]: must be ", doorman_permits_transfer(permits, &amount, &hold, &error, 0));
     TEXT("items[0].resource_id: must be 1 to 256 bytes ",
@@ -1349,18 +1352,18 @@ TEST(permits_of_shards_refuse_null) {
     assert_int_equal(doorman_permits_shard_decided(permits, 4), 0);
     assert_int_equal(doorman_permits_shard_of(NULL, "r", "k"), 0);
     doorman_shard_cursor cursor = {0};
-    const unsigned char *part = NULL;
     unsigned char row[64] = {0};
-    size_t bytes = 0, shard = 0;
+    doorman_shard_part part = {0, row, 5}, other = {4, row, 5}, absent = {0, NULL, 5};
+    size_t shard = 0;
     const doorman_status wrong = DOORMAN_INVALID_ARGUMENT;
-    assert_int_equal(doorman_permits_next_shard_rows(NULL, 0, &cursor, &part, &bytes, 0), wrong);
-    assert_int_equal(doorman_permits_next_shard_rows(permits, 0, NULL, &part, &bytes, 0), wrong);
-    assert_int_equal(doorman_permits_next_shard_rows(permits, 0, &cursor, NULL, &bytes, 0), wrong);
-    assert_int_equal(doorman_permits_next_shard_rows(permits, 0, &cursor, &part, NULL, 0), wrong);
-    assert_int_equal(doorman_permits_next_shard_rows(permits, 4, &cursor, &part, &bytes, 0), wrong);
-    NAMED("permits", doorman_permits_restore_shard(NULL, 0, row, 5, NULL, &error, 0));
-    NAMED("part", doorman_permits_restore_shard(permits, 0, NULL, 5, NULL, &error, 0));
-    NAMED("shard", doorman_permits_restore_shard(permits, 4, row, 5, NULL, &error, 0));
+    assert_int_equal(doorman_permits_next_shard_rows(NULL, 0, &cursor, &part, 0), wrong);
+    assert_int_equal(doorman_permits_next_shard_rows(permits, 0, NULL, &part, 0), wrong);
+    assert_int_equal(doorman_permits_next_shard_rows(permits, 0, &cursor, NULL, 0), wrong);
+    assert_int_equal(doorman_permits_next_shard_rows(permits, 4, &cursor, &part, 0), wrong);
+    NAMED("permits", doorman_permits_restore_shard(NULL, &part, NULL, &error, 0));
+    NAMED("part", doorman_permits_restore_shard(permits, NULL, NULL, &error, 0));
+    NAMED("rows", doorman_permits_restore_shard(permits, &absent, NULL, &error, 0));
+    NAMED("shard", doorman_permits_restore_shard(permits, &other, NULL, &error, 0));
     assert_false(doorman_permits_find_shards(NULL, 1, 0));
     assert_int_equal(doorman_permits_drop_shard(NULL, 0, &cursor, 0), wrong);
     assert_int_equal(doorman_permits_drop_shard(permits, 0, NULL, 0), wrong);

@@ -140,7 +140,7 @@ static double used_of(world *w, const char *resource_id, size_t index) {
     doorman_permit out;
     doorman_permits *permits = doorman_server_permits(w->server);
     doorman_status status =
-        doorman_permits_inspect(permits, resource_id, "ann", &out, NULL, w->now);
+        doorman_permits_inspect(permits, ITEM_OF(resource_id, "ann"), &out, NULL, w->now);
     assert_int_equal(status, DOORMAN_OK);
     assert_true(index < out.detail_count);
     return out.details[index].used;

@@ -308,9 +308,9 @@ static void player_start(player *p, const char *text, size_t bytes, int line) {
     player_stop(p);
     doorman_error error = {0};
     doorman_config_problem problems[4];
-    size_t count = 0;
-    doorman_status status = doorman_json_check_config(NULL, text, bytes, problems, 4, &count);
-    if (status != DOORMAN_OK || count) {
+    doorman_config_problems list = {.items = problems, .room = 4};
+    doorman_status status = doorman_json_check_config(NULL, text, bytes, &list);
+    if (status != DOORMAN_OK || list.count) {
         fail_msg(PAGE ", the block at line %d: %s", line, problems[0].error.text);
     }
     assert_int_equal(doorman_json_config(&p->config, text, bytes, &error), DOORMAN_OK);
@@ -367,8 +367,7 @@ static void player_ask(player *p, const row *asked, facts *out) {
         status = player_settle(p, asked, out, &error);
     } else if (asked->resets) {
         size_t count = 0;
-        status =
-            doorman_permits_reset(p->permits, item->resource_id, item->key, NULL, &count, &error);
+        status = doorman_permits_reset(p->permits, item, NULL, &count, &error);
         snprintf(add_fact(out, true), CELL_BYTES, "%zu removed", count);
     } else {
         doorman_permit_request request = asked->request;

@@ -93,7 +93,7 @@ static void assert_as_inspected(struct fixture *f, const doorman_permits_counter
     const char *key = found->key[0] ? found->key : "acme";
     doorman_permit inspected;
     doorman_status status =
-        doorman_permits_inspect(f->permits, resource, key, &inspected, NULL, f->now);
+        doorman_permits_inspect(f->permits, ITEM_OF(resource, key), &inspected, NULL, f->now);
     assert_int_equal(status, DOORMAN_OK);
     size_t i = 0;
     while (i < inspected.detail_count && strcmp(inspected.details[i].limit, found->limit) != 0) i++;
@@ -154,7 +154,7 @@ TEST(bans_come_first_with_the_limit_that_has_set_them) {
     doorman_counter_cursor cursor = {.table = 0};
     assert_true(take(&f, "login", "eve", 100));
     assert_false(take(&f, "login", "eve", 1));
-    doorman_permits_ban(f.permits, "other", "mallory", 90 * SECOND, NULL, f.now);
+    doorman_permits_ban(f.permits, ITEM_OF("other", "mallory"), 90 * SECOND, NULL, f.now);
     f.now += 10 * SECOND;
     assert_int_equal(next(&f, "quota", &cursor, &first), DOORMAN_OK);
     assert_int_equal(next(&f, "quota", &cursor, &second), DOORMAN_OK);
@@ -224,7 +224,8 @@ static void use(struct fixture *f, size_t number) {
 static void reset(struct fixture *f, size_t number) {
     char key[16];
     snprintf(key, sizeof key, "%zu", number);
-    assert_int_equal(doorman_permits_reset(f->permits, "api", key, NULL, NULL, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_permits_reset(f->permits, ITEM_OF("api", key), NULL, NULL, NULL),
+                     DOORMAN_OK);
 }
 
 /* The table grows from some hundred keys to thousands, and shrinks again, while an iteration is
@@ -292,7 +293,7 @@ TEST(keys_whose_hashes_are_alike_are_both_visited) {
     }
     assert_true(pairs > 0);
     for (; next(&f, NULL, &cursor, &found) == DOORMAN_OK; count++) {
-        doorman_permits_reset(f.permits, "api", "none", NULL, NULL, NULL);
+        doorman_permits_reset(f.permits, ITEM_OF("api", "none"), NULL, NULL, NULL);
     }
     doorman_permits_info info;
     doorman_permits_read(f.permits, &info);

@@ -114,7 +114,7 @@ static double part_of(fixture *f, const char *one, const char *other, double sec
 }
 
 static doorman_permit_detail inspect(fixture *f, const char *key) {
-    assert_int_equal(doorman_permits_inspect(f->permits, "a", key, &f->out, NULL, f->now),
+    assert_int_equal(doorman_permits_inspect(f->permits, ITEM_OF("a", key), &f->out, NULL, f->now),
                      DOORMAN_OK);
     assert_int_equal(f->out.detail_count > 0, true);
     return f->out.details[0];
@@ -242,10 +242,10 @@ TEST(a_demand_over_an_hour_counts_each_unit) {
         if (key) assert_true(doorman__fair_measure(&fair, key, &name, now));
         const doorman__fair_flow *flow = key ? &key->flow : &fair.newcomers;
         now += SECOND;
-        doorman__fair_note(&fair, key, &name, 1 << 24, 0, now);
+        doorman__fair_note(&fair, key, &name, (doorman__fair_ask){1 << 24, 0}, now);
         for (int i = 0; i < ASKS; i++) {
             now += SECOND / 100000; /* 40 s in all */
-            doorman__fair_note(&fair, key, &name, 1, 0, now);
+            doorman__fair_note(&fair, key, &name, (doorman__fair_ask){1, 0}, now);
         }
         const double all = (1 << 24) + (double)ASKS;
         const double demand = (double)doorman__fair_measured(&fair, flow, 1e6, now);
@@ -804,7 +804,8 @@ TEST(a_reset_and_a_configuration_keep_the_demands) {
     fixture *f = start(FAIR);
     (void)part_of(f, "a", "b", 12);
     while (ask(f, "a", 1)) continue;
-    assert_int_equal(doorman_permits_reset(f->permits, "a", "", "f", NULL, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_permits_reset(f->permits, ITEM_OF("a", ""), "f", NULL, NULL),
+                     DOORMAN_OK);
     assert_true(ask(f, "a", 1)); /* it is full */
     configure(f, FAIR);
     assert_near(inspect(f, "a").demand, 100, 0.05);

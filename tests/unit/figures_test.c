@@ -104,8 +104,9 @@ static doorman_permit_detail detail_of(const struct process *p, const char *limi
 }
 
 static doorman_permit_detail look(struct process *p, const char *key, const char *limit) {
-    assert_int_equal(doorman_permits_inspect(p->permits, "api/a", key, &p->out, NULL, p->now),
-                     DOORMAN_OK);
+    assert_int_equal(
+        doorman_permits_inspect(p->permits, ITEM_OF("api/a", key), &p->out, NULL, p->now),
+        DOORMAN_OK);
     return detail_of(p, limit);
 }
 

@@ -149,14 +149,16 @@ static bool keep(fixture *f, const char *client, uint64_t id, double amount) {
 /* Returns the units that a key can still get. */
 static double left(fixture *f, const char *key) {
     doorman_permit out;
-    assert_int_equal(doorman_permits_inspect(f->permits, "r", key, &out, NULL, f->now), DOORMAN_OK);
+    assert_int_equal(doorman_permits_inspect(f->permits, ITEM_OF("r", key), &out, NULL, f->now),
+                     DOORMAN_OK);
     return out.details[0].remaining;
 }
 
 /* P6: returns the units of a key that are held. */
 static double used(fixture *f, const char *key) {
     doorman_permit out;
-    assert_int_equal(doorman_permits_inspect(f->permits, "r", key, &out, NULL, f->now), DOORMAN_OK);
+    assert_int_equal(doorman_permits_inspect(f->permits, ITEM_OF("r", key), &out, NULL, f->now),
+                     DOORMAN_OK);
     return out.details[0].used;
 }
 
@@ -1505,7 +1507,8 @@ TEST(a_reset_does_not_free_what_is_held) {
     double charged = 1;
     assert_true(ask(&f, "ann", 1, "k", 3, 0));
     uint64_t ann = f.out.hold_id;
-    assert_int_equal(doorman_permits_reset(f.permits, "r", "k", NULL, &count, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_permits_reset(f.permits, ITEM_OF("r", "k"), NULL, &count, NULL),
+                     DOORMAN_OK);
     assert_int_equal(count, 0);
     assert_int_equal(
         doorman_permits_report(f.permits,

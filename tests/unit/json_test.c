@@ -2515,12 +2515,11 @@ TEST(an_error_in_a_configuration_has_its_line_and_column) {
         doorman_config_problem problems[4];
         doorman_error error;
         char position[64];
-        size_t count = 77;
-        doorman_status status =
-            doorman_json_check_config(NULL, text, strlen(text), problems, 4, &count);
-        const doorman_config_problem *last = &problems[count - 1];
+        doorman_config_problems list = {.items = problems, .room = 4, .count = 77};
+        doorman_status status = doorman_json_check_config(NULL, text, strlen(text), &list);
+        const doorman_config_problem *last = &problems[list.count - 1];
         assert_int_equal(status, DOORMAN_INVALID_ARGUMENT);
-        assert_in_range(count, 1, 4);
+        assert_in_range(list.count, 1, 4);
         bool same = last->line == misplaced[i].line && last->column == misplaced[i].column &&
                     strncmp(last->error.text, misplaced[i].error, strlen(misplaced[i].error)) == 0;
         if (!same) {
@@ -2530,7 +2529,7 @@ TEST(an_error_in_a_configuration_has_its_line_and_column) {
         snprintf(position, sizeof position, "line %zu, column %zu: ", problems[0].line,
                  problems[0].column);
         assert_int_equal(strncmp(error.text, position, strlen(position)), 0);
-        assert_int_equal(strstr(error.text, " more)") != NULL, count > 1);
+        assert_int_equal(strstr(error.text, " more)") != NULL, list.count > 1);
     }
 }
 
@@ -2557,13 +2556,14 @@ TEST(the_line_and_column_of_a_syntax_error_are_those_of_its_byte) {
         char text[sizeof valid_config];
         doorman_config_problem problem;
         doorman_json_exchange exchange = {.kept = NULL};
-        size_t bytes = i / 2, count = 0, byte = 0, line = 1, column = 1;
+        doorman_config_problems list = {.items = &problem, .room = 1};
+        size_t bytes = i / 2, byte = 0, line = 1, column = 1;
         memcpy(text, valid_config, sizeof text);
         if (i % 2 && bytes < sizeof text - 1) {
             text[bytes] = "x\"{}[],:\\\n"[random_below(10)];
             bytes = sizeof text - 1;
         }
-        (void)doorman_json_check_config(NULL, text, bytes, &problem, 1, &count);
+        (void)doorman_json_check_config(NULL, text, bytes, &list);
         (void)doorman_json_exchange_read(&exchange, NULL, text, bytes);
         bool is_json = sscanf(exchange.error.text, "byte %zu: ", &byte) != 1;
         for (size_t k = 0; k < byte; k++) {
@@ -2572,7 +2572,7 @@ TEST(the_line_and_column_of_a_syntax_error_are_those_of_its_byte) {
         }
         if (!is_json) {
             wrong_count++;
-            assert_int_equal(count, 1);
+            assert_int_equal(list.count, 1);
             assert_int_equal(problem.line, line);
             assert_int_equal(problem.column, column);
             const char *rule = strstr(exchange.error.text, ": ") + 2;
@@ -2631,14 +2631,13 @@ TEST(all_errors_of_a_configuration_are_listed) {
     static const char text[] = MANY;
     doorman_config_problem problems[40];
     doorman_config *config = NULL;
-    size_t count = 0;
-    doorman_status status =
-        doorman_json_check_config(&config, text, sizeof text - 1, problems, 40, &count);
+    doorman_config_problems list = {.items = problems, .room = 40};
+    doorman_status status = doorman_json_check_config(&config, text, sizeof text - 1, &list);
     assert_int_equal(status, DOORMAN_INVALID_ARGUMENT);
     assert_null(config);
-    for (size_t i = 0; i < count || i < COUNT(many_errors); i++) {
+    for (size_t i = 0; i < list.count || i < COUNT(many_errors); i++) {
         char found[600] = "";
-        if (i < count) {
+        if (i < list.count) {
             snprintf(found, sizeof found, "%zu:%zu: %s", problems[i].line, problems[i].column,
                      problems[i].error.text);
         }
@@ -2650,17 +2649,18 @@ TEST(all_errors_of_a_configuration_are_listed) {
 TEST(a_list_of_errors_fits_the_room_that_is_given) {
     static const char text[] = MANY;
     doorman_config_problem problems[40], all[40];
-    size_t count = 0;
-    (void)doorman_json_check_config(NULL, text, sizeof text - 1, all, 40, &count);
+    doorman_config_problems every = {.items = all, .room = 40};
+    assert_int_equal(doorman_json_check_config(NULL, text, sizeof text - 1, NULL),
+                     DOORMAN_INVALID_ARGUMENT);
+    (void)doorman_json_check_config(NULL, text, sizeof text - 1, &every);
     for (size_t room = 0; room < 40; room++) {
+        doorman_config_problems list = {.items = room ? problems : NULL, .room = room};
         memset(problems, 0x55, sizeof problems);
-        count = 0;
-        assert_int_equal(doorman_json_check_config(NULL, text, sizeof text - 1,
-                                                   room ? problems : NULL, room, &count),
+        assert_int_equal(doorman_json_check_config(NULL, text, sizeof text - 1, &list),
                          DOORMAN_INVALID_ARGUMENT);
-        assert_int_equal(count, COUNT(many_errors));
+        assert_int_equal(list.count, COUNT(many_errors));
         for (size_t i = 0; i < 40; i++) {
-            if (i >= room || i >= count) {
+            if (i >= room || i >= list.count) {
                 assert_int_equal(problems[i].line, (size_t)0x5555555555555555);
             } else {
                 assert_int_equal(problems[i].line, all[i].line);
@@ -2681,17 +2681,18 @@ TEST(each_key_that_appears_twice_is_listed) {
         "{\"resources\":[],\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1,\"j\":1,"
         "\"k\":1,\"l\":1,\"m\":1,\"n\":1,\"o\":1,\"p\":1,\"b\":1,\"q\":1,\"c\":1,\"b\":1}";
     doorman_config_problem problems[40];
-    size_t count = 0, twice = 0;
-    (void)doorman_json_check_config(NULL, text, sizeof text - 1, problems, 40, &count);
-    assert_in_range(count, 0, 40);
-    for (size_t i = 0; i < count; i++) {
+    doorman_config_problems list = {.items = problems, .room = 40};
+    size_t twice = 0;
+    (void)doorman_json_check_config(NULL, text, sizeof text - 1, &list);
+    assert_in_range(list.count, 0, 40);
+    for (size_t i = 0; i < list.count; i++) {
         if (!strstr(problems[i].error.text, "appears twice")) continue;
         char key = text[problems[i].column];
         assert_true(key == problems[i].error.text[0] && (key == 'b' || key == 'c'));
         twice++;
     }
     assert_int_equal(twice, 3);
-    assert_int_equal(count, 3 + 19); /* 19 keys are not known */
+    assert_int_equal(list.count, 3 + 19); /* 19 keys are not known */
 }
 
 /* After an allocation has failed, the list of errors would be incomplete. */
@@ -2701,19 +2702,18 @@ TEST(without_memory_the_only_error_says_so) {
     bool works = false;
     do {
         doorman_config_problem problems[4];
-        size_t count = 0;
+        doorman_config_problems list = {.items = problems, .room = 4};
         memory_fails_at(++n);
-        doorman_status status =
-            doorman_json_check_config(NULL, text, sizeof text - 1, problems, 4, &count);
+        doorman_status status = doorman_json_check_config(NULL, text, sizeof text - 1, &list);
         works = memory_works();
         if (status == DOORMAN_OUT_OF_MEMORY) {
             failures++;
-            assert_int_equal(count, 1);
+            assert_int_equal(list.count, 1);
             assert_int_equal(problems[0].line, 0);
             assert_string_equal(problems[0].error.text, "out of memory");
         } else {
             assert_int_equal(status, DOORMAN_INVALID_ARGUMENT);
-            assert_int_equal(count, COUNT(many_errors));
+            assert_int_equal(list.count, COUNT(many_errors));
         }
         assert_int_equal(memory_blocks(), blocks);
     } while (!works && n < 1000);
@@ -2752,10 +2752,10 @@ TEST(utf_16_without_a_mark_is_named) {
     static const char *const orders[] = {"{\0}\0", "\0{\0}"};
     for (size_t i = 0; i < COUNT(orders); i++) {
         doorman_config_problem problem;
-        size_t count = 0;
-        assert_int_equal(doorman_json_check_config(NULL, orders[i], 4, &problem, 1, &count),
+        doorman_config_problems list = {.items = &problem, .room = 1};
+        assert_int_equal(doorman_json_check_config(NULL, orders[i], 4, &list),
                          DOORMAN_INVALID_ARGUMENT);
-        assert_int_equal(count, 1);
+        assert_int_equal(list.count, 1);
         assert_string_equal(problem.error.text, "not JSON: the text is UTF-16; save it as UTF-8");
     }
 }
@@ -2763,26 +2763,25 @@ TEST(utf_16_without_a_mark_is_named) {
 /* C7, V5 */
 TEST(a_configuration_that_is_too_large_has_one_error) {
     doorman_config_problem problems[4];
-    size_t count = 0;
+    doorman_config_problems list = {.items = problems, .room = 4};
     char *text = repeat("{\"resources\":[", "{},", 10000, "{}]}");
-    assert_int_equal(doorman_json_check_config(NULL, text, strlen(text), problems, 4, &count),
+    assert_int_equal(doorman_json_check_config(NULL, text, strlen(text), &list),
                      DOORMAN_RESOURCE_EXHAUSTED);
-    assert_int_equal(count, 1);
+    assert_int_equal(list.count, 1);
     assert_int_equal(problems[0].column, 2);
     assert_string_equal(problems[0].error.text, "resources: at most 10000, not 10001");
     free(text);
     text = repeat("\n", "[", 33, "");
-    assert_int_equal(doorman_json_check_config(NULL, text, strlen(text), problems, 4, &count),
+    assert_int_equal(doorman_json_check_config(NULL, text, strlen(text), &list),
                      DOORMAN_RESOURCE_EXHAUSTED);
-    assert_int_equal(count, 1);
+    assert_int_equal(list.count, 1);
     assert_int_equal(problems[0].line, 2);
     assert_int_equal(problems[0].column, 34);
     assert_string_equal(problems[0].error.text, "nested deeper than 32 levels");
     free(text);
-    assert_int_equal(
-        doorman_json_check_config(NULL, NULL, DOORMAN_MESSAGE_BYTES_MAX + 1, problems, 4, &count),
-        DOORMAN_RESOURCE_EXHAUSTED);
-    assert_int_equal(count, 1);
+    assert_int_equal(doorman_json_check_config(NULL, NULL, DOORMAN_MESSAGE_BYTES_MAX + 1, &list),
+                     DOORMAN_RESOURCE_EXHAUSTED);
+    assert_int_equal(list.count, 1);
     assert_int_equal(problems[0].line, 0);
     assert_string_equal(problems[0].error.text, "larger than 4 MiB");
 }
@@ -2814,15 +2813,13 @@ TEST(warnings_about_a_configuration_have_a_position) {
         const char *text = warned_configs[i].text, *const *warnings = warned_configs[i].warnings;
         doorman_config_problem problems[4];
         doorman_config *config = NULL;
-        size_t count = 77;
-        assert_int_equal(
-            doorman_json_check_config(&config, text, strlen(text), problems, 4, &count),
-            DOORMAN_OK);
+        doorman_config_problems list = {.items = problems, .room = 4, .count = 77};
+        assert_int_equal(doorman_json_check_config(&config, text, strlen(text), &list), DOORMAN_OK);
         assert_non_null(config);
         doorman_config_destroy(config);
-        for (size_t k = 0; k < count || warnings[k]; k++) {
+        for (size_t k = 0; k < list.count || warnings[k]; k++) {
             char found[600] = "";
-            if (k < count) {
+            if (k < list.count) {
                 snprintf(found, sizeof found, "%zu:%zu: %s", problems[k].line, problems[k].column,
                          problems[k].error.text);
             }
@@ -2831,7 +2828,7 @@ TEST(warnings_about_a_configuration_have_a_position) {
         doorman_error error = {.text = "an old text"};
         config = load(text, &error);
         assert_non_null(config);
-        assert_int_equal(error.text[0] != 0, count > 0);
+        assert_int_equal(error.text[0] != 0, list.count > 0);
         doorman_config_destroy(config);
     }
 }
@@ -2980,10 +2977,10 @@ TEST(the_example_only_warns_of_its_short_learning) {
     assert_true(bytes > 0 && bytes < sizeof json - 1);
     assert_int_equal(fclose(file), 0);
     doorman_config_problem problems[9];
-    size_t count = 0;
-    assert_int_equal(doorman_json_check_config(NULL, json, bytes, problems, 9, &count), DOORMAN_OK);
-    assert_int_equal(count, 2);
-    for (size_t i = 0; i < count; i++) {
+    doorman_config_problems list = {.items = problems, .room = 9};
+    assert_int_equal(doorman_json_check_config(NULL, json, bytes, &list), DOORMAN_OK);
+    assert_int_equal(list.count, 2);
+    for (size_t i = 0; i < list.count; i++) {
         assert_non_null(strstr(problems[i].error.text, "learning_mode_duration: 1 s is shorter"));
     }
 }

@@ -212,7 +212,7 @@ TEST(a_permit_of_cost_0_and_an_inspection_open_no_lease) {
     doorman_server_lease lease;
     (void)acquire_cost(&f, 0, "db", 0);
     doorman_permits *permits = doorman_server_permits(f.servers[0]);
-    assert_int_equal(doorman_permits_inspect(permits, "db", "", &f.out, &f.error, f.now),
+    assert_int_equal(doorman_permits_inspect(permits, ITEM_OF("db", ""), &f.out, &f.error, f.now),
                      DOORMAN_OK);
     assert_int_equal(f.out.detail_count, 1);
     assert_string_equal(f.out.details[0].limit, "share");
@@ -369,7 +369,7 @@ TEST(a_refusal_by_another_limit_takes_nothing_of_the_lease) {
         assert_false(acquire_cost(&f, 0, "db", 0.01));
     }
     doorman_permits *permits = doorman_server_permits(f.servers[0]);
-    assert_int_equal(doorman_permits_inspect(permits, "db", "", &f.out, &f.error, f.now),
+    assert_int_equal(doorman_permits_inspect(permits, ITEM_OF("db", ""), &f.out, &f.error, f.now),
                      DOORMAN_OK);
     assert_about(f.out.details[0].remaining, 1); /* the wants of an idle lease are 1, all saved */
     stop(&f);
@@ -395,8 +395,9 @@ TEST(limits_with_one_lease_share_it) {
                                          {.resource_id = "api/b", .cost = 4}};
     const doorman_permit_request both = {.items = items, .item_count = 2};
     doorman_permits *permits = doorman_server_permits(f.servers[0]);
-    assert_int_equal(doorman_permits_inspect(permits, "api/a", "", &f.out, &f.error, f.now),
-                     DOORMAN_OK);
+    assert_int_equal(
+        doorman_permits_inspect(permits, ITEM_OF("api/a", ""), &f.out, &f.error, f.now),
+        DOORMAN_OK);
     const double before = f.out.details[0].remaining;
     assert_true(before >= 8);
     assert_int_equal(doorman_permits_acquire(permits, &both, &f.out, &f.error, f.now), DOORMAN_OK);
@@ -483,7 +484,8 @@ TEST(a_report_charges_what_is_saved_and_raises_the_wants) {
         DOORMAN_OK);
     assert_exact(charged, 0);
     size_t count = 9;
-    assert_int_equal(doorman_permits_reset(permits, "db", "", "share", &count, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_permits_reset(permits, ITEM_OF("db", ""), "share", &count, NULL),
+                     DOORMAN_OK);
     assert_int_equal(count, 0); /* a lease cannot be reset */
     pass(&f, STEP);
     assert_true(acquire(&f, 0, "db"));

@@ -83,8 +83,9 @@ static double take(struct process *p, const char *resource, const char *key, dou
 /* Returns the state of a limit for a key. */
 static doorman_permit_detail look(struct process *p, const char *resource, const char *key,
                                   const char *limit) {
-    assert_int_equal(doorman_permits_inspect(p->permits, resource, key, &p->out, NULL, p->now),
-                     DOORMAN_OK);
+    assert_int_equal(
+        doorman_permits_inspect(p->permits, ITEM_OF(resource, key), &p->out, NULL, p->now),
+        DOORMAN_OK);
     for (size_t i = 0; i < p->out.detail_count; i++) {
         if (!strcmp(p->out.details[i].limit, limit)) return p->out.details[i];
     }
@@ -150,9 +151,8 @@ TEST(a_row_acts_on_counters_that_exist_and_they_keep_their_use_when_it_ends) {
     assert_exact(take(&p, "api/a", "acme", 900), 900);
 
     doorman_permit_detail after;
-    assert_int_equal(
-        doorman_permits_after_override(p.permits, &month_of_acme, NULL, &after, NULL, p.now),
-        DOORMAN_OK);
+    assert_int_equal(doorman_permits_after_override(p.permits, &month_of_acme, &after, NULL, p.now),
+                     DOORMAN_OK);
     assert_exact(after.most, 1000);
     assert_exact(after.used, 1900);
     assert_int_equal(after.more_after, february - noon - DAY);
@@ -161,6 +161,31 @@ TEST(a_row_acts_on_counters_that_exist_and_they_keep_their_use_when_it_ends) {
     p.now = DAY;
     assert_exact(take(&p, "api/a", "acme", 1), 0);
     assert_int_equal(look(&p, "api/a", "acme", "month").more_after, february - noon - DAY);
+    process_end(&p);
+}
+
+/* A row of a glob concerns many counters, so the caller says which one it means. */
+TEST(the_end_of_a_row_of_a_glob_is_described_for_each_resource) {
+    struct process p = process_of(MONTH);
+    doorman_override_row name = {.identifier_glob = "api/*", .limit = "month", .key = "acme"};
+    doorman_permit_detail after;
+    set(&p, "{'glob': 'api/*', 'limit': 'month', 'key': 'acme', 'set': {'limit': 3000}, "
+            "'expires_in': 86400}");
+    assert_exact(take(&p, "api/a", "acme", 1900), 1900);
+    assert_int_equal(doorman_permits_after_override(p.permits, &name, &after, NULL, p.now),
+                     DOORMAN_INVALID_ARGUMENT);
+    name.resource_id = "api/a";
+    assert_int_equal(doorman_permits_after_override(p.permits, &name, &after, NULL, p.now),
+                     DOORMAN_OK);
+    assert_exact(after.most, 1000);
+    assert_exact(after.used, 1900);
+    name.resource_id = "api/b";
+    assert_int_equal(doorman_permits_after_override(p.permits, &name, &after, NULL, p.now),
+                     DOORMAN_OK);
+    assert_exact(after.used, 0);
+    name.resource_id = "web/a";
+    assert_int_equal(doorman_permits_after_override(p.permits, &name, &after, NULL, p.now),
+                     DOORMAN_INVALID_ARGUMENT);
     process_end(&p);
 }
 

@@ -160,17 +160,16 @@ static void key_of(char key[32], size_t shard) {
 static void move(struct world *w, size_t shard, size_t to) {
     const size_t from = w->owners[shard].owner;
     doorman_shard_cursor cursor = {0};
-    const unsigned char *part = NULL;
-    size_t bytes = 0;
+    doorman_shard_part part;
     assert_int_not_equal(from, to);
     own(w, from, shard, false);
     while (!cursor.at_end) {
-        assert_int_equal(doorman_permits_next_shard_rows(permits_of(w, from), shard, &cursor, &part,
-                                                         &bytes, w->now),
-                         DOORMAN_OK);
-        assert_int_equal(doorman_permits_restore_shard(permits_of(w, to), shard, part, bytes, NULL,
-                                                       NULL, w->now),
-                         DOORMAN_OK);
+        assert_int_equal(
+            doorman_permits_next_shard_rows(permits_of(w, from), shard, &cursor, &part, w->now),
+            DOORMAN_OK);
+        assert_int_equal(
+            doorman_permits_restore_shard(permits_of(w, to), &part, NULL, NULL, w->now),
+            DOORMAN_OK);
     }
     cursor = (doorman_shard_cursor){0};
     while (!cursor.at_end) {
@@ -1046,7 +1045,7 @@ static void settle(struct world *w, uint64_t number, const char *key, double cos
 static double used_at(struct world *w, size_t node, const char *resource, const char *key) {
     doorman_permit state;
     assert_int_equal(
-        doorman_permits_inspect(permits_of(w, node), resource, key, &state, NULL, w->now),
+        doorman_permits_inspect(permits_of(w, node), ITEM_OF(resource, key), &state, NULL, w->now),
         DOORMAN_OK);
     return state.details[0].used;
 }

@@ -262,9 +262,9 @@ TEST(a_wrong_limit_is_named_by_path_and_position) {
         if (!strstr(error.text, path)) fail_msg("%s\nis not in\n%s", path, error.text);
         assert_true(strncmp(error.text, "line 2, column ", 15) == 0);
         doorman_config_problem problems[4];
-        size_t count = 0;
-        (void)doorman_json_check_config(NULL, text, strlen(text), problems, 4, &count);
-        if (count != 1) fail_msg("%zu errors: %s", count, problems[1].error.text);
+        doorman_config_problems list = {.items = problems, .room = 4};
+        (void)doorman_json_check_config(NULL, text, strlen(text), &list);
+        if (list.count != 1) fail_msg("%zu errors: %s", list.count, problems[1].error.text);
     }
 }
 
@@ -349,15 +349,13 @@ TEST(a_template_has_at_most_16_limits_with_different_names) {
 /* Each warning has a position in the text. */
 static void expect_warnings(const char *text, const char *const *warnings, size_t expected) {
     doorman_config_problem problems[8];
-    size_t count = 0;
-    assert_int_equal(
-        doorman_json_check_config(NULL, text, strlen(text), problems, COUNT(problems), &count),
-        DOORMAN_OK);
-    for (size_t i = 0; i < count && i < COUNT(problems); i++) {
+    doorman_config_problems list = {.items = problems, .room = COUNT(problems)};
+    assert_int_equal(doorman_json_check_config(NULL, text, strlen(text), &list), DOORMAN_OK);
+    for (size_t i = 0; i < list.count && i < COUNT(problems); i++) {
         assert_true(problems[i].line > 0 && problems[i].column > 0);
         if (i < expected) assert_string_equal(problems[i].error.text, warnings[i]);
     }
-    assert_int_equal(count, expected);
+    assert_int_equal(list.count, expected);
 }
 
 TEST(limits_that_cannot_act_cause_warnings) {
@@ -610,7 +608,7 @@ TEST(a_refusal_charges_nothing_and_creates_nothing) {
     assert_string_equal(f.out.limit, "all");
     assert_int_equal(f.out.reason, DOORMAN_REASON_RATE);
     assert_int_equal(counters(&f), before);
-    assert_int_equal(doorman_permits_inspect(f.permits, "r", "cyd", &f.out, NULL, f.now),
+    assert_int_equal(doorman_permits_inspect(f.permits, ITEM_OF("r", "cyd"), &f.out, NULL, f.now),
                      DOORMAN_OK);
     assert_int_equal(f.out.detail_count, 2);
     assert_exact(f.out.details[0].remaining, 5);
@@ -1010,7 +1008,7 @@ TEST(items_without_limits_are_counted_and_named) {
         assert_int_equal(f.events[DOORMAN_PERMIT_UNMATCHED], 2);
         assert_true(acquire(&f, "api", "b", 1));
         if (!reject) assert_true(acquire(&f, "open", "b", 1));
-        assert_int_equal(doorman_permits_inspect(f.permits, "x", "", &f.out, NULL, f.now),
+        assert_int_equal(doorman_permits_inspect(f.permits, ITEM_OF("x", ""), &f.out, NULL, f.now),
                          DOORMAN_OK);
         assert_int_equal(f.events[DOORMAN_PERMIT_UNMATCHED], 2);
         doorman_permits_info info;
@@ -1047,9 +1045,10 @@ TEST(an_inspection_raises_no_event) {
     create(&f);
     for (int refused = 0; refused < 2; refused++) {
         doorman_time ban = refused ? SECOND : 0;
-        assert_int_equal(doorman_permits_ban(f.permits, "r", "a", ban, NULL, f.now), DOORMAN_OK);
+        assert_int_equal(doorman_permits_ban(f.permits, ITEM_OF("r", "a"), ban, NULL, f.now),
+                         DOORMAN_OK);
         memset(f.events, 0, sizeof f.events);
-        assert_int_equal(doorman_permits_inspect(f.permits, "r", "a", &f.out, NULL, f.now),
+        assert_int_equal(doorman_permits_inspect(f.permits, ITEM_OF("r", "a"), &f.out, NULL, f.now),
                          DOORMAN_OK);
         assert_int_equal(f.out.granted, !refused);
         for (int i = 0; i < DOORMAN_PERMIT_EVENT_COUNT; i++) assert_int_equal(f.events[i], 0);
@@ -1275,20 +1274,24 @@ TEST(reset_makes_a_key_fresh_and_ends_its_ban) {
     create(&f);
     for (int i = 0; i < 6; i++) (void)acquire(&f, "r", "a", 1);
     assert_int_equal(f.out.reason, DOORMAN_REASON_BANNED);
-    assert_int_equal(doorman_permits_inspect(f.permits, "r", "a", &f.out, NULL, f.now), DOORMAN_OK);
+    assert_int_equal(doorman_permits_inspect(f.permits, ITEM_OF("r", "a"), &f.out, NULL, f.now),
+                     DOORMAN_OK);
     assert_int_equal(f.out.reason, DOORMAN_REASON_BANNED);
     assert_int_equal(f.out.detail_count, 2);
     assert_exact(f.out.details[0].used, 1);
     size_t count = 0;
-    assert_int_equal(doorman_permits_reset(f.permits, "r", "a", NULL, &count, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_permits_reset(f.permits, ITEM_OF("r", "a"), NULL, &count, NULL),
+                     DOORMAN_OK);
     assert_int_equal(count, 2);
     assert_true(acquire(&f, "r", "a", 1));
     assert_exact(f.out.details[1].used, 2); /* the counter of all keys has stayed */
-    assert_int_equal(doorman_permits_reset(f.permits, "r", "a", "all", &count, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_permits_reset(f.permits, ITEM_OF("r", "a"), "all", &count, NULL),
+                     DOORMAN_OK);
     assert_int_equal(count, 1);
-    assert_int_equal(doorman_permits_inspect(f.permits, "r", "a", &f.out, NULL, f.now), DOORMAN_OK);
+    assert_int_equal(doorman_permits_inspect(f.permits, ITEM_OF("r", "a"), &f.out, NULL, f.now),
+                     DOORMAN_OK);
     assert_exact(f.out.details[1].used, 0);
-    assert_int_equal(doorman_permits_reset(f.permits, "none", NULL, NULL, &count, NULL),
+    assert_int_equal(doorman_permits_reset(f.permits, ITEM_OF("none", NULL), NULL, &count, NULL),
                      DOORMAN_OK);
     assert_int_equal(count, 0);
     stop(&f);
@@ -1297,7 +1300,7 @@ TEST(reset_makes_a_key_fresh_and_ends_its_ban) {
 /* P13 */
 /* P20 */
 static doorman_status ban(fixture *f, const char *id, const char *key, doorman_time duration) {
-    return doorman_permits_ban(f->permits, id, key, duration, NULL, f->now);
+    return doorman_permits_ban(f->permits, ITEM_OF(id, key), duration, NULL, f->now);
 }
 
 TEST(a_ban_can_be_set_changed_and_ended) {
@@ -1372,7 +1375,8 @@ TEST(a_report_charges_what_was_used) {
                                &charged, NULL, f.now),
         DOORMAN_OK);
     assert_exact(charged, 1); /* the debt is at most size / rate */
-    assert_int_equal(doorman_permits_inspect(f.permits, "r", "a", &f.out, NULL, f.now), DOORMAN_OK);
+    assert_int_equal(doorman_permits_inspect(f.permits, ITEM_OF("r", "a"), &f.out, NULL, f.now),
+                     DOORMAN_OK);
     assert_exact(f.out.details[0].used, 10);
     assert_int_equal(
         doorman_permits_report(f.permits,
@@ -2613,7 +2617,8 @@ static void random_clock(fixture *f) {
 static void reset_one(fixture *f, model *m, const doorman_config_options *config) {
     const char *id = model_resources[pick(MODEL_RESOURCES)], *key = model_keys[pick(MODEL_KEYS)];
     const doorman_template *template_ = model_template(config, id);
-    assert_int_equal(doorman_permits_reset(f->permits, id, key, NULL, NULL, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_permits_reset(f->permits, ITEM_OF(id, key), NULL, NULL, NULL),
+                     DOORMAN_OK);
     model_find_ban(m, id, key)->until = 0;
     for (size_t j = 0; template_ && j < template_->limit_count; j++) {
         char name[96];
@@ -2626,7 +2631,8 @@ static void reset_one(fixture *f, model *m, const doorman_config_options *config
 static void ban_one(fixture *f, model *m) {
     const char *id = model_resources[pick(MODEL_RESOURCES)], *key = model_keys[pick(MODEL_KEYS)];
     doorman_time duration = pick(3) * SECOND;
-    assert_int_equal(doorman_permits_ban(f->permits, id, key, duration, NULL, f->now), DOORMAN_OK);
+    assert_int_equal(doorman_permits_ban(f->permits, ITEM_OF(id, key), duration, NULL, f->now),
+                     DOORMAN_OK);
     model_find_ban(m, id, key)->until = m->now + duration;
 }
 
@@ -2898,9 +2904,9 @@ TEST(all_limits_together_have_at_most_counter_max_counters) {
     assert_int_equal(counters(&f), 100);
     for (int i = 0; i < 10; i++) {
         snprintf(key, sizeof key, "%d", i);
-        (void)doorman_permits_reset(f.permits, "b", key, NULL, NULL, NULL);
+        (void)doorman_permits_reset(f.permits, ITEM_OF("b", key), NULL, NULL, NULL);
     }
-    (void)doorman_permits_reset(f.permits, "b", "another", NULL, NULL, NULL);
+    (void)doorman_permits_reset(f.permits, ITEM_OF("b", "another"), NULL, NULL, NULL);
     for (int i = 0; i < 300; i++) {
         snprintf(key, sizeof key, "%d", i);
         assert_true(acquire(&f, "a", key, 1));
@@ -2927,7 +2933,9 @@ TEST(all_memory_of_permits_stays_within_memory_max) {
         if (i < 1000) id[1] = 0; /* at first, few resources with many keys */
         (void)acquire(&f, id, key, 1);
         if (!f.out.granted) assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_KEYS);
-        if (pick(4) == 0) (void)doorman_permits_ban(f.permits, id, key, SECOND, NULL, f.now);
+        if (pick(4) == 0) {
+            (void)doorman_permits_ban(f.permits, ITEM_OF(id, key), SECOND, NULL, f.now);
+        }
         memset(id, 'x', sizeof id);
         size_t bytes = f.permits->node_bytes + f.permits->top_bytes;
         assert_true(bytes <= most + 1000); /* a resource of the last permit */
@@ -3250,8 +3258,8 @@ static void usage_compare(const fixture *f, const struct usage_model *usage, siz
     bool is_listed[TOP_KEYS] = {false};
     double total = 0, last = 1e300, slack = 1e-6;
     for (int n = 0; n < TOP_KEYS; n++) total += usage->units[w][n];
-    for (size_t count = 0; doorman_permits_next_usage(f->permits, limit, (doorman_usage_window)w,
-                                                      &cursor, &out, f->now);
+    const doorman_usage_list list = {limit, (doorman_usage_window)w};
+    for (size_t count = 0; doorman_permits_next_usage(f->permits, &list, &cursor, &out, f->now);
          count++) {
         const long n = strtol(out.key, NULL, 10);
         const double expected = usage->units[w][n];
@@ -3299,26 +3307,27 @@ TEST(units_of_keys_are_counted_for_a_minute_an_hour_and_a_day) {
 
 TEST(the_units_of_few_keys_are_exact) {
     fixture f = start_config(config_of(tops_text));
+    const doorman_usage_list day = {0, DOORMAN_USAGE_DAY}, minute = {0, DOORMAN_USAGE_MINUTE},
+                             no_limit = {9, DOORMAN_USAGE_DAY},
+                             no_window = {0, DOORMAN_USAGE_WINDOW_COUNT};
     doorman_permits_usage out;
     doorman_cursor cursor = {0};
     create(&f);
     for (int i = 0; i < 4; i++) assert_true(acquire(&f, "r", "small", 1));
     assert_true(acquire(&f, "r", "large", 1000));
-    assert_true(doorman_permits_next_usage(f.permits, 0, DOORMAN_USAGE_DAY, &cursor, &out, f.now));
+    assert_true(doorman_permits_next_usage(f.permits, &day, &cursor, &out, f.now));
     assert_string_equal(out.key, "large");
     assert_exact(out.units, 1000);
     assert_exact(out.error, 0);
     assert_exact(out.total, 1004);
-    assert_true(doorman_permits_next_usage(f.permits, 0, DOORMAN_USAGE_DAY, &cursor, &out, f.now));
+    assert_true(doorman_permits_next_usage(f.permits, &day, &cursor, &out, f.now));
     assert_exact(out.units, 4);
-    assert_false(doorman_permits_next_usage(f.permits, 0, DOORMAN_USAGE_DAY, &cursor, &out, f.now));
+    assert_false(doorman_permits_next_usage(f.permits, &day, &cursor, &out, f.now));
     cursor = (doorman_cursor){0};
     pass(&f, 3600 * SECOND);
-    assert_false(
-        doorman_permits_next_usage(f.permits, 0, DOORMAN_USAGE_MINUTE, &cursor, &out, f.now));
-    assert_false(doorman_permits_next_usage(f.permits, 9, DOORMAN_USAGE_DAY, &cursor, &out, f.now));
-    assert_false(
-        doorman_permits_next_usage(f.permits, 0, DOORMAN_USAGE_WINDOW_COUNT, &cursor, &out, f.now));
+    assert_false(doorman_permits_next_usage(f.permits, &minute, &cursor, &out, f.now));
+    assert_false(doorman_permits_next_usage(f.permits, &no_limit, &cursor, &out, f.now));
+    assert_false(doorman_permits_next_usage(f.permits, &no_window, &cursor, &out, f.now));
     stop(&f);
 }
 
@@ -3355,7 +3364,8 @@ TEST(refused_keys_are_listed_also_in_shadow_and_while_banned) {
     pass(&f, 60 * SECOND - f.now % (60 * SECOND));
     for (int i = 0; i < 6; i++) (void)acquire(&f, "r", "a", 1); /* 1 granted, 3 refused, 2 banned */
     (void)acquire(&f, "r", "b", 0);
-    assert_int_equal(doorman_permits_inspect(f.permits, "r", "a", &f.out, NULL, f.now), DOORMAN_OK);
+    assert_int_equal(doorman_permits_inspect(f.permits, ITEM_OF("r", "a"), &f.out, NULL, f.now),
+                     DOORMAN_OK);
     assert_int_equal(top_list(&f, 0, DOORMAN_TOP_GRANTED, 101, list), 1);
     assert_int_equal(list[0].count, 1);
     assert_int_equal(top_list(&f, 0, DOORMAN_TOP_REFUSED, 101, list), 1);

@@ -85,8 +85,9 @@ static double take(struct process *p, const char *resource, const char *key, dou
 /* Returns the state of a limit for a key. */
 static doorman_permit_detail look(struct process *p, const char *resource, const char *key,
                                   const char *limit) {
-    assert_int_equal(doorman_permits_inspect(p->permits, resource, key, &p->out, NULL, p->now),
-                     DOORMAN_OK);
+    assert_int_equal(
+        doorman_permits_inspect(p->permits, ITEM_OF(resource, key), &p->out, NULL, p->now),
+        DOORMAN_OK);
     for (size_t i = 0; i < p->out.detail_count; i++) {
         if (!strcmp(p->out.details[i].limit, limit)) return p->out.details[i];
     }
@@ -483,15 +484,12 @@ TEST(rows_are_read_alone_and_in_bulk_and_written) {
         "\"reason\": \"x\"}";
     doorman_plans_message message = {0};
     doorman_buffer text = {0};
-    size_t count = 0;
-    assert_int_equal(doorman_json_read_plans(&message, one, strlen(one), NULL, 0, &count),
-                     DOORMAN_OK);
+    assert_int_equal(doorman_json_read_plans(&message, one, strlen(one), NULL), DOORMAN_OK);
     assert_false(message.is_bulk);
     assert_int_equal(message.plan_count, 1);
     assert_int_equal(message.plans[0].expires_in, 60 * SECOND);
     assert_string_equal(message.reason, "x");
-    assert_int_equal(doorman_json_read_plans(&message, two, strlen(two), NULL, 0, &count),
-                     DOORMAN_OK);
+    assert_int_equal(doorman_json_read_plans(&message, two, strlen(two), NULL), DOORMAN_OK);
     assert_true(message.is_bulk);
     assert_int_equal(message.plan_count, 2);
     assert_string_equal(message.plans[0].row.key, "");
@@ -509,11 +507,10 @@ TEST(all_errors_of_a_list_are_named) {
                                "{\"glob\": \"h\", \"key\": \"k\"}], \"reason\": \"\"}";
     doorman_plans_message message = {0};
     doorman_config_problem problems[2];
-    size_t count = 0;
-    assert_int_equal(
-        doorman_json_read_plans(&message, text, strlen(text), problems, COUNT(problems), &count),
-        DOORMAN_INVALID_ARGUMENT);
-    assert_int_equal(count, 3);
+    doorman_config_problems list = {.items = problems, .room = COUNT(problems)};
+    assert_int_equal(doorman_json_read_plans(&message, text, strlen(text), &list),
+                     DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(list.count, 3);
     assert_string_equal(problems[0].error.text, "plans[0].glob: must be a string");
     assert_string_equal(problems[1].error.text, "plans[1].plan: is missing");
     assert_null(message.plans);
@@ -547,9 +544,8 @@ TEST(without_memory_a_row_is_as_before) {
     n = 0;
     do {
         doorman_plans_message message = {0};
-        size_t count = 0;
         memory_fails_at(++n);
-        status = doorman_json_read_plans(&message, text, strlen(text), NULL, 0, &count);
+        status = doorman_json_read_plans(&message, text, strlen(text), NULL);
         assert_int_equal(message.plan_count, status == DOORMAN_OK);
         doorman_plans_message_uninit(&message);
     } while (!memory_works());

@@ -273,7 +273,7 @@ TEST(a_ban_ends_the_stock) {
     world *w = world_start(1, 100);
     fill_stock(w, 5);
     doorman_permits *permits = doorman_server_permits(w->server);
-    assert_int_equal(doorman_permits_ban(permits, "api", "ann", 60 * SECOND, NULL, w->now),
+    assert_int_equal(doorman_permits_ban(permits, ITEM_OF("api", "ann"), 60 * SECOND, NULL, w->now),
                      DOORMAN_OK);
     assert_int_equal(decide(w, "ann", 11), DOORMAN_BY_SERVER); /* more than the stock has */
     assert_int_equal(w->acquired.reason, DOORMAN_REASON_BANNED);

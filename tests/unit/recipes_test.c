@@ -31,10 +31,9 @@ static int check_page(const char *path) {
         at = end;
         if (strstr(block, "\"identifier_glob\"")) {
             doorman_config_problem problems[PROBLEMS_MAX];
-            size_t problem_count = 0;
-            doorman_status status = doorman_json_check_config(NULL, block, strlen(block), problems,
-                                                              PROBLEMS_MAX, &problem_count);
-            if (status != DOORMAN_OK || problem_count > 0) {
+            doorman_config_problems list = {.items = problems, .room = PROBLEMS_MAX};
+            doorman_status status = doorman_json_check_config(NULL, block, strlen(block), &list);
+            if (status != DOORMAN_OK || list.count > 0) {
                 fail_msg("%s: %s\n%s", path, problems[0].error.text, block);
             }
             count++;

@@ -110,7 +110,8 @@ static void start(struct history *h) {
 
 static double level(struct history *h) {
     doorman_permit out;
-    doorman_status status = doorman_permits_inspect(h->permits, "llm", "acme", &out, NULL, h->now);
+    doorman_status status =
+        doorman_permits_inspect(h->permits, ITEM_OF("llm", "acme"), &out, NULL, h->now);
     assert_int_equal(status, DOORMAN_OK);
     return size_of(h) - out.details[0].used;
 }

@@ -119,7 +119,8 @@ static const doorman_settlement *report_once(struct process *p, uint64_t request
 /* Returns what a limit has used. */
 static double used(struct process *p, size_t index) {
     doorman_permit out;
-    doorman_status status = doorman_permits_inspect(p->permits, "llm", "acme", &out, NULL, p->now);
+    doorman_status status =
+        doorman_permits_inspect(p->permits, ITEM_OF("llm", "acme"), &out, NULL, p->now);
     assert_int_equal(status, DOORMAN_OK);
     assert_true(index < out.detail_count);
     return out.details[index].used;
@@ -430,7 +431,8 @@ TEST(what_a_request_cost_in_addition_is_charged) {
 TEST(a_counter_that_was_reset_gives_nothing_back) {
     struct process p = process_of(WINDOW "}");
     assert_true(reserve(&p, 7, 400, MINUTE));
-    doorman_status status = doorman_permits_reset(p.permits, "llm", "acme", NULL, NULL, NULL);
+    doorman_status status =
+        doorman_permits_reset(p.permits, ITEM_OF("llm", "acme"), NULL, NULL, NULL);
     assert_int_equal(status, DOORMAN_OK);
     const doorman_permit_item item = {.resource_id = "llm", .key = "acme", .cost = 50};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
@@ -1454,7 +1456,8 @@ static void trial_settle(struct trial *t, size_t index) {
 }
 
 static void trial_reset(struct trial *t) {
-    doorman_status status = doorman_permits_reset(t->p.permits, "llm", "acme", NULL, NULL, NULL);
+    doorman_status status =
+        doorman_permits_reset(t->p.permits, ITEM_OF("llm", "acme"), NULL, NULL, NULL);
     assert_int_equal(status, DOORMAN_OK);
     for (size_t i = 0; i < MODEL_LIMITS; i++) {
         struct model_limit *limit = &t->m.limits[i];
@@ -1469,7 +1472,7 @@ static void trial_reset(struct trial *t) {
 static void trial_compare(struct trial *t) {
     doorman_permit out;
     doorman_status status =
-        doorman_permits_inspect(t->p.permits, "llm", "acme", &out, NULL, t->p.now);
+        doorman_permits_inspect(t->p.permits, ITEM_OF("llm", "acme"), &out, NULL, t->p.now);
     assert_int_equal(status, DOORMAN_OK);
     for (size_t i = 0; i < MODEL_LIMITS; i++) {
         struct model_limit *limit = &t->m.limits[i];

@@ -463,20 +463,19 @@ static doorman_hold release(struct node *node, uint64_t id) {
 /* Moves what one node knows of a shard to another. Returns how many bytes that was. */
 static size_t move(struct node *from, struct node *to, size_t shard) {
     doorman_shard_cursor cursor = {0};
-    const unsigned char *part = NULL;
-    size_t bytes = 0, all = 0;
+    doorman_shard_part part;
+    size_t all = 0;
     own(from, shard, false);
     while (!cursor.at_end) {
-        assert_int_equal(
-            doorman_permits_next_shard_rows(from->permits, shard, &cursor, &part, &bytes, now),
-            DOORMAN_OK);
+        assert_int_equal(doorman_permits_next_shard_rows(from->permits, shard, &cursor, &part, now),
+                         DOORMAN_OK);
         size_t lost = 1;
         doorman_error error = {0};
         doorman_status status =
-            doorman_permits_restore_shard(to->permits, shard, part, bytes, &lost, &error, now);
+            doorman_permits_restore_shard(to->permits, &part, &lost, &error, now);
         if (status != DOORMAN_OK) fail_msg("%s", error.text);
         assert_int_equal(lost, 0);
-        all += bytes;
+        all += part.bytes;
     }
     cursor = (doorman_shard_cursor){0};
     while (!cursor.at_end) {
@@ -525,9 +524,9 @@ TEST(only_keys_of_owned_shards_are_decided) {
     assert_int_equal(doorman_permits_report(node.permits, &item, &charged, &error, now),
                      DOORMAN_UNAVAILABLE);
     assert_non_null(strstr(error.text, "another node"));
-    assert_int_equal(doorman_permits_reset(node.permits, "r", key, NULL, &count, NULL),
+    assert_int_equal(doorman_permits_reset(node.permits, ITEM_OF("r", key), NULL, &count, NULL),
                      DOORMAN_UNAVAILABLE);
-    assert_int_equal(doorman_permits_ban(node.permits, "r", key, SECOND, NULL, now),
+    assert_int_equal(doorman_permits_ban(node.permits, ITEM_OF("r", key), SECOND, NULL, now),
                      DOORMAN_UNAVAILABLE);
     doorman_permits_info info;
     doorman_permits_read(node.permits, &info);
@@ -554,8 +553,9 @@ TEST(each_shard_counts_the_permits_that_were_decided_for_it) {
     doorman_permit decided;
     assert_true(doorman_permits_next_decision(node.permits, &ticket, &decided));
     assert_true(decided.granted);
-    assert_int_equal(doorman_permits_inspect(node.permits, "r", "mine", &node.out, NULL, now),
-                     DOORMAN_OK);
+    assert_int_equal(
+        doorman_permits_inspect(node.permits, ITEM_OF("r", "mine"), &node.out, NULL, now),
+        DOORMAN_OK);
     for (size_t i = 0; i < 8; i++) {
         assert_int_equal(doorman_permits_shard_decided(node.permits, i), i == mine ? 7 : 0);
     }
@@ -867,7 +867,8 @@ TEST(the_next_owner_stores_what_it_has_taken) {
     unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
     own(&a, shard, true);
     assert_true(ask(&a, "r", "k", 5));
-    assert_int_equal(doorman_permits_ban(a.permits, "r", "{k}x", HOUR, NULL, now), DOORMAN_OK);
+    assert_int_equal(doorman_permits_ban(a.permits, ITEM_OF("r", "{k}x"), HOUR, NULL, now),
+                     DOORMAN_OK);
     size_t stored = 0, removed = 0, rows = 0;
     while (doorman_permits_next_changed(a.permits, row, now)) stored++;
     assert_int_equal(stored, 4); /* hour, minute, tiers, and the ban */
@@ -918,9 +919,8 @@ TEST(a_new_master_forgets_the_rows_of_shards_that_have_moved) {
     assert_int_equal(info.counter_count, 3);
     /* the rows of a store are a part for the next owner */
     struct node c = node_of(config, &eight);
-    assert_int_equal(
-        doorman_permits_restore_shard(c.permits, shard_of("k"), part, used, NULL, NULL, now),
-        DOORMAN_OK);
+    const doorman_shard_part whole = {shard_of("k"), part, used};
+    assert_int_equal(doorman_permits_restore_shard(c.permits, &whole, NULL, NULL, now), DOORMAN_OK);
     doorman_permits_read(c.permits, &info);
     assert_int_equal(info.counter_count, 3);
     doorman_permits_destroy(c.permits);
@@ -950,15 +950,12 @@ TEST(rows_that_are_restored_twice_count_once) {
     own(&a, shard, false);
     for (int i = 0; i < 2; i++) {
         doorman_shard_cursor cursor = {0};
-        const unsigned char *part = NULL;
-        size_t bytes = 0;
+        doorman_shard_part part;
         while (!cursor.at_end) {
-            assert_int_equal(
-                doorman_permits_next_shard_rows(a.permits, shard, &cursor, &part, &bytes, now),
-                DOORMAN_OK);
-            assert_int_equal(
-                doorman_permits_restore_shard(b.permits, shard, part, bytes, NULL, NULL, now),
-                DOORMAN_OK);
+            assert_int_equal(doorman_permits_next_shard_rows(a.permits, shard, &cursor, &part, now),
+                             DOORMAN_OK);
+            assert_int_equal(doorman_permits_restore_shard(b.permits, &part, NULL, NULL, now),
+                             DOORMAN_OK);
         }
     }
     own(&b, shard, true);
@@ -1039,7 +1036,8 @@ TEST(a_counter_that_was_reset_gives_nothing_back_after_a_move) {
     own(&a, shard, true);
     assert_int_equal(doorman_permits_acquire(a.permits, &request, &a.out, NULL, now), DOORMAN_OK);
     size_t count = 0;
-    assert_int_equal(doorman_permits_reset(a.permits, "r", "k", NULL, &count, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_permits_reset(a.permits, ITEM_OF("r", "k"), NULL, &count, NULL),
+                     DOORMAN_OK);
     assert_true(ask(&a, "r", "k", 6));
     move(&a, &b, shard);
     item.cost = 2;
@@ -1066,17 +1064,18 @@ TEST(damaged_rows_of_a_shard_are_refused) {
     }
     own(&a, shard, false);
     doorman_shard_cursor cursor = {0};
-    const unsigned char *part = NULL;
-    size_t bytes = 0, refused = 0;
-    assert_int_equal(doorman_permits_next_shard_rows(a.permits, shard, &cursor, &part, &bytes, now),
+    doorman_shard_part part;
+    size_t refused = 0;
+    assert_int_equal(doorman_permits_next_shard_rows(a.permits, shard, &cursor, &part, now),
                      DOORMAN_OK);
+    const size_t bytes = part.bytes;
     assert_true(bytes > 100 && bytes < sizeof copy && cursor.at_end);
-    memcpy(copy, part, bytes);
+    memcpy(copy, part.rows, bytes);
     for (size_t cut = 1; cut < bytes; cut++) {
         memcpy(damaged, copy, cut);
         doorman_error error = {0};
-        doorman_status status =
-            doorman_permits_restore_shard(b.permits, shard, damaged, cut, NULL, &error, now);
+        part = (doorman_shard_part){shard, damaged, cut};
+        doorman_status status = doorman_permits_restore_shard(b.permits, &part, NULL, &error, now);
         if (status != DOORMAN_OK) assert_true(error.text[0]);
         refused += status == DOORMAN_INVALID_ARGUMENT;
     }
@@ -1086,11 +1085,12 @@ TEST(damaged_rows_of_a_shard_are_refused) {
         for (size_t n = 1 + random_below(3); n > 0; n--) {
             damaged[random_below(bytes)] = (unsigned char)random_bits();
         }
-        (void)doorman_permits_restore_shard(b.permits, shard, damaged, bytes, NULL, NULL, now);
+        part = (doorman_shard_part){shard, damaged, bytes};
+        (void)doorman_permits_restore_shard(b.permits, &part, NULL, NULL, now);
     }
-    assert_int_equal(
-        doorman_permits_restore_shard(b.permits, (shard + 1) % 8, copy, bytes, NULL, NULL, now),
-        DOORMAN_INVALID_ARGUMENT);
+    part = (doorman_shard_part){(shard + 1) % 8, copy, bytes};
+    assert_int_equal(doorman_permits_restore_shard(b.permits, &part, NULL, NULL, now),
+                     DOORMAN_INVALID_ARGUMENT);
     nodes_end(&a, &b, config);
 }
 
@@ -1111,13 +1111,12 @@ TEST(moving_without_memory_changes_nothing) {
         doorman_status status = DOORMAN_OK;
         memory_fails_at(++n);
         while (!cursor.at_end && status == DOORMAN_OK) {
-            const unsigned char *part = NULL;
-            size_t bytes = 0;
+            doorman_shard_part part;
             const doorman_shard_cursor before = cursor;
-            status = doorman_permits_next_shard_rows(a.permits, shard, &cursor, &part, &bytes, now);
+            status = doorman_permits_next_shard_rows(a.permits, shard, &cursor, &part, now);
             if (status != DOORMAN_OK) assert_memory_equal(&before, &cursor, sizeof cursor);
             if (status != DOORMAN_OK) break;
-            status = doorman_permits_restore_shard(b.permits, shard, part, bytes, NULL, NULL, now);
+            status = doorman_permits_restore_shard(b.permits, &part, NULL, NULL, now);
         }
         complete = memory_works() && status == DOORMAN_OK;
         if (complete) {
@@ -1172,7 +1171,7 @@ static void twins_key(const struct twins *t, char key[32]) {
 
 static void twins_reset(struct twins *t, const char *key) {
     for (size_t n = 0; n < 2; n++) {
-        (void)doorman_permits_reset(t->nodes[n].permits, "r", key, NULL, NULL, NULL);
+        (void)doorman_permits_reset(t->nodes[n].permits, ITEM_OF("r", key), NULL, NULL, NULL);
     }
 }
 
@@ -1197,7 +1196,7 @@ static void twins_act(struct twins *t) {
                                                 .request_id = what > 7 ? t->requests : 0,
                                                 .settle_within = what > 7 && !holds ? HOUR : 0};
         if (what == 1) {
-            (void)doorman_permits_ban(permits, "r", key, HOUR, NULL, now);
+            (void)doorman_permits_ban(permits, ITEM_OF("r", key), HOUR, NULL, now);
             continue;
         }
         assert_int_equal(doorman_permits_acquire(permits, &request, &node->out, NULL, now),
@@ -1226,14 +1225,14 @@ static size_t twins_write(struct twins *t, size_t n, size_t shard, unsigned char
     doorman_shard_cursor cursor = {0};
     size_t all = 0;
     while (!cursor.at_end) {
-        const unsigned char *part = NULL;
-        size_t bytes = 0;
-        assert_int_equal(doorman_permits_next_shard_rows(t->nodes[n].permits, shard, &cursor, &part,
-                                                         &bytes, now),
-                         DOORMAN_OK);
-        if (!bytes) continue;
-        memcpy(out + all, part + DOORMAN_SHARD_PART_HEADER, bytes - DOORMAN_SHARD_PART_HEADER);
-        all += bytes - DOORMAN_SHARD_PART_HEADER;
+        doorman_shard_part part;
+        assert_int_equal(
+            doorman_permits_next_shard_rows(t->nodes[n].permits, shard, &cursor, &part, now),
+            DOORMAN_OK);
+        if (!part.bytes) continue;
+        const size_t count = part.bytes - DOORMAN_SHARD_PART_HEADER;
+        memcpy(out + all, part.rows + DOORMAN_SHARD_PART_HEADER, count);
+        all += count;
     }
     return all;
 }
@@ -1321,11 +1320,9 @@ TEST(a_shard_takes_few_steps_if_its_keys_were_found) {
             while (doorman_permits_find_shards(node.permits, 1000, now)) continue;
         own(&node, 7, false);
         for (cursor = (doorman_shard_cursor){0}; !cursor.at_end; steps[finds]++) {
-            const unsigned char *part = NULL;
-            size_t bytes = 0;
-            assert_int_equal(
-                doorman_permits_next_shard_rows(node.permits, 7, &cursor, &part, &bytes, now),
-                DOORMAN_OK);
+            doorman_shard_part part;
+            assert_int_equal(doorman_permits_next_shard_rows(node.permits, 7, &cursor, &part, now),
+                             DOORMAN_OK);
         }
         own(&node, 7, true);
     }
@@ -1365,14 +1362,13 @@ TEST(a_shard_is_written_also_while_many_removed_rows_wait) {
     for (size_t shard = 0; shard < 7 && dropped; shard++) dropped = drop_some(&a, shard);
     assert_false(dropped); /* 50,000 removals wait */
     own(&a, 7, false);
-    size_t bytes = 0;
     for (doorman_shard_cursor cursor = {0}; !cursor.at_end;) {
-        const unsigned char *part = NULL;
+        doorman_shard_part part;
         const doorman_shard_cursor before = cursor;
-        assert_int_equal(doorman_permits_next_shard_rows(a.permits, 7, &cursor, &part, &bytes, now),
+        assert_int_equal(doorman_permits_next_shard_rows(a.permits, 7, &cursor, &part, now),
                          DOORMAN_OK);
         assert_memory_not_equal(&before, &cursor, sizeof cursor);
-        assert_int_equal(doorman_permits_restore_shard(b.permits, 7, part, bytes, NULL, NULL, now),
+        assert_int_equal(doorman_permits_restore_shard(b.permits, &part, NULL, NULL, now),
                          DOORMAN_OK);
     }
     doorman_permits_info info;

@@ -209,7 +209,8 @@ static bool take(struct process *p, const char *key, double cost) {
 
 /* Returns how many units are left of the first limit. */
 static double left(struct process *p, const char *key) {
-    doorman_status status = doorman_permits_inspect(p->permits, "r", key, &p->out, NULL, p->now);
+    doorman_status status =
+        doorman_permits_inspect(p->permits, ITEM_OF("r", key), &p->out, NULL, p->now);
     assert_int_equal(status, DOORMAN_OK);
     assert_true(p->out.detail_count > 0);
     return p->out.details[0].remaining;
@@ -317,7 +318,7 @@ TEST(a_tier_stays_active_and_cools_down_over_a_restart) {
 
 TEST(a_ban_lasts_for_the_rest_of_its_time) {
     struct process p = process_of(QUOTA);
-    assert_int_equal(doorman_permits_ban(p.permits, "r", "bad", 100 * SECOND, NULL, p.now),
+    assert_int_equal(doorman_permits_ban(p.permits, ITEM_OF("r", "bad"), 100 * SECOND, NULL, p.now),
                      DOORMAN_OK);
     pass(&p, 10 * SECOND);
     process_restart(&p, 20 * SECOND); /* written after 10 s: 90 s are left then */
@@ -334,7 +335,7 @@ TEST(a_ban_that_was_made_shorter_and_is_reset_later_does_not_come_back) {
     struct process p = process_of(QUOTA);
     const doorman_time ends[] = {100 * SECOND, SECOND, 0};
     for (size_t i = 0; i < COUNT(ends); i++) {
-        assert_int_equal(doorman_permits_ban(p.permits, "r", "bad", ends[i], NULL, p.now),
+        assert_int_equal(doorman_permits_ban(p.permits, ITEM_OF("r", "bad"), ends[i], NULL, p.now),
                          DOORMAN_OK);
         if (i == 0) process_write(&p);
         pass(&p, 2 * SECOND);
@@ -356,7 +357,7 @@ TEST(what_is_known_can_be_yielded_again) {
     unsigned char row[ROW_MAX];
     assert_true(take(&p, "a", 1));
     assert_true(take(&p, "b", 1));
-    assert_int_equal(doorman_permits_ban(p.permits, "r", "bad", 100 * SECOND, NULL, p.now),
+    assert_int_equal(doorman_permits_ban(p.permits, ITEM_OF("r", "bad"), 100 * SECOND, NULL, p.now),
                      DOORMAN_OK);
     process_write(&p);
     assert_int_equal(doorman_permits_next_changed(p.permits, row, p.now), 0);
@@ -401,7 +402,8 @@ TEST(all_that_exists_during_the_steps_of_marking_is_yielded) {
             int wanted = KEPT + (int)(random_bits() % (MOST - KEPT));
             for (; grown < wanted; grown++) (void)take(&p, key_of(grown), 1);
             while (grown > wanted) {
-                (void)doorman_permits_reset(p.permits, "r", key_of(--grown), NULL, NULL, NULL);
+                (void)doorman_permits_reset(p.permits, ITEM_OF("r", key_of(--grown)), NULL, NULL,
+                                            NULL);
             }
             doorman_permits_update(p.permits, p.now);
             if (steps != 0) continue;
@@ -425,10 +427,11 @@ TEST(all_that_exists_during_the_steps_of_marking_is_yielded) {
 TEST(a_ban_that_ended_before_its_row_was_marked_does_not_come_back) {
     struct process p = process_of(QUOTA);
     unsigned char row[ROW_MAX];
-    assert_int_equal(doorman_permits_ban(p.permits, "r", "bad", 100 * SECOND, NULL, p.now),
+    assert_int_equal(doorman_permits_ban(p.permits, ITEM_OF("r", "bad"), 100 * SECOND, NULL, p.now),
                      DOORMAN_OK);
     process_write(&p);
-    assert_int_equal(doorman_permits_ban(p.permits, "r", "bad", SECOND, NULL, p.now), DOORMAN_OK);
+    assert_int_equal(doorman_permits_ban(p.permits, ITEM_OF("r", "bad"), SECOND, NULL, p.now),
+                     DOORMAN_OK);
     size_t bytes = doorman_permits_next_changed(p.permits, row, p.now);
     assert_true(bytes > 0);
     pass(&p, 2 * SECOND);
@@ -564,7 +567,8 @@ TEST(the_age_of_the_oldest_change_is_known) {
     assert_int_equal(info.changed_since, at);
     process_write(&p);
     pass(&p, SECOND);
-    assert_int_equal(doorman_permits_reset(p.permits, "r", "a", NULL, NULL, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_permits_reset(p.permits, ITEM_OF("r", "a"), NULL, NULL, NULL),
+                     DOORMAN_OK);
     doorman_permits_read(p.permits, &info);
     assert_int_equal(info.changed_since, at + SECOND); /* the time of the last call with a time */
     process_end(&p);
@@ -574,12 +578,14 @@ TEST(a_reset_counter_is_deleted_from_the_store) {
     struct process p = process_of(QUOTA);
     assert_true(take(&p, "a", 100) && take(&p, "b", 100));
     process_write(&p);
-    assert_int_equal(doorman_permits_reset(p.permits, "r", "a", NULL, NULL, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_permits_reset(p.permits, ITEM_OF("r", "a"), NULL, NULL, NULL),
+                     DOORMAN_OK);
     process_restart(&p, SECOND);
     assert_int_equal(p.store.count, 1);
     assert_exact(left(&p, "a"), 100);
     assert_exact(left(&p, "b"), 0);
-    assert_int_equal(doorman_permits_reset(p.permits, "r", "b", NULL, NULL, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_permits_reset(p.permits, ITEM_OF("r", "b"), NULL, NULL, NULL),
+                     DOORMAN_OK);
     assert_true(take(&p, "b", 7)); /* the removal is written first, and then the new row */
     process_restart(&p, SECOND);
     assert_exact(left(&p, "b"), 93);
@@ -608,20 +614,20 @@ TEST(a_counter_that_a_refund_has_made_fresh_is_deleted_from_the_store) {
 TEST(a_ban_that_ends_early_is_deleted_from_the_store) {
     struct process p = process_of(QUOTA);
     for (int by_reset = 0; by_reset < 2; by_reset++) {
-        doorman_permits_ban(p.permits, "r", "bad", HOUR, NULL, p.now);
+        doorman_permits_ban(p.permits, ITEM_OF("r", "bad"), HOUR, NULL, p.now);
         process_write(&p);
         assert_int_equal(p.store.count, 1);
         if (by_reset) {
-            doorman_permits_reset(p.permits, "r", "bad", NULL, NULL, NULL);
+            doorman_permits_reset(p.permits, ITEM_OF("r", "bad"), NULL, NULL, NULL);
         } else {
-            doorman_permits_ban(p.permits, "r", "bad", 0, NULL, p.now);
+            doorman_permits_ban(p.permits, ITEM_OF("r", "bad"), 0, NULL, p.now);
         }
         process_write(&p);
         assert_int_equal(p.store.count, 0);
     }
-    doorman_permits_ban(p.permits, "r", "bad", HOUR, NULL, p.now);
+    doorman_permits_ban(p.permits, ITEM_OF("r", "bad"), HOUR, NULL, p.now);
     process_write(&p);
-    doorman_permits_ban(p.permits, "r", "bad", SECOND, NULL, p.now); /* shorter */
+    doorman_permits_ban(p.permits, ITEM_OF("r", "bad"), SECOND, NULL, p.now); /* shorter */
     pass(&p, 2 * SECOND);
     doorman_permits_update(p.permits, p.now);
     process_restart(&p, SECOND);
@@ -671,7 +677,7 @@ TEST(a_row_names_its_counter) {
     assert_string_equal(header.resource_id, "r");
     assert_string_equal(header.key, "acme");
     assert_string_equal(header.identifier_glob, "*");
-    doorman_permits_ban(p.permits, "r", "acme", HOUR, NULL, p.now);
+    doorman_permits_ban(p.permits, ITEM_OF("r", "acme"), HOUR, NULL, p.now);
     bytes = doorman_permits_next_changed(p.permits, row, p.now);
     header = header_of(row, bytes);
     assert_true(header.is_ban);
@@ -762,8 +768,8 @@ TEST(rows_that_were_not_written_come_again) {
     struct process p = process_of(QUOTA);
     assert_true(take(&p, "a", 10) && take(&p, "b", 20) && take(&p, "c", 30));
     process_write(&p);
-    doorman_permits_reset(p.permits, "r", "a", NULL, NULL, NULL);
-    doorman_permits_ban(p.permits, "r", "x", HOUR, NULL, p.now);
+    doorman_permits_reset(p.permits, ITEM_OF("r", "a"), NULL, NULL, NULL);
+    doorman_permits_ban(p.permits, ITEM_OF("r", "x"), HOUR, NULL, p.now);
     assert_true(take(&p, "b", 1));
     struct store lost = {.rows = NULL};
     unsigned char row[ROW_MAX];
@@ -929,7 +935,7 @@ TEST(a_clock_that_was_set_back_gives_no_new_window) {
 TEST(a_time_in_the_future_counts_as_now) {
     struct process p = process_of(BUCKET ", " SLIDING);
     assert_true(take(&p, "a", 60));
-    doorman_permits_ban(p.permits, "r", "bad", 10 * SECOND, NULL, p.now);
+    doorman_permits_ban(p.permits, ITEM_OF("r", "bad"), 10 * SECOND, NULL, p.now);
     process_write(&p);
     process_crash(&p, -DAY);
     assert_exact(left(&p, "a"), 40);
@@ -964,7 +970,7 @@ TEST(a_window_that_is_longer_than_the_machine_runs_is_restored) {
 static size_t row_of(const char *limits, unsigned char *row) {
     struct process p = process_of(limits);
     if (strstr(limits, "ban")) {
-        doorman_permits_ban(p.permits, "r", "acme", HOUR, NULL, p.now);
+        doorman_permits_ban(p.permits, ITEM_OF("r", "acme"), HOUR, NULL, p.now);
     } else {
         assert_true(take(&p, "acme", 12));
     }
@@ -1135,7 +1141,7 @@ TEST(a_removal_that_was_not_written_needs_memory) {
     unsigned char row[ROW_MAX];
     assert_true(take(&p, "a", 1));
     (void)process_write(&p);
-    doorman_permits_reset(p.permits, "r", "a", NULL, NULL, NULL);
+    doorman_permits_reset(p.permits, ITEM_OF("r", "a"), NULL, NULL, NULL);
     size_t bytes = doorman_permits_next_changed(p.permits, row, p.now);
     assert_true(header_of(row, bytes).removed);
     memory_fails_from(1);
@@ -1258,11 +1264,10 @@ static void random_call(struct process *p, struct process *twin) {
         double charged = 0;
         doorman_status status = DOORMAN_OK;
         if (kind == 0) {
-            status = doorman_permits_reset(one->permits, item.resource_id, item.key,
-                                           item.has_min ? "s" : NULL, NULL, NULL);
-        } else if (kind == 1) {
             status =
-                doorman_permits_ban(one->permits, item.resource_id, item.key, ban, NULL, one->now);
+                doorman_permits_reset(one->permits, &item, item.has_min ? "s" : NULL, NULL, NULL);
+        } else if (kind == 1) {
+            status = doorman_permits_ban(one->permits, &item, ban, NULL, one->now);
         } else if (kind < 6) {
             doorman_permit_item report = item;
             report.has_min = false;

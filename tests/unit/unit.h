@@ -28,6 +28,8 @@
  *           part in 10^9 (A1), assert_exact(actual, expected): for doubles; a failure prints
  *           both values
  *
+ * permits   ITEM_OF(resource_id, key): a doorman_permit_item, for functions that concern one key
+ *
  * Only one thread may use the random numbers, because no lock guards them.
  */
 #ifndef UNIT_H
@@ -156,5 +158,7 @@ static inline void unit__near(double actual, double expected, double relative, c
     unit__near((actual), (expected), (relative), #actual, __FILE__, __LINE__)
 #define assert_about(actual, expected) assert_near(actual, expected, 1e-9)
 #define assert_exact(actual, expected) assert_near(actual, expected, 0)
+
+#define ITEM_OF(resource, name) (&(doorman_permit_item){.resource_id = (resource), .key = (name)})
 
 #endif /* UNIT_H */

@@ -122,8 +122,8 @@ TEST_WITH(world, a_line_about_several_events_describes_the_last) {
     warning_add_event(&w->service, &event, 101 * SECOND);
     event = (doorman_event){DOORMAN_EVENT_UNMATCHED, "two", "b", 1};
     warning_add_event(&w->service, &event, 102 * SECOND);
-    server_log_warning(&w->service, WARNING_MESSAGE_REFUSED, "code", "NOT_FOUND", NULL,
-                       103 * SECOND);
+    const char *const pairs[WARNING_PAIR_MAX][2] = {{"code", "NOT_FOUND"}};
+    server_log_warning(&w->service, WARNING_MESSAGE_REFUSED, pairs, 103 * SECOND);
     assert_int_equal(logged(w, "a message was refused\" count=1 code=NOT_FOUND\n"), 1);
     update(w, 160 * SECOND);
     assert_int_equal(logged(w, " count=2 resource=two holder=b\n"), 1);
@@ -132,15 +132,16 @@ TEST_WITH(world, a_line_about_several_events_describes_the_last) {
 /* The line about the end of a problem counts all its events. So no line about them comes later. */
 TEST_WITH(world, a_problem_that_has_ended_is_not_logged_any_more) {
     const int kind = WARNING_ETCD_UNREACHABLE;
+    const char *const pairs[WARNING_PAIR_MAX][2] = {{"key", "k"}, {"error", "no answer"}};
     for (int i = 0; i < 20; i++) {
-        server_log_warning(&w->service, kind, "key", "k", "no answer", (100 + i) * SECOND);
+        server_log_warning(&w->service, kind, pairs, (100 + i) * SECOND);
     }
     assert_int_equal(logged(w, " count=1 key=k error=\"no answer\"\n"), 1);
     server_end_warning(&w->service, kind);
     update(w, 160 * SECOND);
     update(w, 1000 * SECOND);
     assert_int_equal(logged(w, ""), 0);
-    server_log_warning(&w->service, kind, "key", "k", "no answer", 1001 * SECOND);
+    server_log_warning(&w->service, kind, pairs, 1001 * SECOND);
     assert_int_equal(logged(w, " count=1 key=k error=\"no answer\"\n"), 1);
 }
 
