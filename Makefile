@@ -236,9 +236,9 @@ build/examples/%: examples/%.cpp build/doorman.o
 #
 # `make races` runs the tests with threads in the flavor tsan, except abuse_test, which takes 90 s
 # there, and clients_test, hold_clients_test, reservation_clients_test and shard_clients_test, which
-# test clients of other languages. system/events_test is left out too: libnng counts the users of a published
-# message with atomic operations, and TSan does not see them there. unit/events_test has what our
-# threads share. PART=2/3 runs every third program, from the second one on.
+# test clients of other languages. system/events_test is left out too: libnng counts the users of a
+# published message with atomic operations, and TSan does not see them there. unit/events_test has
+# what our threads share. PART=2/3 runs every third program, from the second one on.
 # Warnings are errors, except two kinds that gcc reports wrongly with a sanitizer.
 FLAVORS = plain asan tsan
 SANITIZED = -Og -g1 -Werror -fno-omit-frame-pointer -Wno-unknown-warning-option \
