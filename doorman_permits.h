@@ -246,6 +246,8 @@ extern "C" {
  *    bucket as far as it has not gained it back by itself. TIERS and leased limits give nothing
  *    back. A counter that was reset or evicted meanwhile does not either, unless it is a window
  *    that another reservation has charged since then. What is more is charged as a report is (P13).
+ *    For a limit in shadow, more is what exceeds the units that were granted: it does not charge
+ *    what it would have refused.
  *    No counter gets more back than it was charged.
  *       A bucket never has more than if each reservation had charged what it has cost from the
  *    beginning, and all else had been the same. So units that it would have gained in vain do not
@@ -2889,53 +2891,179 @@ static void doorman__figures_check(doorman__check *check, doorman_limit_kind kin
     }
 }
 
+/* ---- limits: the table of figures */
+
+typedef enum doorman__figure_type {
+    DOORMAN__FIGURE_UNITS, /* a double */
+    DOORMAN__FIGURE_TIME,
+    DOORMAN__FIGURE_SIZE,
+    DOORMAN__FIGURE_UINT32,
+    DOORMAN__FIGURE_WINDOW, /* window and calendar, of which only one is given */
+    DOORMAN__FIGURE_TIERS   /* tiers and tier_count */
+} doorman__figure_type;
+
+/* A figure of doorman_figures. */
+typedef struct doorman__figure {
+    unsigned char type;
+    unsigned char kinds; /* that have the figure; 0: another check says which limits have it */
+    unsigned short at;   /* the offset in doorman_figures */
+    unsigned short has;  /* the offset of its has_ field; 0: the figure is given if it is not 0 */
+    const char *unused;  /* the error of a kind that does not have it; NULL: there is none */
+    const char *hidden;  /* the error of a value without its has_ field; NULL: there is none */
+    const char *brought; /* the error of a caller that brings it (P31); NULL: a caller may */
+} doorman__figure;
+
+enum {
+    DOORMAN__OF_BUCKET = 1 << DOORMAN_TOKEN_BUCKET,
+    DOORMAN__OF_TIERS = 1 << DOORMAN_TIERS,
+    DOORMAN__OF_HOLDS = 1 << DOORMAN_CONCURRENCY,
+    DOORMAN__OF_WINDOWS = 1 << DOORMAN_FIXED_WINDOW | 1 << DOORMAN_SLIDING_WINDOW
+};
+
+#define DOORMAN__FIGURE_AT(type, kinds, field, has, unused, hidden, brought)                       \
+    {                                                                                              \
+        DOORMAN__FIGURE_##type, (kinds), offsetof(doorman_figures, field), has, unused, hidden,    \
+            brought                                                                                \
+    }
+#define DOORMAN__FIGURE(type, kinds, field, unused, brought)                                       \
+    DOORMAN__FIGURE_AT(type, kinds, field, 0, #field ": " unused, NULL, brought)
+#define DOORMAN__FIGURE_HAS(type, kinds, field, unused, brought)                                   \
+    DOORMAN__FIGURE_AT(type, kinds, field, offsetof(doorman_figures, has_##field),                 \
+                       #field ": " unused, #field ": needs has_" #field, brought)
+
+/* All figures. What is done with each of them uses this table: the checks of given figures, of
+ * those that a caller brings and of those of a row, how an override replaces figures, and how they
+ * are compared. The errors come in this order. */
+static const doorman__figure doorman__figures[] = {
+    DOORMAN__FIGURE(UNITS, DOORMAN__OF_BUCKET, rate, "only a TOKEN_BUCKET has one", NULL),
+    DOORMAN__FIGURE_HAS(UNITS, DOORMAN__OF_BUCKET, size, "only a TOKEN_BUCKET has one", NULL),
+    DOORMAN__FIGURE_HAS(TIME, DOORMAN__OF_BUCKET, max_debt, "only a TOKEN_BUCKET has one",
+                        "max_debt: a caller does not bring it"),
+    DOORMAN__FIGURE_HAS(TIME, DOORMAN__OF_BUCKET | DOORMAN__OF_HOLDS, max_wait,
+                        "only a TOKEN_BUCKET and CONCURRENCY have one",
+                        "max_wait: a caller does not bring it"),
+    DOORMAN__FIGURE(TIME, DOORMAN__OF_HOLDS, time_to_live, "only CONCURRENCY has one",
+                    "time_to_live: a caller does not bring it"),
+    DOORMAN__FIGURE_HAS(SIZE, DOORMAN__OF_HOLDS, queue, "only CONCURRENCY has one",
+                        "queue: a caller does not bring it"),
+    DOORMAN__FIGURE_HAS(UNITS, DOORMAN__OF_WINDOWS | DOORMAN__OF_HOLDS, limit,
+                        "only a FIXED_WINDOW, a SLIDING_WINDOW and CONCURRENCY have one", NULL),
+    DOORMAN__FIGURE(WINDOW, DOORMAN__OF_WINDOWS, window,
+                    "only a FIXED_WINDOW and a SLIDING_WINDOW have one", NULL),
+    DOORMAN__FIGURE_AT(UINT32, 0, weight, 0, NULL, NULL, "weight: a caller does not bring it"),
+    DOORMAN__FIGURE_HAS(TIERS, DOORMAN__OF_TIERS, tiers, "only TIERS has them",
+                        "tiers: a caller does not bring them"),
+};
+enum { DOORMAN__FIGURE_COUNT = sizeof doorman__figures / sizeof *doorman__figures };
+
+static bool doorman__tiers_equal(const doorman_figures *a, const doorman_figures *b) {
+    bool same = a->tier_count == b->tier_count;
+    for (size_t i = 0; same && i < a->tier_count; i++) {
+        const doorman_tier *one = &a->tiers[i], *other = &b->tiers[i];
+        same = doorman__equal(one->limit, other->limit) && one->window == other->window &&
+               one->active == other->active && one->cooldown == other->cooldown &&
+               one->skippable == other->skippable;
+    }
+    return same;
+}
+
+/* Returns whether two figures of a type have the same value. */
+static bool doorman__figure_equal(const doorman__figure *figure, const doorman_figures *a,
+                                  const doorman_figures *b) {
+    const void *one = (const char *)a + figure->at, *other = (const char *)b + figure->at;
+    switch ((doorman__figure_type)figure->type) {
+    case DOORMAN__FIGURE_UNITS: return doorman__equal(*(const double *)one, *(const double *)other);
+    case DOORMAN__FIGURE_TIME: return *(const doorman_time *)one == *(const doorman_time *)other;
+    case DOORMAN__FIGURE_SIZE: return *(const size_t *)one == *(const size_t *)other;
+    case DOORMAN__FIGURE_UINT32: return *(const uint32_t *)one == *(const uint32_t *)other;
+    case DOORMAN__FIGURE_WINDOW: return a->window == b->window && a->calendar == b->calendar;
+    case DOORMAN__FIGURE_TIERS: return doorman__tiers_equal(a, b);
+    }
+    return false;
+}
+
+static void doorman__figure_copy(const doorman__figure *figure, doorman_figures *to,
+                                 const doorman_figures *from) {
+    void *out = (char *)to + figure->at;
+    const void *in = (const char *)from + figure->at;
+    switch ((doorman__figure_type)figure->type) {
+    case DOORMAN__FIGURE_UNITS: memcpy(out, in, sizeof(double)); break;
+    case DOORMAN__FIGURE_TIME: memcpy(out, in, sizeof(doorman_time)); break;
+    case DOORMAN__FIGURE_SIZE: memcpy(out, in, sizeof(size_t)); break;
+    case DOORMAN__FIGURE_UINT32: memcpy(out, in, sizeof(uint32_t)); break;
+    case DOORMAN__FIGURE_WINDOW:
+        to->window = from->window;
+        to->calendar = from->calendar;
+        break;
+    case DOORMAN__FIGURE_TIERS:
+        to->tiers = from->tiers;
+        to->tier_count = from->tier_count;
+        break;
+    }
+}
+
+static bool doorman__figure_has(const doorman__figure *figure, const doorman_figures *all) {
+    return figure->has && *(const bool *)((const char *)all + figure->has);
+}
+
+static bool doorman__figure_is_zero(const doorman__figure *figure, const doorman_figures *all) {
+    static const doorman_figures zeros = {.rate = 0};
+    return doorman__figure_equal(figure, all, &zeros);
+}
+
+/* Returns whether an override gives a figure. */
+static bool doorman__figure_given(const doorman__figure *figure, const doorman_figures *given) {
+    return figure->has ? doorman__figure_has(figure, given)
+                       : !doorman__figure_is_zero(figure, given);
+}
+
+/* Returns whether a figure is given, or has a value that its has_ field hides. */
+static bool doorman__figure_present(const doorman__figure *figure, const doorman_figures *given) {
+    return doorman__figure_has(figure, given) || !doorman__figure_is_zero(figure, given);
+}
+
+/* Returns whether an override gives any figure of some kinds.
+ *   kinds   bits as in the table; 0: any figure */
+static bool doorman__figures_given(const doorman_figures *given, unsigned kinds) {
+    for (size_t i = 0; i < DOORMAN__FIGURE_COUNT; i++) {
+        const doorman__figure *figure = &doorman__figures[i];
+        bool counts = !kinds || (figure->kinds & kinds);
+        if (counts && doorman__figure_given(figure, given)) return true;
+    }
+    return false;
+}
+
+/* Returns whether figures are equal. Precondition: fields that are not given are 0. */
+static bool doorman__figures_equal(const doorman_figures *a, const doorman_figures *b) {
+    for (size_t i = 0; i < DOORMAN__FIGURE_COUNT; i++) {
+        const doorman__figure *figure = &doorman__figures[i];
+        bool same = doorman__figure_has(figure, a) == doorman__figure_has(figure, b);
+        if (!same || !doorman__figure_equal(figure, a, b)) return false;
+    }
+    return true;
+}
+
 /* Checks that figures belong to the kind, and that none has a value that its has_ field hides. Of
  * the has_ fields, a limit needs only has_max_wait, and only for a TOKEN_BUCKET. */
 static void doorman__given_check(doorman__check *check, doorman_limit_kind kind,
                                  const doorman_figures *given, bool is_override) {
-    enum {
-        BUCKET = 1 << DOORMAN_TOKEN_BUCKET,
-        TIERS = 1 << DOORMAN_TIERS,
-        HOLDS = 1 << DOORMAN_CONCURRENCY,
-        WINDOWS = 1 << DOORMAN_FIXED_WINDOW | 1 << DOORMAN_SLIDING_WINDOW
-    };
-    const struct {
-        unsigned kinds; /* that have the figure */
-        bool has, given;
-        const char *unused, *hidden; /* NULL: there is no has_ field */
-    } figures[] = {
-        {BUCKET, false, !doorman__equal(given->rate, 0), "rate: only a TOKEN_BUCKET has one", NULL},
-        {BUCKET, given->has_size, !doorman__equal(given->size, 0),
-         "size: only a TOKEN_BUCKET has one", "size: needs has_size"},
-        {BUCKET, given->has_max_debt, given->max_debt != 0, "max_debt: only a TOKEN_BUCKET has one",
-         "max_debt: needs has_max_debt"},
-        {BUCKET | HOLDS, given->has_max_wait, given->max_wait != 0,
-         "max_wait: only a TOKEN_BUCKET and CONCURRENCY have one", "max_wait: needs has_max_wait"},
-        {HOLDS, false, given->time_to_live != 0, "time_to_live: only CONCURRENCY has one", NULL},
-        {HOLDS, given->has_queue, given->queue != 0, "queue: only CONCURRENCY has one",
-         "queue: needs has_queue"},
-        {WINDOWS | HOLDS, given->has_limit, !doorman__equal(given->limit, 0),
-         "limit: only a FIXED_WINDOW, a SLIDING_WINDOW and CONCURRENCY have one",
-         "limit: needs has_limit"},
-        {WINDOWS, false, given->window || given->calendar,
-         "window: only a FIXED_WINDOW and a SLIDING_WINDOW have one", NULL},
-        {TIERS, given->has_tiers, given->tier_count != 0, "tiers: only TIERS has them",
-         "tiers: needs has_tiers"},
-    };
     doorman__check part = doorman__check_part(check, "figures");
     assert(doorman__permit_kind_valid(kind));
-    const size_t count = sizeof figures / sizeof *figures;
-    for (size_t i = 0; i < count; i++) {
-        bool used = figures[i].kinds >> kind & 1;
-        if (!used && (figures[i].has || figures[i].given)) {
-            doorman__check_add(&part, "%s", figures[i].unused);
+    for (size_t i = 0; i < DOORMAN__FIGURE_COUNT; i++) {
+        const doorman__figure *figure = &doorman__figures[i];
+        bool unused = figure->unused && !(figure->kinds >> kind & 1);
+        if (unused && doorman__figure_present(figure, given)) {
+            doorman__check_add(&part, "%s", figure->unused);
+        }
+    }
+    for (size_t i = 0; is_override && i < DOORMAN__FIGURE_COUNT; i++) {
+        const doorman__figure *figure = &doorman__figures[i];
+        bool hidden = figure->has && !doorman__figure_has(figure, given);
+        if (hidden && !doorman__figure_is_zero(figure, given)) {
+            doorman__check_add(&part, "%s", figure->hidden);
         }
     }
     bool bucket = kind == DOORMAN_TOKEN_BUCKET;
-    for (size_t i = 0; is_override && i < count; i++) {
-        bool hidden = figures[i].hidden && !figures[i].has && figures[i].given;
-        if (hidden) doorman__check_add(&part, "%s", figures[i].hidden);
-    }
     if (!is_override && bucket && !given->has_max_wait && given->max_wait) {
         doorman__check_add(&part, "max_wait: needs has_max_wait");
     }
@@ -2965,23 +3093,11 @@ static doorman_figures doorman__override_resolve(const doorman_permit_limit *lim
                                                  const doorman_figures *given) {
     doorman_figures all = limit->figures;
     assert(doorman__permit_kind_valid(limit->kind));
-    if (given->rate > 0 || given->rate < 0) all.rate = given->rate;
-    if (given->has_size) all.size = given->size;
-    if (given->has_max_debt) all.max_debt = given->max_debt;
-    if (given->has_max_wait) all.max_wait = given->max_wait;
+    for (size_t i = 0; i < DOORMAN__FIGURE_COUNT; i++) {
+        const doorman__figure *figure = &doorman__figures[i];
+        if (doorman__figure_given(figure, given)) doorman__figure_copy(figure, &all, given);
+    }
     if (given->has_max_wait) all.has_max_wait = true;
-    if (given->has_limit) all.limit = given->limit;
-    if (given->weight) all.weight = given->weight;
-    if (given->time_to_live) all.time_to_live = given->time_to_live;
-    if (given->has_queue) all.queue = given->queue;
-    if (given->window || given->calendar) {
-        all.window = given->window;
-        all.calendar = given->calendar;
-    }
-    if (given->has_tiers) {
-        all.tiers = given->tiers;
-        all.tier_count = given->tier_count;
-    }
     const bool bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
     if (bucket && !given->has_max_wait && all.max_wait > all.max_debt) all.max_wait = all.max_debt;
     return doorman__figures_resolve(limit->kind, &all);
@@ -3071,15 +3187,27 @@ static void doorman__fair_fields_check(doorman__check *check, const doorman_perm
     DOORMAN__CHECK(check, rules);
 }
 
+/* Returns whether an override of a fair limit changes only the weight. In a configuration that was
+ * read from an object, or written as JSON, it has the other figures of the limit too.
+ * Precondition: the limit is valid. */
+static bool doorman__is_weight_alone(const doorman_permit_limit *limit,
+                                     const doorman_figures *given) {
+    const doorman_figures own = doorman__figures_resolve(limit->kind, &limit->figures);
+    doorman_figures all = doorman__override_resolve(limit, given);
+    all.weight = own.weight;
+    return doorman__figures_equal(&all, &own);
+}
+
 /* Checks the weight of figures, and that an override of a fair limit has no other figures. */
 static void doorman__weight_check(doorman__check *check, const doorman_permit_limit *limit,
                                   const doorman_figures *given, bool is_override) {
-    const bool has_others = given->rate > 0 || given->rate < 0 || given->has_size ||
-                            given->has_max_debt || given->has_max_wait;
+    const bool has_others = limit->fair && is_override &&
+                            doorman__figures_given(given, DOORMAN__OF_BUCKET) &&
+                            !doorman__is_weight_alone(limit, given);
     const doorman__rule rules[] = {
         {!limit->fair && given->weight, "weight: only a fair limit has one"},
         {given->weight > DOORMAN_WEIGHT_MAX, "weight: must be an integer from 1 to 100,000"},
-        {limit->fair && is_override && has_others,
+        {has_others,
          "weight: is all that a fair limit can have for some keys, because they share its bucket"},
         {limit->fair && is_override && !has_others && !given->weight,
          "weight: must be an integer from 1 to 100,000"},
@@ -3796,7 +3924,8 @@ static void doorman__config_copy_limit(doorman__config_places *at,
         override_->figures = doorman__override_resolve(copy, &override_->figures);
     }
     doorman__config_copy_plans(at, copy, given);
-    copy->figures = doorman__figures_resolve(copy->kind, &copy->figures);
+    const bool has_figures = !copy->leased || copy->kind != DOORMAN_TOKEN_BUCKET;
+    if (has_figures) copy->figures = doorman__figures_resolve(copy->kind, &copy->figures);
     if (!copy->max_keys) copy->max_keys = copy->leased ? DOORMAN__MAX_LEASES : DOORMAN__MAX_KEYS;
     if (!(copy->set_max > 0)) copy->set_max = DOORMAN__SET_MAX;
     if (copy->fair && !copy->fair_window) copy->fair_window = DOORMAN__FAIR_WINDOW;
@@ -9569,12 +9698,6 @@ static doorman_status doorman__set_check_given(const doorman__set_path *path,
     const bool of_bucket = !doorman__equal(given->rate, 0) || given->has_size;
     const bool of_window = given->has_limit || given->window;
     const doorman__rule rules[] = {
-        {given->has_max_debt || given->max_debt, "max_debt: a caller does not bring it"},
-        {given->has_max_wait || given->max_wait, "max_wait: a caller does not bring it"},
-        {given->time_to_live != 0, "time_to_live: a caller does not bring it"},
-        {given->has_queue || given->queue, "queue: a caller does not bring it"},
-        {given->weight != 0, "weight: a caller does not bring it"},
-        {given->has_tiers || given->tier_count, "tiers: a caller does not bring them"},
         {given->calendar != 0, "window: must be a number of seconds"},
         {!given->has_size && !doorman__equal(given->size, 0), "size: needs has_size"},
         {!given->has_limit && !doorman__equal(given->limit, 0), "limit: needs has_limit"},
@@ -9587,6 +9710,11 @@ static doorman_status doorman__set_check_given(const doorman__set_path *path,
         {!doorman__duration_valid(given->window), "window: " DOORMAN__DURATION_RULE},
     };
     size_t next = 0;
+    for (size_t i = 0; i < DOORMAN__FIGURE_COUNT; i++) {
+        const doorman__figure *figure = &doorman__figures[i];
+        if (!figure->brought || !doorman__figure_present(figure, given)) continue;
+        return doorman__set_fail(path, figure->brought);
+    }
     const char *text = DOORMAN__RULE_NEXT(rules, &next);
     return text ? doorman__set_fail(path, text) : DOORMAN_OK;
 }
@@ -15001,6 +15129,19 @@ typedef struct doorman__settle_step {
     uint64_t less;                /* grains that may come back */
 } doorman__settle_step;
 
+/* Returns up to which cost a counter charges nothing more: what it was charged for the item. A
+ * limit in shadow was charged less than the item was granted if it would have refused it. It does
+ * not charge this difference later either, while what was reserved is charged.
+ *   had   what it was charged, in grains */
+static uint64_t doorman__settle_enough(const doorman__reservation *reservation, size_t item,
+                                       const doorman__charge *charge, uint64_t had) {
+    const bool stays = reservation->state == DOORMAN__OPEN || !charge->limit->refund_unsettled;
+    if (!charge->shadow || !stays) return had;
+    const double granted = doorman__reserved_items(reservation)[item].granted;
+    const uint64_t grains = doorman__grains_ceil(granted);
+    return grains > had ? grains : had;
+}
+
 /* Finds what changes at a counter. Returns false if the limit has no part in it. A limit in shadow
  * that has no room for the counter has none. */
 static bool doorman__settle_step_find(doorman_permits *permits,
@@ -15014,9 +15155,10 @@ static bool doorman__settle_step_find(doorman_permits *permits,
     if (cost < 0) return true;
     out->part = doorman__reservation_part(reservation, item, charge);
     const uint64_t had = out->part ? out->part->grains : 0, grains = doorman__grains_ceil(cost);
-    out->more = had < grains ? doorman__grains_units(grains - had) : 0;
+    const uint64_t enough = doorman__settle_enough(reservation, item, charge, had);
+    out->more = enough < grains ? doorman__grains_units(grains - enough) : 0;
     out->less = had > grains ? had - grains : 0;
-    return true;
+    return enough == had || out->part || out->more > 0;
 }
 
 /* Creates the counters that a settlement charges. Returns OUT_OF_MEMORY, or RESOURCE_EXHAUSTED if a
@@ -17084,26 +17226,6 @@ static void doorman__override_scope_release(doorman_permits *permits,
     DOORMAN_FREE(scope);
 }
 
-/* Returns whether figures are equal. Precondition: fields that are not given are 0. */
-static bool doorman__figures_equal(const doorman_figures *a, const doorman_figures *b) {
-    bool same = doorman__equal(a->rate, b->rate) && doorman__equal(a->size, b->size) &&
-                a->max_debt == b->max_debt && a->max_wait == b->max_wait &&
-                a->time_to_live == b->time_to_live && a->queue == b->queue &&
-                doorman__equal(a->limit, b->limit) && a->window == b->window &&
-                a->calendar == b->calendar && a->has_size == b->has_size &&
-                a->has_max_debt == b->has_max_debt && a->has_queue == b->has_queue &&
-                a->has_limit == b->has_limit && a->has_tiers == b->has_tiers &&
-                a->has_max_wait == b->has_max_wait && a->tier_count == b->tier_count &&
-                a->weight == b->weight;
-    for (size_t i = 0; same && i < a->tier_count; i++) {
-        const doorman_tier *one = &a->tiers[i], *other = &b->tiers[i];
-        same = doorman__equal(one->limit, other->limit) && one->window == other->window &&
-               one->active == other->active && one->cooldown == other->cooldown &&
-               one->skippable == other->skippable;
-    }
-    return same;
-}
-
 /* Hashes the figures that rows mostly differ in. */
 static uint32_t doorman__figures_hash(const doorman_permits *permits, const void *scope,
                                       const doorman_figures *given) {
@@ -17392,12 +17514,6 @@ static void doorman__override_problem(const doorman__config_report *report, size
                         rest, bytes, text);
 }
 
-static bool doorman__figures_given(const doorman_figures *given) {
-    return !doorman__equal(given->rate, 0) || given->has_size || given->has_max_debt ||
-           given->has_max_wait || given->has_queue || given->has_limit || given->has_tiers ||
-           given->time_to_live || given->window || given->calendar || given->weight;
-}
-
 /* Returns whether a time since 1970 is valid. */
 static bool doorman__epoch_valid(doorman_time time) {
     return time >= 0 && time <= DOORMAN__EPOCH_MAX;
@@ -17424,7 +17540,7 @@ static void doorman__override_name_check(doorman__check *check, const doorman_ov
 /* Checks what does not depend on a limit. */
 static void doorman__override_row_check(doorman__check *check, const doorman_override_row *row) {
     const doorman_figures *given = &row->figures;
-    const bool adds = !doorman__equal(row->add, 0), has = doorman__figures_given(given);
+    const bool adds = !doorman__equal(row->add, 0), has = doorman__figures_given(given, 0);
     const bool add_valid = doorman__amount_valid(row->add) && (row->add > 0 || !adds);
     const bool tiers_valid =
         given->tier_count <= DOORMAN_TIERS_MAX && (given->tiers || !given->tier_count);

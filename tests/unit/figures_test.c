@@ -1,6 +1,7 @@
 /* Figures that a caller brings with a permit (P31). */
 #include "unit.h"
 
+#include <math.h>
 #include <string.h>
 
 #define DOORMAN_JSON
@@ -576,4 +577,95 @@ TEST(figures_agree_with_a_slow_model) {
     assert_int_equal(info.counter_count, 0);
     assert_int_equal(p.permits->sets.count, 0); /* nobody remembers any */
     process_end(&p);
+}
+
+/* ---- the table of figures -------------------------------------------------------------------- */
+
+/* Returns the row of the table for a field of JSON, or fails. */
+static const doorman__figure *figure_of(const doorman__row *row) {
+    const bool is_window = strcmp(row->key, "window") == 0; /* its row of JSON has no offset */
+    const size_t at = is_window ? offsetof(doorman_figures, window) : row->at;
+    for (size_t i = 0; i < DOORMAN__FIGURE_COUNT; i++) {
+        if (doorman__figures[i].at == at) return &doorman__figures[i];
+    }
+    fail_msg("%s has no row in doorman__figures", row->key);
+    return NULL;
+}
+
+TEST(each_figure_of_json_has_a_row_in_the_table_of_figures) {
+    size_t count = 0;
+    for (const doorman__row *row = doorman__figure_rows; row->type; row++, count++) {
+        const doorman__figure *figure = figure_of(row);
+        assert_int_equal(figure->has, row->has);
+        const char *const texts[] = {figure->unused, figure->hidden, figure->brought};
+        for (size_t i = 0; i < COUNT(texts); i++) {
+            const size_t bytes = strlen(row->key);
+            if (!texts[i]) continue;
+            assert_int_equal(strncmp(texts[i], row->key, bytes), 0);
+            assert_int_equal(texts[i][bytes], ':');
+        }
+    }
+    assert_int_equal(count, DOORMAN__FIGURE_COUNT);
+}
+
+/* Each figure that differs makes figures unequal, is given, and replaces that of the limit. */
+TEST(each_figure_of_an_override_replaces_that_of_the_limit) {
+    static const doorman_tier one = {.limit = 1, .window = SECOND, .active = SECOND};
+    static const doorman_figures none = {.rate = 0}, all = {.rate = 1,
+                                                            .size = 2,
+                                                            .max_debt = 3,
+                                                            .max_wait = 4,
+                                                            .time_to_live = 5,
+                                                            .queue = 6,
+                                                            .limit = 7,
+                                                            .window = 8,
+                                                            .weight = 9,
+                                                            .has_size = true,
+                                                            .has_max_debt = true,
+                                                            .has_queue = true,
+                                                            .has_limit = true,
+                                                            .has_tiers = true,
+                                                            .has_max_wait = true,
+                                                            .tiers = &one,
+                                                            .tier_count = 1};
+    doorman_permit_limit limit = {.kind = DOORMAN_TOKEN_BUCKET};
+    assert_true(doorman__figures_equal(&all, &all));
+    assert_false(doorman__figures_given(&none, 0));
+    for (size_t i = 0; i < DOORMAN__FIGURE_COUNT; i++) {
+        const doorman__figure *figure = &doorman__figures[i];
+        doorman_figures given = none;
+        doorman__figure_copy(figure, &given, &all);
+        assert_true(doorman__figure_present(figure, &given));
+        assert_false(doorman__figures_equal(&given, &none));
+        if (figure->has) {
+            assert_false(doorman__figure_given(figure, &given));
+            memset((char *)&given + figure->has, 1, sizeof(bool));
+        }
+        assert_true(doorman__figures_given(&given, 0));
+        const doorman_figures resolved = doorman__override_resolve(&limit, &given);
+        if (figure->at != offsetof(doorman_figures, max_wait)) { /* no longer than max_debt */
+            assert_true(doorman__figure_equal(figure, &resolved, &all));
+        }
+    }
+}
+
+/* A NaN is no number of C that a person has written, but an error of a program. */
+TEST(an_override_whose_figure_is_nan_is_refused) {
+    static const char *const keys[] = {"a"};
+    const doorman_override nan = {.keys = keys, .key_count = 1, .figures = {.rate = (double)NAN}};
+    const doorman_permit_limit limit = {.name = "a",
+                                        .kind = DOORMAN_TOKEN_BUCKET,
+                                        .figures = {.rate = 1, .size = 1},
+                                        .overrides = &nan,
+                                        .override_count = 1};
+    const doorman_template template_ = {.identifier_glob = "*",
+                                        .without_capacity = true,
+                                        .has_limits = true,
+                                        .limits = &limit,
+                                        .limit_count = 1};
+    const doorman_config_options options = {.templates = &template_, .template_count = 1};
+    doorman_config *config = NULL;
+    doorman_error error = {0};
+    assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.text, "overrides[0].figures.rate: must be more than 0"));
 }
