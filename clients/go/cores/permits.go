@@ -457,7 +457,7 @@ func (c *PermitCore) Response(request *Request, status int, body any, now time.D
 	content := readBody(body, status)
 	c.accept(b, content)
 	if content.fault.err != nil {
-		c.fail(b, false)
+		c.fail(b, false, content.fault.refused)
 	}
 	return content.fault.err
 }
@@ -467,7 +467,7 @@ func (c *PermitCore) Failed(request *Request, now time.Duration) {
 	c.tick(now)
 	b := c.batches[request.Lane+1]
 	if b.state == stateRequested && b.number == request.Number {
-		c.fail(b, false)
+		c.fail(b, false, false)
 	}
 }
 
@@ -1273,7 +1273,7 @@ func (c *PermitCore) batchRequest(b *batch) *Request {
 		if c.now < b.sentAt+b.timeout {
 			return nil
 		}
-		c.fail(b, false)
+		c.fail(b, false, false)
 	}
 	kind := c.nextKind(b)
 	if kind < 0 || c.isOpen() {
@@ -1372,11 +1372,17 @@ func (c *PermitCore) setMaxWait(call *Call) {
 }
 
 // fail ends a message that has failed. The breaker counts only the messages of the client. alive: a
-// server has answered that it knows no master.
-func (c *PermitCore) fail(b *batch, alive bool) {
+// server has answered that it knows no master. refused: a server has refused to read the message,
+// which does not count, unless the message is sent again as it is.
+func (c *PermitCore) fail(b *batch, alive, refused bool) {
 	b.addresses.redirects = 0
 	if b == c.main {
 		c.counts.Failures++
+	}
+	again := b.kind == kindRenewal || b.kind == kindRelease || b.kind == kindTransfer
+	if refused && !again {
+		b.failures = 0
+	} else if b == c.main {
 		most := breakerFailures + doublings
 		if alive {
 			most = breakerFailures + doublingsAlive
@@ -1387,7 +1393,7 @@ func (c *PermitCore) fail(b *batch, alive bool) {
 		}
 		b.addresses.advance()
 	}
-	c.returnAll(b, true)
+	c.returnAll(b, true, refused && len(b.sent) == 1)
 	b.state = stateReady
 	if b == c.main && b.failures >= breakerFailures {
 		c.openBreaker()
@@ -1411,15 +1417,16 @@ func (c *PermitCore) openBreaker() {
 	}
 }
 
-// returnAll takes all calls out of a message that has no valid response of a master.
-func (c *PermitCore) returnAll(b *batch, failed bool) {
+// returnAll takes all calls out of a message that has no valid response of a master. refused: a
+// server has refused to read the only call.
+func (c *PermitCore) returnAll(b *batch, failed, refused bool) {
 	all := b.sent
 	b.sent = nil
 	for i := len(all) - 1; i >= 0; i-- {
 		call, h := all[i].call, all[i].hold
 		if call != nil {
 			call.batch = nil
-			c.returnCall(call, failed)
+			c.returnCall(call, failed, refused)
 		}
 		if h == nil {
 			continue
@@ -1436,7 +1443,7 @@ func (c *PermitCore) returnAll(b *batch, failed bool) {
 }
 
 // returnCall puts a call back into its queue, or ends it.
-func (c *PermitCore) returnCall(call *Call, failed bool) {
+func (c *PermitCore) returnCall(call *Call, failed, refused bool) {
 	if call.kind == kindRenewal || call.kind == kindRelease {
 		h := call.hold
 		h.mustRelease = h.mustRelease || call.kind == kindRelease
@@ -1456,10 +1463,10 @@ func (c *PermitCore) returnCall(call *Call, failed bool) {
 		call.alone = true
 		call.failures++
 		if call.kind == kindSettle {
-			if call.failures >= settleFailures {
+			if refused || call.failures >= settleFailures {
 				c.loseSettle(call)
 			}
-		} else if call.failures > len(c.main.addresses.own) {
+		} else if refused || call.failures > len(c.main.addresses.own) {
 			c.fallBack(call, "")
 		}
 	}
@@ -1476,9 +1483,9 @@ func (c *PermitCore) accept(b *batch, body reader) {
 		}
 		if b.addresses.follow(master.value["http_address"]) {
 			b.state = stateReady
-			c.returnAll(b, false)
+			c.returnAll(b, false, false)
 		} else {
-			c.fail(b, true)
+			c.fail(b, true, false)
 		}
 		return
 	}

@@ -20,9 +20,9 @@ from collections import OrderedDict, deque
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Deque, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ._base import (AMOUNT_MAX, GRAINS, NEVER, SECOND, Addresses, InvalidResponse, Request,
-                    check_amount, check_amounts, check_client_id, check_duration, read_body,
-                    seconds)
+from ._base import (AMOUNT_MAX, GRAINS, NEVER, SECOND, Addresses, InvalidResponse,
+                    MessageRefused, Request, check_amount, check_amounts, check_client_id,
+                    check_duration, read_body, seconds)
 from ._calls import (METHODS, REQUEST_ID_MAX, Acquired, Batch, Call, Decision, Held, Hold,
                      HoldResult, Item, Kind, Permit, Reported, Sent, Settled, State,
                      put_entry, read_decision, read_hold_result, read_reported, read_settled)
@@ -324,7 +324,7 @@ class PermitCore:
         try:
             self._accept(batch, status, body)
         except InvalidResponse as wrong:
-            self._fail(batch, False)
+            self._fail(batch, False, isinstance(wrong, MessageRefused))
             return str(wrong)
         return None
 
@@ -999,16 +999,20 @@ class PermitCore:
             rest = min(rest, max(call.waits_until - self.now, 0))
         call.sent_max_wait = min(max_wait, rest)
 
-    def _fail(self, batch: Batch, alive: bool) -> None:
+    def _fail(self, batch: Batch, alive: bool, refused: bool = False) -> None:
         """Ends a message that has failed. The breaker counts only the messages of the client.
-        alive: a server has answered that it knows no master."""
+        alive: a server has answered that it knows no master. refused: a server has refused to read
+        the message, which does not count, unless the message is sent again as it is."""
         batch.addresses.redirects = 0
         if batch is self.main:
             self.counts.failures += 1
+        if refused and batch.kind not in (Kind.RENEWAL, Kind.RELEASE, Kind.TRANSFER):
+            batch.failures = 0
+        elif batch is self.main:
             most = BREAKER_FAILURES + (DOUBLINGS_ALIVE if alive else DOUBLINGS)
             batch.failures = min(batch.failures + 1, most)
             batch.addresses.advance()
-        self._return_all(batch, True)
+        self._return_all(batch, True, refused and len(batch.sent) == 1)
         batch.state = "ready"
         if batch is self.main and batch.failures >= BREAKER_FAILURES:
             self._open_breaker()
@@ -1027,13 +1031,14 @@ class PermitCore:
             for call in self.queues[kind]:
                 self._finish_peer(call)
 
-    def _return_all(self, batch: Batch, failed: bool) -> None:
-        """Takes all calls out of a message that has no valid response of a master."""
+    def _return_all(self, batch: Batch, failed: bool, refused: bool = False) -> None:
+        """Takes all calls out of a message that has no valid response of a master.
+        refused: a server has refused to read the only call."""
         sent, batch.sent = batch.sent, []
         for entry in reversed(sent):
             if entry.call:
                 entry.call.batch = None
-                self._return(entry.call, failed)
+                self._return(entry.call, failed, refused)
             hold = entry.hold
             if hold is None:
                 continue
@@ -1044,7 +1049,7 @@ class PermitCore:
                 hold.must_release = self.now < hold.give_up_at
             self._plan(hold)
 
-    def _return(self, call: Call, failed: bool) -> None:
+    def _return(self, call: Call, failed: bool, refused: bool) -> None:
         """Puts a call back into its queue, or ends it."""
         if call.kind in (Kind.RENEWAL, Kind.RELEASE):
             hold = call.hold
@@ -1063,9 +1068,9 @@ class PermitCore:
             call.alone = True
             call.failures += 1
             if call.kind == Kind.SETTLE:
-                if call.failures >= SETTLE_FAILURES:
+                if refused or call.failures >= SETTLE_FAILURES:
                     self._lose_settle(call)
-            elif call.failures > len(self.main.addresses.own):
+            elif refused or call.failures > len(self.main.addresses.own):
                 self._fall_back(call)
 
     # ---- responses
