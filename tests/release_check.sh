@@ -128,6 +128,14 @@ go_gets_the_module() {
             GOFLAGS='-mod=mod -modcacherw' GOMODCACHE="$folder/modules" && cd "$folder/user" &&
             go get "doorman.example/doorman@v$version" && go run . 2>&1 | grep -x "$version")
 }
+# The page of the package has the commands: the second block.
+go_uses_the_archive() {
+    cp -R "$folder/user" "$folder/unzips" && cp "$made/doorman-go-$version.zip" "$folder/unzips" &&
+        awk '/^```sh$/ { inside = ++block == 2; next } /^```$/ { inside = 0 } inside' \
+            clients/go/README.md >"$folder/unzips/commands" && [ -s "$folder/unzips/commands" ] &&
+        (export GOPROXY=off GOFLAGS=-mod=mod GOTOOLCHAIN=local && cd "$folder/unzips" &&
+            sh -e commands && go run . 2>&1 | grep -x "$version")
+}
 site_is_right() {
     unpack "$made/doorman-site-$version.tar.gz" "$folder/site" &&
         grep "$version" "$folder/site/doorman-site-$version/CHANGELOG.html" &&
@@ -158,6 +166,9 @@ check 'the checksums are right, and of all archives' has_right_sums
 check 'the archives are the same when they are made again' is_made_again "$again_archives"
 check 'the source archive is complete, and builds' source_is_complete
 check_with go 'go gets the module' go_gets_the_module
+if is_installed go; then
+    check_with unzip 'go uses the unpacked archive, as its page says' go_uses_the_archive
+fi
 for archive in $archives; do
     case $archive in
     deb) check 'the Debian packages are readable' debs_are_right ;;
