@@ -24,7 +24,8 @@ commit() { git -C "$copy" add -A && git -C "$copy" commit -q -m "$1"; }
 copy_folder() {
     mkdir "$copy" "$folder/again" && tar -c -T "$folder/files" --ignore-failed-read |
         tar -x -C "$copy" && git -C "$copy" init -q &&
-        sed -i 's/^## Unreleased: \(.*\)/## \1 - 2026-01-01/' "$copy/CHANGELOG.md" &&
+        sed -i 's/^## Unreleased: \(.*\)/## \1 - 2026-01-01/; s/\*to be run\*/1 passed/' \
+            "$copy/CHANGELOG.md" &&
         commit 'Begin' && git clone -q "$copy" "$again"
 }
 
@@ -51,6 +52,11 @@ refuses_versions() { # file
 refuses_unreleased() {
     sed -i "s/^## $version - .*/## Unreleased: $version/" "$copy/CHANGELOG.md" &&
         commit 'Forget the date' && refuses 'date of the release'
+}
+
+refuses_without_figures() {
+    sed -i '3s/$/\n- `make test`: *to be run*./' "$copy/CHANGELOG.md" &&
+        commit 'Forget the figures' && refuses 'figures of the runs'
 }
 
 is_made() { # archives
@@ -150,6 +156,7 @@ for file in doorman_permits.h server/pages/openapi.json clients/go/version.go RE
 done
 check 'a changelog for another version is refused' refuses_versions CHANGELOG.md
 check 'a changelog without a date is refused' refuses_unreleased
+check 'a changelog without the figures of a run is refused' refuses_without_figures
 
 archives='source go'
 for pair in python:pip javascript:npm site:mkdocs; do
