@@ -291,24 +291,34 @@ func TestATokenIsSentAndAWrongOneIsRefused(t *testing.T) {
 		func() bool { return strings.Contains(seen.String(), "UNAUTHENTICATED") })
 }
 
-func TestOnlyAServerWithAKnownCertificateIsAsked(t *testing.T) {
-	if _, err := exec.LookPath("openssl"); err != nil {
-		t.Skip("there is no openssl")
-	}
+// makeCertificate makes a key and a certificate, and returns their paths.
+func makeCertificate(t *testing.T) (string, string) {
 	folder := t.TempDir()
 	key, certificate := filepath.Join(folder, "key.pem"), filepath.Join(folder, "certificate.pem")
 	succeed(t, exec.Command("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
 		"ec_paramgen_curve:P-256", "-nodes", "-keyout", key, "-out", certificate, "-days", "2",
 		"-subj", "/CN=doorman", "-addext", "subjectAltName=IP:127.0.0.1").Run())
+	return key, certificate
+}
+
+func TestOnlyAServerWithAKnownCertificateIsAsked(t *testing.T) {
+	if _, err := exec.LookPath("openssl"); err != nil {
+		t.Skip("there is no openssl")
+	}
+	key, certificate := makeCertificate(t)
+	_, other := makeCertificate(t)
 	s := startServer(t, testConfig, "--tls-cert", certificate, "--tls-key", key)
 	check(t, strings.HasPrefix(s.url, "https:"), "%s", s.url)
 	item := Item{Resource: "login", Key: "tls"}
 	known, _ := newTestClient(t, Options{CAFile: certificate}, s.url)
 	check(t, acquire(t, known, item).By == ByServer, "the certificate is known")
-	unknown, seen := newTestClient(t, Options{}, s.url)
-	check(t, acquire(t, unknown, item).By == ByFallback, "the certificate is not known")
-	eventually(t, "there is a warning",
-		func() bool { return strings.Contains(seen.String(), "certificate") })
+	named := strings.Replace(s.url, "127.0.0.1", "localhost", 1) // which the certificate lacks
+	for _, wrong := range [][2]string{{s.url, ""}, {s.url, other}, {named, certificate}} {
+		unknown, seen := newTestClient(t, Options{CAFile: wrong[1]}, wrong[0])
+		check(t, acquire(t, unknown, item).By == ByFallback, "the certificate is not known")
+		eventually(t, "there is a warning",
+			func() bool { return strings.Contains(seen.String(), "certificate") })
+	}
 }
 
 func TestTheFallbackDecidesWithoutAServer(t *testing.T) {

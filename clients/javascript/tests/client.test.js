@@ -202,14 +202,21 @@ test('a token is sent, and a wrong one is refused', { skip: noServer }, async (t
 
 const noOpenssl = spawnSync('openssl', ['version']).error ? 'there is no openssl' : false;
 
+/** Makes a key and a certificate. Returns their paths. */
+function makeCertificate(folder, name) {
+  const [key, certificate] = [join(folder, `${name}_key.pem`), join(folder, `${name}.pem`)];
+  execFileSync('openssl', ['req', '-x509', '-newkey', 'ec', '-pkeyopt',
+    'ec_paramgen_curve:P-256', '-nodes', '-keyout', key, '-out', certificate, '-days', '2',
+    '-subj', '/CN=doorman', '-addext', 'subjectAltName=IP:127.0.0.1'], { stdio: 'ignore' });
+  return [key, certificate];
+}
+
 test('only a server with a known certificate is asked', { skip: noServer || noOpenssl },
   async (t) => {
     const folder = mkdtempSync(join(tmpdir(), 'doorman-'));
     t.after(() => rmSync(folder, { recursive: true }));
-    const [key, certificate] = [join(folder, 'key.pem'), join(folder, 'certificate.pem')];
-    execFileSync('openssl', ['req', '-x509', '-newkey', 'ec', '-pkeyopt',
-      'ec_paramgen_curve:P-256', '-nodes', '-keyout', key, '-out', certificate, '-days', '2',
-      '-subj', '/CN=doorman', '-addext', 'subjectAltName=IP:127.0.0.1'], { stdio: 'ignore' });
+    const [key, certificate] = makeCertificate(folder, 'own');
+    const [, other] = makeCertificate(folder, 'other');
     const server = await Server.start({ flags: ['--tls-cert', certificate, '--tls-key', key] });
     t.after(() => server.stop());
     assert.match(server.url, /^https:/);
@@ -219,10 +226,13 @@ test('only a server with a known certificate is asked', { skip: noServer || noOp
         assert.equal((await client.acquire('login', 'tls', { timeout })).by, 'server');
       });
     }
-    await withClient(server.url, { permits }, async (client, warnings) => {
-      assert.equal((await client.acquire('login', 'tls', { timeout })).by, 'fallback');
-      assert.match(warnings.join('\n'), /certificate/i);
-    });
+    const named = server.url.replace('127.0.0.1', 'localhost'); // which the certificate lacks
+    for (const [url, tls] of [[server.url, undefined], [server.url, other], [named, certificate]]) {
+      await withClient(url, { tls, permits }, async (client, warnings) => {
+        assert.equal((await client.acquire('login', 'tls', { timeout })).by, 'fallback');
+        assert.match(warnings.join('\n'), /certificate/i);
+      });
+    }
   });
 
 test('the fallback decides without a server', async () => {

@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 import unittest
+from typing import Optional, Tuple
 
 from doorman import AsyncClient, Client, Limit, PermitPolicy, Refused
 from server import PROGRAM, WAIT, FakeServer, Server, eventually
@@ -185,16 +186,25 @@ class WithTls(unittest.TestCase):
     @unittest.skipUnless(shutil.which("openssl"), "there is no openssl")
     def test_only_a_server_with_a_known_certificate_is_asked(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            key, certificate = f"{folder}/key.pem", f"{folder}/certificate.pem"
-            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
-                            "ec_paramgen_curve:P-256", "-nodes", "-keyout", key, "-out",
-                            certificate, "-days", "2", "-subj", "/CN=doorman", "-addext",
-                            "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+            key, certificate = self.make(folder, "own")
             server = Server("--tls-cert", certificate, "--tls-key", key)
             try:
                 self.ask(server.url, certificate)
+                named = server.url.replace("127.0.0.1", "localhost")  # the certificate lacks it
+                self.ask_none(server.url, None)
+                self.ask_none(server.url, self.make(folder, "other")[1])
+                self.ask_none(named, certificate)
             finally:
                 server.stop()
+
+    @staticmethod
+    def make(folder: str, name: str) -> Tuple[str, str]:
+        key, certificate = f"{folder}/{name}_key.pem", f"{folder}/{name}.pem"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                        "ec_paramgen_curve:P-256", "-nodes", "-keyout", key, "-out", certificate,
+                        "-days", "2", "-subj", "/CN=doorman", "-addext",
+                        "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+        return key, certificate
 
     def ask(self, url: str, certificate: str) -> None:
         self.assertTrue(url.startswith("https://"))
@@ -207,8 +217,10 @@ class WithTls(unittest.TestCase):
                 return (await client.acquire("login", "tls", timeout=WAIT)).by
 
         self.assertEqual(asyncio.run(run()), "server")
+
+    def ask_none(self, url: str, certificate: Optional[str]) -> None:
         with self.assertLogs("doorman", "WARNING") as logs:
-            with Client(url, permits=closed) as client:
+            with Client(url, tls=certificate, permits=PermitPolicy(fallback="closed")) as client:
                 self.assertEqual(client.acquire("login", "tls", timeout=WAIT).by, "fallback")
         self.assertIn("CERTIFICATE_VERIFY_FAILED", "".join(logs.output))
 
