@@ -666,6 +666,60 @@ func TestAClientClosesWhileManyGoroutinesUseIt(t *testing.T) {
 	check(t, client.Counts().Waiting == 0, "%+v", client.Counts())
 }
 
+func TestCloseGivesBackLeasesAndHolds(t *testing.T) {
+	fake := startFake(t, func(method string, _ map[string]any) (int, string) {
+		return 200, map[string]string{
+			"get_capacity": `{"response": [{"resource_id": "db", "gets": {"id": 5, "node": "eu",
+				"capacity": 5, "expires_in": 60, "refresh_interval": 15}}]}`,
+			"release_capacity": `{}`,
+			"acquire": `{"permit": [{"decision": "GRANTED", "item": [{"granted": 1}],
+				"hold": {"id": 7, "node": "eu", "waited": 0, "expires_in": 60}}]}`,
+			"release": `{"entry": [{"amount": []}]}`}[method]
+	})
+	client, _ := newTestClient(t, Options{}, fake.URL)
+	rate := rateOf(t, client, "db", ResourceOptions{Wants: 5})
+	eventually(t, "there is a lease", func() bool { return rate.Info().Leased })
+	hold, err := client.Hold(within(t, patience), HoldOptions{}, Item{Resource: "t"})
+	succeed(t, err)
+	check(t, hold.Granted, "%+v", hold)
+	succeed(t, client.Shutdown(within(t, patience)))
+	ids := map[string]any{}
+	for _, request := range fake.all() {
+		for list, method := range map[string]string{"resource": "release_capacity", "entry": "release"} {
+			if request.method == method {
+				ids[method] = request.message[list].([]any)[0].(map[string]any)["id"]
+			}
+		}
+	}
+	check(t, ids["release_capacity"] == 5.0 && ids["release"] == 7.0, "%v", ids)
+}
+
+func TestCloseRefusesAPermitThatWaitsForAServer(t *testing.T) {
+	answers := make(chan struct{})
+	fake := startFake(t, func(string, map[string]any) (int, string) {
+		<-answers
+		return 0, ""
+	})
+	t.Cleanup(func() { close(answers) })
+	client, _ := newTestClient(t, Options{}, fake.URL)
+	decisions := make(chan *Acquired, 1)
+	go func() { decisions <- acquire(t, client, Item{Resource: "x"}) }()
+	eventually(t, "the request is sent", func() bool { return len(fake.all()) > 0 })
+	ctx, cancel := context.WithCancel(background)
+	cancel()
+	_ = client.Shutdown(ctx)
+	decision := <-decisions
+	check(t, !decision.Granted && decision.By == ByFallback, "%+v", decision)
+}
+
+func TestAResponseThatIsTooLargeIsAFailure(t *testing.T) {
+	body := `{"permit": [{"decision": "GRANTED", "item": [{"granted": 1}], "more": "` +
+		strings.Repeat("x", 5<<20) + `"}]}`
+	fake := startFake(t, func(string, map[string]any) (int, string) { return 200, body })
+	client, _ := newTestClient(t, Options{}, fake.URL)
+	check(t, acquire(t, client, Item{Resource: "x"}).By == ByFallback, "it is not read")
+}
+
 func TestAClientThatIsClosedSaysSo(t *testing.T) {
 	client, _ := newTestClient(t, Options{}, far)
 	rate := rateOf(t, client, "db", ResourceOptions{Wants: 1})

@@ -7,13 +7,23 @@ import tempfile
 import threading
 import time
 import unittest
-from typing import Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from doorman import AsyncClient, Client, Limit, PermitPolicy, Refused
 from server import PROGRAM, WAIT, FakeServer, Server, eventually
 
 FAR = "http://127.0.0.1:1"  # nothing listens there
 needs_server = unittest.skipUnless(os.path.exists(PROGRAM), f"there is no {PROGRAM}")
+
+
+def grant(method: str, _message: object, _headers: object) -> Tuple[int, Dict[str, Any]]:
+    """Grants a lease of db, and a hold of t."""
+    return 200, {
+        "get_capacity": {"response": [{"resource_id": "db", "gets": {
+            "id": 5, "node": "eu", "capacity": 5, "expires_in": 60, "refresh_interval": 15}}]},
+        "acquire": {"permit": [{"decision": "GRANTED", "item": [{"granted": 1}], "hold": {
+            "id": 7, "node": "eu", "waited": 0, "expires_in": 60}}]},
+        "release": {"entry": [{"amount": []}]}}.get(method, {})
 
 
 @needs_server
@@ -408,6 +418,65 @@ class WithoutServer(unittest.TestCase):
             self.assertEqual(first.info().wants, 5)
             with self.assertRaisesRegex(ValueError, "kind: db is open as a rate"):
                 client.gauge("db")
+
+    def check_given_back(self, fake: FakeServer) -> None:
+        seen = {method: message for method, message, _ in fake.seen}
+        self.assertEqual(seen["release_capacity"]["resource"], [{"resource_id": "db", "id": 5}])
+        self.assertEqual(seen["release"]["entry"][0]["id"], 7)
+        fake.stop()
+
+    def test_close_gives_back_leases_and_holds(self) -> None:
+        fake = FakeServer(grant)
+        with Client(fake.url) as client:
+            rate = client.rate("db", wants=5)
+            eventually(lambda: rate.info().leased, "there is a lease")
+            self.assertTrue(client.hold("t", timeout=WAIT).granted)
+            client.close(timeout=WAIT)
+        self.check_given_back(fake)
+
+    def test_asyncio_gives_back_leases_and_holds(self) -> None:
+        async def run() -> None:
+            async with AsyncClient(fake.url) as client:
+                rate = client.rate("db", wants=5)
+                self.assertTrue((await client.hold("t", timeout=WAIT)).granted)
+                end = time.monotonic() + WAIT
+                while not rate.info().leased and time.monotonic() < end:
+                    await asyncio.sleep(0.02)
+                await client.close(timeout=WAIT)
+
+        fake = FakeServer(grant)
+        asyncio.run(run())
+        self.check_given_back(fake)
+
+    def test_close_refuses_a_permit_that_waits_for_a_server(self) -> None:
+        answers = threading.Event()
+        fake = FakeServer(lambda *_: answers.wait(WAIT) and None)
+        client = Client(fake.url)
+        decisions = []
+        thread = threading.Thread(
+            target=lambda: decisions.append(client.acquire("x", timeout=WAIT)))
+        thread.start()
+        eventually(lambda: fake.seen, "the request is sent")
+        client.close(timeout=0)
+        thread.join(WAIT)
+        answers.set()
+        self.assertEqual([(decision.granted, decision.by) for decision in decisions],
+                         [(False, "fallback")])
+        fake.stop()
+
+    def test_a_response_that_is_too_large_is_a_failure(self) -> None:
+        async def run() -> str:
+            async with AsyncClient(fake.url) as client:
+                return (await client.acquire("x", timeout=WAIT)).by
+
+        decision = {"decision": "GRANTED", "item": [{"granted": 1}], "more": "x" * (5 << 20)}
+        fake = FakeServer(lambda *_: (200, {"permit": [decision]}))
+        fake.server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        with self.assertLogs("doorman", "WARNING"):
+            with Client(fake.url) as client:
+                self.assertEqual(client.acquire("x", timeout=WAIT).by, "fallback")
+            self.assertEqual(asyncio.run(run()), "fallback")
+        fake.stop()
 
     def test_a_client_that_is_closed_says_so(self) -> None:
         client = Client(FAR)
