@@ -287,11 +287,12 @@ class WithoutServer(unittest.TestCase):
         master = FakeServer(lambda *_: (200, grants))
         other = FakeServer(lambda *_: (200, {"mastership": {"http_address": master.url}}))
         try:
-            with Client(other.url, token="t") as client:
+            with Client(other.url, token="t", headers={"X-Team": "a"}) as client:
                 self.assertEqual(client.acquire("login", timeout=WAIT).by, "server")
                 self.assertEqual(client.acquire("login", timeout=WAIT).by, "server")
             self.assertEqual(len(other.seen), 1)
             self.assertEqual(master.seen[0][2]["Authorization"], "Bearer t")
+            self.assertEqual(master.seen[0][2]["X-Team"], "a")
         finally:
             other.stop()
             master.stop()
