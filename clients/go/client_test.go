@@ -9,8 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"regexp"
+	"sort"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -664,6 +667,56 @@ func TestAClientClosesWhileManyGoroutinesUseIt(t *testing.T) {
 	close(closed)
 	all.Wait()
 	check(t, client.Counts().Waiting == 0, "%+v", client.Counts())
+}
+
+func TestTheMetricsAreThoseOfAllPackages(t *testing.T) {
+	names, err := os.ReadFile("../stories/metrics.txt")
+	succeed(t, err)
+	client, _ := newTestClient(t, Options{}, far)
+	rateOf(t, client, "db", ResourceOptions{Wants: 1})
+	failed := regexp.MustCompile("lease_failures_total [1-9]")
+	eventually(t, "a request has failed", func() bool { return failed.MatchString(client.Metrics()) })
+	var seen []string
+	for _, line := range strings.Split(client.Metrics(), "\n") {
+		if strings.HasPrefix(line, "#") {
+			seen = append(seen, line)
+		}
+	}
+	wanted := strings.Split(strings.TrimSpace(string(names)), "\n")
+	sort.Strings(seen)
+	sort.Strings(wanted)
+	check(t, strings.Join(seen, "\n") == strings.Join(wanted, "\n"), "%v", seen)
+}
+
+// leap lets time pass for a client.
+func leap(client *Client, by time.Duration) {
+	client.engine.mutex.Lock()
+	defer client.engine.mutex.Unlock()
+	client.engine.clock.boot -= by
+	client.engine.clock.start = client.engine.clock.start.Add(-by)
+}
+
+func TestAMasterThatAnswersLeasesBringsTheTestOfTheBreakerForward(t *testing.T) {
+	var works int32
+	fake := startFake(t, func(method string, _ map[string]any) (int, string) {
+		if method == "get_capacity" {
+			atomic.StoreInt32(&works, 1)
+			return 200, `{"response": [{"resource_id": "db", "gets": {"id": 5, "node": "eu",
+				"capacity": 5, "expires_in": 60, "refresh_interval": 15}}]}`
+		}
+		if atomic.LoadInt32(&works) == 0 {
+			return 503, `{}`
+		}
+		return 200, `{"permit": [{"decision": "GRANTED", "item": [{"granted": 1}]}]}`
+	})
+	client, _ := newTestClient(t, Options{Permits: PermitPolicy{Fallback: Closed,
+		MaxPause: time.Hour}}, fake.URL)
+	isGranted := func() bool { return acquire(t, client, Item{Resource: "x"}).Granted }
+	for isGranted(); client.Counts().Pauses < 9; isGranted() {
+		leap(client, 300*time.Second)
+	}
+	rateOf(t, client, "db", ResourceOptions{Wants: 5}) // the breaker is open for 256 s
+	eventually(t, "a master decides", isGranted)
 }
 
 func TestCloseGivesBackLeasesAndHolds(t *testing.T) {

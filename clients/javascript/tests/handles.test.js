@@ -1,6 +1,7 @@
 // What an application has of a client, without a server or with one that answers as a test says.
 
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import test from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -110,6 +111,44 @@ test('a settle of a hold releases it', async (t) => {
   await hold.settle(3, { timeout });
   assert.equal(hold.left(), 0);
   assert.deepEqual(settlesOf(fake), [3]);
+});
+
+test('the metrics are those of all packages', async (t) => {
+  const names = readFileSync(new URL('../../stories/metrics.txt', import.meta.url), 'utf8');
+  const client = clientOf(t);
+  client.rate('db', { wants: 1 });
+  await eventually(() => /lease_failures_total [1-9]/.test(client.metrics()), 'a request fails');
+  const seen = client.metrics().split('\n').filter((line) => line.startsWith('#'));
+  assert.deepEqual(seen.sort(), names.trim().split('\n').sort());
+});
+
+test('a hold that only the fallback has granted never ends', async (t) => {
+  const hold = await clientOf(t).hold('t', 'k');
+  assert.deepEqual([hold.granted, hold.left()], [true, Infinity]);
+});
+
+test('wants that are set are in force', (t) => {
+  const rate = clientOf(t).rate('r', { wants: 5 });
+  rate.setWants(7);
+  assert.equal(rate.info().wants, 7);
+});
+
+test('a settle has a cost for each item', async (t) => {
+  const reservation = await clientOf(t).reserve('llm', 'a', { cost: 5 });
+  await assert.rejects(reservation.settle([1, 2]), /costs: must have one cost for each item/);
+});
+
+test('a hold waits for a while longer than its units', async (t) => {
+  const fake = await granting(t);
+  const client = clientOf(t, {}, fake.url);
+  await client.hold('t', 'k', { maxWait: 50 });
+  assert.equal(fake.seen[0].message.permit[0].max_wait, 50);
+});
+
+test('the end of a block closes a client', async () => {
+  const client = new Client(FAR, { onWarning: () => {} });
+  await client[asyncDispose]();
+  await assert.rejects(client.acquire('x'), /the client is closed/);
 });
 
 test('what was refused does not run', async (t) => {

@@ -1,6 +1,7 @@
 """The clients with threads and with asyncio, with a real server and with a server that lies."""
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -419,6 +420,58 @@ class WithoutServer(unittest.TestCase):
             self.assertEqual(first.info().wants, 5)
             with self.assertRaisesRegex(ValueError, "kind: db is open as a rate"):
                 client.gauge("db")
+
+    def test_the_metrics_are_those_of_all_packages(self) -> None:
+        path = os.path.join(os.path.dirname(__file__), "../../stories/metrics.txt")
+        with open(path, encoding="utf-8") as file:
+            names = file.read().splitlines()
+        with Client(FAR) as client, self.assertLogs("doorman", "WARNING"):
+            client.rate("db", wants=1)
+            eventually(lambda: re.search(r"lease_failures_total [1-9]", client.metrics()),
+                       "a request has failed")
+            seen = [line for line in client.metrics().splitlines() if line.startswith("#")]
+        self.assertEqual(sorted(seen), sorted(names))
+
+    def test_what_was_refused_does_not_run(self) -> None:
+        closed = PermitPolicy(fallback="closed")
+
+        async def run() -> None:
+            async with AsyncClient(FAR, permits=closed) as client:
+                for ask in (client.hold("t"), client.reserve("t")):
+                    with self.assertRaises(Refused):
+                        async with await ask:  # type: ignore[attr-defined]
+                            self.fail("it runs")
+                await client.close(timeout=0)
+
+        with self.assertLogs("doorman", "WARNING"):
+            with Client(FAR, permits=closed) as client:
+                for granted in (client.hold("t"), client.reserve("t")):
+                    with self.assertRaises(Refused):
+                        with granted:  # type: ignore[attr-defined]
+                            self.fail("it runs")
+                client.close(timeout=0)
+            asyncio.run(run())
+
+    def test_a_reservation_whose_block_fails_costs_what_was_reserved(self) -> None:
+        async def run() -> None:
+            async with AsyncClient(fake.url) as client:
+                async with await client.reserve("llm", cost=5, timeout=WAIT) as reservation:
+                    reservation.cost = 3
+                    raise KeyError
+
+        decision = {"decision": "GRANTED", "item": [{"granted": 5}],
+                    "reservation": {"id": 9, "settle_within": 60}}
+        fake = FakeServer(lambda method, *_: (200, {"permit": [decision]} if method == "acquire"
+                                              else {"entry": [{"id": 9, "item": [{}]}]}))
+        with Client(fake.url) as client, self.assertRaises(KeyError):
+            with client.reserve("llm", cost=5, timeout=WAIT) as reservation:
+                reservation.cost = 3
+                raise KeyError
+        with self.assertRaises(KeyError):
+            asyncio.run(run())
+        self.assertEqual([message["entry"][0]["item"][0]["cost"]
+                          for method, message, _ in fake.seen if method == "settle"], [5, 5])
+        fake.stop()
 
     def check_given_back(self, fake: FakeServer) -> None:
         seen = {method: message for method, message, _ in fake.seen}
