@@ -473,6 +473,21 @@ class WithoutServer(unittest.TestCase):
                           for method, message, _ in fake.seen if method == "settle"], [5, 5])
         fake.stop()
 
+    def test_a_settle_of_a_hold_releases_it(self) -> None:
+        async def run() -> None:
+            async with AsyncClient(fake.url) as client:
+                hold = await client.hold("t", settle_within=30, timeout=WAIT)
+                await hold.settle(1)
+                self.assertEqual(hold.left(), 0)
+
+        fake = FakeServer(grant)
+        with Client(fake.url) as client:
+            hold = client.hold("t", settle_within=30, timeout=WAIT)
+            hold.settle(1)
+            self.assertEqual(hold.left(), 0)
+        asyncio.run(run())
+        fake.stop()
+
     def check_given_back(self, fake: FakeServer) -> None:
         seen = {method: message for method, message, _ in fake.seen}
         self.assertEqual(seen["release_capacity"]["resource"], [{"resource_id": "db", "id": 5}])
