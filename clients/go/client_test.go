@@ -688,6 +688,35 @@ func TestTheMetricsAreThoseOfAllPackages(t *testing.T) {
 	check(t, strings.Join(seen, "\n") == strings.Join(wanted, "\n"), "%v", seen)
 }
 
+func TestUnitsComeInTheOrderOfTheCalls(t *testing.T) {
+	client, _ := newTestClient(t, Options{}, far)
+	gauge, err := client.Gauge("g", ResourceOptions{SafeCapacity: 2})
+	succeed(t, err)
+	check(t, gauge.TryUse(2), "there are units")
+	order := make(chan float64, 2)
+	wait := func(units float64) {
+		before := gauge.waiters.list.Len()
+		go func() {
+			if gauge.Wait(within(t, patience), units) == nil {
+				order <- units
+			}
+		}()
+		eventually(t, "it waits", func() bool {
+			client.engine.mutex.Lock()
+			defer client.engine.mutex.Unlock()
+			return gauge.waiters.list.Len() > before
+		})
+	}
+	wait(2)
+	wait(1)
+	succeed(t, gauge.Release(1))
+	time.Sleep(500 * time.Millisecond) // the second call must not overtake the first one
+	succeed(t, gauge.Release(1))
+	check(t, <-order == 2, "the first call comes first")
+	succeed(t, gauge.Release(2))
+	check(t, <-order == 1, "then the second")
+}
+
 // leap lets time pass for a client.
 func leap(client *Client, by time.Duration) {
 	client.engine.mutex.Lock()

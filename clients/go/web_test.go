@@ -151,6 +151,10 @@ func TestNamesOfLimitsAreEscaped(t *testing.T) {
 	header = http.Header{}
 	SetHeaders(header, &Acquired{Granted: true, By: ByFallback})
 	check(t, len(header) == 0, "%v", header)
+	for wait, seconds := range map[time.Duration]string{0: "1", 1500 * time.Millisecond: "2"} {
+		SetHeaders(header, &Acquired{HasRetryAfter: true, RetryAfter: wait})
+		check(t, header.Get("Retry-After") == seconds, "%v", header)
+	}
 	request := httptest.NewRequest("GET", "/", nil)
 	request.RemoteAddr = "[::1]:80"
 	check(t, KeyByAddress(request) == "::1", "%s", KeyByAddress(request))
