@@ -55,7 +55,7 @@ refuses_unreleased() {
 }
 
 refuses_without_figures() {
-    sed -i '3s/$/\n- `make test`: *to be run*./' "$copy/CHANGELOG.md" &&
+    sed -i '3s/$/\nThe tests: *to be run*./' "$copy/CHANGELOG.md" &&
         commit 'Forget the figures' && refuses 'figures of the runs'
 }
 
@@ -139,8 +139,8 @@ go_uses_the_archive() {
     cp -R "$folder/user" "$folder/unzips" && cp "$made/doorman-go-$version.zip" "$folder/unzips" &&
         awk '/^```sh$/ { inside = ++block == 2; next } /^```$/ { inside = 0 } inside' \
             clients/go/README.md >"$folder/unzips/commands" && [ -s "$folder/unzips/commands" ] &&
-        (export GOPROXY=off GOFLAGS=-mod=mod GOTOOLCHAIN=local && cd "$folder/unzips" &&
-            sh -e commands && go run . 2>&1 | grep -x "$version")
+        (cd "$folder/unzips" && sh -e commands &&
+            env GOPROXY=off GOFLAGS=-mod=mod GOTOOLCHAIN=local go run . 2>&1 | grep -x "$version")
 }
 site_is_right() {
     unpack "$made/doorman-site-$version.tar.gz" "$folder/site" &&
