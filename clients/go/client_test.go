@@ -717,6 +717,17 @@ func TestUnitsComeInTheOrderOfTheCalls(t *testing.T) {
 	check(t, <-order == 1, "then the second")
 }
 
+func TestUnitsThatNobodyWaitsForAnyMoreAreNotWanted(t *testing.T) {
+	client, _ := newTestClient(t, Options{}, far)
+	gauge, err := client.Gauge("g", ResourceOptions{Window: time.Second})
+	succeed(t, err)
+	waits := make(chan error, 1)
+	go func() { waits <- gauge.Wait(within(t, 500*time.Millisecond), 5) }()
+	eventually(t, "they are wanted", func() bool { return gauge.Info().Wants == 5 })
+	check(t, <-waits != nil, "there are no units")
+	eventually(t, "they are not wanted any more", func() bool { return gauge.Info().Wants == 0 })
+}
+
 // leap lets time pass for a client.
 func leap(client *Client, by time.Duration) {
 	client.engine.mutex.Lock()
