@@ -6060,6 +6060,8 @@ typedef struct doorman__upstream_calls {
     doorman_status (*response)(doorman_upstream *upstream, uint64_t sequence,
                                const doorman_response *response, doorman_time now);
     void (*failed)(doorman_upstream *upstream, uint64_t sequence, doorman_time now);
+    /* a server has answered INVALID_ARGUMENT: the request is wrong, and the server works */
+    void (*refused)(doorman_upstream *upstream, uint64_t sequence, doorman_time now);
 } doorman__upstream_calls;
 
 struct doorman_upstream {
@@ -9623,8 +9625,8 @@ static void doorman__server_failed(doorman_upstream *upstream, uint64_t sequence
 }
 
 static const doorman__upstream_calls doorman__server_calls = {
-    doorman__server_due, doorman__server_work, doorman__server_request, doorman__server_response,
-    doorman__server_failed};
+    doorman__server_due,      doorman__server_work,   doorman__server_request,
+    doorman__server_response, doorman__server_failed, doorman__server_failed};
 
 /* Describes a resource. If this node is about to release its own lease of the resource, the
  * resource is not shown, and the function returns false. */
@@ -12938,8 +12940,8 @@ static void doorman__client_failed(doorman_upstream *upstream, uint64_t sequence
 }
 
 static const doorman__upstream_calls doorman__client_calls = {
-    doorman__client_due, doorman__client_work, doorman__client_request, doorman__client_response,
-    doorman__client_failed};
+    doorman__client_due,      doorman__client_work,   doorman__client_request,
+    doorman__client_response, doorman__client_failed, doorman__client_failed};
 
 #ifdef DOORMAN_NNG
 /* Returns whether a release is under way, or a lease can be released. A lease cannot be released
@@ -13549,6 +13551,7 @@ typedef struct doorman__reader {
     doorman__problems *problems; /* for a configuration; NULL for a message */
     cJSON *tree;
     bool has_rounded_id;  /* a number in the text is rounded to 2^53, so it is not a lease id */
+    bool has_refusal;     /* the text is an answer with the code INVALID_ARGUMENT */
     doorman__arena arena; /* the structs that are made from the text */
 } doorman__reader;
 
@@ -15354,6 +15357,7 @@ static void doorman__read_response(const doorman__field *root, doorman_response 
         if (reader->status != DOORMAN_OK) return;
         reader->status = doorman__fail(reader->error, DOORMAN_INVALID_ARGUMENT, "%s: %s",
                                        texts.code, texts.message);
+        reader->has_refusal = strcmp(texts.code, "INVALID_ARGUMENT") == 0;
         if (reader->error) reader->error->path_bytes = 0; /* a code is no field */
         return;
     }
@@ -15778,6 +15782,8 @@ static doorman_status doorman__incoming_give(doorman__incoming *incoming,
             doorman__fail(reader->error, reader->status, "%s: does not match the request",
                           doorman_method_name(response->method, response->is_server));
         }
+    } else if (reader->has_refusal) {
+        upstream->calls->refused(upstream, sequence, now);
     } else if (reader->status != DOORMAN_OUT_OF_MEMORY) {
         doorman_upstream_failed(upstream, sequence, now);
     }

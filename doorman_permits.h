@@ -221,11 +221,13 @@ extern "C" {
  *    (P5). In that time they refuse every permit with an item of the same resource and key, if its
  *    minimum is not smaller and its max_wait is not longer.
  * P23 The fallback decides in each of these cases: no server answers within the timeout; the
- *    message of the call has failed more often than there are addresses; a server refuses with
- *    UNMATCHED; 100,000 calls wait already. A refusal with LEARNING is a decision of the server:
- *    what it does not know yet may be in force.
+ *    message of the call has failed more often than there are addresses; a server answers
+ *    INVALID_ARGUMENT to a message with this call alone; a server refuses with UNMATCHED; 100,000
+ *    calls wait already. A refusal with LEARNING is a decision of the server: what it does not know
+ *    yet may be in force.
  *       A breaker saves the callers from waiting for servers that fail. After 5 failed messages in
- *    a row the breaker opens. While it is open, the fallback decides at once. The breaker opens for
+ *    a row the breaker opens. An answer INVALID_ARGUMENT to the calls of an application does not
+ *    count: the server works. While the breaker is open, the fallback decides at once. It opens for
  *    1 s at first, and then for twice as long after each failure, up to `max_pause`. While servers
  *    answer that they know no master, it opens for at most 4 s, because an election ends soon. When
  *    a master answers the leases of an agent, a test of its permits is due at once, but not within
@@ -20794,10 +20796,12 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  * About P23: a message has failed if it has no valid response of a master, and no new redirect. Its
  *    permits are sent again, each time to the next address. A client with three addresses gives a
  *    permit up after four failures. After the first failure the permit travels alone, so that a
- *    permit that a server refuses to read harms no other permit. A message whose answer was lost
- *    may have charged units. So such a permit may be refused too early, but is never granted too
- *    often. The first message after the time of an open breaker is a test. If it fails, the breaker
- *    opens again.
+ *    permit that a server refuses to read harms no other permit. After such a refusal the next
+ *    message goes to the same server. Renewals, releases and transfers that a server refuses to
+ *    read are sent again, so these refusals do count. A message whose answer was lost may have
+ *    charged units. So such a permit may be refused too early, but is never granted too often. The
+ *    first message after the time of an open breaker is a test. If it fails, the breaker opens
+ *    again.
  * About P24: the client keeps a stock for each (resource, key) that was used a short time ago. The
  *    stock counts the use in four slices of the time `prefetch`. So it knows the use of the last
  *    3/4 of this time, or more. After a grant that leaves at most half of this use in stock, the
@@ -22356,9 +22360,20 @@ static bool doorman__call_start(doorman__call *call, doorman_time now) {
 
 /* ---- permit client: its messages */
 
+/* Why a message has no valid response of a master. */
+typedef enum doorman__failure {
+    DOORMAN__FAILURE_NONE,      /* it was redirected, or the client is destroyed */
+    DOORMAN__FAILURE_NO_ANSWER, /* or none that can be read */
+    DOORMAN__FAILURE_NO_MASTER, /* a server has answered that it knows no master */
+    DOORMAN__FAILURE_REFUSED,   /* a server has answered INVALID_ARGUMENT */
+} doorman__failure;
+
 /* Puts a call whose message has no valid response of a master back into its queue, or ends the
- * call. */
-static void doorman__call_return(doorman__call *call, bool failed, doorman_time now) {
+ * call.
+ *   failure   REFUSED only if the call was alone in the message */
+static void doorman__call_return(doorman__call *call, doorman__failure failure, doorman_time now) {
+    const bool failed = failure != DOORMAN__FAILURE_NONE;
+    const bool refused = failure == DOORMAN__FAILURE_REFUSED;
     assert(call->state == DOORMAN__CALL_SENT);
     if (call->kind == DOORMAN__CALL_RENEWAL || call->kind == DOORMAN__CALL_RELEASE) {
         doorman__client_hold *hold = call->hold;
@@ -22375,20 +22390,21 @@ static void doorman__call_return(doorman__call *call, bool failed, doorman_time 
         doorman__prefetch_end(call);
     } else if (failed && call->kind == DOORMAN__CALL_SETTLE) {
         call->alone = true;
-        if (++call->failures >= DOORMAN__SETTLE_FAILURES) doorman__client_settle_lose(call);
+        bool gives_up = ++call->failures >= DOORMAN__SETTLE_FAILURES;
+        if (gives_up || refused) doorman__client_settle_lose(call);
     } else if (failed) {
         call->alone = true;
         bool gives_up = ++call->failures > addresses;
-        if (gives_up) doorman__call_fall_back(call, now);
+        if (gives_up || refused) doorman__call_fall_back(call, now);
     }
 }
 
 /* Takes a call out of a message that has no valid response of a master. A server may have granted
  * the hold that the call asks for. */
-static void doorman__sent_return(doorman__sent *sent, bool failed, doorman_time now) {
+static void doorman__sent_return(doorman__sent *sent, doorman__failure failure, doorman_time now) {
     doorman__client_hold *hold = sent->hold;
     sent->hold = NULL;
-    if (sent->call) doorman__call_return(sent->call, failed, now); /* may move the message */
+    if (sent->call) doorman__call_return(sent->call, failure, now); /* may move the message */
     if (!hold) return;
     hold->asking = false;
     if (!hold->call && hold->state == DOORMAN__HOLD_ASKED) {
@@ -22399,11 +22415,14 @@ static void doorman__sent_return(doorman__sent *sent, bool failed, doorman_time 
 }
 
 /* Takes all calls out of a message that has no valid response of a master. Goes from the last call
- * to the first one, because each becomes the first of its queue.
- *   failed   false: the message was redirected, or the client is destroyed */
-static void doorman__batch_return(doorman__batch *batch, bool failed, doorman_time now) {
+ * to the first one, because each becomes the first of its queue. */
+static void doorman__batch_return(doorman__batch *batch, doorman__failure failure,
+                                  doorman_time now) {
     assert(batch->count <= batch->capacity);
-    for (size_t i = batch->count; i-- > 0;) doorman__sent_return(&batch->sent[i], failed, now);
+    if (failure == DOORMAN__FAILURE_REFUSED && batch->count > 1) {
+        failure = DOORMAN__FAILURE_NO_ANSWER; /* one of them is wrong */
+    }
+    for (size_t i = batch->count; i-- > 0;) doorman__sent_return(&batch->sent[i], failure, now);
     batch->count = 0;
 }
 
@@ -22761,22 +22780,30 @@ static void doorman__sent_move(doorman__sent sent, doorman_time now) {
 
 /* ---- permit client: the end of a message */
 
-/* Ends a message that has failed. The breaker counts only the messages of a port.
- *   alive   a server has answered that it knows no master */
-static void doorman__batch_fail(doorman__batch *batch, bool alive, doorman_time now) {
+/* Returns whether the calls of a message end, or travel alone, when a server refuses to read it. */
+static bool doorman__batch_is_given_up(const doorman__batch *batch) {
+    return batch->count && batch->kind != DOORMAN__CALL_RENEWAL &&
+           batch->kind != DOORMAN__CALL_RELEASE && batch->kind != DOORMAN__CALL_TRANSFER;
+}
+
+/* Ends a message that has failed. The breaker counts only the messages of a port. */
+static void doorman__batch_fail(doorman__batch *batch, doorman__failure failure, doorman_time now) {
     doorman_upstream *upstream = &batch->upstream;
-    assert(upstream->state == DOORMAN__REQUESTED);
+    assert(upstream->state == DOORMAN__REQUESTED && failure != DOORMAN__FAILURE_NONE);
+    const bool alive = failure == DOORMAN__FAILURE_NO_MASTER;
     unsigned most = DOORMAN__BREAKER_FAILURES +
                     (alive ? DOORMAN__BREAKER_DOUBLINGS_ALIVE : DOORMAN__BREAKER_DOUBLINGS);
     doorman__port *port = batch->port;
-    if (!doorman__batch_is_lane(batch)) {
+    if (failure == DOORMAN__FAILURE_REFUSED && doorman__batch_is_given_up(batch)) {
+        upstream->failures = 0;
+    } else if (!doorman__batch_is_lane(batch)) {
         upstream->failures = upstream->failures < most ? upstream->failures + 1 : most;
         upstream->redirect[0] = 0;
         upstream->address_index = (upstream->address_index + 1) % upstream->address_count;
     }
     upstream->failure_count++;
     upstream->redirects = 0;
-    doorman__batch_return(batch, true, now);
+    doorman__batch_return(batch, failure, now);
     if (upstream->failures >= DOORMAN__BREAKER_FAILURES) {
         doorman__breaker_open(port, now);
     } else {
@@ -23078,7 +23105,7 @@ static bool doorman__batch_request(doorman_upstream *upstream, doorman_request *
     now = doorman__upstream_now(&client->home.batch.upstream, now);
     if (upstream->state == DOORMAN__REQUESTED) {
         if (now < doorman__upstream_due(upstream)) return false;
-        doorman__batch_fail(batch, false, now);
+        doorman__batch_fail(batch, DOORMAN__FAILURE_NO_ANSWER, now);
     }
     const bool is_lane = doorman__batch_is_lane(batch);
     if (client->map_port == batch->port && !is_lane) {
@@ -23484,7 +23511,7 @@ static doorman_status doorman__map_response(doorman__port *port, const doorman_r
     doorman_permit_client *client = port->batch.client;
     doorman_upstream *upstream = &port->batch.upstream;
     if (response->method != DOORMAN_DISCOVERY) {
-        doorman__batch_fail(&port->batch, false, now);
+        doorman__batch_fail(&port->batch, DOORMAN__FAILURE_NO_ANSWER, now);
         return DOORMAN_INVALID_ARGUMENT;
     }
     if (response->is_master) upstream->failures = 0;
@@ -23509,11 +23536,13 @@ static doorman_status doorman__batch_response(doorman_upstream *upstream, uint64
     }
     if (!response->is_master && doorman__upstream_redirect(upstream, response->master_address)) {
         doorman__upstream_move(upstream, DOORMAN__READY);
-        doorman__batch_return(batch, false, now);
+        doorman__batch_return(batch, DOORMAN__FAILURE_NONE, now);
         return DOORMAN_OK;
     }
     if (!response->is_master || !doorman__decisions_valid(batch, response)) {
-        doorman__batch_fail(batch, !response->is_master, now);
+        doorman__batch_fail(
+            batch, response->is_master ? DOORMAN__FAILURE_NO_ANSWER : DOORMAN__FAILURE_NO_MASTER,
+            now);
         return response->is_master ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
     }
     upstream->failures = upstream->redirects = 0;
@@ -23524,16 +23553,26 @@ static doorman_status doorman__batch_response(doorman_upstream *upstream, uint64
     return DOORMAN_OK;
 }
 
-static void doorman__batch_failed(doorman_upstream *upstream, uint64_t sequence, doorman_time now) {
+static void doorman__batch_end(doorman_upstream *upstream, uint64_t sequence,
+                               doorman__failure failure, doorman_time now) {
     doorman__batch *batch = DOORMAN__WITHIN(doorman__batch, upstream, upstream);
     now = doorman__upstream_now(&batch->client->home.batch.upstream, now);
     if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence) return;
-    doorman__batch_fail(batch, false, now);
+    doorman__batch_fail(batch, failure, now);
+}
+
+static void doorman__batch_failed(doorman_upstream *upstream, uint64_t sequence, doorman_time now) {
+    doorman__batch_end(upstream, sequence, DOORMAN__FAILURE_NO_ANSWER, now);
+}
+
+static void doorman__batch_refused(doorman_upstream *upstream, uint64_t sequence,
+                                   doorman_time now) {
+    doorman__batch_end(upstream, sequence, DOORMAN__FAILURE_REFUSED, now);
 }
 
 static const doorman__upstream_calls doorman__batch_calls = {
-    doorman__batch_due, doorman__batch_work, doorman__batch_request, doorman__batch_response,
-    doorman__batch_failed};
+    doorman__batch_due,      doorman__batch_work,   doorman__batch_request,
+    doorman__batch_response, doorman__batch_failed, doorman__batch_refused};
 
 static void doorman__lane_free(doorman__permit_lane *lane) {
     doorman__upstream_uninit(&lane->batch.upstream);
@@ -23631,10 +23670,10 @@ void doorman_permit_client_destroy(doorman_permit_client *client) {
     if (!client) return;
     doorman_time now = client->home.batch.upstream.now;
     for (size_t i = 0; i < doorman__port_count(client); i++) {
-        doorman__batch_return(&doorman__port_at(client, i)->batch, false, now);
+        doorman__batch_return(&doorman__port_at(client, i)->batch, DOORMAN__FAILURE_NONE, now);
     }
     for (size_t i = 0; i < client->lane_count; i++) {
-        doorman__batch_return(&client->lanes[i]->batch, false, now);
+        doorman__batch_return(&client->lanes[i]->batch, DOORMAN__FAILURE_NONE, now);
     }
     for (size_t i = 0; i < doorman__port_count(client); i++) {
         const doorman__port *port = doorman__port_at(client, i);

@@ -42,6 +42,16 @@ needs_no_other_module() {
     ! grep -q '^require\|^replace' $package/go.mod && [ ! -e $package/go.sum ]
 }
 
+# The first commands of the page make a program that uses the package, in an empty folder.
+installs_from_its_folder() {
+    new=$folder/new
+    mkdir "$new" && printf 'package main\n\nimport "doorman.example/doorman"\n\n%s\n' \
+        'func main() { println(doorman.Version) }' >"$new/main.go" &&
+        awk '/^```$/ { exit } inside; /^```sh$/ { inside = 1 }' $package/README.md |
+        sed "s|=PATH/|=$PWD/|" >"$new/commands" && [ -s "$new/commands" ] &&
+        (cd "$new" && sh -e commands && go run . 2>&1 | grep -x "$version")
+}
+
 # Shows what has failed or was skipped.
 run_tests() { # package, -run expression
     (cd $package && go test -count=1 -v -run "$2" "$1") >"$folder/tests" 2>&1
@@ -120,6 +130,7 @@ check 'go vet finds nothing' vets
 check 'the package builds for other systems' builds_elsewhere
 check 'the package needs no other module' needs_no_other_module
 check 'everything public is documented' public_names_are_documented
+check 'the package installs from its folder, as its page says' installs_from_its_folder
 check 'another module can use the package, and its metrics are complete' metrics_are_valid
 check_with promtool 'Prometheus accepts the metrics' prometheus_accepts_the_metrics
 is_installed openssl # without it, a test of TLS is skipped

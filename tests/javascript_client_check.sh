@@ -92,7 +92,7 @@ END
 check 'the package has the version of the library' version_is_that_of_the_library
 check_with promtool 'Prometheus accepts the metrics' metrics_are_valid
 is_installed openssl # without it, a test of TLS is skipped
-for test in stories shards cores limiters client crowds web readme; do
+for test in stories shards cores limiters arguments handles client crowds web readme; do
     check "the tests of $test pass" run_test $test
 done
 

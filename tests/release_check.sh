@@ -24,7 +24,8 @@ commit() { git -C "$copy" add -A && git -C "$copy" commit -q -m "$1"; }
 copy_folder() {
     mkdir "$copy" "$folder/again" && tar -c -T "$folder/files" --ignore-failed-read |
         tar -x -C "$copy" && git -C "$copy" init -q &&
-        sed -i 's/^## Unreleased: \(.*\)/## \1 - 2026-01-01/' "$copy/CHANGELOG.md" &&
+        sed -i 's/^## Unreleased: \(.*\)/## \1 - 2026-01-01/; s/\*to be run\*/1 passed/' \
+            "$copy/CHANGELOG.md" &&
         commit 'Begin' && git clone -q "$copy" "$again"
 }
 
@@ -51,6 +52,11 @@ refuses_versions() { # file
 refuses_unreleased() {
     sed -i "s/^## $version - .*/## Unreleased: $version/" "$copy/CHANGELOG.md" &&
         commit 'Forget the date' && refuses 'date of the release'
+}
+
+refuses_without_figures() {
+    sed -i '3s/$/\nThe tests: *to be run*./' "$copy/CHANGELOG.md" &&
+        commit 'Forget the figures' && refuses 'figures of the runs'
 }
 
 is_made() { # archives
@@ -128,6 +134,14 @@ go_gets_the_module() {
             GOFLAGS='-mod=mod -modcacherw' GOMODCACHE="$folder/modules" && cd "$folder/user" &&
             go get "doorman.example/doorman@v$version" && go run . 2>&1 | grep -x "$version")
 }
+# The page of the package has the commands: the second block.
+go_uses_the_archive() {
+    cp -R "$folder/user" "$folder/unzips" && cp "$made/doorman-go-$version.zip" "$folder/unzips" &&
+        awk '/^```sh$/ { inside = ++block == 2; next } /^```$/ { inside = 0 } inside' \
+            clients/go/README.md >"$folder/unzips/commands" && [ -s "$folder/unzips/commands" ] &&
+        (cd "$folder/unzips" && sh -e commands &&
+            env GOPROXY=off GOFLAGS=-mod=mod GOTOOLCHAIN=local go run . 2>&1 | grep -x "$version")
+}
 site_is_right() {
     unpack "$made/doorman-site-$version.tar.gz" "$folder/site" &&
         grep "$version" "$folder/site/doorman-site-$version/CHANGELOG.html" &&
@@ -142,6 +156,7 @@ for file in doorman_permits.h server/pages/openapi.json clients/go/version.go RE
 done
 check 'a changelog for another version is refused' refuses_versions CHANGELOG.md
 check 'a changelog without a date is refused' refuses_unreleased
+check 'a changelog without the figures of a run is refused' refuses_without_figures
 
 archives='source go'
 for pair in python:pip javascript:npm site:mkdocs; do
@@ -158,6 +173,9 @@ check 'the checksums are right, and of all archives' has_right_sums
 check 'the archives are the same when they are made again' is_made_again "$again_archives"
 check 'the source archive is complete, and builds' source_is_complete
 check_with go 'go gets the module' go_gets_the_module
+if is_installed go; then
+    check_with unzip 'go uses the unpacked archive, as its page says' go_uses_the_archive
+fi
 for archive in $archives; do
     case $archive in
     deb) check 'the Debian packages are readable' debs_are_right ;;

@@ -9,8 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"regexp"
+	"sort"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -291,24 +294,34 @@ func TestATokenIsSentAndAWrongOneIsRefused(t *testing.T) {
 		func() bool { return strings.Contains(seen.String(), "UNAUTHENTICATED") })
 }
 
-func TestOnlyAServerWithAKnownCertificateIsAsked(t *testing.T) {
-	if _, err := exec.LookPath("openssl"); err != nil {
-		t.Skip("there is no openssl")
-	}
+// makeCertificate makes a key and a certificate, and returns their paths.
+func makeCertificate(t *testing.T) (string, string) {
 	folder := t.TempDir()
 	key, certificate := filepath.Join(folder, "key.pem"), filepath.Join(folder, "certificate.pem")
 	succeed(t, exec.Command("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
 		"ec_paramgen_curve:P-256", "-nodes", "-keyout", key, "-out", certificate, "-days", "2",
 		"-subj", "/CN=doorman", "-addext", "subjectAltName=IP:127.0.0.1").Run())
+	return key, certificate
+}
+
+func TestOnlyAServerWithAKnownCertificateIsAsked(t *testing.T) {
+	if _, err := exec.LookPath("openssl"); err != nil {
+		t.Skip("there is no openssl")
+	}
+	key, certificate := makeCertificate(t)
+	_, other := makeCertificate(t)
 	s := startServer(t, testConfig, "--tls-cert", certificate, "--tls-key", key)
 	check(t, strings.HasPrefix(s.url, "https:"), "%s", s.url)
 	item := Item{Resource: "login", Key: "tls"}
 	known, _ := newTestClient(t, Options{CAFile: certificate}, s.url)
 	check(t, acquire(t, known, item).By == ByServer, "the certificate is known")
-	unknown, seen := newTestClient(t, Options{}, s.url)
-	check(t, acquire(t, unknown, item).By == ByFallback, "the certificate is not known")
-	eventually(t, "there is a warning",
-		func() bool { return strings.Contains(seen.String(), "certificate") })
+	named := strings.Replace(s.url, "127.0.0.1", "localhost", 1) // which the certificate lacks
+	for _, wrong := range [][2]string{{s.url, ""}, {s.url, other}, {named, certificate}} {
+		unknown, seen := newTestClient(t, Options{CAFile: wrong[1]}, wrong[0])
+		check(t, acquire(t, unknown, item).By == ByFallback, "the certificate is not known")
+		eventually(t, "there is a warning",
+			func() bool { return strings.Contains(seen.String(), "certificate") })
+	}
 }
 
 func TestTheFallbackDecidesWithoutAServer(t *testing.T) {
@@ -654,6 +667,150 @@ func TestAClientClosesWhileManyGoroutinesUseIt(t *testing.T) {
 	close(closed)
 	all.Wait()
 	check(t, client.Counts().Waiting == 0, "%+v", client.Counts())
+}
+
+func TestTheMetricsAreThoseOfAllPackages(t *testing.T) {
+	names, err := os.ReadFile("../stories/metrics.txt")
+	succeed(t, err)
+	client, _ := newTestClient(t, Options{}, far)
+	rateOf(t, client, "db", ResourceOptions{Wants: 1})
+	failed := regexp.MustCompile("lease_failures_total [1-9]")
+	eventually(t, "a request has failed", func() bool { return failed.MatchString(client.Metrics()) })
+	var seen []string
+	for _, line := range strings.Split(client.Metrics(), "\n") {
+		if strings.HasPrefix(line, "#") {
+			seen = append(seen, line)
+		}
+	}
+	wanted := strings.Split(strings.TrimSpace(string(names)), "\n")
+	sort.Strings(seen)
+	sort.Strings(wanted)
+	check(t, strings.Join(seen, "\n") == strings.Join(wanted, "\n"), "%v", seen)
+}
+
+func TestUnitsComeInTheOrderOfTheCalls(t *testing.T) {
+	client, _ := newTestClient(t, Options{}, far)
+	gauge, err := client.Gauge("g", ResourceOptions{SafeCapacity: 2})
+	succeed(t, err)
+	check(t, gauge.TryUse(2), "there are units")
+	order := make(chan float64, 2)
+	wait := func(units float64) {
+		before := gauge.waiters.list.Len()
+		go func() {
+			if gauge.Wait(within(t, patience), units) == nil {
+				order <- units
+			}
+		}()
+		eventually(t, "it waits", func() bool {
+			client.engine.mutex.Lock()
+			defer client.engine.mutex.Unlock()
+			return gauge.waiters.list.Len() > before
+		})
+	}
+	wait(2)
+	wait(1)
+	succeed(t, gauge.Release(1))
+	time.Sleep(500 * time.Millisecond) // the second call must not overtake the first one
+	succeed(t, gauge.Release(1))
+	check(t, <-order == 2, "the first call comes first")
+	succeed(t, gauge.Release(2))
+	check(t, <-order == 1, "then the second")
+}
+
+func TestUnitsThatNobodyWaitsForAnyMoreAreNotWanted(t *testing.T) {
+	client, _ := newTestClient(t, Options{}, far)
+	gauge, err := client.Gauge("g", ResourceOptions{Window: time.Second})
+	succeed(t, err)
+	waits := make(chan error, 1)
+	go func() { waits <- gauge.Wait(within(t, 500*time.Millisecond), 5) }()
+	eventually(t, "they are wanted", func() bool { return gauge.Info().Wants == 5 })
+	check(t, <-waits != nil, "there are no units")
+	eventually(t, "they are not wanted any more", func() bool { return gauge.Info().Wants == 0 })
+}
+
+// leap lets time pass for a client.
+func leap(client *Client, by time.Duration) {
+	client.engine.mutex.Lock()
+	defer client.engine.mutex.Unlock()
+	client.engine.clock.boot -= by
+	client.engine.clock.start = client.engine.clock.start.Add(-by)
+}
+
+func TestAMasterThatAnswersLeasesBringsTheTestOfTheBreakerForward(t *testing.T) {
+	var works int32
+	fake := startFake(t, func(method string, _ map[string]any) (int, string) {
+		if method == "get_capacity" {
+			atomic.StoreInt32(&works, 1)
+			return 200, `{"response": [{"resource_id": "db", "gets": {"id": 5, "node": "eu",
+				"capacity": 5, "expires_in": 60, "refresh_interval": 15}}]}`
+		}
+		if atomic.LoadInt32(&works) == 0 {
+			return 503, `{}`
+		}
+		return 200, `{"permit": [{"decision": "GRANTED", "item": [{"granted": 1}]}]}`
+	})
+	client, _ := newTestClient(t, Options{Permits: PermitPolicy{Fallback: Closed,
+		MaxPause: time.Hour}}, fake.URL)
+	isGranted := func() bool { return acquire(t, client, Item{Resource: "x"}).Granted }
+	for isGranted(); client.Counts().Pauses < 9; isGranted() {
+		leap(client, 300*time.Second)
+	}
+	rateOf(t, client, "db", ResourceOptions{Wants: 5}) // the breaker is open for 256 s
+	eventually(t, "a master decides", isGranted)
+}
+
+func TestCloseGivesBackLeasesAndHolds(t *testing.T) {
+	fake := startFake(t, func(method string, _ map[string]any) (int, string) {
+		return 200, map[string]string{
+			"get_capacity": `{"response": [{"resource_id": "db", "gets": {"id": 5, "node": "eu",
+				"capacity": 5, "expires_in": 60, "refresh_interval": 15}}]}`,
+			"release_capacity": `{}`,
+			"acquire": `{"permit": [{"decision": "GRANTED", "item": [{"granted": 1}],
+				"hold": {"id": 7, "node": "eu", "waited": 0, "expires_in": 60}}]}`,
+			"release": `{"entry": [{"amount": []}]}`}[method]
+	})
+	client, _ := newTestClient(t, Options{}, fake.URL)
+	rate := rateOf(t, client, "db", ResourceOptions{Wants: 5})
+	eventually(t, "there is a lease", func() bool { return rate.Info().Leased })
+	hold, err := client.Hold(within(t, patience), HoldOptions{}, Item{Resource: "t"})
+	succeed(t, err)
+	check(t, hold.Granted, "%+v", hold)
+	succeed(t, client.Shutdown(within(t, patience)))
+	ids := map[string]any{}
+	for _, request := range fake.all() {
+		for list, method := range map[string]string{"resource": "release_capacity", "entry": "release"} {
+			if request.method == method {
+				ids[method] = request.message[list].([]any)[0].(map[string]any)["id"]
+			}
+		}
+	}
+	check(t, ids["release_capacity"] == 5.0 && ids["release"] == 7.0, "%v", ids)
+}
+
+func TestCloseRefusesAPermitThatWaitsForAServer(t *testing.T) {
+	answers := make(chan struct{})
+	fake := startFake(t, func(string, map[string]any) (int, string) {
+		<-answers
+		return 0, ""
+	})
+	t.Cleanup(func() { close(answers) })
+	client, _ := newTestClient(t, Options{}, fake.URL)
+	decisions := make(chan *Acquired, 1)
+	go func() { decisions <- acquire(t, client, Item{Resource: "x"}) }()
+	eventually(t, "the request is sent", func() bool { return len(fake.all()) > 0 })
+	ctx, cancel := context.WithCancel(background)
+	cancel()
+	_ = client.Shutdown(ctx)
+	decision := <-decisions
+	check(t, !decision.Granted && decision.By == ByFallback, "%+v", decision)
+}
+
+func TestAResponseThatIsTooLargeIsAFailure(t *testing.T) {
+	body := `{"permit": [{"decision": "GRANTED", "item": [{"granted": 1}], "more": "` +
+		strings.Repeat("x", 5<<20) + `"}]}`
+	fake := startFake(t, func(string, map[string]any) (int, string) { return 200, body })
+	client, _ := newTestClient(t, Options{}, fake.URL)
+	check(t, acquire(t, client, Item{Resource: "x"}).By == ByFallback, "it is not read")
 }
 
 func TestAClientThatIsClosedSaysSo(t *testing.T) {

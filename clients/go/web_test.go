@@ -144,6 +144,20 @@ func TestARequestWhoseTimeIsOverIsNotAnsweredAsServed(t *testing.T) {
 	check(t, recorder.Code == 503, "%d", recorder.Code)
 }
 
+func TestARequestOfCostZeroOnlyLooks(t *testing.T) {
+	fake := startFake(t, func(string, map[string]any) (int, string) {
+		return 200, `{"permit": [{"decision": "GRANTED", "item": [{"granted": 0}]}]}`
+	})
+	client, _ := newTestClient(t, Options{}, fake.URL)
+	limit := Middleware{Client: client, Resource: "login", Timeout: patience,
+		Cost: func(*http.Request) float64 { return 0 }}
+	limit.Wrap(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(),
+		httptest.NewRequest("GET", "/", nil))
+	permit := fake.all()[0].message["permit"].([]any)[0].(map[string]any)
+	cost := permit["item"].([]any)[0].(map[string]any)["cost"]
+	check(t, cost == 0.0, "%v", cost)
+}
+
 func TestNamesOfLimitsAreEscaped(t *testing.T) {
 	header := http.Header{}
 	SetHeaders(header, &Acquired{Granted: true, Limit: "a\"\\é", Quota: 5, Remaining: 2})
@@ -151,6 +165,10 @@ func TestNamesOfLimitsAreEscaped(t *testing.T) {
 	header = http.Header{}
 	SetHeaders(header, &Acquired{Granted: true, By: ByFallback})
 	check(t, len(header) == 0, "%v", header)
+	for wait, seconds := range map[time.Duration]string{0: "1", 1500 * time.Millisecond: "2"} {
+		SetHeaders(header, &Acquired{HasRetryAfter: true, RetryAfter: wait})
+		check(t, header.Get("Retry-After") == seconds, "%v", header)
+	}
 	request := httptest.NewRequest("GET", "/", nil)
 	request.RemoteAddr = "[::1]:80"
 	check(t, KeyByAddress(request) == "::1", "%s", KeyByAddress(request))

@@ -5,6 +5,7 @@
 #include <dirent.h>
 
 #define DOORMAN_JSON
+#define DOORMAN_NNG
 #define DOORMAN_IMPLEMENTATION
 #include "../../doorman_permits.h"
 
@@ -563,6 +564,11 @@ static void step_holds(world *w, const cJSON *from) {
     match_hold(w, from, &held);
 }
 
+static void step_hears_master(world *w, const cJSON *nothing) {
+    check_keys(w, nothing, " ");
+    doorman__upstream_retry_soon(w->upstreams[0], w->now);
+}
+
 static void step_kill_switch(world *w, const cJSON *on) {
     if (w->permits) {
         doorman_permit_client_kill_switch(w->permits, cJSON_IsTrue(on));
@@ -622,17 +628,29 @@ static const struct step {
     void (*run)(world *w, const cJSON *what);
     step_kind kind;
 } steps[] = {
-    {"sends", step_sends, EXPECTS},    {"answers", step_answers, ACTS},
-    {"breaks", step_breaks, ACTS},     {"waits", step_waits, ACTS},
-    {"opens", step_opens, ACTS},       {"closes", step_closes, ACTS},
-    {"wants", step_wants, ACTS},       {"tries", step_tries, ACTS},
-    {"returns", step_returns, ACTS},   {"reads", step_reads, LOOKS},
-    {"acquires", step_acquires, ACTS}, {"decides", step_decides, EXPECTS},
-    {"releases", step_releases, ACTS}, {"transfers", step_transfers, ACTS},
-    {"seizes", step_seizes, ACTS},     {"settles", step_settles, ACTS},
-    {"reports", step_reports, ACTS},   {"changes", step_changes, EXPECTS},
-    {"holds", step_holds, LOOKS},      {"kill_switch", step_kill_switch, ACTS},
-    {"counts", step_counts, LOOKS},    {"repeats", step_repeats, ACTS},
+    {"sends", step_sends, EXPECTS},
+    {"answers", step_answers, ACTS},
+    {"breaks", step_breaks, ACTS},
+    {"waits", step_waits, ACTS},
+    {"opens", step_opens, ACTS},
+    {"closes", step_closes, ACTS},
+    {"wants", step_wants, ACTS},
+    {"tries", step_tries, ACTS},
+    {"returns", step_returns, ACTS},
+    {"reads", step_reads, LOOKS},
+    {"acquires", step_acquires, ACTS},
+    {"decides", step_decides, EXPECTS},
+    {"releases", step_releases, ACTS},
+    {"transfers", step_transfers, ACTS},
+    {"seizes", step_seizes, ACTS},
+    {"settles", step_settles, ACTS},
+    {"reports", step_reports, ACTS},
+    {"changes", step_changes, EXPECTS},
+    {"holds", step_holds, LOOKS},
+    {"kill_switch", step_kill_switch, ACTS},
+    {"counts", step_counts, LOOKS},
+    {"repeats", step_repeats, ACTS},
+    {"hears_master", step_hears_master, ACTS},
 };
 
 static void check_all_is_seen(world *w) {

@@ -147,7 +147,10 @@ func checkAddress(address string) error {
 // ---- what a server sends
 
 // fault has the first thing that is wrong with a response.
-type fault struct{ err error }
+type fault struct {
+	err     error
+	refused bool // a server has answered INVALID_ARGUMENT: the message is wrong, the server works
+}
 
 // reader reads an object of a response. A field with a wrong type or value is noted in the fault,
 // and reads as the zero value. Unknown fields are ignored.
@@ -259,14 +262,15 @@ func (r reader) objects(key string, length int, path string) []reader {
 // readBody returns the content of a response. An error of the server is a fault.
 func readBody(body any, status int) reader {
 	if _, ok := body.(map[string]any); !ok {
-		return reader{fault: &fault{fmt.Errorf("the status is %d, and the body is no object of JSON",
-			status)}}
+		return reader{fault: &fault{err: fmt.Errorf(
+			"the status is %d, and the body is no object of JSON", status)}}
 	}
 	r := newReader(body, "response", &fault{})
 	if r.has("error") {
 		problem := r.object("error")
 		code, message := problem.text("code", true), problem.text("message", true)
 		r.note(fmt.Errorf("%s: %s", code, message))
+		r.fault.refused = code == "INVALID_ARGUMENT"
 	}
 	if status < 200 || status >= 300 {
 		r.note(fmt.Errorf("the status is %d", status))

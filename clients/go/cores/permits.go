@@ -473,7 +473,7 @@ func (c *PermitCore) Response(request *Request, status int, body any, now time.D
 	if content.fault.err != nil && b.asksMap {
 		c.refuseMap(b)
 	} else if content.fault.err != nil {
-		c.fail(b, false)
+		c.fail(b, false, content.fault.refused)
 	}
 	return content.fault.err
 }
@@ -483,7 +483,7 @@ func (c *PermitCore) Failed(request *Request, now time.Duration) {
 	c.tick(now)
 	b := c.batchOf(request)
 	if b.state == stateRequested && b.number == request.Number {
-		c.fail(b, false)
+		c.fail(b, false, false)
 	}
 }
 
@@ -1524,7 +1524,7 @@ func (c *PermitCore) batchRequest(b *batch) *Request {
 		if c.now < b.sentAt+b.timeout {
 			return nil
 		}
-		c.fail(b, false)
+		c.fail(b, false, false)
 	}
 	if c.wantsMap(b) && !c.isOpen(b) {
 		return c.mapRequest(b)
@@ -1651,8 +1651,9 @@ func (c *PermitCore) setMaxWait(call *Call) {
 
 // fail ends a message that has failed. The breaker counts only those to the servers of the options.
 // A node that fails has a pause, and its shards may have moved. alive: a server has answered that it
-// knows no master.
-func (c *PermitCore) fail(b *batch, alive bool) {
+// knows no master. refused: a server has refused to read the message, which does not count, unless
+// the message is sent again as it is.
+func (c *PermitCore) fail(b *batch, alive, refused bool) {
 	isNode := c.isNode(b)
 	b.addresses.redirects = 0
 	if !b.isLane && !(isNode && b.asksMap) {
@@ -1663,7 +1664,10 @@ func (c *PermitCore) fail(b *batch, alive bool) {
 	} else if b.asksMap {
 		c.endMapRequest(b, time.Second)
 	}
-	if b == c.main {
+	again := b.kind == kindRenewal || b.kind == kindRelease || b.kind == kindTransfer
+	if refused && !again {
+		b.failures = 0
+	} else if b == c.main {
 		most := breakerFailures + doublings
 		if alive {
 			most = breakerFailures + doublingsAlive
@@ -1673,11 +1677,10 @@ func (c *PermitCore) fail(b *batch, alive bool) {
 			b.failures = most
 		}
 		b.addresses.advance()
-	}
-	if isNode {
+	} else if isNode {
 		c.delay(b)
 	}
-	c.returnAll(b, true)
+	c.returnAll(b, true, refused && len(b.sent) == 1)
 	b.state = stateReady
 	if b == c.main && b.failures >= breakerFailures {
 		c.openBreaker()
@@ -1718,15 +1721,16 @@ func (c *PermitCore) openBreaker() {
 	}
 }
 
-// returnAll takes all calls out of a message that has no valid response of a master.
-func (c *PermitCore) returnAll(b *batch, failed bool) {
+// returnAll takes all calls out of a message that has no valid response of a master. refused: a
+// server has refused to read the only call.
+func (c *PermitCore) returnAll(b *batch, failed, refused bool) {
 	all := b.sent
 	b.sent = nil
 	for i := len(all) - 1; i >= 0; i-- {
 		call, h := all[i].call, all[i].hold
 		if call != nil {
 			call.batch = nil
-			c.returnCall(call, failed)
+			c.returnCall(call, failed, refused)
 		}
 		if h == nil {
 			continue
@@ -1743,7 +1747,7 @@ func (c *PermitCore) returnAll(b *batch, failed bool) {
 }
 
 // returnCall puts a call back into its queue, or ends it.
-func (c *PermitCore) returnCall(call *Call, failed bool) {
+func (c *PermitCore) returnCall(call *Call, failed, refused bool) {
 	if call.kind == kindRenewal || call.kind == kindRelease {
 		h := call.hold
 		h.mustRelease = h.mustRelease || call.kind == kindRelease
@@ -1765,10 +1769,10 @@ func (c *PermitCore) returnCall(call *Call, failed bool) {
 	case failed:
 		call.alone = true
 		if call.kind == kindSettle {
-			if call.failures >= settleFailures {
+			if refused || call.failures >= settleFailures {
 				c.loseSettle(call)
 			}
-		} else if call.failures > len(c.main.addresses.own) {
+		} else if refused || call.failures > len(c.main.addresses.own) {
 			c.fallBack(call, "")
 		}
 	}
@@ -1867,9 +1871,9 @@ func (c *PermitCore) accept(b *batch, body reader) {
 		}
 		if b.addresses.follow(master.value["http_address"]) {
 			b.state = stateReady
-			c.returnAll(b, false)
+			c.returnAll(b, false, false)
 		} else {
-			c.fail(b, true)
+			c.fail(b, true, false)
 		}
 		return
 	}

@@ -240,6 +240,7 @@ type storyCore interface {
 	Response(request *Request, status int, body any, now time.Duration) error
 	Failed(request *Request, now time.Duration)
 	KillSwitch(on bool)
+	RetrySoon(now time.Duration)
 }
 
 type sentRequest struct {
@@ -274,6 +275,10 @@ func newWorld(core storyCore) *world {
 		"breaks":      func(value any) { w.breaks(value.(object)) },
 		"waits":       func(value any) { checkKeys(value.(object), "") },
 		"kill_switch": func(value any) { w.core.KillSwitch(value.(bool)) },
+		"hears_master": func(value any) {
+			checkKeys(value.(object), "")
+			w.core.RetrySoon(w.now)
+		},
 	}
 	return w
 }

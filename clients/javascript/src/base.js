@@ -15,6 +15,9 @@ const REDIRECTS_MAX = 5;
 /** A server has sent something that the protocol does not allow. */
 export class InvalidResponse extends Error {}
 
+/** A server has answered INVALID_ARGUMENT: the message is wrong, and the server works. */
+export class MessageRefused extends InvalidResponse {}
+
 /** Returns a duration in nanoseconds. */
 export const nanoseconds = (value) => Math.round(value * SECOND);
 
@@ -193,7 +196,9 @@ export function readBody(body, status) {
   const reader = new Reader(body, 'response');
   if (reader.has('error')) {
     const error = reader.object('error');
-    throw new InvalidResponse(`${error.text('code', '')}: ${error.text('message', '')}`);
+    const code = error.text('code', '');
+    const Kind = code === 'INVALID_ARGUMENT' ? MessageRefused : InvalidResponse;
+    throw new Kind(`${code}: ${error.text('message', '')}`);
   }
   if (status < 200 || status >= 300) throw new InvalidResponse(`the status is ${status}`);
   return reader;

@@ -14,8 +14,9 @@
 // do not need this module. The rules (P) are those of doorman_permits.h.
 
 import {
-  Addresses, GRAINS, InvalidResponse, NEVER, SECOND, Timers, checkAmounts, checkDuration, checkId,
-  checkInteger, checkOneOf, isNumber, isTls, readBody, seconds, withDefaults,
+  Addresses, GRAINS, InvalidResponse, MessageRefused, NEVER, SECOND, Timers, checkAmounts,
+  checkDuration, checkId, checkInteger, checkOneOf, isNumber, isTls, readBody, seconds,
+  withDefaults,
 } from './base.js';
 import {
   Acquired, Batch, Call, DECIDED, Hold, KINDS, METHODS, NEW, NOTHING, PERMIT, Permit, QUEUED,
@@ -311,7 +312,7 @@ export class PermitCore {
     } catch (error) {
       if (!(error instanceof InvalidResponse)) throw error;
       if (batch.asksMap) this.#refuseMap(batch);
-      else this.#fail(batch, false);
+      else this.#fail(batch, false, error instanceof MessageRefused);
       return error.message;
     }
     return undefined;
@@ -1202,19 +1203,23 @@ export class PermitCore {
 
   /** Ends a message that has failed. The breaker counts only those to the servers of the options. A
    * node that fails has a pause, and its shards may have moved.
-   * alive: a server has answered that it knows no master. */
-  #fail(batch, alive) {
+   * alive: a server has answered that it knows no master. refused: a server has refused to read
+   * the message, which does not count, unless the message is sent again as it is. */
+  #fail(batch, alive, refused = false) {
     const isNode = this.#isNode(batch);
     batch.addresses.redirects = 0;
     if (!batch.isLane && !(isNode && batch.asksMap)) this.#counts.failures += 1;
     if (batch.asksMap) this.#endMapRequest(batch, isNode ? 0 : SECOND);
-    if (batch === this.#main) {
+    if (refused && ![RENEWAL, RELEASE, TRANSFER].includes(batch.kind)) {
+      batch.failures = 0;
+    } else if (batch === this.#main) {
       const most = BREAKER_FAILURES + (alive ? DOUBLINGS_ALIVE : DOUBLINGS);
       batch.failures = Math.min(batch.failures + 1, most);
       batch.addresses.advance();
+    } else if (isNode) {
+      this.#delay(batch);
     }
-    if (isNode) this.#delay(batch);
-    this.#returnAll(batch, true);
+    this.#returnAll(batch, true, refused && batch.sent.length === 1);
     batch.state = 'ready';
     if (batch === this.#main && batch.failures >= BREAKER_FAILURES) this.#openBreaker();
     if (isNode) this.#follow(batch);
@@ -1246,14 +1251,15 @@ export class PermitCore {
     }
   }
 
-  /** Takes all calls out of a message that has no valid response of a master. */
-  #returnAll(batch, failed) {
+  /** Takes all calls out of a message that has no valid response of a master.
+   * refused: a server has refused to read the only call. */
+  #returnAll(batch, failed, refused = false) {
     const { sent } = batch;
     batch.sent = [];
     for (const { call, hold } of sent.reverse()) {
       if (call) {
         call.batch = undefined;
-        this.#return(call, failed);
+        this.#return(call, failed, refused);
       }
       if (!hold) continue;
       hold.asking = false;
@@ -1264,7 +1270,7 @@ export class PermitCore {
   }
 
   /** Puts a call back into its queue, or ends it. */
-  #return(call, failed) {
+  #return(call, failed, refused) {
     if (call.kind === RENEWAL || call.kind === RELEASE) {
       const { hold } = call;
       hold.mustRelease = hold.mustRelease || call.kind === RELEASE;
@@ -1281,8 +1287,8 @@ export class PermitCore {
     } else if (failed) {
       call.alone = true;
       if (call.kind === SETTLE) {
-        if (call.failures >= SETTLE_FAILURES) this.#loseSettle(call);
-      } else if (call.failures > this.#main.addresses.own.length) {
+        if (refused || call.failures >= SETTLE_FAILURES) this.#loseSettle(call);
+      } else if (refused || call.failures > this.#main.addresses.own.length) {
         this.#fallBack(call);
       }
     }

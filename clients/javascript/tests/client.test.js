@@ -202,14 +202,21 @@ test('a token is sent, and a wrong one is refused', { skip: noServer }, async (t
 
 const noOpenssl = spawnSync('openssl', ['version']).error ? 'there is no openssl' : false;
 
+/** Makes a key and a certificate. Returns their paths. */
+function makeCertificate(folder, name) {
+  const [key, certificate] = [join(folder, `${name}_key.pem`), join(folder, `${name}.pem`)];
+  execFileSync('openssl', ['req', '-x509', '-newkey', 'ec', '-pkeyopt',
+    'ec_paramgen_curve:P-256', '-nodes', '-keyout', key, '-out', certificate, '-days', '2',
+    '-subj', '/CN=doorman', '-addext', 'subjectAltName=IP:127.0.0.1'], { stdio: 'ignore' });
+  return [key, certificate];
+}
+
 test('only a server with a known certificate is asked', { skip: noServer || noOpenssl },
   async (t) => {
     const folder = mkdtempSync(join(tmpdir(), 'doorman-'));
     t.after(() => rmSync(folder, { recursive: true }));
-    const [key, certificate] = [join(folder, 'key.pem'), join(folder, 'certificate.pem')];
-    execFileSync('openssl', ['req', '-x509', '-newkey', 'ec', '-pkeyopt',
-      'ec_paramgen_curve:P-256', '-nodes', '-keyout', key, '-out', certificate, '-days', '2',
-      '-subj', '/CN=doorman', '-addext', 'subjectAltName=IP:127.0.0.1'], { stdio: 'ignore' });
+    const [key, certificate] = makeCertificate(folder, 'own');
+    const [, other] = makeCertificate(folder, 'other');
     const server = await Server.start({ flags: ['--tls-cert', certificate, '--tls-key', key] });
     t.after(() => server.stop());
     assert.match(server.url, /^https:/);
@@ -219,10 +226,13 @@ test('only a server with a known certificate is asked', { skip: noServer || noOp
         assert.equal((await client.acquire('login', 'tls', { timeout })).by, 'server');
       });
     }
-    await withClient(server.url, { permits }, async (client, warnings) => {
-      assert.equal((await client.acquire('login', 'tls', { timeout })).by, 'fallback');
-      assert.match(warnings.join('\n'), /certificate/i);
-    });
+    const named = server.url.replace('127.0.0.1', 'localhost'); // which the certificate lacks
+    for (const [url, tls] of [[server.url, undefined], [server.url, other], [named, certificate]]) {
+      await withClient(url, { tls, permits }, async (client, warnings) => {
+        assert.equal((await client.acquire('login', 'tls', { timeout })).by, 'fallback');
+        assert.match(warnings.join('\n'), /certificate/i);
+      });
+    }
   });
 
 test('the fallback decides without a server', async () => {
@@ -508,6 +518,74 @@ test('a reservation that is aborted is settled with a cost of 0', async () => {
   await fake.stop();
 });
 
+/** Grants a lease of db, and a hold of t. Permits for anything else have no answer. */
+function grant(method, message) {
+  if (method === 'get_capacity') {
+    return [200, { response: [{ resource_id: 'db', gets: { id: 5, node: 'eu', capacity: 5,
+      expires_in: 60, refresh_interval: 15 } }] }];
+  }
+  if (method !== 'acquire') return [200, method === 'release' ? { entry: [{ amount: [] }] } : {}];
+  if (message.permit[0].item[0].resource_id !== 't') return new Promise(() => {});
+  return [200, { permit: [{ decision: 'GRANTED', item: [{ granted: 1 }],
+    hold: { id: 7, node: 'eu', waited: 0, expires_in: 60 } }] }];
+}
+
+test('close gives back leases and holds', async () => {
+  const fake = await FakeServer.start(grant);
+  const client = new Client(fake.url);
+  const rate = client.rate('db', { wants: 5 });
+  await eventually(() => rate.info().leased, 'there is a lease');
+  assert.ok((await client.hold('t', 'k', { timeout })).granted);
+  await client.close(WAIT);
+  const message = (method) => fake.seen.find((seen) => seen.method === method)?.message;
+  assert.deepEqual(message('release_capacity').resource, [{ resource_id: 'db', id: 5 }]);
+  assert.equal(message('release').entry[0].id, 7);
+  await fake.stop();
+});
+
+test('close refuses a permit that waits for a server', async () => {
+  const fake = await FakeServer.start(grant);
+  const client = new Client(fake.url, { onWarning: () => {} });
+  const waiting = client.acquire('x', 'k', { timeout });
+  await eventually(() => fake.seen.length, 'the request is sent');
+  await client.close(0);
+  const decision = await waiting;
+  assert.deepEqual([decision.granted, decision.by], [false, 'fallback']);
+  await fake.stop();
+});
+
+test('a master that answers leases brings the test of the breaker forward', async (t) => {
+  let fails = true;
+  const fake = await FakeServer.start((method, message) => {
+    if (method === 'get_capacity') fails = false;
+    return fails ? [503, '{}'] : grant(method, message);
+  });
+  const [{ now }, policy] = [performance, { fallback: 'closed', maxPause: 3600 }];
+  let leap = 0;
+  performance.now = () => now.call(performance) + leap;
+  t.after(() => { performance.now = now; });
+  await withClient(fake.url, { permits: policy }, async (client) => {
+    const ask = () => client.acquire('t', 'k', { timeout });
+    for (; client.counts().pauses < 9; leap += 300000) await ask();
+    leap -= 300000; // the breaker is open for 256 s
+    const rate = client.rate('db', { wants: 5 });
+    await eventually(() => rate.info().leased, 'there is a lease');
+    const end = performance.now() + WAIT * 1000;
+    while (!(await ask()).granted && performance.now() < end) await sleep(20);
+    assert.ok((await ask()).granted);
+  });
+  await fake.stop();
+});
+
+test('a response that is too large is a failure', async () => {
+  const decision = { decision: 'GRANTED', item: [{ granted: 1 }], more: 'x'.repeat(5 << 20) };
+  const fake = await FakeServer.start(() => [200, { permit: [decision] }]);
+  await withClient(fake.url, {}, async (client) => {
+    assert.equal((await client.acquire('login', 'a', { timeout })).by, 'fallback');
+  });
+  await fake.stop();
+});
+
 test('a client that is closed says so', async () => {
   const client = new Client(FAR, { onWarning: () => {} });
   const rate = client.rate('db', { wants: 1, safeCapacity: -1 });
@@ -522,7 +600,8 @@ test('a client does not keep a process alive', () => {
     import.meta.url))};
     const client = new Client('${FAR}', { onWarning: () => {} });
     client.rate('db', { wants: 1 });
-    console.log((await client.acquire('x')).by);`;
+    console.log((await client.acquire('x')).by);
+    await new Promise((wake) => setTimeout(wake, 1500)); // another request fails meanwhile`;
   const ended = spawnSync(process.execPath, ['--input-type=module', '-e', program],
     { timeout: WAIT * 1000, encoding: 'utf8' });
   assert.deepEqual([ended.status, ended.stdout, ended.stderr], [0, 'fallback\n', '']);

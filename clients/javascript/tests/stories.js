@@ -243,6 +243,11 @@ class World {
   step_kill_switch(on) {
     this.core.killSwitch(on);
   }
+
+  step_hears_master(nothing) {
+    keys(nothing, '');
+    this.core.retrySoon(this.now);
+  }
 }
 
 /** Stories of leases. */

@@ -157,5 +157,7 @@ test('names of limits are escaped', () => {
     resetAfter: 0 };
   assert.equal(headersOf(decision)['RateLimit-Policy'], '"a\\"\\\\%C3%A9";q=5');
   assert.deepEqual(headersOf({ granted: true, by: 'fallback' }), {});
+  assert.deepEqual(headersOf({ granted: false, retryAfter: 0 }), { 'Retry-After': '1' });
+  assert.deepEqual(headersOf({ granted: false, retryAfter: 1.5 }), { 'Retry-After': '2' });
   assert.throws(() => rateLimit(undefined, 'x', { refuseStatus: 200 }), /refuseStatus/);
 });

@@ -221,6 +221,10 @@ class World:
     def step_kill_switch(self, on: bool) -> None:
         self.core.kill_switch(on)
 
+    def step_hears_master(self, nothing: Dict[str, Any]) -> None:
+        keys(nothing, "")
+        self.core.retry_soon(self.now)
+
 
 class LeaseWorld(World):
     """Stories of leases."""

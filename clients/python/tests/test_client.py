@@ -1,18 +1,30 @@
 """The clients with threads and with asyncio, with a real server and with a server that lies."""
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 import threading
 import time
 import unittest
+from typing import Any, Dict, Optional, Tuple
 
 from doorman import AsyncClient, Client, Limit, PermitPolicy, Refused
 from server import PROGRAM, WAIT, FakeServer, Server, eventually
 
 FAR = "http://127.0.0.1:1"  # nothing listens there
 needs_server = unittest.skipUnless(os.path.exists(PROGRAM), f"there is no {PROGRAM}")
+
+
+def grant(method: str, _message: object, _headers: object) -> Tuple[int, Dict[str, Any]]:
+    """Grants a lease of db, and a hold of t."""
+    return 200, {
+        "get_capacity": {"response": [{"resource_id": "db", "gets": {
+            "id": 5, "node": "eu", "capacity": 5, "expires_in": 60, "refresh_interval": 15}}]},
+        "acquire": {"permit": [{"decision": "GRANTED", "item": [{"granted": 1}], "hold": {
+            "id": 7, "node": "eu", "waited": 0, "expires_in": 60}}]},
+        "release": {"entry": [{"amount": []}]}}.get(method, {})
 
 
 @needs_server
@@ -185,16 +197,25 @@ class WithTls(unittest.TestCase):
     @unittest.skipUnless(shutil.which("openssl"), "there is no openssl")
     def test_only_a_server_with_a_known_certificate_is_asked(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            key, certificate = f"{folder}/key.pem", f"{folder}/certificate.pem"
-            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
-                            "ec_paramgen_curve:P-256", "-nodes", "-keyout", key, "-out",
-                            certificate, "-days", "2", "-subj", "/CN=doorman", "-addext",
-                            "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+            key, certificate = self.make(folder, "own")
             server = Server("--tls-cert", certificate, "--tls-key", key)
             try:
                 self.ask(server.url, certificate)
+                named = server.url.replace("127.0.0.1", "localhost")  # the certificate lacks it
+                self.ask_none(server.url, None)
+                self.ask_none(server.url, self.make(folder, "other")[1])
+                self.ask_none(named, certificate)
             finally:
                 server.stop()
+
+    @staticmethod
+    def make(folder: str, name: str) -> Tuple[str, str]:
+        key, certificate = f"{folder}/{name}_key.pem", f"{folder}/{name}.pem"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                        "ec_paramgen_curve:P-256", "-nodes", "-keyout", key, "-out", certificate,
+                        "-days", "2", "-subj", "/CN=doorman", "-addext",
+                        "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+        return key, certificate
 
     def ask(self, url: str, certificate: str) -> None:
         self.assertTrue(url.startswith("https://"))
@@ -207,8 +228,10 @@ class WithTls(unittest.TestCase):
                 return (await client.acquire("login", "tls", timeout=WAIT)).by
 
         self.assertEqual(asyncio.run(run()), "server")
+
+    def ask_none(self, url: str, certificate: Optional[str]) -> None:
         with self.assertLogs("doorman", "WARNING") as logs:
-            with Client(url, permits=closed) as client:
+            with Client(url, tls=certificate, permits=PermitPolicy(fallback="closed")) as client:
                 self.assertEqual(client.acquire("login", "tls", timeout=WAIT).by, "fallback")
         self.assertIn("CERTIFICATE_VERIFY_FAILED", "".join(logs.output))
 
@@ -265,11 +288,12 @@ class WithoutServer(unittest.TestCase):
         master = FakeServer(lambda *_: (200, grants))
         other = FakeServer(lambda *_: (200, {"mastership": {"http_address": master.url}}))
         try:
-            with Client(other.url, token="t") as client:
+            with Client(other.url, token="t", headers={"X-Team": "a"}) as client:
                 self.assertEqual(client.acquire("login", timeout=WAIT).by, "server")
                 self.assertEqual(client.acquire("login", timeout=WAIT).by, "server")
             self.assertEqual(len(other.seen), 1)
             self.assertEqual(master.seen[0][2]["Authorization"], "Bearer t")
+            self.assertEqual(master.seen[0][2]["X-Team"], "a")
         finally:
             other.stop()
             master.stop()
@@ -396,6 +420,132 @@ class WithoutServer(unittest.TestCase):
             self.assertEqual(first.info().wants, 5)
             with self.assertRaisesRegex(ValueError, "kind: db is open as a rate"):
                 client.gauge("db")
+
+    def test_the_metrics_are_those_of_all_packages(self) -> None:
+        path = os.path.join(os.path.dirname(__file__), "../../stories/metrics.txt")
+        with open(path, encoding="utf-8") as file:
+            names = file.read().splitlines()
+        with Client(FAR) as client, self.assertLogs("doorman", "WARNING"):
+            client.rate("db", wants=1)
+            eventually(lambda: re.search(r"lease_failures_total [1-9]", client.metrics()),
+                       "a request has failed")
+            seen = [line for line in client.metrics().splitlines() if line.startswith("#")]
+        self.assertEqual(sorted(seen), sorted(names))
+
+    def test_what_was_refused_does_not_run(self) -> None:
+        closed = PermitPolicy(fallback="closed")
+
+        async def run() -> None:
+            async with AsyncClient(FAR, permits=closed) as client:
+                for ask in (client.hold("t"), client.reserve("t")):
+                    with self.assertRaises(Refused):
+                        async with await ask:  # type: ignore[attr-defined]
+                            self.fail("it runs")
+                await client.close(timeout=0)
+
+        with self.assertLogs("doorman", "WARNING"):
+            with Client(FAR, permits=closed) as client:
+                for granted in (client.hold("t"), client.reserve("t")):
+                    with self.assertRaises(Refused):
+                        with granted:  # type: ignore[attr-defined]
+                            self.fail("it runs")
+                client.close(timeout=0)
+            asyncio.run(run())
+
+    def test_a_reservation_whose_block_fails_costs_what_was_reserved(self) -> None:
+        async def run() -> None:
+            async with AsyncClient(fake.url) as client:
+                async with await client.reserve("llm", cost=5, timeout=WAIT) as reservation:
+                    reservation.cost = 3
+                    raise KeyError
+
+        decision = {"decision": "GRANTED", "item": [{"granted": 5}],
+                    "reservation": {"id": 9, "settle_within": 60}}
+        fake = FakeServer(lambda method, *_: (200, {"permit": [decision]} if method == "acquire"
+                                              else {"entry": [{"id": 9, "item": [{}]}]}))
+        with Client(fake.url) as client, self.assertRaises(KeyError):
+            with client.reserve("llm", cost=5, timeout=WAIT) as reservation:
+                reservation.cost = 3
+                raise KeyError
+        with self.assertRaises(KeyError):
+            asyncio.run(run())
+        self.assertEqual([message["entry"][0]["item"][0]["cost"]
+                          for method, message, _ in fake.seen if method == "settle"], [5, 5])
+        fake.stop()
+
+    def test_a_settle_of_a_hold_releases_it(self) -> None:
+        async def run() -> None:
+            async with AsyncClient(fake.url) as client:
+                hold = await client.hold("t", settle_within=30, timeout=WAIT)
+                await hold.settle(1)
+                self.assertEqual(hold.left(), 0)
+
+        fake = FakeServer(grant)
+        with Client(fake.url) as client:
+            hold = client.hold("t", settle_within=30, timeout=WAIT)
+            hold.settle(1)
+            self.assertEqual(hold.left(), 0)
+        asyncio.run(run())
+        fake.stop()
+
+    def check_given_back(self, fake: FakeServer) -> None:
+        seen = {method: message for method, message, _ in fake.seen}
+        self.assertEqual(seen["release_capacity"]["resource"], [{"resource_id": "db", "id": 5}])
+        self.assertEqual(seen["release"]["entry"][0]["id"], 7)
+        fake.stop()
+
+    def test_close_gives_back_leases_and_holds(self) -> None:
+        fake = FakeServer(grant)
+        with Client(fake.url) as client:
+            rate = client.rate("db", wants=5)
+            eventually(lambda: rate.info().leased, "there is a lease")
+            self.assertTrue(client.hold("t", timeout=WAIT).granted)
+            client.close(timeout=WAIT)
+        self.check_given_back(fake)
+
+    def test_asyncio_gives_back_leases_and_holds(self) -> None:
+        async def run() -> None:
+            async with AsyncClient(fake.url) as client:
+                rate = client.rate("db", wants=5)
+                self.assertTrue((await client.hold("t", timeout=WAIT)).granted)
+                end = time.monotonic() + WAIT
+                while not rate.info().leased and time.monotonic() < end:
+                    await asyncio.sleep(0.02)
+                await client.close(timeout=WAIT)
+
+        fake = FakeServer(grant)
+        asyncio.run(run())
+        self.check_given_back(fake)
+
+    def test_close_refuses_a_permit_that_waits_for_a_server(self) -> None:
+        answers = threading.Event()
+        fake = FakeServer(lambda *_: answers.wait(WAIT) and None)
+        client = Client(fake.url)
+        decisions = []
+        thread = threading.Thread(
+            target=lambda: decisions.append(client.acquire("x", timeout=WAIT)))
+        thread.start()
+        eventually(lambda: fake.seen, "the request is sent")
+        client.close(timeout=0)
+        thread.join(WAIT)
+        answers.set()
+        self.assertEqual([(decision.granted, decision.by) for decision in decisions],
+                         [(False, "fallback")])
+        fake.stop()
+
+    def test_a_response_that_is_too_large_is_a_failure(self) -> None:
+        async def run() -> str:
+            async with AsyncClient(fake.url) as client:
+                return (await client.acquire("x", timeout=WAIT)).by
+
+        decision = {"decision": "GRANTED", "item": [{"granted": 1}], "more": "x" * (5 << 20)}
+        fake = FakeServer(lambda *_: (200, {"permit": [decision]}))
+        fake.server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        with self.assertLogs("doorman", "WARNING"):
+            with Client(fake.url) as client:
+                self.assertEqual(client.acquire("x", timeout=WAIT).by, "fallback")
+            self.assertEqual(asyncio.run(run()), "fallback")
+        fake.stop()
 
     def test_a_client_that_is_closed_says_so(self) -> None:
         client = Client(FAR)

@@ -71,6 +71,7 @@ class Web(unittest.TestCase):
             self.assertEqual(response.status, 429)
             self.assertEqual(response.headers["Retry-After"], "4")
             self.assertEqual(response.headers["RateLimit"], '"per-user";r=0;t=4')
+            self.assertEqual(response.headers["Cache-Control"], "no-store")
             self.assertIn(b'"reason": "RATE"', response.read())
         with urllib.request.urlopen(f"{url}/free") as response:
             self.assertEqual(response.read(), b"False")
@@ -198,6 +199,9 @@ class Web(unittest.TestCase):
         decision = Acquired(True, limit='a"\\é', quota=5, remaining=2)
         self.assertEqual(headers_of(decision)[0], ("RateLimit-Policy", '"a\\"\\\\%C3%A9";q=5'))
         self.assertEqual(headers_of(Acquired(True, by="fallback")), [])
+        for retry_after, header in ((0, "1"), (1.5, "2")):
+            self.assertEqual(headers_of(Acquired(False, retry_after=retry_after)),
+                             [("Retry-After", header)])
         with self.assertRaisesRegex(ValueError, "refuse_status"):
             asgi.RateLimit(None, None, "x", refuse_status=200)  # type: ignore[arg-type]
 

@@ -26,6 +26,10 @@ class InvalidResponse(ValueError):
     """A server has sent something that the protocol does not allow."""
 
 
+class MessageRefused(InvalidResponse):
+    """A server has answered INVALID_ARGUMENT: the message is wrong, and the server works."""
+
+
 def nanoseconds(seconds: float) -> int:
     """Returns a duration in nanoseconds."""
     return round(seconds * SECOND)
@@ -175,7 +179,9 @@ def read_body(body: Any, status: int) -> Reader:
     reader = Reader(body, "response")
     if reader.has("error"):
         error = reader.object("error")
-        raise InvalidResponse(f"{error.text('code', '')}: {error.text('message', '')}")
+        code = error.text("code", "")
+        kind = MessageRefused if code == "INVALID_ARGUMENT" else InvalidResponse
+        raise kind(f"{code}: {error.text('message', '')}")
     if not 200 <= status < 300:
         raise InvalidResponse(f"the status is {status}")
     return reader

@@ -597,8 +597,10 @@ class Hold:
         if not self.granted or not self.decision.hold:
             return float("inf") if self.granted else 0.0
         held = self._read()
+        if held.gone:
+            return 0.0
         if held.ends_at is None:
-            return float("inf") if not held.gone else 0.0
+            return float("inf")
         return max(0.0, self._client._engine.left(held.ends_at))
 
     def units(self) -> Sequence[float]:

@@ -20,9 +20,9 @@ from collections import OrderedDict, deque
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Deque, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ._base import (AMOUNT_MAX, GRAINS, NEVER, SECOND, Addresses, InvalidResponse, Reader, Request,
-                    check_amount, check_amounts, check_client_id, check_duration, is_tls,
-                    read_body, seconds)
+from ._base import (AMOUNT_MAX, GRAINS, NEVER, SECOND, Addresses, InvalidResponse,
+                    MessageRefused, Reader, Request, check_amount, check_amounts, check_client_id,
+                    check_duration, is_tls, read_body, seconds)
 from ._calls import (METHODS, REQUEST_ID_MAX, Acquired, Batch, Call, Decision, Held, Hold,
                      HoldResult, Item, Kind, Permit, Reported, Sent, Settled, State,
                      put_entry, read_decision, read_hold_result, read_reported, read_settled)
@@ -342,7 +342,7 @@ class PermitCore:
             if batch.asks_map:
                 self._refuse_map(batch)
             else:
-                self._fail(batch, False)
+                self._fail(batch, False, isinstance(wrong, MessageRefused))
             return str(wrong)
         return None
 
@@ -1184,23 +1184,26 @@ class PermitCore:
             rest = min(rest, max(call.waits_until - self.now, 0))
         call.sent_max_wait = min(max_wait, rest)
 
-    def _fail(self, batch: Batch, alive: bool) -> None:
+    def _fail(self, batch: Batch, alive: bool, refused: bool = False) -> None:
         """Ends a message that has failed. The breaker counts only those to the servers of the
         options. A node that fails has a pause, and its shards may have moved.
-        alive: a server has answered that it knows no master."""
+        alive: a server has answered that it knows no master. refused: a server has refused to read
+        the message, which does not count, unless the message is sent again as it is."""
         is_node, source = self._is_node(batch), batch.source or batch
         batch.addresses.redirects = 0
         if not batch.is_lane and not (is_node and batch.asks_map):
             self.counts.failures += 1
         if batch.asks_map:
             self._end_map_request(batch, 0 if is_node else SECOND)
-        if batch is self.main:
+        if refused and batch.kind not in (Kind.RENEWAL, Kind.RELEASE, Kind.TRANSFER):
+            batch.failures = 0
+        elif batch is self.main:
             most = BREAKER_FAILURES + (DOUBLINGS_ALIVE if alive else DOUBLINGS)
             batch.failures = min(batch.failures + 1, most)
             batch.addresses.advance()
-        if is_node:
+        elif is_node:
             self._delay(batch)
-        self._return_all(batch, True)
+        self._return_all(batch, True, refused and len(batch.sent) == 1)
         batch.state = "ready"
         if batch is self.main and batch.failures >= BREAKER_FAILURES:
             self._open_breaker()
@@ -1231,13 +1234,14 @@ class PermitCore:
             for call in main.queues[kind]:
                 self._finish_peer(call)
 
-    def _return_all(self, batch: Batch, failed: bool) -> None:
-        """Takes all calls out of a message that has no valid response of a master."""
+    def _return_all(self, batch: Batch, failed: bool, refused: bool = False) -> None:
+        """Takes all calls out of a message that has no valid response of a master.
+        refused: a server has refused to read the only call."""
         sent, batch.sent = batch.sent, []
         for entry in reversed(sent):
             if entry.call:
                 entry.call.batch = None
-                self._return(entry.call, failed)
+                self._return(entry.call, failed, refused)
             hold = entry.hold
             if hold is None:
                 continue
@@ -1248,7 +1252,7 @@ class PermitCore:
                 hold.must_release = self.now < hold.give_up_at
             self._plan(hold)
 
-    def _return(self, call: Call, failed: bool) -> None:
+    def _return(self, call: Call, failed: bool, refused: bool) -> None:
         """Puts a call back into its queue, or ends it."""
         if call.kind in (Kind.RENEWAL, Kind.RELEASE):
             hold = call.hold
@@ -1268,9 +1272,9 @@ class PermitCore:
         elif failed:
             call.alone = True
             if call.kind == Kind.SETTLE:
-                if call.failures >= SETTLE_FAILURES:
+                if refused or call.failures >= SETTLE_FAILURES:
                     self._lose_settle(call)
-            elif call.failures > len(self.main.addresses.own):
+            elif refused or call.failures > len(self.main.addresses.own):
                 self._fall_back(call)
 
     # ---- calls that were refused as MOVED (N9)
