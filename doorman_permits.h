@@ -3171,14 +3171,27 @@ static void doorman__fair_fields_check(doorman__check *check, const doorman_perm
     DOORMAN__CHECK(check, rules);
 }
 
+/* Returns whether an override of a fair limit changes only the weight. In a configuration that was
+ * read from an object, or written as JSON, it has the other figures of the limit too.
+ * Precondition: the limit is valid. */
+static bool doorman__is_weight_alone(const doorman_permit_limit *limit,
+                                     const doorman_figures *given) {
+    const doorman_figures own = doorman__figures_resolve(limit->kind, &limit->figures);
+    doorman_figures all = doorman__override_resolve(limit, given);
+    all.weight = own.weight;
+    return doorman__figures_equal(&all, &own);
+}
+
 /* Checks the weight of figures, and that an override of a fair limit has no other figures. */
 static void doorman__weight_check(doorman__check *check, const doorman_permit_limit *limit,
                                   const doorman_figures *given, bool is_override) {
-    const bool has_others = doorman__figures_given(given, DOORMAN__OF_BUCKET);
+    const bool has_others = limit->fair && is_override &&
+                            doorman__figures_given(given, DOORMAN__OF_BUCKET) &&
+                            !doorman__is_weight_alone(limit, given);
     const doorman__rule rules[] = {
         {!limit->fair && given->weight, "weight: only a fair limit has one"},
         {given->weight > DOORMAN_WEIGHT_MAX, "weight: must be an integer from 1 to 100,000"},
-        {limit->fair && is_override && has_others,
+        {has_others,
          "weight: is all that a fair limit can have for some keys, because they share its bucket"},
         {limit->fair && is_override && !has_others && !given->weight,
          "weight: must be an integer from 1 to 100,000"},
@@ -3895,7 +3908,8 @@ static void doorman__config_copy_limit(doorman__config_places *at,
         override_->figures = doorman__override_resolve(copy, &override_->figures);
     }
     doorman__config_copy_plans(at, copy, given);
-    copy->figures = doorman__figures_resolve(copy->kind, &copy->figures);
+    const bool has_figures = !copy->leased || copy->kind != DOORMAN_TOKEN_BUCKET;
+    if (has_figures) copy->figures = doorman__figures_resolve(copy->kind, &copy->figures);
     if (!copy->max_keys) copy->max_keys = copy->leased ? DOORMAN__MAX_LEASES : DOORMAN__MAX_KEYS;
     if (!(copy->set_max > 0)) copy->set_max = DOORMAN__SET_MAX;
     if (copy->fair && !copy->fair_window) copy->fair_window = DOORMAN__FAIR_WINDOW;

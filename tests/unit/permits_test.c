@@ -31,6 +31,7 @@ static doorman_config *limits_of(const char *limits) {
     return config_of(text);
 }
 
+/* It has each field of a limit. */
 static const char example[] =
     "{\"resources\": [\n"
     "  {\"identifier_glob\": \"login\", \"refused_body\":\"{\\\"a\\\": 1}\",\"limits\": [\n"
@@ -45,7 +46,7 @@ static const char example[] =
     "\"max_debt\": 2,\n"
     "     \"max_cost\": 60, \"max_keys\": 1000, \"overflow\": \"refuse\", \"refunds\": true,\n"
     "     \"unsettled\": \"refund\",\n"
-    "     \"durable\": false,\n"
+    "     \"durable\": false, \"set_max\": 3,\n"
     "     \"overrides\": [{\"keys\": [\"acme\", \"globex-*\"], \"rate\": 100, \"size\": 500}]},\n"
     "    {\"name\": \"trials\", \"per\": \"template\", \"keys\": [\"trial-*\", \"!trial-vip\"],\n"
     "     \"kind\": \"SLIDING_WINDOW\", \"limit\": 100, \"window\": 60, \"on_restart\": "
@@ -54,15 +55,39 @@ static const char example[] =
     "  {\"identifier_glob\": \"export\", \"limits\": [\n"
     "    {\"name\": \"bulk\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 5000, \"window\": 300,\n"
     "     \"active\": 300, \"cooldown\": 86100, \"skippable\": true}]}]},\n"
-    "  {\"identifier_glob\": \"open\", \"limits\": []}],\n"
+    "  {\"identifier_glob\": \"open\", \"limits\": []},\n"
+    "  {\"identifier_glob\": \"jobs\", \"limits\": [\n"
+    "    {\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 4, \"time_to_live\": 30,\n"
+    "     \"queue\": 9, \"max_wait\": 60}]},\n"
+    "  {\"identifier_glob\": \"mail\", \"limits\": [\n"
+    "    {\"name\": \"shared\", \"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\",\n"
+    "     \"rate\": \"leased\", \"lease_of\": \"api-mail\", \"priority\": 2, \"subclients\": 3},\n"
+    "    {\"name\": \"pool\", \"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 9,\n"
+    "     \"size\": 9, \"fair\": true, \"fair_window\": 4, \"weight\": 2,\n"
+    "     \"plans\": {\"gold\": {\"weight\": 3}}}]}],\n"
     " \"shadow\": [\"beta-*\"]}";
+
+static void assert_example_has(const doorman__row *rows) {
+    for (const doorman__row *row = rows; row->type; row++) {
+        char key[64];
+        snprintf(key, sizeof key, "\"%s\":", row->key ? row->key : "");
+        if (row->key && !strstr(example, key)) fail_msg("%s is not in the example", key);
+        if (row->below && row->key) assert_example_has(row->below);
+    }
+}
+
+/* A new field is in the tests below only if the example has it. */
+TEST(the_example_has_each_field_of_a_limit) {
+    assert_example_has(doorman__limit_rows);
+    assert_example_has(doorman__figure_rows);
+}
 
 TEST(limits_are_read_with_all_their_fields) {
     doorman_config *config = config_of(example);
     doorman_config_options read;
     doorman_config_read(config, &read);
     const doorman_template *all = read.templates;
-    assert_int_equal(read.template_count, 4);
+    assert_int_equal(read.template_count, 6);
     assert_true(all[0].without_capacity && all[0].has_limits && all[0].limit_count == 2);
     assert_string_equal(all[0].refused_body, "{\"a\": 1}");
     assert_string_equal(all[1].refused_body, "");
