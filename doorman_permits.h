@@ -246,6 +246,8 @@ extern "C" {
  *    bucket as far as it has not gained it back by itself. TIERS and leased limits give nothing
  *    back. A counter that was reset or evicted meanwhile does not either, unless it is a window
  *    that another reservation has charged since then. What is more is charged as a report is (P13).
+ *    For a limit in shadow, more is what exceeds the units that were granted: it does not charge
+ *    what it would have refused.
  *    No counter gets more back than it was charged.
  *       A bucket never has more than if each reservation had charged what it has cost from the
  *    beginning, and all else had been the same. So units that it would have gained in vain do not
@@ -15047,6 +15049,19 @@ typedef struct doorman__settle_step {
     uint64_t less;                /* grains that may come back */
 } doorman__settle_step;
 
+/* Returns up to which cost a counter charges nothing more: what it was charged for the item. A
+ * limit in shadow was charged less than the item was granted if it would have refused it. It does
+ * not charge this difference later either, while what was reserved is charged.
+ *   had   what it was charged, in grains */
+static uint64_t doorman__settle_enough(const doorman__reservation *reservation, size_t item,
+                                       const doorman__charge *charge, uint64_t had) {
+    const bool stays = reservation->state == DOORMAN__OPEN || !charge->limit->refund_unsettled;
+    if (!charge->shadow || !stays) return had;
+    const double granted = doorman__reserved_items(reservation)[item].granted;
+    const uint64_t grains = doorman__grains_ceil(granted);
+    return grains > had ? grains : had;
+}
+
 /* Finds what changes at a counter. Returns false if the limit has no part in it. A limit in shadow
  * that has no room for the counter has none. */
 static bool doorman__settle_step_find(doorman_permits *permits,
@@ -15060,9 +15075,10 @@ static bool doorman__settle_step_find(doorman_permits *permits,
     if (cost < 0) return true;
     out->part = doorman__reservation_part(reservation, item, charge);
     const uint64_t had = out->part ? out->part->grains : 0, grains = doorman__grains_ceil(cost);
-    out->more = had < grains ? doorman__grains_units(grains - had) : 0;
+    const uint64_t enough = doorman__settle_enough(reservation, item, charge, had);
+    out->more = enough < grains ? doorman__grains_units(grains - enough) : 0;
     out->less = had > grains ? had - grains : 0;
-    return true;
+    return enough == had || out->part || out->more > 0;
 }
 
 /* Creates the counters that a settlement charges. Returns OUT_OF_MEMORY, or RESOURCE_EXHAUSTED if a

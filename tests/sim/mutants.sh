@@ -834,9 +834,9 @@ mutant reserve-back 'P27: a late settle gives units back' \
     'if ((step.less > 0 || ends_share) && reservation->state == DOORMAN__OPEN) {' \
     'if (step.less > 0 || ends_share) {' --state
 mutant reserve-free 'P27: a late settle charges nothing' \
-    'out->more = had < grains ? doorman__grains_units(grains - had) : 0;' \
-    'out->more = had < grains && reservation->state != DOORMAN__ENDED
-                    ? doorman__grains_units(grains - had)
+    'out->more = enough < grains ? doorman__grains_units(grains - enough) : 0;' \
+    'out->more = enough < grains && reservation->state != DOORMAN__ENDED
+                    ? doorman__grains_units(grains - enough)
                     : 0;' --state
 mutant reserve-whole 'P27: a late settle is charged beside the reservation' \
     'const uint64_t had = out->part ? out->part->grains : 0, grains' \

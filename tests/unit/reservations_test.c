@@ -535,6 +535,27 @@ TEST(a_limit_in_shadow_without_room_refuses_no_settle) {
     process_end(&p);
 }
 
+/* P27: a limit in shadow does not charge what it would have refused, also when it is settled. So
+ * the client does not see it in `charged`. */
+TEST(a_limit_in_shadow_charges_nothing_at_a_settle_that_it_would_have_refused) {
+    struct process p =
+        process_of(WINDOW "}, {\"name\": \"x\", \"kind\": \"FIXED_WINDOW\", \"limit\": 300, "
+                          "\"window\": \"day\", \"shadow\": true}");
+    assert_true(reserve(&p, 7, 400, MINUTE)); /* in shadow it is refused */
+    assert_settled(settle(&p, 7, 400), 0, 0);
+    assert_exact(used(&p, 0), 400);
+    assert_exact(used(&p, 1), 0);
+    assert_true(reserve(&p, 8, 200, MINUTE));
+    assert_settled(settle(&p, 8, 250), 0, 50);
+    assert_exact(used(&p, 1), 250);
+    assert_true(reserve(&p, 9, 100, MINUTE));
+    pass(&p, HOUR);
+    assert_settled(settle(&p, 9, 60), 0, 0); /* it is late */
+    assert_exact(used(&p, 0), 750);
+    assert_exact(used(&p, 1), 250);
+    process_end(&p);
+}
+
 /* ---- repeats -------------------------------------------------------------------------------- */
 
 /* P27: a repeated settle answers what the first one counted. */
