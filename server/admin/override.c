@@ -153,7 +153,13 @@ static double tiers_sum(const doorman_figures *figures) {
     return sum;
 }
 
-/* Returns the first figure that is more than OVERRIDE_MAX times that of the limit, or NULL.
+/* Returns the weight of a key of a fair limit. Without one it is 1. */
+static double weight_of(const doorman_figures *figures) {
+    return figures->weight ? (double)figures->weight : 1;
+}
+
+/* Returns the first figure that is more than OVERRIDE_MAX times that of the limit, or NULL. Not in
+ * this table: time_to_live, which no row has, and window, which the role support may not change.
  *   all     of the override
  *   added   by another override of the key
  *   most    out: how much it may be */
@@ -170,6 +176,7 @@ static const char *figure_beyond(const doorman_permit_limit *limit, const doorma
                    {"set.max_wait", (double)all->max_wait / 1e9, (double)own->max_wait / 1e9},
                    {"set.limit", all->limit + (is_bucket ? 0 : added), own->limit},
                    {"set.queue", (double)all->queue, (double)own->queue},
+                   {"set.weight", weight_of(all), weight_of(own)},
                    {"set.tiers: the sum of their limits", tiers_sum(all), tiers_sum(own)},
                    {"set.tiers: limit / window", tiers_rate(all) * 1e9, tiers_rate(own) * 1e9}};
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {

@@ -356,7 +356,8 @@ TEST(an_override_that_is_wrong_or_not_allowed_is_refused) {
     "900, "                                                                                        \
     "\"window\": 10000000}, {\"name\": \"steps\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": "   \
     "9, "                                                                                          \
-    "\"window\": 60, \"active\": 600}]}]}]}"
+    "\"window\": 60, \"active\": 600}]}, {\"name\": \"pool\", \"kind\": \"TOKEN_BUCKET\", "        \
+    "\"per\": \"resource\", \"rate\": 900, \"size\": 900, \"fair\": true, \"weight\": 2}]}]}"
 #define OF_KEY(limit, more)                                                                        \
     "{\"resource\": \"api/search\", \"key\": \"acme\", \"limit\": \"" limit "\", " more            \
     ", \"expires_in\": 3600, \"reason\": \"r\"}"
@@ -371,6 +372,21 @@ static struct fixture limits_start(struct place *place) {
     struct fixture fixture = fixture_start(LIMITS, place->flags);
     process_await(fixture.server.process, "msg=\"counters read\"", 1);
     return fixture;
+}
+
+/* The weight of a key is a figure too: with a large one a key gets nearly all of a fair limit. */
+TEST(the_role_support_gives_a_key_at_most_ten_times_the_weight) {
+    struct place place = {.path = ""};
+    struct fixture fixture = limits_start(&place);
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE,
+                OF_KEY("pool", "\"set\": {\"weight\": 21}"), 403,
+                "set.weight: the role support may give at most 10 times the limit as configured, "
+                "which is 20 here");
+    expect_verb(&fixture, "PUT", "/v1/overrides", ALICE,
+                OF_KEY("pool", "\"set\": {\"weight\": 20}"), 200, "");
+    expect_verb(&fixture, "PUT", "/v1/overrides", ADMIN,
+                OF_KEY("pool", "\"set\": {\"weight\": 100000}"), 200, "");
+    server_stop(&fixture.server);
 }
 
 /* A bucket that is small for a moment is full, and would be full when it is large again. */
