@@ -351,7 +351,7 @@ typedef struct doorman_error {
 /* ---- configuration, the public part ------------------------------------------------------- */
 
 /* The kinds of algorithm. Each row has a kind and its name in a configuration. FAIR_SHARE is the
- * default. */
+ * default. The kinds before STATIC divide the capacity among the holders. */
 #define DOORMAN_KINDS(X)                                                                           \
     X(DOORMAN_FAIR_SHARE, "FAIR_SHARE")                                                            \
     X(DOORMAN_PROPORTIONAL_SHARE, "PROPORTIONAL_SHARE")                                            \
@@ -361,6 +361,7 @@ typedef struct doorman_error {
 
 #define DOORMAN__KIND_CODE(kind, name) kind,
 typedef enum doorman_kind { DOORMAN_KINDS(DOORMAN__KIND_CODE) DOORMAN_KIND_COUNT } doorman_kind;
+#define DOORMAN_KIND_DIVIDES(kind) ((kind) < DOORMAN_STATIC_SHARE)
 
 /* How capacity moves from one holder to another. First the server grants a holder a smaller lease
  * than before. CONFIRMED, the default: the server waits until the holder confirms the smaller
@@ -3134,7 +3135,7 @@ static doorman_algorithm doorman__algorithm_resolve(const doorman_algorithm *giv
 
 /* Returns whether the holders divide the capacity, so that a lease is at most what is free. */
 static bool doorman__divides_capacity(const doorman_algorithm *algorithm) {
-    return algorithm->kind != DOORMAN_STATIC_SHARE && algorithm->kind != DOORMAN_NO_ALGORITHM;
+    return DOORMAN_KIND_DIVIDES(algorithm->kind);
 }
 
 #define DOORMAN__DURATION_RULE "must be more than 0 and at most 1e8 seconds"
@@ -3969,9 +3970,9 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  *    holders. A renewal that changes nothing costs one lookup in a hash table and a read of the
  *    terms.
  * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS and one in
- *    doorman__solvers. A kind that does not divide the capacity also belongs in
- *    doorman__divides_capacity. Only the checks of a configuration also depend on the kind. In a
- *    tree, T2 assumes that a kind leaves no capacity unused that somebody wants.
+ *    doorman__solvers. The row of a kind that divides the capacity is before that of STATIC. Only
+ *    the checks of a configuration also depend on the kind. In a tree, T2 assumes that a kind
+ *    leaves no capacity unused that somebody wants.
  * A4 No holder gets more than it wants. If leases are whole units (A5, see >>leases), no holder
  *    gets more than its wants rounded up.
  */

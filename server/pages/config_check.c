@@ -119,8 +119,7 @@ static bool over_add(void *context, const doorman_server_resource *info) {
     struct over_list *list = (struct over_list *)context;
     const doorman_template *now = doorman_config_find(list->config, info->resource_id);
     if (!info->divides_capacity || !now || now->without_capacity) return true;
-    if (now->algorithm.kind == DOORMAN_NO_ALGORITHM ||
-        now->algorithm.kind == DOORMAN_STATIC_SHARE) {
+    if (!DOORMAN_KIND_DIVIDES(now->algorithm.kind)) {
         return true; /* its leases are no parts of the capacity */
     }
     if (info->has <= now->capacity) return true;

@@ -75,7 +75,7 @@ static inline void fuzz_recount(doorman_server *server, const doorman_server_res
 
 /* Returns whether the algorithm divides the capacity, so that the committed sum stays within it. */
 static inline bool fuzz_whole(const doorman_algorithm *algorithm) {
-    return algorithm->kind != DOORMAN_STATIC_SHARE && algorithm->kind != DOORMAN_NO_ALGORITHM;
+    return DOORMAN_KIND_DIVIDES(algorithm->kind);
 }
 
 /* Compares all sums of a server with a recount. Returns the number of its resources.

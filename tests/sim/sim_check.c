@@ -18,7 +18,7 @@ static bool differs(double a, double b) { return exceeds(a, b) || exceeds(b, a);
 
 /* Returns whether the algorithm divides the capacity, so that all amounts together fit into it. */
 static bool divides_capacity(const doorman_algorithm *algorithm) {
-    return algorithm->kind != DOORMAN_STATIC_SHARE && algorithm->kind != DOORMAN_NO_ALGORITHM;
+    return DOORMAN_KIND_DIVIDES(algorithm->kind);
 }
 
 /* Returns whether an algorithm promises that the leases never exceed the capacity (T7). It does not

@@ -32,7 +32,7 @@ static bool differs(double a, double b) { return exceeds(a, b) || exceeds(b, a);
 
 static bool divides_capacity(const sim_rules *rules) {
     doorman_kind kind = rules->algorithm.kind;
-    return rules->matched && kind != DOORMAN_STATIC_SHARE && kind != DOORMAN_NO_ALGORITHM;
+    return rules->matched && DOORMAN_KIND_DIVIDES(kind);
 }
 
 /* Lets the capacity of most resources follow reports. In a third of the cases it may fall to 0. */

@@ -2182,8 +2182,7 @@ static doorman_template random_template(random_strings *strings, size_t index, s
     if (random_below(2)) made.unit = random_name();
     if (made.has_safe_capacity) made.safe_capacity = whole ? -1 : random_amount();
     if (made.has_algorithm) made.algorithm = random_valid_algorithm();
-    bool divides = made.has_algorithm && made.algorithm.kind != DOORMAN_STATIC_SHARE;
-    divides = divides && made.algorithm.kind != DOORMAN_NO_ALGORITHM;
+    bool divides = made.has_algorithm && DOORMAN_KIND_DIVIDES(made.algorithm.kind);
     if (divides && random_below(2)) {
         made.overload.target = (doorman_time)(1 + random_below(1000)) * SECOND / 1000;
         made.overload.capacity_min = random_below(2) ? made.capacity / 2 : 0;

@@ -261,7 +261,8 @@ TEST(leases_never_exceed_the_capacity) {
     for (int i = 0; i < 300; i++) {
         fixture f;
         double capacity = i ? random_amount() : 100;
-        fixture_start(&f, capacity, (doorman_kind)(i % 3), (doorman_handover)(i & 1));
+        fixture_start(&f, capacity, (doorman_kind)(i % DOORMAN_STATIC_SHARE),
+                      (doorman_handover)(i & 1));
         size_t count = 3 + random_below(10);
         for (size_t round = 0; round < 4; round++) {
             for (size_t j = 0; j < count; j++) {
@@ -454,7 +455,7 @@ TEST(one_lease_length_after_the_last_cut_the_leases_fit) {
     for (int run = 0; run < 400; run++) {
         gauge_client clients[] = {{.id = "a"}, {.id = "b"}, {.id = "c"}, {.id = "d"}};
         fixture f;
-        fixture_start(&f, 1000, (doorman_kind)(run / 3 % 3), DOORMAN_CONFIRMED);
+        fixture_start(&f, 1000, (doorman_kind)(run / 3 % DOORMAN_STATIC_SHARE), DOORMAN_CONFIRMED);
         doorman_time cut_at = f.now;
         for (size_t step = 0; step < 400; step++) {
             f.now += (doorman_time)(random_unit() * 2 * DOORMAN_SECOND);
@@ -935,7 +936,8 @@ TEST(leases_fit_the_capacity_despite_lost_duplicated_and_late_messages) {
     for (int run = 0; run < 300; run++) {
         static world all;
         memset(&all, 0, sizeof all);
-        fixture_start(&all.f, 1 + random_unit() * 1000, (doorman_kind)(run % 3), DOORMAN_CONFIRMED);
+        fixture_start(&all.f, 1 + random_unit() * 1000, (doorman_kind)(run % DOORMAN_STATIC_SHARE),
+                      DOORMAN_CONFIRMED);
         for (size_t i = 0; i < HOLDERS; i++) {
             all.clients[i].id[0] = (char)('a' + i);
             all.clients[i].wants = all.f.settings.capacity;

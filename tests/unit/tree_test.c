@@ -1747,7 +1747,7 @@ enum { LARGE = 2500 };
 TEST(a_tree_shares_as_one_server_would) {
     for (int round = 0; round < 24; round++) {
         doorman_algorithm algorithm = fair;
-        algorithm.kind = (doorman_kind)(round % 3);
+        algorithm.kind = (doorman_kind)(round % DOORMAN_STATIC_SHARE);
         if (algorithm.kind == DOORMAN_PRIORITY_SHARE) algorithm.reserve = random_unit() * 0.5;
         size_t count = round < 20 ? 1 + random_below(300) : LARGE * (1 + random_below(4));
         double sum = 0;
