@@ -56,6 +56,83 @@ names_exist() { # page, pattern
     ! grep . "$folder/unknown"
 }
 
+# Prints what a pattern of grep finds in a table of C, without its quotes.
+table_of() { # the first line of the table, pattern, FILE...
+    first=$1 pattern=$2
+    shift 2
+    cat "$@" | awk -v first="$first" '$0 ~ first { inside = 1 } inside; /^$|^};/ { inside = 0 }' |
+        grep -oE "$pattern" | sed 's/[")]*$//; s/.*[ ("]//'
+}
+
+# The fields of JSON that the rows of a struct have.
+fields_of() { # rows
+    table_of "doorman__row doorman__$1\\\\[" \
+        'DOORMAN__[A-Z_]*\("[a-z_]+"|DOORMAN__ROW(_HAS)?\([^"]*, [a-z_]+\)' doorman_permits.h
+}
+
+# The paths that the parts of the server have.
+paths_of_server() {
+    table_of 'struct http_route [a-z_]*\\[' '\{"/[^"]*"' server/*/*.c | sed 's:\(.\)/$:\1:'
+}
+
+# Prints each line of a list that is not in a file.
+missing_in() { # list, pattern with NAME for the line, FILE...
+    list=$1 pattern=$2 where=$3
+    shift 2
+    [ $# -eq 1 ] || where=${where%/*}
+    while read -r name; do
+        known=$(printf '%s' "$pattern" | sed "s:NAME:$name:g")
+        cat "$@" | grep -qE -e "$known" || echo "$name is missing in $where"
+    done <"$list"
+}
+nothing_is_missing() { # prints what is read
+    cat >"$folder/missing"
+    ! grep . "$folder/missing"
+}
+has_lines() { # list, how many at least
+    [ "$(wc -l <"$1")" -ge "$2" ] || echo "$1 has too few lines"
+}
+
+# Whoever adds a field, a path or a kind reads here which page or table was forgotten. Backticks
+# around a name are any character that is no letter.
+fields_are_documented() {
+    for rows in limit_rows figure_rows; do fields_of "$rows"; done >"$folder/fields"
+    {
+        has_lines "$folder/fields" 30
+        missing_in "$folder/fields" '^\|[^|]*[^|a-z_]NAME[^|a-z_][^|]*\|' docs/configuration.md
+    } | nothing_is_missing
+}
+# No row has a time_to_live, and the role support may not change a window.
+figures_have_bounds() {
+    fields_of figure_rows | grep -vxE 'time_to_live|window' >"$folder/fields"
+    {
+        has_lines "$folder/fields" 8
+        missing_in "$folder/fields" '\{"set\.NAME[":]' server/admin/override.c
+    } | nothing_is_missing
+}
+# /v1/reset is a method of the protocol, and one row of the page has all of them.
+paths_are_everywhere() {
+    paths_of_server >"$folder/paths"
+    grep -vx /v1/reset "$folder/paths" >"$folder/described"
+    {
+        has_lines "$folder/paths" 40
+        missing_in "$folder/described" '^\|[^|]*[^|a-z]NAME[^|a-z/][^|]*\|' docs/operations.md
+        missing_in "$folder/paths" '"NAME["/]' server/pages/openapi.json
+        missing_in "$folder/paths" '[" ]NAME[?"/ ]' tests/fuzz/http.dict
+        missing_in "$folder/paths" '[" ]NAME[?"/ ]' tests/system/*.c
+    } | nothing_is_missing
+}
+kinds_are_everywhere() {
+    table_of 'define DOORMAN_KINDS' 'X\([A-Z_]+, "[A-Z_]+"' doorman.h >"$folder/kinds"
+    {
+        has_lines "$folder/kinds" 5
+        missing_in "$folder/kinds" '^\| .algorithm.kind. \|.*.NAME.' docs/configuration.md
+        missing_in "$folder/kinds" '"enum": \[.*"NAME"' server/pages/openapi.json
+        missing_in "$folder/kinds" '"description": .*[ .]NAME: ' server/pages/openapi.json
+        missing_in "$folder/kinds" '[^A-Z_]NAME[^A-Z_]' tests/fuzz/json.dict
+    } | nothing_is_missing
+}
+
 # .ci/run tries one of three parts of what is long.
 parts_are_all() {
     seq 20 >"$folder/lines"
@@ -79,5 +156,9 @@ check 'the files that CONTRIBUTING.md names exist' paths_exist CONTRIBUTING.md
 check 'the files that docs/architecture.md names exist' paths_exist docs/architecture.md
 check 'the functions that docs/architecture.md names exist' names_exist docs/architecture.md \
     '[a-z]+_[a-z_]+[a-z]'
+check 'each field of a limit is in docs/configuration.md' fields_are_documented
+check 'each figure of an override has a bound for the role support' figures_have_bounds
+check 'each path is in the pages, the description, the dictionary and a test' paths_are_everywhere
+check 'each kind of share is in the page, the description and the dictionary' kinds_are_everywhere
 check 'all files have the version of doorman.h' sh .ci/release --versions
 check_end
