@@ -100,6 +100,7 @@ fields_are_documented() {
     {
         has_lines "$folder/fields" 30
         missing_in "$folder/fields" '^\|[^|]*[^|a-z_]NAME[^|a-z_][^|]*\|' docs/configuration.md
+        missing_in "$folder/fields" '"NAME[^a-z_]' tests/fuzz/json.dict
     } | nothing_is_missing
 }
 # No row has a time_to_live, and the role support may not change a window.
@@ -156,7 +157,7 @@ check 'the files that CONTRIBUTING.md names exist' paths_exist CONTRIBUTING.md
 check 'the files that docs/architecture.md names exist' paths_exist docs/architecture.md
 check 'the functions that docs/architecture.md names exist' names_exist docs/architecture.md \
     '[a-z]+_[a-z_]+[a-z]'
-check 'each field of a limit is in docs/configuration.md' fields_are_documented
+check 'each field of a limit is in docs/configuration.md and a dictionary' fields_are_documented
 check 'each figure of an override has a bound for the role support' figures_have_bounds
 check 'each path is in the pages, the description, the dictionary and a test' paths_are_everywhere
 check 'each kind of share is in the page, the description and the dictionary' kinds_are_everywhere

@@ -190,25 +190,29 @@ static void serve(config_world *world) {
     doorman_config_destroy(world->other);
 }
 
-/* Checks that the text of a configuration makes a configuration with the same text. Some texts are
- * too large to be read again. */
+/* Checks that the options of a configuration make a configuration with the same text, and that this
+ * text does too. Some texts are too large to be read again. */
 static void check_written(const doorman_config_options *options) {
-    doorman_buffer first = {NULL, 0, 0}, second = {NULL, 0, 0};
-    doorman_config *again = NULL;
+    doorman_buffer texts[3] = {{NULL, 0, 0}, {NULL, 0, 0}, {NULL, 0, 0}};
+    doorman_config *again = NULL, *copy = NULL;
     doorman_config_options read;
-    must(doorman_json_write_config(options, &first) == DOORMAN_OK);
-    doorman_status status = doorman_json_config(&again, first.text, first.bytes, NULL);
+    must(doorman_json_write_config(options, &texts[0]) == DOORMAN_OK);
+    must(doorman_config_create(&copy, options, NULL) == DOORMAN_OK);
+    doorman_config_read(copy, &read);
+    must(doorman_json_write_config(&read, &texts[1]) == DOORMAN_OK);
+    must(strcmp(texts[0].text, texts[1].text) == 0);
+    doorman_status status = doorman_json_config(&again, texts[0].text, texts[0].bytes, NULL);
     must(status == DOORMAN_OK || status == DOORMAN_RESOURCE_EXHAUSTED);
     if (status == DOORMAN_OK) {
         doorman_config_read(again, &read);
-        must(doorman_json_write_config(&read, &second) == DOORMAN_OK);
+        must(doorman_json_write_config(&read, &texts[2]) == DOORMAN_OK);
         must(read.template_count == options->template_count);
         must(read.reject_unmatched == options->reject_unmatched);
         must(read.descriptor_count == options->descriptor_count);
     }
-    doorman_buffer_uninit(&first);
-    doorman_buffer_uninit(&second);
+    for (int i = 0; i < 3; i++) doorman_buffer_uninit(&texts[i]);
     doorman_config_destroy(again);
+    doorman_config_destroy(copy);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
