@@ -942,17 +942,19 @@ static struct store_place state_place(const struct settings *settings) {
 }
 
 /* Checks the value of --state. The command line of a process can be read by others, so it must not
- * have a password. */
+ * have a password. A scheme that is not known is no usage error, because another build of the
+ * server may know it. */
 static enum exit_status state_check_place(const struct settings *settings) {
     const struct store_place place = state_place(settings);
-    const char *variable = getenv("DOORMAN_STATE");
+    const char *variable = getenv("DOORMAN_STATE"), *unknown = server_store_unknown(place.address);
     char error[STORE_TEXT], name[STORE_TEXT];
+    server_store_name(settings->state, name);
+    if (unknown) return server_fatal_error(EXIT_ERROR, "--state %s %s", name, unknown);
     if (settings->state != variable && server_store_has_password(settings->state)) {
         return server_usage_error(
             "--state has a password, or cannot be read: the list of processes shows it; give "
             "--state-password-file, or the variable DOORMAN_STATE");
     }
-    server_store_name(settings->state, name);
     if (!server_store_check(&place, error)) return server_usage_error("--state %s %s", name, error);
     if (settings->election_key && !server_store_is_shared(settings->state)) {
         return server_usage_error("--state and --election-key: the processes of a node cannot "

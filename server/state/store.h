@@ -55,7 +55,11 @@ enum store_result {
                        file: it has an earlier epoch than this process, or none */
 };
 
-/* Checks a place, without using the store.
+/* Returns why no store of this server has such an address, whose scheme is not known, as a phrase
+ * without any part of the address. Returns NULL if one has. */
+const char *server_store_unknown(const char *address);
+
+/* Checks a place, without using the store. Precondition: its scheme is known.
  *   error     out: what is wrong, without any part of the address
  *   returns   false: it is not valid */
 bool server_store_check(const struct store_place *place, char error[STORE_TEXT]);

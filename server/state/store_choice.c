@@ -21,6 +21,16 @@ static const struct store_kind *kind_of(const char *address) {
     return kinds[i];
 }
 
+/* A path may have any characters, but one like redis://... is an address. */
+const char *server_store_unknown(const char *address) {
+    if (kind_of(address)->prefix[0] || !strstr(address, "://")) return NULL;
+    if (strncmp(address, "rediss://", 9) == 0) {
+        return "wants TLS, which is not supported; give redis://..., on a private network or "
+               "through a tunnel";
+    }
+    return "is neither a file nor a store that this server was built with";
+}
+
 bool server_store_check(const struct store_place *place, char error[STORE_TEXT]) {
     return kind_of(place->address)->check(place, error);
 }

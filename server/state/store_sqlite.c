@@ -250,19 +250,10 @@ static bool file_open_database(struct file_store *store) {
     return file_open_tables(store) && file_prepare_all(store);
 }
 
-/* A path may have any characters, but one like redis://... is an address. */
 static bool file_check(const struct store_place *place, char error[STORE_TEXT]) {
-    const char *why = NULL;
-    if (strncmp(place->address, "rediss://", 9) == 0) {
-        why = "wants TLS, which is not supported; give redis://..., on a private network or "
-              "through a tunnel";
-    } else if (strstr(place->address, "://")) {
-        why = "is neither a file nor a store that this server was built with";
-    } else if (place->password_file) {
-        why = "is a file, and has no password";
-    }
-    snprintf(error, STORE_TEXT, "%s", why ? why : "");
-    return !why;
+    const char *why = place->password_file ? "is a file, and has no password" : "";
+    snprintf(error, STORE_TEXT, "%s", why);
+    return !why[0];
 }
 
 static bool file_open(struct store *base, const struct store_place *place) {

@@ -615,9 +615,7 @@ TEST(flags_that_do_not_fit_a_redis_are_refused) {
         {"redis://h:0", "--node", "n", "has a wrong port"},
         {"redis://h/1?x=1", "--node", "n", "has options behind a ?"},
         {"redis://[::1/1", "--node", "n", "has a host with a [ and without a ]"},
-        {"redis://%zz@h", "--node", "n", "has a user or a password that is too long"},
-        {"rediss://u:w@h", "--node", "n", "--state rediss://... wants TLS, which is not supported"},
-        {"mysql://u:w@h", "--node", "n", "--state mysql://... is neither a file nor a store"}};
+        {"redis://%zz@h", "--node", "n", "has a user or a password that is too long"}};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         expect_refusal((const char *[]){"--state", flags[i][0], flags[i][1], flags[i][2], NULL}, 2,
                        flags[i][3]);
@@ -626,6 +624,14 @@ TEST(flags_that_do_not_fit_a_redis_are_refused) {
                    "--state-password-file needs --state");
     expect_refusal((const char *[]){"--state", "x", "--state-password-file", "y", NULL}, 2,
                    "--state x is a file, and has no password");
+}
+
+/* The password of such an address is in no line. */
+TEST(an_unknown_scheme_is_a_failure) {
+    expect_refusal((const char *[]){"--state", "rediss://u:w@h", "--node", "n", NULL}, 1,
+                   "--state rediss://... wants TLS, which is not supported");
+    expect_refusal((const char *[]){"--state", "mysql://u:w@h", "--node", "n", NULL}, 1,
+                   "--state mysql://... is neither a file nor a store");
 }
 
 /* ---- a node of three processes -------------------------------------------------------------- */
