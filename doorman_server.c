@@ -635,6 +635,7 @@ static enum exit_status service_create_server(struct service *service) {
                                       .resource_max = service->settings->resource_max,
                                       .holder_max = service->settings->holder_max,
                                       .on_event = tell_event,
+                                      .on_mastership_end = tell_mastership_end,
                                       .context = service,
                                       .permits = &permits};
     doorman_mastership mastership = {.address = service->advertise, .until = DOORMAN_NEVER};

@@ -768,6 +768,41 @@ TEST(a_master_that_was_stopped_for_a_while_cannot_write) {
     assert_string_equal(redis_run(&node.redis, "HGET doorman:{doorman/master}:process epoch"), "3");
 }
 
+/* Lets the Redis take the rows of the node, or only begin masterships. */
+static void set_rights(const char *keys) {
+    redis_run(&node.redis, "ACL SETUSER default resetkeys ~%s", keys);
+}
+
+/* D7, D9: what a master could not write must not be written in a later mastership of the same
+ * process, because another master has changed the same rows in between. The process finds the Redis
+ * only after its victory. */
+TEST(a_master_that_comes_back_does_not_write_what_is_outdated) {
+    static const char beginnings[] = "doorman:{doorman/master}:process";
+    node_start(QUOTA, "3");
+    int old = node_await_master(), next = (old + 1) % MEMBERS, other = (old + 2) % MEMBERS;
+    process_signal(node.members[other].process, SIGKILL);
+    process_wait(node.members[other].process);
+    set_rights(beginnings);
+    take(&node.members[old].fixture, "ann", 10);
+    process_await(node.members[old].process, "the store of counters cannot be written", 1);
+    process_signal(node.members[old].process, SIGSTOP);
+    process_await(node.members[next].process, "this server is the master", 1);
+    set_rights("*");
+    process_await(node.members[next].process, "msg=\"counters read\"", 1);
+    take(&node.members[next].fixture, "ann", 1000);
+    await_written(&node.members[next].fixture);
+    set_rights(beginnings);
+    process_signal(node.members[next].process, SIGKILL);
+    process_wait(node.members[next].process);
+    process_signal(node.members[old].process, SIGCONT);
+    process_await(node.members[old].process, "this server is the master", 2);
+    process_await(node.members[old].process, "changes are forgotten", 1);
+    set_rights("*");
+    EVENTUALLY(member_decides(old));
+    assert_int_equal(used(&node.members[old].fixture, "ann"), 1000);
+    assert_string_equal(redis_run(&node.redis, "HGET %s epoch", beginnings), "3");
+}
+
 /* D5, D7: an etcd that does not answer for longer than the TTL ends the mastership of a process
  * that lives. The next master, which may be the same process, knows all that was written. */
 TEST(a_stalled_etcd_forgets_nothing_that_is_written) {
@@ -860,6 +895,70 @@ TEST(after_a_planned_stop_the_next_master_knows_all_holds) {
     int last = node_await_master();
     process_await(node.members[last].process, "did not stop as planned", 1);
     assert_string_equal(ask_hold(last, ++request_id, said), "LEARNING");
+}
+
+/* Lets a node of one process have a hold for ten minutes. Returns its index. */
+static int start_with_hold(const char *ttl) {
+    char said[32];
+    int request_id = 100;
+    node_start(SLOTS("1"), ttl);
+    int master = node_await_master();
+    EVENTUALLY(strcmp(ask_hold(master, ++request_id, said), "GRANTED") == 0);
+    for (int i = 0; i < MEMBERS; i++) {
+        if (i == master) continue;
+        process_signal(node.members[i].process, SIGKILL);
+        process_wait(node.members[i].process);
+    }
+    config_replace(node.members[master].process, SLOTS("600"));
+    process_signal(node.members[master].process, SIGHUP);
+    process_await(node.members[master].process, "msg=\"configuration loaded\"", 1);
+    EVENTUALLY(strcmp(ask_hold(master, ++request_id, said), "GRANTED") == 0);
+    return master;
+}
+
+/* Takes one unit after the other, until the process is not master any more. Returns how many it
+ * has got. */
+static long take_until_lost(const struct fixture *fixture) {
+    long count = 0;
+    for (bool granted = true; granted; count += granted) {
+        char *response = get(fixture, "/v1/allow?resource=maps&key=ann&cost=1", LINES);
+        granted = strstr(response, "\"decision\":\"GRANTED\"") != NULL;
+        free(response);
+    }
+    return count;
+}
+
+/* D7: nobody else is master meanwhile. First the election key ends and is made again. The second
+ * time it is still there, because an etcd that starts lets each lease begin anew. */
+TEST(an_interrupted_mastership_forgets_nothing) {
+    static const char lost[] = "this server is no longer the master";
+    char said[32];
+    int master = start_with_hold("3");
+    const struct member *member = &node.members[master];
+    long granted = 0;
+    for (int i = 0; i < 2; i++) {
+        process_signal(node.etcd.process, i ? SIGKILL : SIGSTOP);
+        granted += take_until_lost(&member->fixture);
+        process_await(member->process, lost, i + 1);
+        if (i) {
+            process_wait(node.etcd.process);
+            etcd_start(&node.etcd);
+        } else {
+            process_signal(node.etcd.process, SIGCONT);
+        }
+        process_await(member->process, "msg=\"leases and holds taken over\"", i + 1);
+        EVENTUALLY(member_decides(master));
+        assert_int_equal(used(&member->fixture, "ann"), granted);
+        if (i == 0) { /* a hold of a second may still be there */
+            EVENTUALLY(strcmp(ask_hold(master, 200, said), "CONCURRENCY") != 0);
+            assert_string_equal(said, "GRANTED");
+        }
+        assert_string_equal(ask_hold(master, 300 + i, said), "CONCURRENCY");
+        assert_string_equal(redis_run(&node.redis, "HGET doorman:{doorman/master}:process epoch"),
+                            "2");
+    }
+    assert_true(granted > 0);
+    print_message("%ld granted\n", granted);
 }
 
 /* D8: the standbys have not used their connections since the start. */
