@@ -973,7 +973,10 @@ static void state_init(void) { signal(SIGXFSZ, SIG_IGN); }
 static struct store_place state_place(const struct settings *settings) {
     return (struct store_place){.address = settings->state,
                                 .node = settings->node ? settings->node : settings->election_key,
-                                .password_file = settings->state_password_file};
+                                .password_file = settings->state_password_file,
+                                .authority = settings->state_ca,
+                                .certificate = settings->state_cert,
+                                .key = settings->state_key};
 }
 
 /* Checks the value of --state. The command line of a process can be read by others, so it must not
@@ -990,6 +993,12 @@ static enum exit_status state_check_place(const struct settings *settings) {
             "--state has a password, or cannot be read: the list of processes shows it; give "
             "--state-password-file, or the variable DOORMAN_STATE");
     }
+    if (!settings->state_cert != !settings->state_key) {
+        return server_usage_error("--state-cert and --state-key need each other");
+    }
+    if ((settings->state_ca || settings->state_cert) && !server_store_has_tls(settings->state)) {
+        return server_usage_error("--state-ca and --state-cert need --state rediss://...");
+    }
     if (!server_store_check(&place, error)) return server_usage_error("--state %s %s", name, error);
     if (settings->election_key && !server_store_is_shared(settings->state)) {
         return server_usage_error("--state and --election-key: the processes of a node cannot "
@@ -999,7 +1008,8 @@ static enum exit_status state_check_place(const struct settings *settings) {
 }
 
 static enum exit_status state_check(const struct settings *settings) {
-    static const int flags[] = {FLAG_STATE_PASSWORD_FILE, FLAG_STATE_INTERVAL, FLAG_STATE_WAIT};
+    static const int flags[] = {FLAG_STATE_PASSWORD_FILE, FLAG_STATE_CA,       FLAG_STATE_CERT,
+                                FLAG_STATE_KEY,           FLAG_STATE_INTERVAL, FLAG_STATE_WAIT};
     if (settings->state) return state_check_place(settings);
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         if (!settings->given[flags[i]]) continue;

@@ -342,7 +342,7 @@ TEST(an_address_has_parts) {
     static const char *const wrong[] = {
         "redis://",      "redis://:6379", "redis://h:",    "redis://h:x",       "redis://h:70000",
         "redis://h/x",   "redis://h/1/2", "redis://h:0",   "redis://[::1",      "redis://[::1]x",
-        "redis://u:%@h", "redis://%00@h", "redis://h:1:2", "redis://h/1000000", "rediss://h"};
+        "redis://u:%@h", "redis://%00@h", "redis://h:1:2", "redis://h/1000000", "redisx://h"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         if (!server_redis_address_read(wrong[i], &out)) fail_msg("%s is accepted", wrong[i]);
     }
@@ -602,6 +602,132 @@ TEST(a_password_that_is_refused_ends_a_start_and_stops_no_decision) {
     server_stop(&fixture.server);
 }
 
+/* ---- TLS ------------------------------------------------------------------------------------ */
+
+/* The flags of a server for a Redis that takes TLS. */
+struct tls_flags {
+    char files[3][128];
+    const char *all[16];
+};
+
+static void tls_flags_make(struct tls_flags *flags, const struct redis *redis) {
+    static const char *const names[] = {"ca.pem", "own.pem", "own.key"};
+    for (int i = 0; i < 3; i++) {
+        snprintf(flags->files[i], sizeof flags->files[i], "%s/%s", redis->certificates, names[i]);
+    }
+    const char *const all[16] = {"--node",       "node",          "--state-ca",  flags->files[0],
+                                 "--state-cert", flags->files[1], "--state-key", flags->files[2]};
+    memcpy(flags->all, all, sizeof all);
+}
+
+/* Many rows with long keys need many records of TLS. */
+TEST(a_redis_over_tls_forgets_nothing) {
+    struct redis redis;
+    struct tls_flags flags;
+    char key[256], digits[16];
+    redis_require_tls(&redis, true, NULL);
+    tls_flags_make(&flags, &redis);
+    struct fixture fixture = start(QUOTA, redis.address, flags.all);
+    memset(key, 'k', sizeof key);
+    for (int i = 0; i < 400; i++) {
+        snprintf(digits, sizeof digits, "%08d", i);
+        snprintf(key + 200, sizeof key - 200, "%s", digits);
+        take(&fixture, key, i + 1);
+    }
+    await_written(&fixture);
+    kill_now(&fixture);
+    fixture = start(QUOTA, redis.address, flags.all);
+    for (int i = 0; i < 400; i += 57) {
+        snprintf(digits, sizeof digits, "%08d", i);
+        snprintf(key + 200, sizeof key - 200, "%s", digits);
+        assert_int_equal(used(&fixture, key), i + 1);
+    }
+    assert_int_equal(process_logged(fixture.server.process, "level=error"), 0);
+    redis_kill(&redis);
+    take(&fixture, "ann", 7);
+    process_await(fixture.server.process, "counters cannot be written", 1);
+    redis_start(&redis);
+    process_await(fixture.server.process, "counters works again", 1);
+    await_written(&fixture);
+    process_signal(redis.process, SIGSTOP);
+    take(&fixture, "ann", 7);
+    process_await(fixture.server.process, "Redis does not answer in time", 1);
+    process_signal(redis.process, SIGCONT);
+    process_await(fixture.server.process, "counters works again", 2);
+    server_stop(&fixture.server);
+    fixture = start(QUOTA, redis.address, flags.all);
+    process_await(fixture.server.process, "msg=\"leases and holds taken over\"", 1);
+    assert_int_equal(used(&fixture, "ann"), 14);
+    server_stop(&fixture.server);
+}
+
+/* Fails unless a server refuses a Redis at the start. */
+static void expect_no_tls(const char *address, const char *authority, const char *text) {
+    expect_refusal((const char *[]){"--state", address, "--node", "node",
+                                    authority ? "--state-ca" : NULL, authority, NULL},
+                   1, text);
+}
+
+TEST(a_redis_whose_certificate_is_not_valid_is_refused) {
+    struct redis redis;
+    struct tls_flags flags;
+    char address[64], other[128];
+    struct process *folder = process_new();
+    redis_require_tls(&redis, false, NULL);
+    tls_flags_make(&flags, &redis);
+    certificates_make(folder->folder);
+    snprintf(other, sizeof other, "%s/ca.pem", folder->folder);
+    expect_no_tls(redis.address, other, "the certificate of Redis is refused");
+    expect_no_tls(redis.address, NULL, "the certificate of Redis is refused");
+    expect_no_tls(redis.address, "/nowhere", "--state-ca /nowhere: ");
+    expect_no_tls(redis.address, flags.files[2], "--state-ca /");
+    snprintf(address, sizeof address, "rediss://localhost:%d", redis.tls_port);
+    expect_no_tls(address, flags.files[0],
+                  "the certificate of Redis is not for the host localhost");
+    struct fixture fixture =
+        start(QUOTA, redis.address,
+              (const char *[]){"--node", "node", "--state-ca", flags.files[0], NULL});
+    assert_int_equal(process_logged(fixture.server.process, "level=error"), 0);
+    server_stop(&fixture.server);
+}
+
+/* It waits for the end of a line, as a Redis that hangs. So the server starts. */
+TEST(a_redis_without_tls_is_named) {
+    struct redis redis;
+    char address[64];
+    redis_require(&redis);
+    snprintf(address, sizeof address, "rediss://127.0.0.1:%d", redis.port);
+    const char *const more[] = {"--state", address, "--node", "node", NULL};
+    struct fixture fixture = fixture_start(QUOTA, more);
+    process_await(fixture.server.process, "Redis does not answer, or has no TLS at this port", 2);
+    kill_now(&fixture);
+}
+
+TEST(a_redis_that_needs_a_certificate_of_the_server_is_named_at_the_start) {
+    struct redis redis;
+    struct tls_flags flags;
+    redis_require_tls(&redis, true, "TLSv1.2");
+    tls_flags_make(&flags, &redis);
+    expect_no_tls(redis.address, flags.files[0], "Redis refuses the handshake of TLS");
+}
+
+/* In TLS 1.3 the refusal comes after the handshake, and may be lost with the connection. Then the
+ * server starts. */
+TEST(a_redis_that_needs_a_certificate_of_the_server_is_named_with_tls_1_3) {
+    struct redis redis;
+    struct tls_flags flags;
+    struct process *process = process_new();
+    redis_require_tls(&redis, true, "TLSv1.3");
+    tls_flags_make(&flags, &redis);
+    file_write(process->config, QUOTA);
+    const char *const arguments[] = {"--config",   process->config, "--listen", "inproc://tls",
+                                     "--node",     "node",          "--state",  redis.address,
+                                     "--state-ca", flags.files[0],  NULL};
+    process_start(process, arguments, NULL);
+    EVENTUALLY(process_logged(process, "TLS: Certificate is required") > 0 ||
+               process_logged(process, "it may need another --state-cert") > 0);
+}
+
 TEST(flags_that_do_not_fit_a_redis_are_refused) {
     const char *const flags[][4] = {
         {"redis://:word@h", "--node", "n", "the list of processes"},
@@ -615,7 +741,11 @@ TEST(flags_that_do_not_fit_a_redis_are_refused) {
         {"redis://h:0", "--node", "n", "has a wrong port"},
         {"redis://h/1?x=1", "--node", "n", "has options behind a ?"},
         {"redis://[::1/1", "--node", "n", "has a host with a [ and without a ]"},
-        {"redis://%zz@h", "--node", "n", "has a user or a password that is too long"}};
+        {"redis://%zz@h", "--node", "n", "has a user or a password that is too long"},
+        {"rediss://u:w@h", "--node", "n", "the list of processes"},
+        {"rediss://", "--node", "n", "--state rediss://... has no host"},
+        {"rediss://h", "--state-cert", "x", "--state-cert and --state-key need each other"},
+        {"redis://h", "--state-ca", "x", "--state-ca and --state-cert need --state rediss://"}};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         expect_refusal((const char *[]){"--state", flags[i][0], flags[i][1], flags[i][2], NULL}, 2,
                        flags[i][3]);
@@ -628,8 +758,6 @@ TEST(flags_that_do_not_fit_a_redis_are_refused) {
 
 /* The password of such an address is in no line. */
 TEST(an_unknown_scheme_is_a_failure) {
-    expect_refusal((const char *[]){"--state", "rediss://u:w@h", "--node", "n", NULL}, 1,
-                   "--state rediss://... wants TLS, which is not supported");
     expect_refusal((const char *[]){"--state", "mysql://u:w@h", "--node", "n", NULL}, 1,
                    "--state mysql://... is neither a file nor a store");
 }
