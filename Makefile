@@ -132,14 +132,15 @@ FOLDERS = util config log process waiting $(if $(filter HTTP,$(PARTS)),http page
 LEFT_OUT = $(if $(filter REDIS,$(PARTS)),,%_redis.c) \
     $(if $(filter NOTES,$(PARTS)),,%_etcd.c) \
     $(if $(filter HTTP,$(PARTS)),,%/session.c) \
+    $(if $(filter TLS,$(PARTS)),,%/tls_redis.c) \
     $(if $(filter ADMIN,$(PARTS)),, \
         $(addprefix server/pages/,acts.c override_form.c versions_page.c)) \
     $(if $(filter SHARDS,$(PARTS)),,server/pages/shards.c)
 SERVER_SOURCES = doorman_server.c $(sort $(filter-out $(LEFT_OUT), \
     $(wildcard $(FOLDERS:%=server/%/*.c))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
-# Only HTTP and gRPC have sessions of GnuTLS. gRPC needs HTTP.
-USES_GNUTLS = $(if $(filter HTTP,$(PARTS)),$(filter TLS,$(PARTS)))
+# HTTP, gRPC and Redis have sessions of GnuTLS. gRPC needs HTTP.
+USES_GNUTLS = $(if $(filter HTTP REDIS,$(PARTS)),$(filter TLS,$(PARTS)))
 SERVER_LIBRARIES = -lm $(if $(filter ETCD,$(PARTS)),-lcurl) \
     $(if $(filter STATE,$(PARTS)),-lsqlite3) $(if $(filter REDIS,$(PARTS)),-lhiredis) \
     $(if $(filter GRPC,$(PARTS)),-lnghttp2 -lprotobuf-c) $(if $(USES_GNUTLS),-lgnutls)

@@ -856,6 +856,8 @@ typedef struct doorman_event {
 typedef struct doorman_permits doorman_permits;
 typedef struct doorman_permits_options doorman_permits_options;
 
+typedef struct doorman_server doorman_server;
+
 typedef struct doorman_server_options {
     const char *node; /* required: the name of this node in the tree */
     /* Required for a root. The templates of a node with a parent must have limits alone, because
@@ -879,14 +881,17 @@ typedef struct doorman_server_options {
     size_t resource_max_per_holder; /* the most resources of one client; default 100,000. A child
                                        node has no such limit */
     void (*on_event)(void *context, const doorman_event *event); /* must not call the server */
+    /* The server stops being master, because its time has passed or doorman_server_set_master has
+     * ended its mastership. It has forgotten nothing yet. The call may use doorman_server_permits
+     * and doorman_server_hand_over with this server, but no other function of it. What it hands
+     * over is for this server alone, if that is the next master. NULL: none */
+    void (*on_mastership_end)(void *context, doorman_server *server, doorman_time now);
     void *context;
     const doorman_permits_options *permits; /* the bounds and the listener of permits; used only
                                                during the call. Its config and its seed have no
                                                effect. NULL: the defaults. Must be NULL in a program
                                                without doorman_permits.h */
 } doorman_server_options;
-
-typedef struct doorman_server doorman_server;
 
 /* Creates a server. The server is not master yet.
  *   out       written only on OK; the caller destroys it
@@ -7542,7 +7547,8 @@ struct doorman_server {
     doorman_time now, master_until;
     doorman_time predecessor_gone_at; /* see doorman_mastership */
     bool is_master;
-    bool has_left; /* it has handed over its leases, and has not heard yet that it is not master */
+    bool has_left;  /* it has handed over its leases, and has not heard yet that it is not master */
+    bool is_ending; /* on_mastership_end runs */
     const doorman_config *config; /* NULL: a node with a parent */
     doorman_time *learned_at;     /* for each template: when the learning of a new resource ends */
     doorman_time drains_at;       /* when all leases from earlier configurations have ended */
@@ -7763,10 +7769,24 @@ static void doorman__server_resign(doorman_server *server) {
     server->learns_until = 0;
 }
 
+/* Ends a mastership that nobody has handed over. */
+static void doorman__server_end_mastership(doorman_server *server) {
+    const doorman_server_options *options = &server->options;
+    assert(server->is_master && !server->is_ending);
+    if (options->on_mastership_end) {
+        server->is_ending = true;
+        options->on_mastership_end(options->context, server, server->now);
+        server->is_ending = false;
+        server->has_left = false; /* the mastership is over in any case */
+    }
+    if (server->is_master) doorman__server_resign(server);
+}
+
 /* Advances the time, and ends the mastership if its time has passed. */
 static doorman_time doorman__server_advance(doorman_server *server, doorman_time now) {
     now = doorman__server_now(server, now);
-    if (server->is_master && now >= server->master_until) doorman__server_resign(server);
+    const bool is_over = server->is_master && now >= server->master_until;
+    if (is_over && !server->is_ending) doorman__server_end_mastership(server);
     return now;
 }
 
@@ -8150,7 +8170,7 @@ doorman_status doorman_server_set_master(doorman_server *server,
         return DOORMAN_INVALID_ARGUMENT;
     }
     server->has_left = server->has_left && is_named;
-    if (server->is_master && !is_master) doorman__server_resign(server);
+    if (server->is_master && !is_master) doorman__server_end_mastership(server);
     size_t bytes = mastership->address ? strlen(mastership->address) : 0;
     if (bytes) memcpy(server->master, mastership->address, bytes);
     server->master[bytes] = 0;

@@ -31,9 +31,10 @@
  *    Each id that two processes seem to use has a line of its own. Only 8 ids have a line at the
  *    same time, and all further ids share one line. No thread waits for the log. A line that cannot
  *    be written at once is lost and counted.
- * V7 The exit code is 0 for success, 1 for a failure and 2 for a usage error. One line on standard
- *    error says what is wrong and what to do. For a configuration, the lines before it list at most
- *    20 errors, each with its line and column.
+ * V7 The exit code is 0 for success, 1 for a failure and 2 for a usage error. A --state that cannot
+ *    be used is a failure, also if its scheme is not known. One line on standard error says what is
+ *    wrong and what to do. For a configuration, the lines before it list at most 20 errors, each
+ *    with its line and column.
  * V8 With --state, counters of durable limits and bans are in a store, which is read before such
  *    limits decide, unless this takes longer than --state-wait. A thread writes changes once in
  *    each --state-interval. No decision waits for it. SIGTERM forgets nothing, leases and holds
@@ -636,6 +637,7 @@ static enum exit_status service_create_server(struct service *service) {
                                       .resource_max = service->settings->resource_max,
                                       .holder_max = service->settings->holder_max,
                                       .on_event = tell_event,
+                                      .on_mastership_end = tell_mastership_end,
                                       .context = service,
                                       .permits = &permits};
     doorman_mastership mastership = {.address = service->advertise, .until = DOORMAN_NEVER};

@@ -97,7 +97,8 @@ struct settings {
     bool grpc_headers;
     const char *events, *event_sample, *event_keys; /* NULL: none; the default */
     const char *tls_cert, *tls_key, *tls_ca;
-    const char *state, *state_password_file;                      /* NULL: nothing lasts */
+    const char *state, *state_password_file; /* NULL: nothing lasts */
+    const char *state_ca, *state_cert, *state_key;
     const char *shards;                                           /* a key of etcd; NULL: none */
     const char *replace_at;                                       /* NULL: the default */
     size_t state_interval, state_wait;                            /* seconds */

@@ -55,13 +55,21 @@ FLAG(ELECTION_TTL, "election-ttl", "SECONDS", "DOORMAN_ELECTION_TTL", "etcd", 0,
      "how long an unreachable master remains master, 2 to 3600 (default 10)")
 FLAG(STATE, "state", "FILE|redis://...", "DOORMAN_STATE", "STATE", PLACE(state),
      "where counters of durable limits and bans outlast a restart: a file, which is made if it\n"
-     "        does not exist, or a Redis, as redis://USER@HOST:PORT/DATABASE; with --election-key\n"
-     "        only a Redis, which without --election-key needs --node (default none: a restart\n"
-     "        forgets them)")
+     "        does not exist, or a Redis, as redis://USER@HOST:PORT/DATABASE or, with TLS,\n"
+     "        rediss://...; with --election-key only a Redis, which without --election-key needs\n"
+     "        --node (default none: a restart forgets them)")
 FLAG(STATE_PASSWORD_FILE, "state-password-file", "FILE", "DOORMAN_STATE_PASSWORD_FILE", "STATE",
      PLACE(state_password_file),
      "a file whose first line is the password of --state redis://...; the server reads it again\n"
      "        with each connection (default none)")
+FLAG(STATE_CA, "state-ca", "FILE", "DOORMAN_STATE_CA", "STATE", PLACE(state_ca),
+     "the authorities, in PEM, one of which must have signed the certificate of\n"
+     "        --state rediss://...; the server reads the files of these three flags again with\n"
+     "        each connection (default: those of the system)")
+FLAG(STATE_CERT, "state-cert", "FILE", "DOORMAN_STATE_CERT", "STATE", PLACE(state_cert),
+     "the certificate of this server for --state rediss://..., in PEM (default none)")
+FLAG(STATE_KEY, "state-key", "FILE", "DOORMAN_STATE_KEY", "STATE", PLACE(state_key),
+     "the key of --state-cert, in PEM")
 FLAG(STATE_INTERVAL, "state-interval", "SECONDS", "DOORMAN_STATE_INTERVAL", "STATE", 0,
      "how often changes are written to --state, 1 to 3600; a crash forgets about as much\n"
      "        (default 1)")

@@ -135,6 +135,9 @@ struct server_part {
      * is not called. The lock is held.
      *   epoch   of the mastership; later ones are larger; 0: the settings have no --state */
     void (*elected)(struct service *service, bool is_master, uint64_t epoch);
+    /* The mastership of this process ends, and it has not handed over. The server object has not
+     * forgotten anything yet. See on_mastership_end for what may be called. The lock is held. */
+    void (*loses)(struct service *service, doorman_time now);
     void (*drains)(struct service *service); /* service->drain has changed */
     /* The process stops, and gives its mastership back before all parts have stopped. */
     void (*gives_back)(struct service *service);

@@ -95,6 +95,13 @@ static void tell_event(void *context, const doorman_event *event) {
     EACH_PART_BACKWARDS(part, event) done = done || (*part)->event(service, event);
 }
 
+/* An election has ended the mastership. */
+static void tell_mastership_end(void *context, doorman_server *server, doorman_time now) {
+    struct service *service = (struct service *)context;
+    (void)server; /* it is that of the service */
+    EACH_PART(part, loses)(*part)->loses(service, now);
+}
+
 /* Lists the parts that want events of permits, because there are many events. Returns the kinds
  * that they want. */
 static unsigned find_permit_parts(struct service *service) {

@@ -624,7 +624,10 @@ static enum exit_status shards_listen(struct service *service) {
     shards->node = service->node;
     shards->place = (struct store_place){.address = settings->state,
                                          .node = service->node,
-                                         .password_file = settings->state_password_file};
+                                         .password_file = settings->state_password_file,
+                                         .authority = settings->state_ca,
+                                         .certificate = settings->state_cert,
+                                         .key = settings->state_key};
     shards->key.name = settings->shards;
     if (!count) {
         return server_fatal_error(EXIT_ERROR,

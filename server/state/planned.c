@@ -6,7 +6,10 @@
  *
  * The start, or the victory in an election: the bytes are removed from the store before the first
  * message is answered. So no second process can ever begin with them, also if this one is killed at
- * once. If anything about them is wrong, this process learns, as after a crash. */
+ * once. If anything about them is wrong, this process learns, as after a crash.
+ *
+ * A mastership that only ends because etcd does not answer leaves the same bytes in the memory of
+ * the process (D7). */
 #include "planned.h"
 
 /* Bytes that the library hands over. */
@@ -61,6 +64,15 @@ void server_state_take(struct store *store, struct planned *out) {
     out->result = server_store_take(store, &out->bytes, &out->count);
     snprintf(out->why, sizeof out->why, "%.*s", (int)sizeof out->why - 1,
              server_store_error(store));
+}
+
+void server_state_keep(struct service *service, struct planned *out, doorman_time now) {
+    struct handover handover = {.bytes = NULL};
+    assert(server_lock_is_held(&service->lock));
+    const doorman_status status =
+        doorman_server_hand_over(service->server, handover_add, &handover, now);
+    *out = (struct planned){.result = STORE_OK, .bytes = handover.bytes, .count = handover.count};
+    if (status != DOORMAN_OK) server_state_drop(out); /* there was no memory */
 }
 
 void server_state_drop(struct planned *planned) {

@@ -10,7 +10,7 @@
  *   name   of the store, for the log */
 void server_state_hand_over(struct service *service, struct store *store, const char *name);
 
-/* What the last mastership has left in the store. */
+/* What the last mastership has left in the store, or in the memory of this process. */
 struct planned {
     enum store_result result; /* STORE_OK: bytes; STORE_END: nothing was left; else it failed */
     unsigned char *bytes;
@@ -21,6 +21,11 @@ struct planned {
 /* Takes what the last mastership has left out of the store.
  *   out   written in full; server_state_take_over or server_state_drop frees it */
 void server_state_take(struct store *store, struct planned *out);
+
+/* Keeps the leases and holds of this process in its memory, for its next mastership. From then on
+ * the server object is not master. Precondition: `loses` is being called, and the lock is held.
+ *   out   written in full; server_state_take_over or server_state_drop frees it */
+void server_state_keep(struct service *service, struct planned *out, doorman_time now);
 
 void server_state_drop(struct planned *planned);
 

@@ -29,8 +29,15 @@
  *    batch stays until it is written. So a store that cannot be written loses nothing, and the
  *    memory for it does not grow. When a batch is full, the next one follows at once.
  * D7 Without an election there is one mastership, which lasts as long as the process. When an
- *    election ends a mastership, the library forgets its counters, so the next one reads the store,
- *    also if this process is master again.
+ *    election ends a mastership, such as when etcd does not answer for too long, this process keeps
+ *    its leases, its holds and all changes of rows that are not written. Then the library forgets.
+ *    If the next mastership is this process's own, and no other process was master in between,
+ *    none of these is lost: the process writes the changes, reads the rows, and takes over its
+ *    leases and holds, as after a planned stop. Only counters that are not durable begin again.
+ *    Epochs prove that nobody was master in between: the next one is the same, because the
+ *    election key was never gone, or one more (D9). Otherwise another process has granted units
+ *    and leases that this one does not know. Then it forgets what it has kept, reads the rows, and
+ *    learns.
  *
  * Nothing is written before all is read: a row in the store may say that more is used than memory
  * knows. */
@@ -105,6 +112,7 @@ struct state {
     uint64_t won;            /* an election has won this epoch, which is not in force; 0: none */
     uint64_t prepared;       /* the epoch that the thread has prepared last */
     struct planned planned;  /* what it has found in the store then */
+    struct planned kept;     /* what the last mastership of this process has kept (D7) */
     uint64_t epoch;          /* of the last mastership of this process; 0: the store counts */
     uint64_t victories;      /* how many masterships of this process have begun */
     uint64_t victory;        /* the one that the thread works for */
@@ -662,6 +670,32 @@ static bool state_sleep(struct state *state, doorman_time until) {
     return goes_on;
 }
 
+/* Returns whether no other process was master between the last mastership of this process and one
+ * with a later epoch (D7). Precondition: the lock is held. */
+static bool state_follows_own(const struct state *state, uint64_t epoch) {
+    assert(server_lock_is_held(&state->service->lock));
+    return epoch == state->epoch || epoch == state->epoch + 1;
+}
+
+/* Forgets what the last mastership of this process could not write, if another process was master
+ * since then. It has read and changed the same rows.
+ *   epoch   of the next mastership, which does not write yet */
+static void state_forget_changes(struct state *state, uint64_t epoch) {
+    struct service *service = state->service;
+    server_lock(&service->lock);
+    const bool forgets = !state_follows_own(state, epoch);
+    if (forgets) {
+        batch_clear(state->filled);
+        state->status.taken_since = DOORMAN_NEVER;
+    }
+    server_unlock(&service->lock);
+    if (!forgets) return;
+    batch_clear(state->written);
+    server_log(service->settings, LEVEL_ERROR,
+               "changes are forgotten, because another process was master before they were written",
+               "store", state->name, LOG_END);
+}
+
 /* Writes what the last mastership of this process has left, unless another process has been master
  * since then. Returns whether nothing is left. */
 static bool state_settle(struct state *state) {
@@ -758,6 +792,7 @@ static bool state_await_mastership(struct state *state) {
         bool returns = service->drain.phase == DRAIN_RETURNING;
         server_unlock(&service->lock);
         settled = settled || state_settle(state);
+        if (won && !settled) state_forget_changes(state, won);
         if (won) state_prepare(state, won);
         if (!won && !returns) state_follow(state, 0);
         if (returns) state_return(state);
@@ -936,21 +971,32 @@ static void state_init(void) { signal(SIGXFSZ, SIG_IGN); }
 static struct store_place state_place(const struct settings *settings) {
     return (struct store_place){.address = settings->state,
                                 .node = settings->node ? settings->node : settings->election_key,
-                                .password_file = settings->state_password_file};
+                                .password_file = settings->state_password_file,
+                                .authority = settings->state_ca,
+                                .certificate = settings->state_cert,
+                                .key = settings->state_key};
 }
 
 /* Checks the value of --state. The command line of a process can be read by others, so it must not
- * have a password. */
+ * have a password. A scheme that is not known is no usage error, because another build of the
+ * server may know it. */
 static enum exit_status state_check_place(const struct settings *settings) {
     const struct store_place place = state_place(settings);
-    const char *variable = getenv("DOORMAN_STATE");
+    const char *variable = getenv("DOORMAN_STATE"), *unknown = server_store_unknown(place.address);
     char error[STORE_TEXT], name[STORE_TEXT];
+    server_store_name(settings->state, name);
+    if (unknown) return server_fatal_error(EXIT_ERROR, "--state %s %s", name, unknown);
     if (settings->state != variable && server_store_has_password(settings->state)) {
         return server_usage_error(
             "--state has a password, or cannot be read: the list of processes shows it; give "
             "--state-password-file, or the variable DOORMAN_STATE");
     }
-    server_store_name(settings->state, name);
+    if (!settings->state_cert != !settings->state_key) {
+        return server_usage_error("--state-cert and --state-key need each other");
+    }
+    if ((settings->state_ca || settings->state_cert) && !server_store_has_tls(settings->state)) {
+        return server_usage_error("--state-ca and --state-cert need --state rediss://...");
+    }
     if (!server_store_check(&place, error)) return server_usage_error("--state %s %s", name, error);
     if (settings->election_key && !server_store_is_shared(settings->state)) {
         return server_usage_error("--state and --election-key: the processes of a node cannot "
@@ -960,7 +1006,8 @@ static enum exit_status state_check_place(const struct settings *settings) {
 }
 
 static enum exit_status state_check(const struct settings *settings) {
-    static const int flags[] = {FLAG_STATE_PASSWORD_FILE, FLAG_STATE_INTERVAL, FLAG_STATE_WAIT};
+    static const int flags[] = {FLAG_STATE_PASSWORD_FILE, FLAG_STATE_CA,       FLAG_STATE_CERT,
+                                FLAG_STATE_KEY,           FLAG_STATE_INTERVAL, FLAG_STATE_WAIT};
     if (settings->state) return state_check_place(settings);
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         if (!settings->given[flags[i]]) continue;
@@ -1047,15 +1094,35 @@ static void state_wins(struct service *service, uint64_t epoch) {
     server_unlock(&service->lock);
 }
 
-/* Begins with what the last master has left, if it was found in time. Precondition: this process is
- * master, and has answered nothing as such. */
-static void state_take_over(struct state *state) {
+/* Begins with what this process has kept (D7), or else with what the last master has left, if it
+ * was found in time. Precondition: this process is master, and has answered nothing as such.
+ *   follows   no other process was master since this one was */
+static void state_take_over(struct state *state, bool follows) {
     struct planned none = {.result = STORE_FAILED, .why = "the store did not answer in time"};
     if (state->won == 0) snprintf(none.why, sizeof none.why, "the mastership was only interrupted");
     bool in_time = state->prepared == state->epoch && state->won == state->epoch;
-    server_state_take_over(state->service, in_time ? &state->planned : &none, state->name,
-                           &state->status);
+    struct planned *from = in_time ? &state->planned : &none;
+    if (follows && state->kept.bytes) from = &state->kept;
+    server_state_take_over(state->service, from, state->name, &state->status);
+    server_state_drop(&state->kept);
     state->won = 0;
+}
+
+/* D7: keeps what the library is about to forget. Changes that do not fit into the batch are
+ * forgotten, as after a crash. While the store is read, no rows are yielded. */
+static void state_loses(struct service *service, doorman_time now) {
+    struct state *state = service->state;
+    if (!state) return;
+    if (!state->status.is_reading) (void)state_take(state, false);
+    server_state_drop(&state->kept);
+    server_state_keep(service, &state->kept, now);
+}
+
+/* Forgets what was kept when another process is known to be master. */
+static void state_update_kept(struct state *state) {
+    const struct election_status *election = &state->service->election_status;
+    const bool is_standby = !election->lease && !election->no_master.since;
+    if (is_standby) server_state_drop(&state->kept);
 }
 
 /* Begins or ends a mastership of this process. */
@@ -1069,10 +1136,11 @@ static void state_elected(struct service *service, bool is_master, uint64_t epoc
     state->status.trouble.since = 0;
     state->fails = 0;
     if (is_master) {
+        const bool follows = state_follows_own(state, epoch);
         state->epoch = epoch;
         state->victories++;
         state_await_rows(state);
-        if (state->service->settings->election_key) state_take_over(state);
+        if (state->service->settings->election_key) state_take_over(state, follows);
     }
     pthread_cond_signal(&state->changed);
     pthread_cond_broadcast(&state->finished);
@@ -1119,6 +1187,7 @@ static void state_follow_drain(struct service *service) {
 static void state_update(struct service *service, doorman_time now) {
     struct state *state = service->state;
     state_update_drain(service, now);
+    if (state) state_update_kept(state);
     if (!state || now < state->late_at) return;
     state->late_at = DOORMAN_NEVER;
     doorman_permits *permits = doorman_server_permits(service->server);
@@ -1281,6 +1350,7 @@ static void state_destroy(struct service *service) {
     if (!state) return;
     server_store_close(state->store);
     server_state_drop(&state->planned);
+    server_state_drop(&state->kept);
     free(state->filled);
     free(state->written);
     free(state);
@@ -1310,5 +1380,6 @@ const struct server_part server_part_state = {.name = "STATE",
                                               .configures = state_before_configuration,
                                               .wins = state_wins,
                                               .elected = state_elected,
+                                              .loses = state_loses,
                                               .drains = state_follow_drain,
                                               .in_force = state_in_force};

@@ -1,12 +1,12 @@
 /* doorman_server, part STATE: reads the address of a Redis. */
 #include "address_redis.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define SCHEME "redis://"
+#define SCHEME_TLS "rediss://"
 #define FORM "the form is redis://USER@HOST:PORT/DATABASE"
 #define PORT_DEFAULT 6379
 
@@ -84,8 +84,9 @@ static const char *place_read(const char *text, struct redis_address *out) {
 
 const char *server_redis_address_read(const char *text, struct redis_address *out) {
     *out = (struct redis_address){.port = PORT_DEFAULT};
-    if (strncmp(text, SCHEME, strlen(SCHEME)) != 0) return FORM;
-    text += strlen(SCHEME);
+    out->has_tls = strncmp(text, SCHEME_TLS, strlen(SCHEME_TLS)) == 0;
+    if (!out->has_tls && strncmp(text, SCHEME, strlen(SCHEME)) != 0) return FORM;
+    text += strlen(out->has_tls ? SCHEME_TLS : SCHEME);
     const char *at = strrchr(text, '@'); /* a password may have an @ */
     if (at && !credentials_read(text, at, out)) {
         return "has a user or a password that is too long, or has a wrong %XX";

@@ -28,10 +28,14 @@ struct store;
 
 /* Where a store is, and for whom. The strings must stay valid until the store is closed. */
 struct store_place {
-    const char *address;       /* a path, or redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE] */
+    const char *address;       /* a path, or redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE],
+                                  or rediss://... with TLS */
     const char *node;          /* Redis: the name of the node, which is in the names of its keys;
                                   NULL: there is none */
     const char *password_file; /* Redis: its first line is the password; NULL: none */
+
+    /* rediss://...: files in PEM. NULL: the authorities of the system; no certificate */
+    const char *authority, *certificate, *key;
 };
 
 /* A counter, a ban or a reservation in the store. The texts are for people who read the store. */
@@ -56,7 +60,11 @@ enum store_result {
                        file: it has an earlier epoch than this process, or none */
 };
 
-/* Checks a place, without using the store.
+/* Returns why no store of this server has such an address, whose scheme is not known, as a phrase
+ * without any part of the address. Returns NULL if one has. */
+const char *server_store_unknown(const char *address);
+
+/* Checks a place, without using the store. Precondition: its scheme is known.
  *   error     out: what is wrong, without any part of the address
  *   returns   false: it is not valid */
 bool server_store_check(const struct store_place *place, char error[STORE_TEXT]);
@@ -72,6 +80,9 @@ bool server_store_is_shared(const char *address);
 
 /* Returns whether an address has a password. */
 bool server_store_has_password(const char *address);
+
+/* Returns whether an address wants TLS. */
+bool server_store_has_tls(const char *address);
 
 /* Writes the address for people and logs, without user and password. */
 void server_store_name(const char *address, char name[STORE_TEXT]);

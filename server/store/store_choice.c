@@ -11,6 +11,9 @@
 static const struct store_kind *const kinds[] = {
 #ifdef DOORMAN_SERVER_REDIS
     &server_store_redis,
+#ifdef DOORMAN_SERVER_TLS
+    &server_store_redis_tls,
+#endif
 #endif
     &server_store_sqlite,
 };
@@ -19,6 +22,15 @@ static const struct store_kind *kind_of(const char *address) {
     size_t i = 0;
     while (strncmp(address, kinds[i]->prefix, strlen(kinds[i]->prefix)) != 0) i++;
     return kinds[i];
+}
+
+/* A path may have any characters, but one like redis://... is an address. */
+const char *server_store_unknown(const char *address) {
+    if (kind_of(address)->prefix[0] || !strstr(address, "://")) return NULL;
+    if (strncmp(address, "rediss://", 9) == 0) {
+        return "needs a server that was built with TLS and with Redis";
+    }
+    return "is neither a file nor a store that this server was built with";
 }
 
 bool server_store_check(const struct store_place *place, char error[STORE_TEXT]) {
@@ -31,6 +43,8 @@ bool server_store_has_password(const char *address) {
     const struct store_kind *kind = kind_of(address);
     return kind->has_password && kind->has_password(address);
 }
+
+bool server_store_has_tls(const char *address) { return kind_of(address)->has_tls; }
 
 void server_store_name(const char *address, char name[STORE_TEXT]) {
     const struct store_kind *kind = kind_of(address);

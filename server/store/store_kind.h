@@ -16,7 +16,7 @@ struct store {
 /* The functions are those of store.h, where each is described. */
 struct store_kind {
     const char *prefix; /* of the address */
-    bool is_shared;
+    bool is_shared, has_tls;
     size_t bytes; /* of its struct, which begins as zeros */
 
     bool (*check)(const struct store_place *place, char error[STORE_TEXT]);
@@ -54,7 +54,7 @@ struct store_kind {
     enum store_result (*take)(struct store *store, unsigned char **bytes, size_t *count);
 };
 
-extern const struct store_kind server_store_redis, server_store_sqlite;
+extern const struct store_kind server_store_redis, server_store_redis_tls, server_store_sqlite;
 
 /* Returns what a row is about, in a word for people who read the store. */
 static inline const char *server_store_what(const struct store_row *row) {

@@ -40,6 +40,7 @@
  * was restarted, so the reading fails, and begins again. */
 #include "address_redis.h"
 #include "store_kind.h"
+#include "tls_redis.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -70,6 +71,7 @@ struct redis_store {
     const struct store_place *place;
     struct redis_address address;
     redisContext *context;       /* NULL: no connection */
+    struct redis_tls *tls;       /* of the connection; NULL: it has none */
     bool is_refused;             /* the last error is an answer, and does not pass by itself */
     bool timed_out;              /* the last connection has ended because no answer came in time */
     char process[PREFIX_BYTES];  /* the key of the hash */
@@ -214,6 +216,10 @@ static const struct redis_remedy {
 };
 
 static void redis_disconnect(struct redis_store *store) {
+#ifdef DOORMAN_SERVER_TLS
+    server_redis_tls_end(store->tls);
+#endif
+    store->tls = NULL;
     if (store->context) redisFree(store->context);
     store->context = NULL;
 }
@@ -235,6 +241,7 @@ static enum store_result redis_fail_connection(struct redis_store *store) {
     const bool is_late = errno == EAGAIN || errno == EINTR;
     store->timed_out = context && context->err == REDIS_ERR_IO && is_late;
     const char *text = context ? context->errstr : strerror(ENOMEM);
+    store->is_refused = store->tls && context && context->err == REDIS_ERR_PROTOCOL;
     redis_fail(store,
                store->timed_out ? "Redis does not answer in time" : "Redis cannot be reached",
                store->timed_out ? "" : text);
@@ -253,12 +260,29 @@ static enum store_result redis_fail_answer(struct redis_store *store, const redi
 
 /* ---- commands ------------------------------------------------------------------------------- */
 
+/* Sends a command, or keeps it in memory until the first answer is received. */
+static int redis_append(struct redis_store *store, int count, const char **words,
+                        const size_t *bytes) {
+#ifdef DOORMAN_SERVER_TLS
+    errno = 0;
+    if (store->tls) return server_redis_tls_send(store->tls, store->context, count, words, bytes);
+#endif
+    return redisAppendCommandArgv(store->context, count, words, bytes);
+}
+
+static int redis_get_reply(struct redis_store *store, void **reply) {
+#ifdef DOORMAN_SERVER_TLS
+    if (store->tls) return server_redis_tls_receive(store->tls, store->context, reply);
+#endif
+    return redisGetReply(store->context, reply);
+}
+
 /* Receives the next answer.
  *   returns   the answer, which the caller frees; NULL: it failed, see base.error */
 static redisReply *redis_receive(struct redis_store *store) {
     void *reply = NULL;
     errno = 0;
-    if (redisGetReply(store->context, &reply) != REDIS_OK) redis_fail_connection(store);
+    if (redis_get_reply(store, &reply) != REDIS_OK) redis_fail_connection(store);
     return (redisReply *)reply;
 }
 
@@ -268,7 +292,7 @@ static redisReply *redis_ask(struct redis_store *store, int type, int count,
                              const char *const *words) {
     const char *argv[8];
     for (int i = 0; i < count; i++) argv[i] = words[i];
-    if (redisAppendCommandArgv(store->context, count, argv, NULL) != REDIS_OK) {
+    if (redis_append(store, count, argv, NULL) != REDIS_OK) {
         redis_fail_connection(store);
         return NULL;
     }
@@ -311,6 +335,17 @@ static bool redis_is_closed(const redisContext *context) {
     return count >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
+/* Does the handshake of TLS, if the address wants it. */
+static bool redis_begin_tls(struct redis_store *store) {
+    if (!store->address.has_tls) return true;
+#ifdef DOORMAN_SERVER_TLS
+    store->tls = server_redis_tls_begin(store->context, store->place, store->address.host,
+                                        store->base.error, &store->is_refused);
+#endif
+    store->timed_out = !store->tls; /* nobody waits for a second handshake */
+    return store->tls != NULL;
+}
+
 /* Makes a connection, unless there is one that is open. The connection is closed if Redis refuses
  * it. Precondition: no answer is expected.
  *   returns   false: see base.error */
@@ -328,7 +363,7 @@ static bool redis_connect(struct redis_store *store) {
     }
     (void)redisEnableKeepAlive(store->context);
     snprintf(database, sizeof database, "%d", store->address.database);
-    bool is_open = redis_authenticate(store);
+    bool is_open = redis_begin_tls(store) && redis_authenticate(store);
     if (store->address.database != 0) {
         is_open = is_open && redis_set(store, 2, (const char *const[]){"SELECT", database});
     }
@@ -362,9 +397,10 @@ static void redis_name(const char *text, char name[STORE_TEXT]) {
     struct redis_address address;
     const char *why = server_redis_address_read(text, &address);
     bool is_six = strchr(address.host, ':') != NULL;
-    snprintf(name, STORE_TEXT, "redis://%s%s%s:%d/%d", is_six ? "[" : "", address.host,
+    const char *scheme = address.has_tls ? "rediss" : "redis";
+    snprintf(name, STORE_TEXT, "%s://%s%s%s:%d/%d", scheme, is_six ? "[" : "", address.host,
              is_six ? "]" : "", address.port, address.database);
-    if (why) snprintf(name, STORE_TEXT, "redis://..."); /* its parts may be in wrong places */
+    if (why) snprintf(name, STORE_TEXT, "%s://...", scheme); /* its parts may be in wrong places */
 }
 
 /* Writes a pattern of SCAN that matches one text and all that follows it. */
@@ -535,7 +571,7 @@ static bool redis_get(struct redis_store *store) {
             argv[i + 1] = store->keys->element[i]->str;
             bytes[i + 1] = store->keys->element[i]->len;
         }
-        is_sent = redisAppendCommandArgv(store->context, (int)count + 1, argv, bytes) == REDIS_OK;
+        is_sent = redis_append(store, (int)count + 1, argv, bytes) == REDIS_OK;
     }
     free((void *)argv);
     free(bytes);
@@ -695,8 +731,7 @@ static enum store_result redis_send(struct redis_store *store, const struct stor
         assert(fits > 0 || count == 0); /* no row of the library is longer than some KiB */
         sent += fits;
         scripts++;
-        if (redisAppendCommandArgv(store->context, script.count, script.words, script.bytes) !=
-            REDIS_OK) {
+        if (redis_append(store, script.count, script.words, script.bytes) != REDIS_OK) {
             return redis_fail_connection(store);
         }
     } while (sent < count);
@@ -803,7 +838,7 @@ static bool note_call_make(struct note_call *call, const struct redis_store *sto
 /* Sends the words of a call, and receives the answer. */
 static enum store_result redis_send_notes(struct redis_store *store, struct note_call *call) {
     if (!redis_connect(store)) return STORE_FAILED;
-    if (redisAppendCommandArgv(store->context, call->count, call->words, call->bytes) != REDIS_OK) {
+    if (redis_append(store, call->count, call->words, call->bytes) != REDIS_OK) {
         return redis_fail_connection(store);
     }
     redisReply *reply = redis_receive(store);
@@ -907,7 +942,7 @@ static enum store_result redis_put_shard(struct store *base, const struct store_
     for (int i = 0; i < 9; i++) lengths[i] = words[i] ? strlen(words[i]) : part->count;
     words[7] = part->count ? (const char *)part->bytes : "";
     if (!redis_connect(store)) return STORE_FAILED;
-    if (redisAppendCommandArgv(store->context, 9, words, lengths) != REDIS_OK) {
+    if (redis_append(store, 9, words, lengths) != REDIS_OK) {
         return redis_fail_connection(store);
     }
     redisReply *reply = redis_receive(store);
@@ -975,7 +1010,7 @@ static enum store_result redis_leave(struct store *base, const void *bytes, size
     words[6] = count ? (const char *)bytes : "";
     lengths[6] = count;
     if (!redis_connect(store)) return STORE_FAILED;
-    if (redisAppendCommandArgv(store->context, 7, words, lengths) != REDIS_OK) {
+    if (redis_append(store, 7, words, lengths) != REDIS_OK) {
         return redis_fail_connection(store);
     }
     redisReply *reply = redis_receive(store);
@@ -1027,22 +1062,18 @@ static enum store_result redis_take(struct store *base, unsigned char **bytes, s
     return result;
 }
 
-const struct store_kind server_store_redis = {.prefix = "redis://",
-                                              .is_shared = true,
-                                              .bytes = sizeof(struct redis_store),
-                                              .check = redis_check,
-                                              .has_password = redis_has_password,
-                                              .name = redis_name,
-                                              .open = redis_open,
-                                              .close = redis_close,
-                                              .begin = redis_begin,
-                                              .next = redis_next,
-                                              .write = redis_write,
-                                              .put_notes = redis_put_notes,
-                                              .list_notes = redis_list_notes,
-                                              .last_note = redis_last_note,
-                                              .put_shard = redis_put_shard,
-                                              .get_shard = redis_get_shard,
-                                              .drop_shard = redis_drop_shard,
-                                              .leave = redis_leave,
-                                              .take = redis_take};
+#define REDIS_KIND(scheme, tls)                                                                    \
+    {                                                                                              \
+        .prefix = (scheme), .is_shared = true, .has_tls = (tls),                                   \
+        .bytes = sizeof(struct redis_store), .check = redis_check,                                 \
+        .has_password = redis_has_password, .name = redis_name, .open = redis_open,                \
+        .close = redis_close, .begin = redis_begin, .next = redis_next, .write = redis_write,      \
+        .put_notes = redis_put_notes, .list_notes = redis_list_notes,                              \
+        .last_note = redis_last_note, .put_shard = redis_put_shard, .get_shard = redis_get_shard,  \
+        .drop_shard = redis_drop_shard, .leave = redis_leave, .take = redis_take                   \
+    }
+
+const struct store_kind server_store_redis = REDIS_KIND("redis://", false);
+#ifdef DOORMAN_SERVER_TLS
+const struct store_kind server_store_redis_tls = REDIS_KIND("rediss://", true);
+#endif

@@ -25,16 +25,19 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <sqlite3.h>
 
+#define EPOCH_ATTRIBUTE "user.doorman.epoch"
 #define APPLICATION_ID 0x446f6f72 /* "Door" */
 #define STRING_OF(number) #number
 #define STRING(number) STRING_OF(number)
@@ -63,6 +66,7 @@ struct file_store {
     char *path; /* absolute, so that SQLite takes it for nothing else, such as ":memory:" */
     sqlite3_stmt *read, *put, *delete, *drop;
     bool has_begun; /* the mastership for which it was opened */
+    bool is_older;  /* the file has had a later epoch than now */
 };
 
 /* The row is written when the process ends. The checksum finds damage that SQLite does not see. */
@@ -204,6 +208,18 @@ static enum store_result file_finish(struct file_store *store, bool done) {
     return STORE_FAILED;
 }
 
+/* D9: keeps the epoch beside the file too, in an attribute of its inode. `cp` over the file leaves
+ * the attribute as it was, so an older copy that was put back is noticed. Where the file system has
+ * no such attributes, or a tool copies them too, it is not. */
+static void file_note_epoch(struct file_store *store) {
+    char text[24];
+    const ssize_t bytes = fgetxattr(store->lock, EPOCH_ATTRIBUTE, text, sizeof text - 1);
+    text[bytes > 0 ? bytes : 0] = 0;
+    store->is_older = strtoull(text, NULL, 10) >= store->base.epoch;
+    const int count = snprintf(text, sizeof text, "%" PRIu64, store->base.epoch);
+    (void)fsetxattr(store->lock, EPOCH_ATTRIBUTE, text, (size_t)count, 0);
+}
+
 /* Makes the tables if there are none, and raises the epoch. */
 static bool file_open_tables(struct file_store *store) {
     int64_t version = 0, epoch = 0;
@@ -219,7 +235,9 @@ static bool file_open_tables(struct file_store *store) {
                 file_run(store, "UPDATE process SET epoch = epoch + 1") &&
                 file_query_number(store, "SELECT epoch FROM process", &epoch);
     store->base.epoch = (uint64_t)epoch;
-    return file_finish(store, done) == STORE_OK;
+    if (file_finish(store, done) != STORE_OK) return false;
+    file_note_epoch(store);
+    return true;
 }
 
 static bool file_prepare(struct file_store *store, sqlite3_stmt **statement, const char *text) {
@@ -250,19 +268,10 @@ static bool file_open_database(struct file_store *store) {
     return file_open_tables(store) && file_prepare_all(store);
 }
 
-/* A path may have any characters, but one like redis://... is an address. */
 static bool file_check(const struct store_place *place, char error[STORE_TEXT]) {
-    const char *why = NULL;
-    if (strncmp(place->address, "rediss://", 9) == 0) {
-        why = "wants TLS, which is not supported; give redis://..., on a private network or "
-              "through a tunnel";
-    } else if (strstr(place->address, "://")) {
-        why = "is neither a file nor a store that this server was built with";
-    } else if (place->password_file) {
-        why = "is a file, and has no password";
-    }
-    snprintf(error, STORE_TEXT, "%s", why ? why : "");
-    return !why;
+    const char *why = place->password_file ? "is a file, and has no password" : "";
+    snprintf(error, STORE_TEXT, "%s", why);
+    return !why[0];
 }
 
 static bool file_open(struct store *base, const struct store_place *place) {
@@ -451,7 +460,10 @@ static enum store_result file_begin(struct store *base, uint64_t epoch) {
     bool done = file_run(store, "BEGIN IMMEDIATE; UPDATE process SET epoch = epoch + 1") &&
                 file_query_number(store, "SELECT epoch FROM process", &raised);
     enum store_result result = file_finish(store, done);
-    if (result == STORE_OK) base->epoch = (uint64_t)raised;
+    if (result == STORE_OK) {
+        base->epoch = (uint64_t)raised;
+        file_note_epoch(store);
+    }
     return result;
 }
 
@@ -487,6 +499,7 @@ static const char *handover_wrong(const struct file_store *store, sqlite3_stmt *
         (uint64_t)sqlite3_column_int64(row, 2) != (uint64_t)status.st_ino) {
         return "the file is a copy of the one in which a planned stop has left leases and holds";
     }
+    if (store->is_older) return "the file is an older copy, which was put back";
     if (!bytes || (uint64_t)sqlite3_column_int64(row, 3) != checksum_of(bytes, count)) {
         return "what a planned stop has left is damaged";
     }

@@ -898,6 +898,12 @@ mutant state-forgets 'D7: memory is forgotten when a mastership is renewed' \
         doorman__permits_in_server.stop(server);
     }
     if (is_master && !server->is_master) {' --state
+mutant interrupt-late 'D7: a mastership that ends is forgotten before it can be kept' \
+    'options->on_mastership_end(options->context, server, server->now);' \
+    'doorman__server_resign(server);
+        options->on_mastership_end(options->context, server, server->now);' --unit handover_test
+mutant interrupt-left 'D7: a mastership that was kept is never in force again' \
+    'server->has_left = false; /* the mastership is over in any case */' '' --unit handover_test
 mutant state-old 'D9: an old master takes over the term of the next one' \
     'const char *master = doorman__id_valid(answer->address) ? answer->address : NULL;' \
     'const char *master = doorman__id_valid(answer->address) ? answer->address : NULL;

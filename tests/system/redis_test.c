@@ -342,7 +342,7 @@ TEST(an_address_has_parts) {
     static const char *const wrong[] = {
         "redis://",      "redis://:6379", "redis://h:",    "redis://h:x",       "redis://h:70000",
         "redis://h/x",   "redis://h/1/2", "redis://h:0",   "redis://[::1",      "redis://[::1]x",
-        "redis://u:%@h", "redis://%00@h", "redis://h:1:2", "redis://h/1000000", "rediss://h"};
+        "redis://u:%@h", "redis://%00@h", "redis://h:1:2", "redis://h/1000000", "redisx://h"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         if (!server_redis_address_read(wrong[i], &out)) fail_msg("%s is accepted", wrong[i]);
     }
@@ -602,6 +602,132 @@ TEST(a_password_that_is_refused_ends_a_start_and_stops_no_decision) {
     server_stop(&fixture.server);
 }
 
+/* ---- TLS ------------------------------------------------------------------------------------ */
+
+/* The flags of a server for a Redis that takes TLS. */
+struct tls_flags {
+    char files[3][128];
+    const char *all[16];
+};
+
+static void tls_flags_make(struct tls_flags *flags, const struct redis *redis) {
+    static const char *const names[] = {"ca.pem", "own.pem", "own.key"};
+    for (int i = 0; i < 3; i++) {
+        snprintf(flags->files[i], sizeof flags->files[i], "%s/%s", redis->certificates, names[i]);
+    }
+    const char *const all[16] = {"--node",       "node",          "--state-ca",  flags->files[0],
+                                 "--state-cert", flags->files[1], "--state-key", flags->files[2]};
+    memcpy(flags->all, all, sizeof all);
+}
+
+/* Many rows with long keys need many records of TLS. */
+TEST(a_redis_over_tls_forgets_nothing) {
+    struct redis redis;
+    struct tls_flags flags;
+    char key[256], digits[16];
+    redis_require_tls(&redis, true, NULL);
+    tls_flags_make(&flags, &redis);
+    struct fixture fixture = start(QUOTA, redis.address, flags.all);
+    memset(key, 'k', sizeof key);
+    for (int i = 0; i < 400; i++) {
+        snprintf(digits, sizeof digits, "%08d", i);
+        snprintf(key + 200, sizeof key - 200, "%s", digits);
+        take(&fixture, key, i + 1);
+    }
+    await_written(&fixture);
+    kill_now(&fixture);
+    fixture = start(QUOTA, redis.address, flags.all);
+    for (int i = 0; i < 400; i += 57) {
+        snprintf(digits, sizeof digits, "%08d", i);
+        snprintf(key + 200, sizeof key - 200, "%s", digits);
+        assert_int_equal(used(&fixture, key), i + 1);
+    }
+    assert_int_equal(process_logged(fixture.server.process, "level=error"), 0);
+    redis_kill(&redis);
+    take(&fixture, "ann", 7);
+    process_await(fixture.server.process, "counters cannot be written", 1);
+    redis_start(&redis);
+    process_await(fixture.server.process, "counters works again", 1);
+    await_written(&fixture);
+    process_signal(redis.process, SIGSTOP);
+    take(&fixture, "ann", 7);
+    process_await(fixture.server.process, "Redis does not answer in time", 1);
+    process_signal(redis.process, SIGCONT);
+    process_await(fixture.server.process, "counters works again", 2);
+    server_stop(&fixture.server);
+    fixture = start(QUOTA, redis.address, flags.all);
+    process_await(fixture.server.process, "msg=\"leases and holds taken over\"", 1);
+    assert_int_equal(used(&fixture, "ann"), 14);
+    server_stop(&fixture.server);
+}
+
+/* Fails unless a server refuses a Redis at the start. */
+static void expect_no_tls(const char *address, const char *authority, const char *text) {
+    expect_refusal((const char *[]){"--state", address, "--node", "node",
+                                    authority ? "--state-ca" : NULL, authority, NULL},
+                   1, text);
+}
+
+TEST(a_redis_whose_certificate_is_not_valid_is_refused) {
+    struct redis redis;
+    struct tls_flags flags;
+    char address[64], other[128];
+    struct process *folder = process_new();
+    redis_require_tls(&redis, false, NULL);
+    tls_flags_make(&flags, &redis);
+    certificates_make(folder->folder);
+    snprintf(other, sizeof other, "%s/ca.pem", folder->folder);
+    expect_no_tls(redis.address, other, "the certificate of Redis is refused");
+    expect_no_tls(redis.address, NULL, "the certificate of Redis is refused");
+    expect_no_tls(redis.address, "/nowhere", "--state-ca /nowhere: ");
+    expect_no_tls(redis.address, flags.files[2], "--state-ca /");
+    snprintf(address, sizeof address, "rediss://localhost:%d", redis.tls_port);
+    expect_no_tls(address, flags.files[0],
+                  "the certificate of Redis is not for the host localhost");
+    struct fixture fixture =
+        start(QUOTA, redis.address,
+              (const char *[]){"--node", "node", "--state-ca", flags.files[0], NULL});
+    assert_int_equal(process_logged(fixture.server.process, "level=error"), 0);
+    server_stop(&fixture.server);
+}
+
+/* It waits for the end of a line, as a Redis that hangs. So the server starts. */
+TEST(a_redis_without_tls_is_named) {
+    struct redis redis;
+    char address[64];
+    redis_require(&redis);
+    snprintf(address, sizeof address, "rediss://127.0.0.1:%d", redis.port);
+    const char *const more[] = {"--state", address, "--node", "node", NULL};
+    struct fixture fixture = fixture_start(QUOTA, more);
+    process_await(fixture.server.process, "Redis does not answer, or has no TLS at this port", 2);
+    kill_now(&fixture);
+}
+
+TEST(a_redis_that_needs_a_certificate_of_the_server_is_named_at_the_start) {
+    struct redis redis;
+    struct tls_flags flags;
+    redis_require_tls(&redis, true, "TLSv1.2");
+    tls_flags_make(&flags, &redis);
+    expect_no_tls(redis.address, flags.files[0], "Redis refuses the handshake of TLS");
+}
+
+/* In TLS 1.3 the refusal comes after the handshake, and may be lost with the connection. Then the
+ * server starts. */
+TEST(a_redis_that_needs_a_certificate_of_the_server_is_named_with_tls_1_3) {
+    struct redis redis;
+    struct tls_flags flags;
+    struct process *process = process_new();
+    redis_require_tls(&redis, true, "TLSv1.3");
+    tls_flags_make(&flags, &redis);
+    file_write(process->config, QUOTA);
+    const char *const arguments[] = {"--config",   process->config, "--listen", "inproc://tls",
+                                     "--node",     "node",          "--state",  redis.address,
+                                     "--state-ca", flags.files[0],  NULL};
+    process_start(process, arguments, NULL);
+    EVENTUALLY(process_logged(process, "TLS: Certificate is required") > 0 ||
+               process_logged(process, "it may need another --state-cert") > 0);
+}
+
 TEST(flags_that_do_not_fit_a_redis_are_refused) {
     const char *const flags[][4] = {
         {"redis://:word@h", "--node", "n", "the list of processes"},
@@ -616,8 +742,10 @@ TEST(flags_that_do_not_fit_a_redis_are_refused) {
         {"redis://h/1?x=1", "--node", "n", "has options behind a ?"},
         {"redis://[::1/1", "--node", "n", "has a host with a [ and without a ]"},
         {"redis://%zz@h", "--node", "n", "has a user or a password that is too long"},
-        {"rediss://u:w@h", "--node", "n", "--state rediss://... wants TLS, which is not supported"},
-        {"mysql://u:w@h", "--node", "n", "--state mysql://... is neither a file nor a store"}};
+        {"rediss://u:w@h", "--node", "n", "the list of processes"},
+        {"rediss://", "--node", "n", "--state rediss://... has no host"},
+        {"rediss://h", "--state-cert", "x", "--state-cert and --state-key need each other"},
+        {"redis://h", "--state-ca", "x", "--state-ca and --state-cert need --state rediss://"}};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         expect_refusal((const char *[]){"--state", flags[i][0], flags[i][1], flags[i][2], NULL}, 2,
                        flags[i][3]);
@@ -626,6 +754,12 @@ TEST(flags_that_do_not_fit_a_redis_are_refused) {
                    "--state-password-file needs --state");
     expect_refusal((const char *[]){"--state", "x", "--state-password-file", "y", NULL}, 2,
                    "--state x is a file, and has no password");
+}
+
+/* The password of such an address is in no line. */
+TEST(an_unknown_scheme_is_a_failure) {
+    expect_refusal((const char *[]){"--state", "mysql://u:w@h", "--node", "n", NULL}, 1,
+                   "--state mysql://... is neither a file nor a store");
 }
 
 /* ---- a node of three processes -------------------------------------------------------------- */
@@ -762,6 +896,41 @@ TEST(a_master_that_was_stopped_for_a_while_cannot_write) {
     assert_string_equal(redis_run(&node.redis, "HGET doorman:{doorman/master}:process epoch"), "3");
 }
 
+/* Lets the Redis take the rows of the node, or only begin masterships. */
+static void set_rights(const char *keys) {
+    redis_run(&node.redis, "ACL SETUSER default resetkeys ~%s", keys);
+}
+
+/* D7, D9: what a master could not write must not be written in a later mastership of the same
+ * process, because another master has changed the same rows in between. The process finds the Redis
+ * only after its victory. */
+TEST(a_master_that_comes_back_does_not_write_what_is_outdated) {
+    static const char beginnings[] = "doorman:{doorman/master}:process";
+    node_start(QUOTA, "3");
+    int old = node_await_master(), next = (old + 1) % MEMBERS, other = (old + 2) % MEMBERS;
+    process_signal(node.members[other].process, SIGKILL);
+    process_wait(node.members[other].process);
+    set_rights(beginnings);
+    take(&node.members[old].fixture, "ann", 10);
+    process_await(node.members[old].process, "the store of counters cannot be written", 1);
+    process_signal(node.members[old].process, SIGSTOP);
+    process_await(node.members[next].process, "this server is the master", 1);
+    set_rights("*");
+    process_await(node.members[next].process, "msg=\"counters read\"", 1);
+    take(&node.members[next].fixture, "ann", 1000);
+    await_written(&node.members[next].fixture);
+    set_rights(beginnings);
+    process_signal(node.members[next].process, SIGKILL);
+    process_wait(node.members[next].process);
+    process_signal(node.members[old].process, SIGCONT);
+    process_await(node.members[old].process, "this server is the master", 2);
+    process_await(node.members[old].process, "changes are forgotten", 1);
+    set_rights("*");
+    EVENTUALLY(member_decides(old));
+    assert_int_equal(used(&node.members[old].fixture, "ann"), 1000);
+    assert_string_equal(redis_run(&node.redis, "HGET %s epoch", beginnings), "3");
+}
+
 /* D5, D7: an etcd that does not answer for longer than the TTL ends the mastership of a process
  * that lives. The next master, which may be the same process, knows all that was written. */
 TEST(a_stalled_etcd_forgets_nothing_that_is_written) {
@@ -854,6 +1023,70 @@ TEST(after_a_planned_stop_the_next_master_knows_all_holds) {
     int last = node_await_master();
     process_await(node.members[last].process, "did not stop as planned", 1);
     assert_string_equal(ask_hold(last, ++request_id, said), "LEARNING");
+}
+
+/* Lets a node of one process have a hold for ten minutes. Returns its index. */
+static int start_with_hold(const char *ttl) {
+    char said[32];
+    int request_id = 100;
+    node_start(SLOTS("1"), ttl);
+    int master = node_await_master();
+    EVENTUALLY(strcmp(ask_hold(master, ++request_id, said), "GRANTED") == 0);
+    for (int i = 0; i < MEMBERS; i++) {
+        if (i == master) continue;
+        process_signal(node.members[i].process, SIGKILL);
+        process_wait(node.members[i].process);
+    }
+    config_replace(node.members[master].process, SLOTS("600"));
+    process_signal(node.members[master].process, SIGHUP);
+    process_await(node.members[master].process, "msg=\"configuration loaded\"", 1);
+    EVENTUALLY(strcmp(ask_hold(master, ++request_id, said), "GRANTED") == 0);
+    return master;
+}
+
+/* Takes one unit after the other, until the process is not master any more. Returns how many it
+ * has got. */
+static long take_until_lost(const struct fixture *fixture) {
+    long count = 0;
+    for (bool granted = true; granted; count += granted) {
+        char *response = get(fixture, "/v1/allow?resource=maps&key=ann&cost=1", LINES);
+        granted = strstr(response, "\"decision\":\"GRANTED\"") != NULL;
+        free(response);
+    }
+    return count;
+}
+
+/* D7: nobody else is master meanwhile. First the election key ends and is made again. The second
+ * time it is still there, because an etcd that starts lets each lease begin anew. */
+TEST(an_interrupted_mastership_forgets_nothing) {
+    static const char lost[] = "this server is no longer the master";
+    char said[32];
+    int master = start_with_hold("3");
+    const struct member *member = &node.members[master];
+    long granted = 0;
+    for (int i = 0; i < 2; i++) {
+        process_signal(node.etcd.process, i ? SIGKILL : SIGSTOP);
+        granted += take_until_lost(&member->fixture);
+        process_await(member->process, lost, i + 1);
+        if (i) {
+            process_wait(node.etcd.process);
+            etcd_start(&node.etcd);
+        } else {
+            process_signal(node.etcd.process, SIGCONT);
+        }
+        process_await(member->process, "msg=\"leases and holds taken over\"", i + 1);
+        EVENTUALLY(member_decides(master));
+        assert_int_equal(used(&member->fixture, "ann"), granted);
+        if (i == 0) { /* a hold of a second may still be there */
+            EVENTUALLY(strcmp(ask_hold(master, 200, said), "CONCURRENCY") != 0);
+            assert_string_equal(said, "GRANTED");
+        }
+        assert_string_equal(ask_hold(master, 300 + i, said), "CONCURRENCY");
+        assert_string_equal(redis_run(&node.redis, "HGET doorman:{doorman/master}:process epoch"),
+                            "2");
+    }
+    assert_true(granted > 0);
+    print_message("%ld granted\n", granted);
 }
 
 /* D8: the standbys have not used their connections since the start. */

@@ -82,6 +82,8 @@ typedef struct world {
     doorman_lease a, b;
     bytes handed;
     doorman_time now;
+    int ends;     /* calls of on_mastership_end */
+    bool is_deaf; /* it hands nothing over */
 } world;
 
 static void world_start(world *w) {
@@ -117,6 +119,107 @@ static void world_stop(world *w) {
     doorman_server_destroy(w->next);
     doorman_config_destroy(w->config);
     free(w->handed.at);
+}
+
+/* ---- a mastership that ends by itself -------------------------------------------------------- */
+
+/* D7: a listener that hands over what the server is about to forget. */
+static void on_end(void *context, doorman_server *server, doorman_time now) {
+    world *w = context;
+    w->handed.count = 0;
+    w->ends++;
+    if (w->is_deaf) return;
+    assert_int_equal(doorman_server_hand_over(server, keep, &w->handed, now), DOORMAN_OK);
+    assert_int_equal(doorman_server_hand_over(server, keep, &w->handed, now), DOORMAN_UNAVAILABLE);
+}
+
+/* Lets the first server of a world have a listener. a has 100. */
+static void world_listen(world *w) {
+    world_start(w);
+    doorman_server_destroy(w->first);
+    w->options.on_mastership_end = on_end;
+    w->options.context = w;
+    w->first = server_of(&w->options, 1, w->now);
+    elect(w->first, w->now);
+    w->now += 1000 * SECOND;
+    w->a = ask(w->first, "a", 100, NULL, w->now).gets;
+    assert_about(w->a.capacity, 100);
+}
+
+static void elect_until(doorman_server *server, doorman_time until, doorman_time now) {
+    const doorman_mastership mastership = {.address = "tcp://here:1", .until = until};
+    assert_int_equal(doorman_server_set_master(server, &mastership, now), DOORMAN_OK);
+}
+
+/* Lets the first server be master again, with what its listener has. */
+static void expect_memory_stands(world *w) {
+    assert_int_equal(w->ends, 1);
+    assert_int_equal(sum_of(w->first, w->now), -1); /* it has forgotten */
+    elect(w->first, w->now);
+    assert_true(doorman_server_learns_until(w->first, w->now) > w->now);
+    assert_int_equal(
+        doorman_server_take_over(w->first, w->handed.at, w->handed.count, NULL, w->now),
+        DOORMAN_OK);
+    assert_int_equal(doorman_server_learns_until(w->first, w->now), 0);
+    assert_about(sum_of(w->first, w->now), 100);
+    assert_int_equal(ask(w->first, "b", 30, NULL, w->now).outcome, DOORMAN_GRANTED);
+    assert_int_equal(w->ends, 1);
+}
+
+/* D7. */
+TEST(a_mastership_whose_time_has_passed_can_be_handed_over) {
+    world w;
+    world_listen(&w);
+    elect_until(w.first, w.now + SECOND, w.now);
+    w.now += SECOND - 1;
+    assert_about(sum_of(w.first, w.now), 100);
+    assert_int_equal(w.ends, 0);
+    w.now += 1;
+    assert_int_equal(sum_of(w.first, w.now), -1);
+    expect_memory_stands(&w);
+    world_stop(&w);
+}
+
+/* D7. */
+TEST(a_mastership_that_the_caller_ends_can_be_handed_over) {
+    world w;
+    world_listen(&w);
+    elect_until(w.first, 0, w.now);
+    expect_memory_stands(&w);
+    elect_until(w.first, 0, w.now);
+    assert_int_equal(w.ends, 2);
+    elect_until(w.first, 0, w.now);
+    assert_int_equal(w.ends, 2); /* it was not master */
+    world_stop(&w);
+}
+
+/* D7: one call can both notice that the time has passed, and begin the next mastership. */
+TEST(a_mastership_that_is_renewed_too_late_is_a_new_one) {
+    for (int deaf = 0; deaf < 2; deaf++) {
+        world w;
+        world_listen(&w);
+        w.is_deaf = deaf;
+        elect_until(w.first, w.now + SECOND, w.now);
+        w.now += 2 * SECOND;
+        elect(w.first, w.now);
+        assert_int_equal(w.ends, 1);
+        assert_true(doorman_server_learns_until(w.first, w.now) > w.now);
+        const doorman_status status =
+            doorman_server_take_over(w.first, w.handed.at, w.handed.count, NULL, w.now);
+        assert_int_equal(status, deaf ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK);
+        assert_int_equal(doorman_server_learns_until(w.first, w.now) == 0, !deaf);
+        world_stop(&w);
+    }
+}
+
+/* D8: a server that has handed over for a planned stop has nothing to keep. */
+TEST(a_planned_stop_does_not_end_a_mastership_twice) {
+    world w;
+    world_listen(&w);
+    assert_int_equal(doorman_server_hand_over(w.first, keep, &w.handed, w.now), DOORMAN_OK);
+    elect_until(w.first, 0, w.now);
+    assert_int_equal(w.ends, 0);
+    world_stop(&w);
 }
 
 /* ---- a planned stop -------------------------------------------------------------------------- */

@@ -279,6 +279,35 @@ TEST_WITH(world, a_copy_has_nothing_left) {
     expect_taken(w, "leases");
 }
 
+static void copy(const char *from, const char *to) {
+    char command[128];
+    snprintf(command, sizeof command, "cp %s %s", from, to);
+    assert_int_equal(system(command), 0);
+}
+
+/* The copy has the device, the inode and an epoch that fit. */
+TEST_WITH(world, an_older_copy_that_is_put_back_is_not_taken) {
+    if (setxattr(w->folder, EPOCH_ATTRIBUTE, "0", 1, 0) != 0) skip();
+    leave(w, "leases");
+    server_store_close(w->store);
+    w->store = NULL;
+    copy(w->path, w->kept);
+    copy(w->kept, w->path); /* nobody has used it meanwhile */
+    reopen(w);
+    expect_taken(w, "leases");
+    for (int i = 0; i < 2; i++) {
+        leave(w, "later");
+        server_store_close(w->store);
+        w->store = NULL;
+        copy(w->kept, w->path);
+        reopen(w);
+        expect_not_taken(w, STORE_FAILED, "is an older copy");
+    }
+    leave(w, "later");
+    reopen(w);
+    expect_taken(w, "later");
+}
+
 TEST_WITH(world, what_is_damaged_is_not_taken) {
     leave(w, "leases");
     person_runs(w->path, "UPDATE handover SET leases = x'6c65617365'");
