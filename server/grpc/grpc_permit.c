@@ -223,7 +223,11 @@ static bool call_take_permit(struct grpc_call *call, const doorman_permit *permi
     for (size_t i = 0; i < call->permit.item_count; i++) call_take_item(call, permit, i);
     call->is_over = call->is_over || !permit->granted;
     call->reservation.is_made = call->method == GRPC_RESERVE && permit->granted;
-    bool has_refunds = !call->is_over && call->method == GRPC_SHOULD_RATE_LIMIT;
+    bool has_refunds = false;
+    for (size_t i = 0; i < call->descriptor_count; i++) {
+        has_refunds = has_refunds || call->descriptors[i].is_refund;
+    }
+    has_refunds = has_refunds && !call->is_over && call->method == GRPC_SHOULD_RATE_LIMIT;
     call->step = has_refunds ? GRPC_STEP_REPORT : GRPC_STEP_DONE;
     return true;
 }
@@ -262,7 +266,7 @@ bool server_grpc_call_take(struct grpc_call *call, const doorman_response *respo
         return server_grpc_fail(status, GRPC_INTERNAL, "the response has no decision");
     }
     if (!call_take_permit(call, &response->permits[0], status)) return false;
-    server_grpc_call_prepare(call);
+    if (call->step != GRPC_STEP_DONE) server_grpc_call_prepare(call);
     return true;
 }
 

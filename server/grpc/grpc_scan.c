@@ -229,6 +229,10 @@ bool server_grpc_scan(enum grpc_schema schema, const uint8_t *bytes, size_t coun
 static uint64_t field_varint(struct grpc_bytes *from) {
     uint64_t value = 0;
     uint8_t byte = 0x80;
+    if (from->count > 0 && *from->bytes < 0x80) { /* most numbers */
+        from->count--;
+        return *from->bytes++;
+    }
     for (unsigned shift = 0; byte >= 0x80 && shift < 64 && from->count > 0; shift += 7) {
         byte = *from->bytes++;
         from->count--;
