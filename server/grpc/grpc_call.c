@@ -9,7 +9,7 @@
 /* ---- the request ---------------------------------------------------------------------------- */
 
 /* The numbers of the fields, as messages.proto has them. The fields from 3 on depend on the method.
- * protobuf-c would need ten pieces of memory and four times the time. */
+ * protobuf-c would need ten pieces of memory and three times the time. */
 enum { FIELD_DOMAIN = 1, FIELD_DESCRIPTOR = 2 };
 enum { FIELD_ENTRY = 1, FIELD_WANTED = 2, FIELD_HITS = 3, FIELD_REFUND = 4 };
 

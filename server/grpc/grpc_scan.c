@@ -1,6 +1,6 @@
-/* doorman_server, part GRPC: checks the bytes of a message before protobuf-c reads them. A peer
- * could otherwise make protobuf-c allocate much more memory than its message has, and protobuf-c
- * does not say which field is wrong.
+/* doorman_server, part GRPC: checks the bytes of a message before they are read. A peer could
+ * otherwise make protobuf-c allocate much more memory than its message has, and protobuf-c does not
+ * say which field is wrong. Calls read their fields with server_grpc_field_next.
  *
  * A message is a list of fields. Each field begins with a tag, the number of the field and its wire
  * type: a varint, 8 bytes, 4 bytes, or a length and its bytes. The types 3 and 4 are groups,
