@@ -308,7 +308,7 @@ build/clock_shift.so: tests/system/clock_shift.c
 
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 # These programs include files of the server.
-OF_SERVER = audit_trim certificate events link forward_mark forward_thread graph lock \
+OF_SERVER = audit_trim certificate events grpc_memory link forward_mark forward_thread graph lock \
     notify reports \
     reset_count row_order store \
     text unmatched versions warnings watch

@@ -2740,7 +2740,9 @@ static bool doorman__key_valid(const char *key) {
         bool word =
             end - key >= 8 && doorman__word_is_ascii(doorman__word((const unsigned char *)key));
         if (word) key += 8;
-        if (!word && !doorman__utf8_next(&key, end, &code)) return false;
+        if (word) continue;
+        while (key < end && (unsigned char)*key < 0x80) key++;
+        if (key < end && !doorman__utf8_next(&key, end, &code)) return false;
     }
     return end != NULL;
 }

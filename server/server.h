@@ -365,6 +365,7 @@ struct election_status {
 
 struct service {
     const struct settings *settings;
+    const struct server_part *message_parts[4]; /* those with `message`; NULL ends the list */
     /* What parts keep: see SERVER_PART_STATE. NULL: the server was built without the part. */
     struct memory *memory;
     struct warnings *warnings;

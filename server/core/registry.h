@@ -18,10 +18,15 @@ const size_t server_part_count = sizeof server_parts / sizeof *server_parts - 1;
 
 enum exit_status server_make_states(struct service *service) {
     bool made = true;
+    size_t count = 0;
     EACH_PART(part, state_bytes) {
         void *state = calloc(1, (*part)->state_bytes);
         memcpy((char *)service + (*part)->state_at, &state, sizeof state);
         made = made && state;
+    }
+    EACH_PART(part, message) {
+        assert(count + 1 < sizeof service->message_parts / sizeof *service->message_parts);
+        service->message_parts[count++] = *part;
     }
     return made ? CONTINUE : server_fatal_error(EXIT_ERROR, "out of memory");
 }
@@ -35,7 +40,8 @@ void server_free_states(struct service *service) {
 }
 
 void server_note_message(struct service *service, const struct message_report *report) {
-    EACH_PART(part, message)(*part)->message(service, report);
+    const struct server_part *const *part = service->message_parts;
+    for (; *part; part++) (*part)->message(service, report);
 }
 
 void server_note_learning(struct service *service, enum learning_cause cause, doorman_time now) {

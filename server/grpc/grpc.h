@@ -23,6 +23,8 @@
 #define GRPC_BUFFERED_OPEN_MAX (GRPC_BUFFERED_MAX / 2) /* the same for one that needs no token */
 #define GRPC_UNREAD_MAX ((size_t)512 << 10) /* bytes of answers that one peer has not taken */
 
+#define GRPC_SPARE_MAX 64 /* buffers that are kept for the next streams */
+
 #define GRPC_BUDGET_MAX 2000.0 /* frames that ask nothing: see grpc_budget.c */
 
 /* The codes of gRPC, and their names. A code without a name is never sent. */
@@ -95,6 +97,27 @@ struct grpc_status {
 __attribute__((format(printf, 3, 4))) bool
 server_grpc_fail(struct grpc_status *status, enum grpc_code code, const char *format, ...);
 
+/* ---- memory (grpc_memory.c) ----------------------------------------------------------------- */
+
+#define GRPC_MEMORY_SIZES 64 /* lists of free pieces */
+
+struct grpc_piece;
+
+struct grpc_memory {
+    struct grpc_piece *free[GRPC_MEMORY_SIZES];
+    size_t kept; /* bytes of all free pieces */
+};
+
+/* Returns a piece; NULL: out of memory. */
+void *server_grpc_memory_take(struct grpc_memory *memory, size_t bytes);
+void server_grpc_memory_give(struct grpc_memory *memory, void *piece); /* NULL: no effect */
+
+/* Makes a piece larger, as realloc does. */
+void *server_grpc_memory_grow(struct grpc_memory *memory, void *piece, size_t bytes);
+
+/* Frees what is kept. Precondition: all pieces were given back. */
+void server_grpc_memory_free(struct grpc_memory *memory);
+
 /* ---- calls (grpc_call.c, grpc_permit.c, grpc_reserve.c) ------------------------------------- */
 
 /* What a permit says of one descriptor: the limit that refuses it, or the one with the least units
@@ -112,10 +135,8 @@ struct grpc_wanted {
 };
 
 struct grpc_descriptor {
-    char resource_id[DOORMAN_ID_BYTES_MAX + 1], key[DOORMAN_ID_BYTES_MAX + 1];
+    doorman_descriptor_item item; /* its names */
     double hits;
-    bool is_hashed;          /* a name was too long, or not valid */
-    bool matched;            /* a rule of the configuration has given the names */
     bool is_refund;          /* the hits come back */
     bool is_unmatched;       /* no template with limits has the resource, so no item asks for it */
     bool has_wanted, brings; /* it has a limit; `set` has its figures */
@@ -176,11 +197,12 @@ struct grpc_call {
     struct grpc_descriptor descriptors[];
 };
 
-/* Reads a message. The caller frees the call.
+struct grpc;
+
+/* Reads a message. The caller gives the call back to the memory of the loop.
  *   returns   NULL: the status says why, for example because the message is not valid */
 struct grpc_call *server_grpc_call_read(struct grpc *grpc, enum grpc_method method,
-                                        const uint8_t *bytes, size_t count,
-                                        struct grpc_status *status);
+                                        struct grpc_bytes message, struct grpc_status *status);
 
 /* Makes figures of the limits of descriptors, and counts those that are ignored. Precondition: the
  * lock of the service is held.
@@ -360,6 +382,9 @@ struct grpc {
     struct grpc_connection *first; /* the list of connections */
     size_t connection_count, ended_count, limit; /* ended: not freed yet, but counted */
     size_t buffered;                             /* bytes of requests that are not complete */
+    struct grpc_memory memory;
+    doorman_buffer spares[GRPC_SPARE_MAX]; /* empty buffers for the next streams */
+    size_t spare_count;
     int epoll, listener, wake;
     bool is_listening; /* the loop looks at the listener */
     bool is_draining;
@@ -399,6 +424,7 @@ struct grpc_connection {
     void *session;                                 /* nghttp2_session */
     doorman_time accepted_at, idle_at, stalled_at; /* stalled_at: 0: nothing waits to be sent */
     struct grpc_head head;
+    struct grpc_stream *heading; /* whose head or trailers nghttp2 reads; NULL: none */
     uint8_t out[16 << 10];
     size_t out_bytes, out_sent;
     const uint8_t *rest; /* of nghttp2: what did not fit into `out` */
@@ -451,6 +477,7 @@ struct grpc_text {
 
 struct grpc_stream *server_grpc_stream_open(struct grpc_connection *connection, int32_t id);
 void server_grpc_stream_close(struct grpc_stream *stream);
+void server_grpc_spares_free(struct grpc *grpc); /* the buffers kept for the next streams */
 void server_grpc_stream_header(struct grpc_stream *stream, const struct grpc_text *name,
                                const struct grpc_text *value);
 void server_grpc_stream_head_end(struct grpc_stream *stream);

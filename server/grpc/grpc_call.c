@@ -8,99 +8,168 @@
 
 /* ---- the request ---------------------------------------------------------------------------- */
 
-/* Returns the hits of a descriptor: its own number, or else that of the request, or else 1. A
- * descriptor with 0 hits only looks. */
-static double call_hits(const GrpcWire__Descriptor *descriptor, uint32_t hits_of_request) {
-    double hits = hits_of_request > 0 ? (double)hits_of_request : 1;
-    if (descriptor->hits_addend) hits = (double)descriptor->hits_addend->value;
-    return hits < COST_MAX ? hits : COST_MAX;
-}
+/* The numbers of the fields, as messages.proto has them. The fields from 3 on depend on the method.
+ * protobuf-c would need ten pieces of memory and three times the time. */
+enum { FIELD_DOMAIN = 1, FIELD_DESCRIPTOR = 2 };
+enum { FIELD_ENTRY = 1, FIELD_WANTED = 2, FIELD_HITS = 3, FIELD_REFUND = 4 };
 
-/* Finds the names of one descriptor.
- *   rules   of the configuration; NULL: none */
-static void call_resolve(struct grpc_descriptor *out, const doorman_descriptors *rules,
-                         const char *domain, const GrpcWire__Descriptor *from) {
-    doorman_descriptor_entry entries[GRPC_ENTRY_MAX];
-    doorman_descriptor_item item;
-    for (size_t i = 0; i < from->n_entries; i++) {
-        const GrpcWire__Entry *entry = from->entries[i];
-        entries[i] = (doorman_descriptor_entry){.key = (const char *)entry->key.data,
-                                                .key_bytes = entry->key.len,
-                                                .value = (const char *)entry->value.data,
-                                                .value_bytes = entry->value.len};
+#define NUMBERS 4 /* a message of numbers has the fields 1 to 3 */
+
+/* Reads a message that has only numbers. Those that it lacks stay as they are. */
+static void numbers_read(struct grpc_bytes from, uint64_t numbers[NUMBERS]) {
+    struct grpc_field field;
+    while (server_grpc_field_next(&from, &field)) {
+        if (field.number < NUMBERS) numbers[field.number] = field.value;
     }
-    (void)doorman_descriptors_resolve(rules, domain, entries, from->n_entries, &item);
-    memcpy(out->resource_id, item.resource_id, sizeof out->resource_id);
-    memcpy(out->key, item.key, sizeof out->key);
-    out->matched = item.matched;
-    out->is_hashed = item.hashed;
 }
 
-/* Finds the names of all descriptors. A lock keeps the configuration from being destroyed. With the
- * lock of the configuration, other threads can use the service meanwhile. But a thread that
- * compares or writes a large configuration holds that lock for long, and the loop must not wait. In
- * this case the lock of the service is used: a configuration is destroyed only after another one
- * was put in its place under this lock. */
-static void call_resolve_all(struct grpc_call *call, struct service *service,
-                             const GrpcWire__LimitRequest *request) {
+/* What the message of a call has beside its descriptors. */
+struct call_source {
+    struct grpc_bytes message, domain;
+    size_t descriptor_count;
+    uint64_t number;                  /* hits_addend, amount or actual_amount */
+    struct grpc_bytes reservation_id; /* of a Commit */
+    uint64_t ttl[NUMBERS];            /* of a Reserve */
+    bool has_ttl;
+};
+
+static void source_read(struct call_source *source, enum grpc_method method,
+                        struct grpc_bytes message) {
+    const uint32_t number = method == GRPC_COMMIT ? 4 : 3;
+    struct grpc_field field;
+    *source = (struct call_source){.message = message};
+    while (server_grpc_field_next(&message, &field)) {
+        if (field.number == FIELD_DOMAIN) {
+            source->domain = field.bytes;
+        } else if (field.number == FIELD_DESCRIPTOR) {
+            source->descriptor_count++;
+        } else if (field.number == number) {
+            source->number = field.value;
+        } else if (field.number == 3) {
+            source->reservation_id = field.bytes;
+        } else if (field.number == 4 && method == GRPC_RESERVE) {
+            source->has_ttl = true;
+            numbers_read(field.bytes, source->ttl);
+        }
+    }
+}
+
+/* Checks what the wire format does not say. */
+static bool source_check(const struct call_source *source, struct grpc_status *status) {
+    const struct grpc_bytes *domain = &source->domain;
+    if (domain->count == 0 || memchr(domain->bytes, 0, domain->count)) {
+        return server_grpc_fail(status, GRPC_INVALID_ARGUMENT,
+                                "domain: must be 1 to %d bytes without a zero",
+                                DOORMAN_ID_BYTES_MAX);
+    }
+    return source->descriptor_count > 0 ||
+           server_grpc_fail(status, GRPC_INVALID_ARGUMENT, "descriptors: must have 1 to %d",
+                            GRPC_DESCRIPTOR_MAX);
+}
+
+static doorman_descriptor_entry entry_read(struct grpc_bytes from) {
+    struct grpc_bytes key = {NULL, 0}, value = {NULL, 0};
+    struct grpc_field field;
+    while (server_grpc_field_next(&from, &field)) {
+        if (field.number == 1) key = field.bytes;
+        if (field.number == 2) value = field.bytes;
+    }
+    return (doorman_descriptor_entry){.key = (const char *)key.bytes,
+                                      .key_bytes = key.count,
+                                      .value = (const char *)value.bytes,
+                                      .value_bytes = value.count};
+}
+
+static double hits_of(uint64_t number) {
+    return (double)number < COST_MAX ? (double)number : COST_MAX;
+}
+
+/* Reads a descriptor. Its own hits go before those of the request, and 0 hits only look. A
+ * multiplier of 0 is 1, because it is absent then. Returns the count of its entries. */
+static size_t descriptor_read(struct grpc_descriptor *out, struct grpc_bytes from,
+                              doorman_descriptor_entry entries[GRPC_ENTRY_MAX]) {
+    uint64_t hits[NUMBERS] = {0}, wanted[NUMBERS] = {0};
+    size_t count = 0;
+    struct grpc_field field;
+    while (server_grpc_field_next(&from, &field)) {
+        if (field.number == FIELD_ENTRY && count < GRPC_ENTRY_MAX) {
+            entries[count++] = entry_read(field.bytes);
+        } else if (field.number == FIELD_WANTED) {
+            out->has_wanted = true;
+            numbers_read(field.bytes, wanted);
+        } else if (field.number == FIELD_HITS) {
+            numbers_read(field.bytes, hits);
+            out->hits = hits_of(hits[1]);
+        } else if (field.number == FIELD_REFUND) {
+            out->is_refund = field.value != 0;
+        }
+    }
+    if (!out->has_wanted) return count;
+    out->wanted.requests = (double)(uint32_t)wanted[1];
+    out->wanted.seconds = server_grpc_unit_seconds((uint32_t)wanted[2]);
+    if ((uint32_t)wanted[3] > 0) out->wanted.seconds *= (double)(uint32_t)wanted[3];
+    return count;
+}
+
+/* Reads all descriptors, and finds their names.
+ *   rules     of the configuration; NULL: none
+ *   returns   the index of the first one without entries, or their count */
+static size_t call_read_descriptors(struct grpc_call *call, const doorman_descriptors *rules,
+                                    struct grpc_bytes message) {
+    size_t at = 0, empty = call->descriptor_count;
+    struct grpc_field field;
+    while (server_grpc_field_next(&message, &field)) {
+        doorman_descriptor_entry entries[GRPC_ENTRY_MAX];
+        if (field.number != FIELD_DESCRIPTOR) continue;
+        struct grpc_descriptor *descriptor = &call->descriptors[at];
+        const size_t count = descriptor_read(descriptor, field.bytes, entries);
+        (void)doorman_descriptors_resolve(rules, call->domain, entries, count, &descriptor->item);
+        if (count == 0 && empty == call->descriptor_count) empty = at;
+        at++;
+    }
+    assert(at == call->descriptor_count);
+    return empty;
+}
+
+/* Reads all descriptors. A lock keeps the configuration from being destroyed. With the lock of the
+ * configuration, other threads can use the service meanwhile. But a thread that compares or writes
+ * a large configuration holds that lock for long, and the loop must not wait. In this case the lock
+ * of the service is used: a configuration is destroyed only after another one was put in its place
+ * under this lock. Returns false if a descriptor has no entries. */
+static bool call_resolve(struct grpc_call *call, struct grpc_bytes message,
+                         struct grpc_status *status) {
+    struct service *service = call->service;
     const bool has_config_lock = server_try_lock(&service->config_lock);
     server_lock(&service->lock);
     const doorman_config *config = service->config;
     const doorman_descriptors *rules = doorman_config_descriptors(config);
     if (has_config_lock) server_unlock(&service->lock);
-    for (size_t i = 0; i < call->descriptor_count; i++) {
-        call_resolve(&call->descriptors[i], rules, call->domain, request->descriptors[i]);
-    }
+    const size_t empty = call_read_descriptors(call, rules, message);
     call->holds_at = call->descriptor_count;
     if (call->method == GRPC_RESERVE) call->holds_at = server_grpc_call_find_holds(call, config);
     server_unlock(has_config_lock ? &service->config_lock : &service->lock);
+    return empty == call->descriptor_count ||
+           server_grpc_fail(status, GRPC_INVALID_ARGUMENT,
+                            "descriptors[%zu].entries: must have 1 to %d", empty, GRPC_ENTRY_MAX);
 }
 
 static void call_count(const struct grpc_call *call) {
     struct grpc_counters *counters = call->counters;
     server_counter_add(&counters->descriptors, call->descriptor_count);
     for (size_t i = 0; i < call->descriptor_count; i++) {
-        if (call->descriptors[i].is_hashed) server_counter_add(&counters->hashed, 1);
+        if (call->descriptors[i].item.hashed) server_counter_add(&counters->hashed, 1);
     }
-}
-
-/* Checks what the wire format does not say. The count of entries is within its bound already. */
-static bool call_check(const GrpcWire__LimitRequest *request, struct grpc_status *status) {
-    const ProtobufCBinaryData *domain = &request->domain;
-    if (domain->len == 0 || memchr(domain->data, 0, domain->len)) {
-        return server_grpc_fail(status, GRPC_INVALID_ARGUMENT,
-                                "domain: must be 1 to %d bytes without a zero",
-                                DOORMAN_ID_BYTES_MAX);
-    }
-    if (request->n_descriptors == 0) {
-        return server_grpc_fail(status, GRPC_INVALID_ARGUMENT, "descriptors: must have 1 to %d",
-                                GRPC_DESCRIPTOR_MAX);
-    }
-    for (size_t i = 0; i < request->n_descriptors; i++) {
-        if (request->descriptors[i]->n_entries > 0) continue;
-        return server_grpc_fail(status, GRPC_INVALID_ARGUMENT,
-                                "descriptors[%zu].entries: must have 1 to %d", i, GRPC_ENTRY_MAX);
-    }
-    return true;
-}
-
-/* Reads the limit of a descriptor. A multiplier of 0 is 1, because it is absent then. */
-static void call_read_wanted(struct grpc_descriptor *out, const GrpcWire__Wanted *from) {
-    out->has_wanted = from != NULL;
-    if (!from) return;
-    out->wanted.requests = (double)from->requests_per_unit;
-    out->wanted.seconds = server_grpc_unit_seconds(from->unit);
-    if (from->unit_multiplier > 0) out->wanted.seconds *= (double)from->unit_multiplier;
 }
 
 /* Makes a call, with what is behind it, in one piece of memory. */
-static struct grpc_call *call_create(const GrpcWire__LimitRequest *request, bool has_fields) {
-    const size_t count = request->n_descriptors;
+static struct grpc_call *call_create(struct grpc *grpc, const struct call_source *source) {
+    const bool has_fields = grpc->service->settings->grpc_headers;
+    const size_t count = source->descriptor_count;
     struct grpc_call *call = NULL;
     const size_t each = sizeof *call->descriptors + sizeof *call->items + sizeof *call->entries +
                         sizeof *call->places;
-    call = (struct grpc_call *)malloc(sizeof *call + count * each +
-                                      (has_fields ? sizeof *call->fields : 0));
+    call = (struct grpc_call *)server_grpc_memory_take(
+        &grpc->memory, sizeof *call + count * each + (has_fields ? sizeof *call->fields : 0));
     if (!call) return NULL;
     call->items = (doorman_permit_item *)(void *)(call->descriptors + count);
     call->entries = (doorman_permit_entry *)(void *)(call->items + count);
@@ -108,167 +177,86 @@ static struct grpc_call *call_create(const GrpcWire__LimitRequest *request, bool
     call->fields = has_fields ? (struct limit_fields *)behind : NULL;
     if (has_fields) behind = call->fields + 1;
     call->places = (size_t *)behind;
-    assert(request->domain.len < sizeof call->domain);
-    memcpy(call->domain, request->domain.data, request->domain.len);
-    call->domain[request->domain.len] = 0;
+    assert(source->domain.count < sizeof call->domain);
+    memcpy(call->domain, source->domain.bytes, source->domain.count);
+    call->domain[source->domain.count] = 0;
     call->descriptor_count = count;
+    const uint32_t hits = (uint32_t)source->number;
     for (size_t i = 0; i < count; i++) {
         struct grpc_descriptor *descriptor = &call->descriptors[i];
-        const GrpcWire__Descriptor *from = request->descriptors[i];
-        descriptor->hits = call_hits(from, request->hits_addend);
-        descriptor->is_refund = from->is_negative_hits != 0;
-        descriptor->is_hashed = descriptor->matched = false;
+        descriptor->hits = hits > 0 ? (double)hits : 1;
+        descriptor->is_refund = descriptor->has_wanted = false;
         descriptor->is_unmatched = descriptor->brings = false;
-        call_read_wanted(descriptor, from->limit);
         descriptor->outcome.is_over = false;
         descriptor->outcome.has_limit = descriptor->outcome.has_reset = false;
     }
     return call;
 }
 
-/* Memory for protobuf-c, which needs about ten small pieces for a usual message. The first ones are
- * here, and the others are from malloc. */
-struct call_arena {
-    ProtobufCAllocator base;
-    size_t used;
-    _Alignas(16) unsigned char room[4096];
-};
-
-static void *arena_take(void *context, size_t bytes) {
-    struct call_arena *arena = (struct call_arena *)context;
-    const size_t whole = (bytes + 15) / 16 * 16;
-    if (whole < bytes || whole > sizeof arena->room - arena->used) return malloc(bytes);
-    arena->used += whole;
-    return arena->room + arena->used - whole;
-}
-
-static void arena_give(void *context, void *piece) {
-    struct call_arena *arena = (struct call_arena *)context;
-    const uintptr_t at = (uintptr_t)piece, room = (uintptr_t)arena->room;
-    if (at < room || at >= room + sizeof arena->room) free(piece);
-}
-
-/* The message of a call. `view` shows a Reserve or a Commit as a LimitRequest. */
-struct call_source {
-    GrpcWire__LimitRequest *limit, view;
-    GrpcWire__ReserveRequest *reserve;
-    GrpcWire__CommitRequest *commit;
-};
-
-static void source_free(struct call_source *source, ProtobufCAllocator *arena) {
-    grpc_wire__limit_request__free_unpacked(source->limit, arena);
-    grpc_wire__reserve_request__free_unpacked(source->reserve, arena);
-    grpc_wire__commit_request__free_unpacked(source->commit, arena);
-}
-
-/* The bytes of a message. */
-struct call_bytes {
-    const uint8_t *bytes;
-    size_t count;
-};
-
-/* Reads the bytes. Returns NULL if memory runs out. */
-static const GrpcWire__LimitRequest *source_read(struct call_source *source,
-                                                 enum grpc_method method, struct call_bytes in,
-                                                 ProtobufCAllocator *arena) {
-    *source = (struct call_source){.limit = NULL};
-    grpc_wire__limit_request__init(&source->view);
-    if (method == GRPC_RESERVE) {
-        source->reserve = grpc_wire__reserve_request__unpack(arena, in.count, in.bytes);
-        if (!source->reserve) return NULL;
-        source->view.domain = source->reserve->domain;
-        source->view.n_descriptors = source->reserve->n_descriptors;
-        source->view.descriptors = source->reserve->descriptors;
-        return &source->view;
-    }
-    if (method == GRPC_COMMIT) {
-        source->commit = grpc_wire__commit_request__unpack(arena, in.count, in.bytes);
-        if (!source->commit) return NULL;
-        source->view.domain = source->commit->domain;
-        source->view.n_descriptors = source->commit->n_descriptors;
-        source->view.descriptors = source->commit->descriptors;
-        return &source->view;
-    }
-    source->limit = grpc_wire__limit_request__unpack(arena, in.count, in.bytes);
-    return source->limit;
-}
-
 /* Reads what only a Reserve or a Commit has. Its amount concerns all descriptors. */
 static bool call_read_reservation(struct grpc_call *call, const struct call_source *source,
                                   struct grpc_status *status) {
-    const GrpcWire__CommitRequest *commit = source->commit;
-    uint64_t amount = commit ? commit->actual_amount : 0;
+    const uint64_t *ttl = source->ttl;
+    const struct grpc_bytes *id = &source->reservation_id;
+    const bool reserves = call->method == GRPC_RESERVE, commits = call->method == GRPC_COMMIT;
     call->reservation = (struct grpc_reservation){.ttl = 0};
-    if (source->reserve) {
-        const GrpcWire__Span *ttl = source->reserve->ttl;
-        amount = source->reserve->amount;
-        if (!server_grpc_reserve_start(&call->reservation, ttl != NULL, ttl ? ttl->seconds : 0,
-                                       ttl ? ttl->nanos : 0, status)) {
-            return false;
-        }
-    } else if (!commit) {
-        return true;
+    if (!reserves && !commits) return true;
+    if (reserves && !server_grpc_reserve_start(&call->reservation, source->has_ttl, (int64_t)ttl[1],
+                                               (int32_t)(uint32_t)ttl[2], status)) {
+        return false;
     }
     for (size_t i = 0; i < call->descriptor_count; i++) {
-        call->descriptors[i].hits = (double)amount < COST_MAX ? (double)amount : COST_MAX;
+        call->descriptors[i].hits = hits_of(source->number);
         call->descriptors[i].is_refund = false;
     }
-    const ProtobufCBinaryData *id = commit ? &commit->reservation_id : NULL;
-    if (id && server_grpc_reserve_read_id(call, id->data, id->len)) call->step = GRPC_STEP_SETTLE;
+    if (commits && server_grpc_reserve_read_id(call, id->bytes, id->count)) {
+        call->step = GRPC_STEP_SETTLE;
+    }
     return true;
 }
 
 /* Makes a call of a message. */
 static struct grpc_call *call_make(struct grpc *grpc, enum grpc_method method,
                                    const struct call_source *source, struct grpc_status *status) {
-    struct service *service = grpc->service;
-    const GrpcWire__LimitRequest *request = source->limit ? source->limit : &source->view;
     bool charges = method == GRPC_REPORT || method == GRPC_COMMIT;
-    if (!call_check(request, status)) return NULL;
-    struct grpc_call *call = call_create(request, service->settings->grpc_headers);
+    if (!source_check(source, status)) return NULL;
+    struct grpc_call *call = call_create(grpc, source);
     if (!call) {
         server_grpc_fail(status, GRPC_RESOURCE_EXHAUSTED, "out of memory");
         return NULL;
     }
-    call->service = service;
+    call->service = grpc->service;
     call->counters = &grpc->counters;
     call->method = method;
     call->step = charges ? GRPC_STEP_REPORT : GRPC_STEP_PERMIT;
     call->is_over = call->is_forwarded = call->is_away = call->has_fields = false;
     call->may_bring = call->brings = false;
-    call_resolve_all(call, service, request);
-    call_count(call);
-    bool done = call_read_reservation(call, source, status);
+    bool done = call_resolve(call, source->message, status);
+    if (done) call_count(call);
+    done = done && call_read_reservation(call, source, status);
     if (done && call->holds_at < call->descriptor_count) {
         done = server_grpc_call_refuse_holds(call, call->holds_at, status);
     }
     if (done) return call;
-    free(call);
+    server_grpc_memory_give(&grpc->memory, call);
     return NULL;
 }
 
 struct grpc_call *server_grpc_call_read(struct grpc *grpc, enum grpc_method method,
-                                        const uint8_t *bytes, size_t count,
-                                        struct grpc_status *status) {
+                                        struct grpc_bytes message, struct grpc_status *status) {
     const enum grpc_schema schema = method == GRPC_RESERVE  ? GRPC_RESERVE_REQUEST
                                     : method == GRPC_COMMIT ? GRPC_COMMIT_REQUEST
                                                             : GRPC_LIMIT_REQUEST;
     struct grpc_scan_error error;
     struct call_source source;
-    struct grpc_call *call = NULL;
-    if (!server_grpc_scan(schema, bytes, count, &error)) {
+    if (!server_grpc_scan(schema, message.bytes, message.count, &error)) {
         server_grpc_fail(status,
                          error.is_too_large ? GRPC_RESOURCE_EXHAUSTED : GRPC_INVALID_ARGUMENT, "%s",
                          error.text);
         return NULL;
     }
-    struct call_arena arena = {.base = {arena_take, arena_give, &arena}};
-    if (source_read(&source, method, (struct call_bytes){bytes, count}, &arena.base)) {
-        call = call_make(grpc, method, &source, status);
-    } else {
-        server_grpc_fail(status, GRPC_RESOURCE_EXHAUSTED, "out of memory");
-    }
-    source_free(&source, &arena.base);
+    source_read(&source, method, message);
+    struct grpc_call *call = call_make(grpc, method, &source, status);
     if (call) server_grpc_call_prepare(call);
     return call;
 }
@@ -310,10 +298,10 @@ static struct grpc_figures figures_of(const struct grpc_outcome *outcome) {
     double window = figures_seconds(outcome->window);
     size_t chosen = count, whole = count, some = count;
     double requests = outcome->most;
-    for (size_t i = 0; i < count && window > 0; i++) {
+    for (size_t i = 0; i < count && window > 0 && chosen == count; i++) {
         double in_unit = outcome->most * figure_units[i].seconds / window;
         double rest = in_unit - (double)(uint64_t)(in_unit < 1e15 ? in_unit : 0);
-        if (figure_units[i].seconds == window && chosen == count) chosen = i;
+        if (figure_units[i].seconds == window) chosen = i;
         if (in_unit >= 1 && (rest < 1e-6 || rest > 1 - 1e-6) && whole == count) whole = i;
         if (in_unit >= 1 && some == count) some = i;
     }
@@ -327,7 +315,8 @@ static struct grpc_figures figures_of(const struct grpc_outcome *outcome) {
 }
 
 /* A message that is written into another one. Its parts have bounds, so it always fits. protobuf-c
- * would need an array of structs and pointers, and twice the time. */
+ * would need an array of structs and pointers, and twice the time. An empty part has 0 bytes, and
+ * its text is not set. */
 struct call_part {
     size_t bytes;
     char text[2 * DOORMAN_ID_BYTES_MAX];
@@ -371,7 +360,8 @@ static void response_add(struct text *out, unsigned field, const char *from, siz
 
 /* The numbers of the fields are those of messages.proto. */
 static void response_add_status(struct text *out, const struct grpc_outcome *outcome) {
-    struct call_part status = {.bytes = 0}, below = {.bytes = 0};
+    struct call_part status, below;
+    status.bytes = below.bytes = 0;
     part_add_number(&status, 1,
                     outcome->is_over ? GRPC_WIRE__DECISION__OVER_LIMIT
                                      : GRPC_WIRE__DECISION__ALLOWED);
@@ -440,7 +430,7 @@ static void response_add_body(struct text *out, const struct grpc_call *call) {
     server_lock(&call->service->lock);
     const doorman_config *config = call->service->config;
     const doorman_template *found =
-        config ? doorman_config_find(config, call->descriptors[at].resource_id) : NULL;
+        config ? doorman_config_find(config, call->descriptors[at].item.resource_id) : NULL;
     if (found && found->refused_body[0]) {
         response_add(out, 5, found->refused_body, strlen(found->refused_body));
     }

@@ -19,20 +19,22 @@ static struct grpc_stream *connection_find(nghttp2_session *session, int32_t id)
 
 static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, void *context) {
     struct grpc_connection *connection = (struct grpc_connection *)context;
-    if (frame->headers.cat != NGHTTP2_HCAT_REQUEST) return 0;
-    struct grpc_stream *stream = server_grpc_stream_open(connection, frame->hd.stream_id);
-    if (!stream) return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
-    nghttp2_session_set_stream_user_data(session, frame->hd.stream_id, stream);
+    const bool is_new = frame->headers.cat == NGHTTP2_HCAT_REQUEST;
+    connection->heading = is_new ? server_grpc_stream_open(connection, frame->hd.stream_id)
+                                 : connection_find(session, frame->hd.stream_id);
+    if (!is_new) return 0;
+    if (!connection->heading) return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+    nghttp2_session_set_stream_user_data(session, frame->hd.stream_id, connection->heading);
     return 0;
 }
 
 static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
                      size_t name_bytes, const uint8_t *value, size_t value_bytes, uint8_t marks,
                      void *context) {
-    struct grpc_stream *stream = connection_find(session, frame->hd.stream_id);
+    struct grpc_stream *stream = ((const struct grpc_connection *)context)->heading;
     const struct grpc_text of_name = {(const char *)name, name_bytes};
     const struct grpc_text of_value = {(const char *)value, value_bytes};
-    (void)marks, (void)context;
+    (void)session, (void)frame, (void)marks;
     if (!stream) return 0;
     server_grpc_stream_header(stream, &of_name, &of_value);
     return stream->header_bytes > HEADERS_ABSURD ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
@@ -55,15 +57,16 @@ static bool frame_is_useful(const nghttp2_frame *frame) {
 
 static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *context) {
     struct grpc_connection *connection = (struct grpc_connection *)context;
-    struct grpc_stream *stream = connection_find(session, frame->hd.stream_id);
+    const bool is_head = frame->hd.type == NGHTTP2_HEADERS;
+    const bool is_last = frame->hd.flags & NGHTTP2_FLAG_END_STREAM;
     if (!frame_is_useful(frame)) server_grpc_connection_charge(connection, 1);
     if (connection->has_ended) return NGHTTP2_ERR_CALLBACK_FAILURE;
+    if (!is_head && (frame->hd.type != NGHTTP2_DATA || !is_last)) return 0;
+    struct grpc_stream *stream =
+        is_head ? connection->heading : connection_find(session, frame->hd.stream_id);
     if (!stream) return 0;
-    if (frame->hd.type == NGHTTP2_HEADERS) server_grpc_stream_head_end(stream);
-    if ((frame->hd.type == NGHTTP2_HEADERS || frame->hd.type == NGHTTP2_DATA) &&
-        frame->hd.flags & NGHTTP2_FLAG_END_STREAM) {
-        server_grpc_stream_end(stream);
-    }
+    if (is_head) server_grpc_stream_head_end(stream);
+    if (is_last) server_grpc_stream_end(stream);
     return 0;
 }
 
@@ -85,10 +88,12 @@ static int on_invalid_frame(nghttp2_session *session, const nghttp2_frame *frame
 
 /* A peer that has its response need not send the rest of its request. */
 static int on_sent(nghttp2_session *session, const nghttp2_frame *frame, void *context) {
-    struct grpc_stream *stream = connection_find(session, frame->hd.stream_id);
+    const bool is_last =
+        frame->hd.type == NGHTTP2_HEADERS && frame->hd.flags & NGHTTP2_FLAG_END_STREAM;
+    const struct grpc_stream *stream =
+        is_last ? connection_find(session, frame->hd.stream_id) : NULL;
     (void)context;
-    if (frame->hd.type == NGHTTP2_HEADERS && frame->hd.flags & NGHTTP2_FLAG_END_STREAM && stream &&
-        !stream->is_ended) {
+    if (stream && !stream->is_ended) {
         nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR);
     }
     return 0;
@@ -117,7 +122,28 @@ static int options_create(nghttp2_option **out) {
     return 0;
 }
 
+static void *session_malloc(size_t bytes, void *memory) {
+    return server_grpc_memory_take((struct grpc_memory *)memory, bytes);
+}
+
+static void session_free(void *piece, void *memory) {
+    server_grpc_memory_give((struct grpc_memory *)memory, piece);
+}
+
+static void *session_calloc(size_t count, size_t each, void *memory) {
+    if (each > 0 && count > SIZE_MAX / each) return NULL;
+    void *piece = server_grpc_memory_take((struct grpc_memory *)memory, count * each);
+    if (piece) memset(piece, 0, count * each);
+    return piece;
+}
+
+static void *session_realloc(void *piece, size_t bytes, void *memory) {
+    return server_grpc_memory_grow((struct grpc_memory *)memory, piece, bytes);
+}
+
 static int session_create(struct grpc_connection *connection) {
+    nghttp2_mem memory = {&connection->grpc->memory, session_malloc, session_free, session_calloc,
+                          session_realloc};
     nghttp2_session_callbacks *callbacks = NULL;
     nghttp2_option *options = NULL;
     nghttp2_session *session = NULL;
@@ -132,7 +158,9 @@ static int session_create(struct grpc_connection *connection) {
     nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, on_sent);
     nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_close);
     error = options_create(&options);
-    if (error == 0) error = nghttp2_session_server_new2(&session, callbacks, connection, options);
+    if (error == 0) {
+        error = nghttp2_session_server_new3(&session, callbacks, connection, options, &memory);
+    }
     nghttp2_option_del(options);
     nghttp2_session_callbacks_del(callbacks);
     connection->session = session;

@@ -69,7 +69,7 @@ static bool figures_of_window(doorman_figures *out, const doorman_permit_limit *
  * for the limit. */
 static bool figures_make(struct grpc_descriptor *descriptor, const doorman_config *config) {
     const doorman_template *found =
-        config ? doorman_config_find(config, descriptor->resource_id) : NULL;
+        config ? doorman_config_find(config, descriptor->item.resource_id) : NULL;
     const struct grpc_wanted *wanted = &descriptor->wanted;
     size_t at = 0;
     while (found && at < found->limit_count && !figures_take(&found->limits[at])) at++;

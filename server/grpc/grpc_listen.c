@@ -460,6 +460,8 @@ static void grpc_stop(struct service *service) {
     grpc->master = NULL;
     server_quotas_destroy(grpc->quotas);
     grpc->quotas = NULL;
+    server_grpc_spares_free(grpc);
+    server_grpc_memory_free(&grpc->memory);
     if (grpc->listener >= 0) close(grpc->listener);
     if (grpc->epoll >= 0) close(grpc->epoll);
     if (grpc->wake >= 0) close(grpc->wake);

@@ -18,8 +18,8 @@
 static void permit_add(struct grpc_call *call, size_t *count, size_t place) {
     const struct grpc_descriptor *descriptor = &call->descriptors[place];
     bool looks = descriptor->is_refund || call->method == GRPC_CHECK_RATE_LIMIT;
-    call->items[*count] = (doorman_permit_item){.resource_id = descriptor->resource_id,
-                                                .key = descriptor->key,
+    call->items[*count] = (doorman_permit_item){.resource_id = descriptor->item.resource_id,
+                                                .key = descriptor->item.key,
                                                 .cost = looks ? 0 : descriptor->hits,
                                                 .sets = &descriptor->set,
                                                 .set_count = descriptor->brings ? 1 : 0};
@@ -33,7 +33,7 @@ static void report_add(struct grpc_call *call, size_t *count, size_t place) {
                      (descriptor->is_refund && call->method != GRPC_RESERVE);
     if (!is_wanted || descriptor->is_unmatched) return;
     call->entries[*count] = (doorman_permit_entry){
-        .resource_id = descriptor->resource_id, .key = descriptor->key, .cost = hits};
+        .resource_id = descriptor->item.resource_id, .key = descriptor->item.key, .cost = hits};
     call->places[(*count)++] = place;
 }
 
@@ -51,8 +51,8 @@ static void settle_prepare(struct grpc_call *call) {
     for (size_t i = 0; i < call->descriptor_count; i++) {
         const struct grpc_descriptor *descriptor = &call->descriptors[i];
         if (descriptor->is_unmatched) continue;
-        call->items[count++] = (doorman_permit_item){.resource_id = descriptor->resource_id,
-                                                     .key = descriptor->key,
+        call->items[count++] = (doorman_permit_item){.resource_id = descriptor->item.resource_id,
+                                                     .key = descriptor->item.key,
                                                      .cost = descriptor->hits};
     }
     call->settle = (doorman_settle_request){
@@ -170,9 +170,9 @@ static void call_drop_unmatched(struct grpc_call *call, size_t item) {
     for (size_t i = 0; i < call->permit.item_count; i++) {
         struct grpc_descriptor *descriptor = &call->descriptors[call->places[i]];
         const doorman_template *found = NULL;
-        descriptor->is_unmatched = strcmp(descriptor->resource_id, named) == 0;
+        descriptor->is_unmatched = strcmp(descriptor->item.resource_id, named) == 0;
         if (call->is_forwarded || descriptor->is_unmatched) continue;
-        if (config) found = doorman_config_find(config, descriptor->resource_id);
+        if (config) found = doorman_config_find(config, descriptor->item.resource_id);
         descriptor->is_unmatched = !found || !found->has_limits;
     }
 }
@@ -182,7 +182,7 @@ bool server_grpc_call_refuse_holds(const struct grpc_call *call, size_t place,
     return server_grpc_fail(status, GRPC_FAILED_PRECONDITION,
                             "descriptors[%zu]: the resource '%.100s' has a limit of kind "
                             "CONCURRENCY, which needs a hold",
-                            place, call->descriptors[place].resource_id);
+                            place, call->descriptors[place].item.resource_id);
 }
 
 /* Refuses a call whose keys are in different shards (N5).
@@ -223,7 +223,11 @@ static bool call_take_permit(struct grpc_call *call, const doorman_permit *permi
     for (size_t i = 0; i < call->permit.item_count; i++) call_take_item(call, permit, i);
     call->is_over = call->is_over || !permit->granted;
     call->reservation.is_made = call->method == GRPC_RESERVE && permit->granted;
-    bool has_refunds = !call->is_over && call->method == GRPC_SHOULD_RATE_LIMIT;
+    bool has_refunds = false;
+    for (size_t i = 0; i < call->descriptor_count; i++) {
+        has_refunds = has_refunds || call->descriptors[i].is_refund;
+    }
+    has_refunds = has_refunds && !call->is_over && call->method == GRPC_SHOULD_RATE_LIMIT;
     call->step = has_refunds ? GRPC_STEP_REPORT : GRPC_STEP_DONE;
     return true;
 }
@@ -262,7 +266,7 @@ bool server_grpc_call_take(struct grpc_call *call, const doorman_response *respo
         return server_grpc_fail(status, GRPC_INTERNAL, "the response has no decision");
     }
     if (!call_take_permit(call, &response->permits[0], status)) return false;
-    server_grpc_call_prepare(call);
+    if (call->step != GRPC_STEP_DONE) server_grpc_call_prepare(call);
     return true;
 }
 
@@ -283,7 +287,7 @@ static bool call_has_holds(const doorman_config *config, const char *resource_id
 size_t server_grpc_call_find_holds(const struct grpc_call *call, const doorman_config *config) {
     size_t at = 0;
     while (at < call->descriptor_count &&
-           !call_has_holds(config, call->descriptors[at].resource_id)) {
+           !call_has_holds(config, call->descriptors[at].item.resource_id)) {
         at++;
     }
     return at;
@@ -337,8 +341,8 @@ static void call_set_failed(const struct grpc_call *call, struct grpc_status *st
 static void call_report(const struct grpc_call *call, doorman_json_exchange *exchange,
                         const struct peer *peer, doorman_status status, doorman_time started_at) {
     const char *method = doorman_method_name(exchange->request.method, false);
-    const doorman_error error = exchange->error;
-    if (error.path_bytes > 0) {
+    if (exchange->error.path_bytes > 0) {
+        const doorman_error error = exchange->error;
         snprintf(exchange->error.text, sizeof exchange->error.text, "%s.%.480s", method,
                  error.text);
         exchange->error.path_bytes = strlen(method) + 1 + error.path_bytes;

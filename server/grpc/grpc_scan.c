@@ -1,6 +1,6 @@
-/* doorman_server, part GRPC: checks the bytes of a message before protobuf-c reads them. A peer
- * could otherwise make protobuf-c allocate much more memory than its message has, and protobuf-c
- * does not say which field is wrong.
+/* doorman_server, part GRPC: checks the bytes of a message before they are read. A peer could
+ * otherwise make protobuf-c allocate much more memory than its message has, and protobuf-c does not
+ * say which field is wrong. Calls read their fields with server_grpc_field_next.
  *
  * A message is a list of fields. Each field begins with a tag, the number of the field and its wire
  * type: a varint, 8 bytes, 4 bytes, or a length and its bytes. The types 3 and 4 are groups,
@@ -117,6 +117,10 @@ static bool scan_fail(struct scan *scan, bool is_too_large, const char *rule) {
 
 static bool scan_varint(struct scan *scan, uint64_t *out) {
     uint64_t value = 0;
+    if (scan->at < scan->end && *scan->at < 0x80) { /* most numbers */
+        *out = *scan->at++;
+        return true;
+    }
     for (unsigned shift = 0; shift < 70; shift += 7) {
         if (scan->at == scan->end) return scan_fail(scan, false, "ends in the middle of a number");
         uint8_t byte = *scan->at++;
@@ -139,13 +143,14 @@ static bool scan_short(struct scan *scan, uint64_t *out) {
            scan_fail(scan, false, "has a tag or a length of more than 32 bits");
 }
 
-/* Moves past a value.
- *   inner   out: the bytes of the value; nothing of a varint */
-static bool scan_value(struct scan *scan, uint32_t wire, struct scan *inner) {
-    uint64_t bytes = wire == WIRE_8_BYTES ? 8 : 4, number = 0;
-    *inner = *scan;
-    inner->at = inner->end = scan->at;
-    if (wire == WIRE_VARINT) return scan_varint(scan, &number);
+/* Reduces what follows to the bytes of a value. Nothing remains of a varint. */
+static bool scan_value(struct scan *scan, uint32_t wire) {
+    uint64_t bytes = wire == WIRE_8_BYTES ? 8 : 4;
+    if (wire == WIRE_VARINT) {
+        if (!scan_varint(scan, &bytes)) return false;
+        scan->end = scan->at;
+        return true;
+    }
     if (wire != WIRE_BYTES && wire != WIRE_8_BYTES && wire != WIRE_4_BYTES) {
         return scan_fail(scan, false, "has a field of an unknown type");
     }
@@ -153,9 +158,7 @@ static bool scan_value(struct scan *scan, uint32_t wire, struct scan *inner) {
     if (bytes > (uint64_t)(scan->end - scan->at)) {
         return scan_fail(scan, false, "is longer than the message that has it");
     }
-    inner->at = scan->at;
-    scan->at += bytes;
-    inner->end = scan->at;
+    scan->end = scan->at + bytes;
     return true;
 }
 
@@ -167,26 +170,22 @@ static const struct scan_field *scan_find(const struct scan_message *message, ui
 
 static bool scan_fields(struct scan *scan, const struct scan_message *message);
 
-/* Checks one field, whose tag has been read. */
-static bool scan_known(struct scan *scan, const struct scan_field *field, uint32_t wire,
-                       size_t index) {
-    struct scan inner, named = *scan;
+/* Checks one field, whose tag has been read.
+ *   scan   what follows the tag */
+static bool scan_known(struct scan *scan, const struct scan_field *field, uint32_t wire) {
+    const size_t index = scan->index;
     char rule[64];
-    named.around = scan;
-    named.field = field;
-    named.index = index;
-    if (wire != field->wire) return scan_fail(&named, false, "has the wrong type");
+    if (wire != field->wire) return scan_fail(scan, false, "has the wrong type");
     if (field->most > 0 && index >= field->most) {
         snprintf(rule, sizeof rule, "at most %zu", field->most);
-        return scan_fail(&named, true, rule);
+        return scan_fail(scan, true, rule);
     }
-    if (!scan_value(&named, wire, &inner)) return false;
-    if (field->bytes_most > 0 && (size_t)(inner.end - inner.at) > field->bytes_most) {
+    if (!scan_value(scan, wire)) return false;
+    if (field->bytes_most > 0 && (size_t)(scan->end - scan->at) > field->bytes_most) {
         snprintf(rule, sizeof rule, "at most %zu bytes", field->bytes_most);
-        return scan_fail(&named, false, rule);
+        return scan_fail(scan, false, rule);
     }
-    scan->at = named.at;
-    return !field->message || scan_fields(&inner, field->message);
+    return !field->message || scan_fields(scan, field->message);
 }
 
 #define SCAN_FIELDS 4 /* the largest number of a known field */
@@ -194,7 +193,6 @@ static bool scan_known(struct scan *scan, const struct scan_field *field, uint32
 static bool scan_fields(struct scan *scan, const struct scan_message *message) {
     size_t counts[SCAN_FIELDS + 1] = {0};
     while (scan->at < scan->end) {
-        struct scan inner;
         uint64_t tag = 0;
         if (!scan_short(scan, &tag)) return false;
         if (++*scan->field_count > scan->field_most) {
@@ -205,9 +203,14 @@ static bool scan_fields(struct scan *scan, const struct scan_message *message) {
             return scan_fail(scan, false, "has a field with an impossible number");
         }
         const struct scan_field *field = scan_find(message, tag >> 3);
-        bool valid = field ? scan_known(scan, field, wire, counts[field->number]++)
-                           : scan_value(scan, wire, &inner);
-        if (!valid) return false;
+        struct scan inner = *scan;
+        if (field) {
+            inner.around = scan;
+            inner.field = field;
+            inner.index = counts[field->number]++;
+        }
+        if (!(field ? scan_known(&inner, field, wire) : scan_value(&inner, wire))) return false;
+        scan->at = inner.end;
     }
     return true;
 }
@@ -219,4 +222,37 @@ bool server_grpc_scan(enum grpc_schema schema, const uint8_t *bytes, size_t coun
         .at = bytes, .end = bytes + count, .field_count = &field_count, .error = error};
     scan.field_most = schema == GRPC_QUOTA_REPORTS ? GRPC_QUOTA_FIELD_MAX : GRPC_FIELD_MAX;
     return scan_fields(&scan, &scan_messages[schema]);
+}
+
+/* ---- fields --------------------------------------------------------------------------------- */
+
+static uint64_t field_varint(struct grpc_bytes *from) {
+    uint64_t value = 0;
+    uint8_t byte = 0x80;
+    if (from->count > 0 && *from->bytes < 0x80) { /* most numbers */
+        from->count--;
+        return *from->bytes++;
+    }
+    for (unsigned shift = 0; byte >= 0x80 && shift < 64 && from->count > 0; shift += 7) {
+        byte = *from->bytes++;
+        from->count--;
+        value |= (uint64_t)(byte & 0x7f) << shift;
+    }
+    return value;
+}
+
+bool server_grpc_field_next(struct grpc_bytes *from, struct grpc_field *out) {
+    if (from->count == 0) return false;
+    const uint64_t tag = field_varint(from);
+    const uint32_t wire = (uint32_t)(tag & 7);
+    out->number = (uint32_t)(tag >> 3);
+    out->value = wire == WIRE_VARINT ? field_varint(from) : 0;
+    size_t count = 0;
+    if (wire == WIRE_BYTES) count = (size_t)field_varint(from);
+    if (wire == WIRE_8_BYTES || wire == WIRE_4_BYTES) count = wire == WIRE_8_BYTES ? 8 : 4;
+    assert(count <= from->count);
+    out->bytes = (struct grpc_bytes){from->bytes, count};
+    from->bytes += count;
+    from->count -= count;
+    return true;
 }

@@ -1,4 +1,4 @@
-/* doorman_server, part GRPC: a look at a message before memory is taken for it. */
+/* doorman_server, part GRPC: a look at a message before memory is taken for it, and its fields. */
 #ifndef DOORMAN_SERVER_GRPC_SCAN_H
 #define DOORMAN_SERVER_GRPC_SCAN_H
 
@@ -30,5 +30,22 @@ struct grpc_scan_error {
  *   error     out: written if the result is false */
 bool server_grpc_scan(enum grpc_schema schema, const uint8_t *bytes, size_t count,
                       struct grpc_scan_error *error);
+
+struct grpc_bytes {
+    const uint8_t *bytes;
+    size_t count;
+};
+
+/* One field of a message. */
+struct grpc_field {
+    uint32_t number;
+    uint64_t value;          /* of a varint; else 0 */
+    struct grpc_bytes bytes; /* of a text or a message */
+};
+
+/* Takes the next field from the bytes of a message. Precondition: server_grpc_scan has accepted
+ * them, so a field that the server knows has its type.
+ *   returns   false: the message is over */
+bool server_grpc_field_next(struct grpc_bytes *from, struct grpc_field *out);
 
 #endif

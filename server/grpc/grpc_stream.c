@@ -11,8 +11,9 @@
 #include <strings.h>
 
 #define BUFFER_MAX (GRPC_MESSAGE_MAX + GRPC_PREFIX)
-#define RESET_COST 10 /* frames of the budget that a cancelled request costs */
-#define CALL_GAIN 10  /* frames of the budget that a complete call gives back */
+#define RESET_COST 10    /* frames of the budget that a cancelled request costs */
+#define SPARE_BYTES 1024 /* larger buffers are not kept */
+#define CALL_GAIN 10     /* frames of the budget that a complete call gives back */
 
 static nghttp2_session *stream_session(const struct grpc_stream *stream) {
     return (nghttp2_session *)stream->connection->session;
@@ -103,10 +104,31 @@ static void stream_send_message(struct grpc_stream *stream) {
     }
 }
 
+/* Takes a buffer that another stream had, so that a usual request needs no new memory. */
+static void spare_take(struct grpc *grpc, doorman_buffer *buffer) {
+    if (buffer->text || grpc->spare_count == 0) return;
+    *buffer = grpc->spares[--grpc->spare_count];
+}
+
+static void spare_give(struct grpc *grpc, doorman_buffer *buffer) {
+    if (!buffer->text || buffer->capacity > SPARE_BYTES || grpc->spare_count == GRPC_SPARE_MAX) {
+        doorman_buffer_uninit(buffer);
+        return;
+    }
+    grpc->spares[grpc->spare_count] = *buffer;
+    grpc->spares[grpc->spare_count++].bytes = 0;
+    *buffer = (doorman_buffer){.text = NULL};
+}
+
+void server_grpc_spares_free(struct grpc *grpc) {
+    while (grpc->spare_count > 0) doorman_buffer_uninit(&grpc->spares[--grpc->spare_count]);
+}
+
 static void stream_free_buffers(struct grpc_stream *stream) {
-    stream->connection->grpc->buffered -= stream->in.buffer.bytes;
-    doorman_buffer_uninit(&stream->in.buffer);
-    free(stream->call);
+    struct grpc *grpc = stream->connection->grpc;
+    grpc->buffered -= stream->in.buffer.bytes;
+    spare_give(grpc, &stream->in.buffer);
+    server_grpc_memory_give(&grpc->memory, stream->call);
     stream->call = NULL;
 }
 
@@ -146,7 +168,8 @@ stream_refuse(struct grpc_stream *stream, enum grpc_code code, const char *forma
 /* ---- the head ------------------------------------------------------------------------------- */
 
 struct grpc_stream *server_grpc_stream_open(struct grpc_connection *connection, int32_t id) {
-    struct grpc_stream *stream = (struct grpc_stream *)malloc(sizeof *stream);
+    struct grpc_stream *stream =
+        (struct grpc_stream *)server_grpc_memory_take(&connection->grpc->memory, sizeof *stream);
     if (!stream) return NULL;
     *stream = (struct grpc_stream){.connection = connection};
     connection->head.authorization[0] = connection->head.client[0] = 0;
@@ -369,6 +392,7 @@ void server_grpc_stream_data(struct grpc_stream *stream, const uint8_t *bytes, s
                       "the server has no room for more requests that are not complete");
         return;
     }
+    spare_take(grpc, &stream->in.buffer);
     server_text_add_bytes(&stream->in, (const char *)bytes, count);
     if (stream->in.failed) {
         stream_refuse(stream, GRPC_RESOURCE_EXHAUSTED, "out of memory");
@@ -399,12 +423,8 @@ static void stream_expire(struct grpc_stream *stream) {
 /* Counts a descriptor without limits, and shows it on the page of descriptors. */
 static void stream_note_unmatched(struct grpc *grpc, const struct grpc_call *call,
                                   const struct grpc_descriptor *descriptor) {
-    doorman_descriptor_item item = {.matched = descriptor->matched,
-                                    .hashed = descriptor->is_hashed};
-    memcpy(item.resource_id, descriptor->resource_id, sizeof item.resource_id);
-    memcpy(item.key, descriptor->key, sizeof item.key);
     server_counter_add(&grpc->counters.unmatched, 1);
-    server_unmatched_note(grpc->service, call->domain, &item);
+    server_unmatched_note(grpc->service, call->domain, &descriptor->item);
 }
 
 /* Answers a call that is done. */
@@ -414,6 +434,7 @@ static void stream_finish_call(struct grpc_stream *stream) {
         if (!call->descriptors[i].is_unmatched) continue;
         stream_note_unmatched(stream->connection->grpc, call, &call->descriptors[i]);
     }
+    spare_take(stream->connection->grpc, &stream->out.buffer);
     server_grpc_call_write(call, &stream->out);
     stream->unread = stream->out.buffer.bytes;
     stream->connection->unread += stream->unread;
@@ -516,9 +537,9 @@ static void stream_handle(struct grpc_stream *stream) {
                       "the answers that were not read have more than %zu bytes", GRPC_UNREAD_MAX);
         return;
     }
-    stream->call =
-        server_grpc_call_read(grpc, stream->method, (const uint8_t *)in->text + GRPC_PREFIX,
-                              in->bytes - GRPC_PREFIX, &stream->status);
+    const struct grpc_bytes message = {(const uint8_t *)in->text + GRPC_PREFIX,
+                                       in->bytes - GRPC_PREFIX};
+    stream->call = server_grpc_call_read(grpc, stream->method, message, &stream->status);
     if (stream->call) {
         stream->call->may_bring =
             grpc->service->tokens && server_role_includes(stream->token.role, ROLE_FIGURES);
@@ -550,7 +571,8 @@ void server_grpc_stream_close(struct grpc_stream *stream) {
     if (stream->question) server_grpc_master_forget(stream->question);
     server_grpc_quota_close(stream);
     stream_free_buffers(stream);
-    doorman_buffer_uninit(&stream->out.buffer);
+    spare_give(connection->grpc, &stream->out.buffer);
+    if (connection->heading == stream) connection->heading = NULL;
     if (stream->previous) stream->previous->next = stream->next;
     if (stream->next) stream->next->previous = stream->previous;
     if (connection->streams == stream) connection->streams = stream->next;
@@ -558,7 +580,7 @@ void server_grpc_stream_close(struct grpc_stream *stream) {
     connection->unread -= stream->unread;
     connection->idle_at = connection->grpc->now;
     server_counter_add(&connection->grpc->counters.streams, (uint64_t)-1);
-    free(stream);
+    server_grpc_memory_give(&connection->grpc->memory, stream);
 }
 
 /* Watch: sends the value if it has changed, as soon as the last message is sent. */

@@ -17,14 +17,19 @@
 
 #include <nghttp2/nghttp2.h>
 
-/* A prefix, and a response of ShouldRateLimit: ALLOWED, one status with its limit and remaining. */
-static const uint8_t answer[] = {0,    0,    0,    0,    0x24, 0x08, 0x01, 0x12, 0x20, 0x08, 0x01,
-                                 0x12, 0x11, 0x08, 0xc0, 0x84, 0x3d, 0x10, 0x01, 0x1a, 0x07, 'p',
-                                 'e',  'r',  '-',  'k',  'e',  'y',  0x00, 0x00, 0x18, 0xff, 0x93,
-                                 0xeb, 0xdc, 0x03, 0x22, 0x02, 0x08, 0x01, 0x00};
+/* A prefix, and a response of ShouldRateLimit: ALLOWED, one status with its limit, what remains of
+ * it, and its reset. */
+static const uint8_t answer[] = {0,    0,    0,    0,    0x20, 0x08, 0x01, 0x12, 0x1c, 0x08,
+                                 0x01, 0x12, 0x0e, 0x08, 0xe8, 0x07, 0x10, 0x01, 0x1a, 0x07,
+                                 'p',  'e',  'r',  '-',  'k',  'e',  'y',  0x18, 0xff, 0x93,
+                                 0xeb, 0xdc, 0x03, 0x22, 0x02, 0x08, 0x01};
 
+/* nghttp2 need not copy them. */
 #define FIELD(name, value)                                                                         \
-    { (uint8_t *)(name), (uint8_t *)(value), sizeof(name) - 1, sizeof(value) - 1, 0 }
+    {                                                                                              \
+        (uint8_t *)(name), (uint8_t *)(value), sizeof(name) - 1, sizeof(value) - 1,                \
+            NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE                           \
+    }
 
 /* nghttp2 only reads the texts, although it has no const for them. */
 static char status_name[] = ":status", status_value[] = "200";
@@ -40,6 +45,22 @@ static ssize_t give_body(nghttp2_session *session, int32_t id, uint8_t *to, size
     *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
     nghttp2_submit_trailer(session, id, &trailer, 1);
     return sizeof answer;
+}
+
+typedef struct bare_connection {
+    int fd;
+    nghttp2_session *session;
+    uint8_t body[1 << 10]; /* of a request */
+} bare_connection;
+
+/* A request of the benchmark has one frame of data. */
+static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const uint8_t *bytes,
+                   size_t count, void *context) {
+    bare_connection *connection = context;
+    (void)session, (void)flags, (void)id;
+    if (count > sizeof connection->body) return NGHTTP2_ERR_CALLBACK_FAILURE;
+    memcpy(connection->body, bytes, count);
+    return 0;
 }
 
 static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *context) {
@@ -69,30 +90,26 @@ static bool session_send(nghttp2_session *session, int fd) {
     }
 }
 
-static nghttp2_session *session_open(int fd) {
+static void session_open(bare_connection *connection) {
     nghttp2_session_callbacks *callbacks = NULL;
-    nghttp2_session *session = NULL;
     const nghttp2_settings_entry settings = {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, 100};
     const int on = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(connection->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     must(nghttp2_session_callbacks_new(&callbacks) == 0, "out of memory");
     nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame);
-    must(nghttp2_session_server_new(&session, callbacks, NULL) == 0, "out of memory");
+    nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, on_data);
+    must(nghttp2_session_server_new(&connection->session, callbacks, connection) == 0,
+         "out of memory");
     nghttp2_session_callbacks_del(callbacks);
-    nghttp2_submit_settings(session, NGHTTP2_FLAG_NONE, &settings, 1);
-    return session;
+    nghttp2_submit_settings(connection->session, NGHTTP2_FLAG_NONE, &settings, 1);
 }
-
-typedef struct bare_connection {
-    int fd;
-    nghttp2_session *session;
-} bare_connection;
 
 static void bare_accept(int epoll, int listener) {
     bare_connection *connection = malloc(sizeof *connection);
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     must(connection && fd >= 0, "cannot accept a connection");
-    *connection = (bare_connection){fd, session_open(fd)};
+    connection->fd = fd;
+    session_open(connection);
     struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = connection}};
     must(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0, "cannot wait for a connection");
 }

@@ -33,6 +33,7 @@ int server_main(int argc, char **argv);
 #include "server/grpc/grpc_figures.c"
 #include "server/grpc/grpc_health.c"
 #include "server/grpc/grpc_master.c"
+#include "server/grpc/grpc_memory.c"
 #include "server/grpc/grpc_names.c"
 #include "server/grpc/grpc_permit.c"
 #include "server/grpc/grpc_quota.c"
@@ -70,6 +71,8 @@ static void start(struct grpc *grpc, struct service *service) {
 static void stop(struct grpc *grpc, struct service *service) {
     must(grpc->first == NULL && grpc->buffered == 0);
     must(server_quotas_counts(grpc->quotas)->streams == 0);
+    server_grpc_spares_free(grpc);
+    server_grpc_memory_free(&grpc->memory);
     server_quotas_destroy(grpc->quotas);
     doorman_server_destroy(service->server);
     doorman_config_destroy(service->config);
@@ -142,8 +145,8 @@ static void run_message(struct grpc *grpc, fuzz_text input) {
     struct grpc_status status = {.code = GRPC_OK};
     char master[DOORMAN_ID_BYTES_MAX + 1];
     const struct peer peer = {.text = "fuzz"};
-    struct grpc_call *call =
-        server_grpc_call_read(grpc, method, (const uint8_t *)input.text, input.bytes, &status);
+    const struct grpc_bytes message = {(const uint8_t *)input.text, input.bytes};
+    struct grpc_call *call = server_grpc_call_read(grpc, method, message, &status);
     must(call || status.code == GRPC_INVALID_ARGUMENT || status.code == GRPC_RESOURCE_EXHAUSTED ||
          (method == GRPC_RESERVE && status.code == GRPC_FAILED_PRECONDITION));
     must(call || strcmp(status.text, "out of memory") != 0);
@@ -153,7 +156,7 @@ static void run_message(struct grpc *grpc, fuzz_text input) {
     must(decided == GRPC_DECIDED ||
          (decided == GRPC_FAILED && status.code == GRPC_FAILED_PRECONDITION));
     if (decided == GRPC_DECIDED) check_response(call);
-    free(call);
+    server_grpc_memory_give(&grpc->memory, call);
 }
 
 static void run_answer(struct grpc *grpc, fuzz_text input) {
@@ -161,13 +164,13 @@ static void run_answer(struct grpc *grpc, fuzz_text input) {
         "\n\001a\022\010\n\006\n\001k\022\001v\022\010\n\006\n\001l\022\001w";
     struct grpc_status status = {.code = GRPC_OK};
     const struct grpc_answer answer = {.text = input.text, .bytes = input.bytes};
-    struct grpc_call *call =
-        server_grpc_call_read(grpc, GRPC_SHOULD_RATE_LIMIT, message, sizeof message - 1, &status);
+    struct grpc_call *call = server_grpc_call_read(
+        grpc, GRPC_SHOULD_RATE_LIMIT, (struct grpc_bytes){message, sizeof message - 1}, &status);
     must(call && call->descriptor_count == 2 && call->permit.item_count == 2);
     bool done = server_grpc_master_read(call, &answer, &status);
     must(done == (status.code == GRPC_OK));
     if (done && call->step == GRPC_STEP_DONE) check_response(call);
-    free(call);
+    server_grpc_memory_give(&grpc->memory, call);
 }
 
 /* Each action has the id of a bucket, and an assignment is a token bucket, or denies all. */
