@@ -1282,7 +1282,7 @@ TEST(estimates_refuse_null) {
 TEST(shards_refuse_null) {
     const doorman_shards shards = {.count = 4, .seed = {1, 2}};
     const char *const address[] = {"tcp://a:1"};
-    const doorman_shard_node node = {"a", address, 1, NULL};
+    const doorman_shard_node node = {.name = "a", .addresses = address, .address_count = 1};
     doorman_shard owners[4] = {{.owner = 0}};
     const doorman_shard_map map = {
         .epoch = 1, .shards = shards, .owners = owners, .nodes = &node, .node_count = 1};
