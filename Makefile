@@ -271,35 +271,33 @@ REPLAYS = $(HARNESSES:%=build/asan/fuzz/%)
 PAGE_EXAMPLES = $(addprefix build/examples/,rate_client polite_crawler hold_guard reservation_guard)
 TEST_CTL = $(if $(DOORMANCTL),build/asan/doormanctl)
 TEST_TOOLS = $(filter-out build/tsan/%,$(TEST_SERVERS)) $(TEST_SHELL) $(TEST_EXAMPLES) \
-    $(PAGE_EXAMPLES) $(REPLAYS) $(DOORMANCTL) $(TEST_CTL) build/sim/sim build/doorman_server \
-    build/clock_shift.so
+    $(PAGE_EXAMPLES) $(DOORMANCTL) $(TEST_CTL) build/doorman_server build/clock_shift.so
 RACE_TOOLS = build/tsan/doorman_server $(PAGE_EXAMPLES) $(DOORMANCTL) build/clock_shift.so
-# The longest programs come first, because they run in parallel. The first of them use a core all
-# the time, and the others mostly wait.
-LONG = $(addprefix %/system/,abuse_test agent_test clients_test etcd_test etcd_transport_test \
-    hold_clients_test http_test server_test tls_test tree_test)
-LONG_CHECKS = tests/browser_check.sh tests/deploy_check.sh tests/grpc_check.sh \
-    tests/pages_check.sh
+# The longest programs come first, because they run in parallel, and mostly wait.
+LONG = $(addprefix %/system/,redis_test tls_test hold_clients_test etcd_transport_test \
+    versions_test etcd_test shards_test replace_test forward_test state_test tree_test \
+    clients_test abuse_test agent_test http_test server_test)
 RUN_TESTS = CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' sh tests/run.sh
-test: $(TESTS) $(TEST_TOOLS) ## all tests of behaviour; SEED=N repeats the random ones
-	@$(RUN_TESTS) tests/sim/check.sh \
-	    $(filter $(LONG),$(TESTS)) $(LONG_CHECKS) $(filter-out $(LONG),$(TESTS)) \
+test: $(TESTS) $(TEST_TOOLS) ## tests of the library and of the server; SEED=N repeats random ones
+	@$(RUN_TESTS) tests/grpc_check.sh $(filter $(LONG),$(TESTS)) \
+	    tests/browser_check.sh tests/pages_check.sh tests/doormanctl_check.sh \
+	    $(filter-out $(LONG),$(TESTS)) \
 	    tests/shell_check.sh tests/event_loop_check.sh tests/events_check.sh \
-	    tests/job_pool_check.sh \
-	    tests/throttle_check.sh tests/doormanctl_check.sh \
-	    tests/openapi_check.sh tests/gateway_check.sh tests/fuzz/replay.sh \
-	    tests/python_client_check.sh tests/javascript_client_check.sh \
-	    tests/go_client_check.sh tests/docs_check.sh \
-	    tests/text_check.sh tests/comment_check.sh tests/contributing_check.sh tests/lint_check.sh
+	    tests/job_pool_check.sh tests/throttle_check.sh \
+	    tests/openapi_check.sh tests/gateway_check.sh tests/lint_check.sh \
+	    tests/text_check.sh tests/comment_check.sh tests/contributing_check.sh
 
 races: $(RACES) $(RACE_TOOLS) ## tests with threads, with the thread sanitizer; PART=2/3
 	@$(if $(RACES),,exit 2) # tests/part.sh has said why
 	@$(RUN_TESTS) $(filter $(LONG),$(RACES)) $(filter-out $(LONG),$(RACES))
 
 # What people install, in the forms in which they get it.
-test_packages: $(EVERYTHING) | test_deps ## tests of what people install, and of upgrades
+test_packages: $(EVERYTHING) build/plain/doorman_server build/asan/unit/stories_test
+test_packages: | test_deps ## tests of packages, client packages, deployment, pages and upgrades
 	@$(RUN_TESTS) tests/compile_check.sh tests/package_check.sh tests/release_check.sh \
-	    tests/upgrade_check.sh tests/install_check.sh tests/image_check.sh tests/cmake_check.sh
+	    tests/upgrade_check.sh tests/deploy_check.sh tests/install_check.sh tests/image_check.sh \
+	    tests/cmake_check.sh tests/python_client_check.sh tests/javascript_client_check.sh \
+	    tests/go_client_check.sh tests/docs_check.sh
 
 # clock_test.c loads this into a server.
 build/clock_shift.so: tests/system/clock_shift.c
@@ -521,7 +519,8 @@ build/sim/sim: $(wildcard tests/sim/*.[ch] server/grpc/quota.[ch]) $(HEADERS) | 
 	@$(C) -O3 -g -Werror $(filter tests/sim/%.c,$^) -o $@ $(LDFLAGS) -lm
 
 # The harnesses of tests/fuzz. `make fuzz` runs each with libFuzzer for SECONDS, starting from its
-# corpus, and writes what it finds to build/fuzz. `make test` runs each harness on its corpus only.
+# corpus, and writes what it finds to build/fuzz. build/asan/fuzz/NAME runs one on the files that it
+# gets as arguments.
 FUZZ ?= $(HARNESSES)
 SECONDS ?= 60
 FUZZ_FLAGS = -max_total_time=$(SECONDS) -timeout=60 -rss_limit_mb=2048 -print_final_stats=1
