@@ -969,8 +969,8 @@ DOORMAN_API doorman_status doorman_server_hand_over(doorman_server *server, door
  *   error     may be NULL; describes all errors except OUT_OF_MEMORY
  *   returns   OK | INVALID_ARGUMENT: the bytes are damaged or of a later version; or the server is
  *             not master, or has leases or holds already | NOT_FOUND: the bytes are of another node
- *             | RESOURCE_EXHAUSTED: a limit of the options is smaller than that of the last master |
- *             OUT_OF_MEMORY
+ *             | RESOURCE_EXHAUSTED: a limit of the options is smaller than that of the last master
+ *             | OUT_OF_MEMORY
  *   cost      O(holders log holders + holds log holds) */
 DOORMAN_API doorman_status doorman_server_take_over(doorman_server *server,
                                                     const unsigned char *bytes, size_t count,
