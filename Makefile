@@ -279,7 +279,7 @@ LONG = $(addprefix %/system/,redis_test tls_test hold_clients_test etcd_transpor
     clients_test abuse_test agent_test http_test server_test)
 RUN_TESTS = CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' sh tests/run.sh
 test: $(TESTS) $(TEST_TOOLS) ## tests of the library and of the server; SEED=N repeats random ones
-	@$(RUN_TESTS) tests/grpc_check.sh $(filter $(LONG),$(TESTS)) \
+	@$(RUN_TESTS) tests/grpc_quotas_check.sh tests/grpc_check.sh $(filter $(LONG),$(TESTS)) \
 	    tests/browser_check.sh tests/pages_check.sh tests/doormanctl_check.sh \
 	    $(filter-out $(LONG),$(TESTS)) \
 	    tests/shell_check.sh tests/event_loop_check.sh tests/events_check.sh \
@@ -423,6 +423,7 @@ coverage: $(COVERAGE_TESTS) $(COVERAGE_SERVER) $(COVERAGE_SIM) ## coverage of he
 	@find build/coverage -name '*.gcda' -delete
 	@sh tests/run.sh $(COVERAGE_TESTS)
 	@sh tests/grpc_check.sh $(COVERAGE_SERVER)
+	@sh tests/grpc_quotas_check.sh $(COVERAGE_SERVER)
 	@echo '$(COVERAGE_SIM) faults, permits; its log is $(COVERAGE_SIM).log'
 	@for mode in faults permits holds; do $(COVERAGE_SIM) $$mode \
 	    --jobs $$(nproc 2>/dev/null || echo 1) --seeds 200 || exit; done >$(COVERAGE_SIM).log 2>&1
@@ -464,7 +465,8 @@ kills: $(KILLS) build/plain/doorman_server ## kills and restarts of servers with
 	    DOORMAN_RESTARTS=100 $$program || exit; done
 
 C_SOURCES = $(wildcard *.[ch] server/*.h server/*/*.[ch] examples/*.[ch]* tests/*.h tests/*/*.[ch])
-SCRIPTS = .ci/run .ci/deps .ci/release $(wildcard tests/*.sh) server/ctl/completion.bash \
+SCRIPTS = .ci/run .ci/deps .ci/release $(wildcard tests/*.sh tests/grpc/*.sh) \
+    server/ctl/completion.bash \
     $(addprefix examples/deploy/debian/,package.sh postinst prerm postrm)
 
 # QUICK=1 takes some minutes. It draws no picture, because that needs the whole measurement. ONLY=

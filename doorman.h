@@ -3333,7 +3333,7 @@ static void doorman__config_report_format(const doorman__config_report *report, 
 #else
 #define DOORMAN__HAS_PERMITS false
 #endif
-#define DOORMAN__NO_PERMITS "this program is built without permits: see doorman_permits.h"
+#define DOORMAN__NO_PERMITS "this program has no permits: see doorman_permits.h"
 
 /* What this section does with the limits of permits. The section >>limits has the functions. */
 typedef struct doorman__config_permits {
@@ -6064,9 +6064,8 @@ typedef struct doorman__upstream_calls {
     bool (*request)(doorman_upstream *upstream, doorman_request *out, doorman_time now);
     doorman_status (*response)(doorman_upstream *upstream, uint64_t sequence,
                                const doorman_response *response, doorman_time now);
-    void (*failed)(doorman_upstream *upstream, uint64_t sequence, doorman_time now);
-    /* a server has answered INVALID_ARGUMENT: the request is wrong, and the server works */
-    void (*refused)(doorman_upstream *upstream, uint64_t sequence, doorman_time now);
+    /* is_wrong: a server has answered INVALID_ARGUMENT, so the server works */
+    void (*failed)(doorman_upstream *upstream, uint64_t sequence, bool is_wrong, doorman_time now);
 } doorman__upstream_calls;
 
 struct doorman_upstream {
@@ -6992,7 +6991,7 @@ doorman_status doorman_upstream_response(doorman_upstream *upstream, uint64_t se
 }
 
 void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, doorman_time now) {
-    if (upstream) upstream->calls->failed(upstream, sequence, now);
+    if (upstream) upstream->calls->failed(upstream, sequence, false, now);
 }
 
 /* ---- >>overload ----------------------------------------------------------------------------- */
@@ -9635,8 +9634,9 @@ static doorman_status doorman__server_response(doorman_upstream *upstream, uint6
     return status;
 }
 
-static void doorman__server_failed(doorman_upstream *upstream, uint64_t sequence,
+static void doorman__server_failed(doorman_upstream *upstream, uint64_t sequence, bool is_wrong,
                                    doorman_time now) {
+    (void)is_wrong;
     doorman_server *server = DOORMAN__WITHIN(doorman_server, upstream, upstream);
     now = doorman__server_now(server, now);
     doorman__server_note_ends(server);
@@ -9645,8 +9645,8 @@ static void doorman__server_failed(doorman_upstream *upstream, uint64_t sequence
 }
 
 static const doorman__upstream_calls doorman__server_calls = {
-    doorman__server_due,      doorman__server_work,   doorman__server_request,
-    doorman__server_response, doorman__server_failed, doorman__server_failed};
+    doorman__server_due, doorman__server_work, doorman__server_request, doorman__server_response,
+    doorman__server_failed};
 
 /* Describes a resource. If this node is about to release its own lease of the resource, the
  * resource is not shown, and the function returns false. */
@@ -12952,16 +12952,17 @@ static doorman_status doorman__client_response(doorman_upstream *upstream, uint6
     return status;
 }
 
-static void doorman__client_failed(doorman_upstream *upstream, uint64_t sequence,
+static void doorman__client_failed(doorman_upstream *upstream, uint64_t sequence, bool is_wrong,
                                    doorman_time now) {
+    (void)is_wrong;
     doorman_client *client = DOORMAN__WITHIN(doorman_client, upstream, upstream);
     doorman__upstream_fail(upstream, sequence, now);
     doorman__client_free_closed(client);
 }
 
 static const doorman__upstream_calls doorman__client_calls = {
-    doorman__client_due,      doorman__client_work,   doorman__client_request,
-    doorman__client_response, doorman__client_failed, doorman__client_failed};
+    doorman__client_due, doorman__client_work, doorman__client_request, doorman__client_response,
+    doorman__client_failed};
 
 #ifdef DOORMAN_NNG
 /* Returns whether a release is under way, or a lease can be released. A lease cannot be released
@@ -15795,17 +15796,14 @@ static doorman_status doorman__incoming_give(doorman__incoming *incoming,
                                              doorman_time now) {
     doorman__reader *reader = &incoming->reader;
     const doorman_response *response = &incoming->response;
-    assert(reader->status != DOORMAN_NOT_FOUND); /* it is an invalid response */
     if (reader->status == DOORMAN_OK) {
         reader->status = upstream->calls->response(upstream, sequence, response, now);
         if (reader->status == DOORMAN_INVALID_ARGUMENT) {
             doorman__fail(reader->error, reader->status, "%s: does not match the request",
                           doorman_method_name(response->method, response->is_server));
         }
-    } else if (reader->has_refusal) {
-        upstream->calls->refused(upstream, sequence, now);
     } else if (reader->status != DOORMAN_OUT_OF_MEMORY) {
-        doorman_upstream_failed(upstream, sequence, now);
+        upstream->calls->failed(upstream, sequence, reader->has_refusal, now);
     }
     return doorman__read_end(reader);
 }
@@ -16600,8 +16598,8 @@ static const struct doorman__dial_failure {
     {"timeout", NNG_ETIMEDOUT, NULL},
     {"proto", NNG_EPROTO, NULL},
     {"auth", 0,
-     "the TLS handshake failed: a certificate is missing, has expired, names another host, or is "
-     "not signed by the CA of the other side"},
+     "the TLS handshake failed: a certificate is missing or expired, names another host, or is of "
+     "an unknown CA"},
     {"oom", NNG_ENOMEM, NULL},
     {"other", 0,
      "the host is unreachable, its name is unknown, or another protocol is spoken there"},

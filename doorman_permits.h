@@ -23555,26 +23555,18 @@ static doorman_status doorman__batch_response(doorman_upstream *upstream, uint64
     return DOORMAN_OK;
 }
 
-static void doorman__batch_end(doorman_upstream *upstream, uint64_t sequence,
-                               doorman__failure failure, doorman_time now) {
+static void doorman__batch_failed(doorman_upstream *upstream, uint64_t sequence, bool is_wrong,
+                                  doorman_time now) {
     doorman__batch *batch = DOORMAN__WITHIN(doorman__batch, upstream, upstream);
     now = doorman__upstream_now(&batch->client->home.batch.upstream, now);
     if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence) return;
-    doorman__batch_fail(batch, failure, now);
-}
-
-static void doorman__batch_failed(doorman_upstream *upstream, uint64_t sequence, doorman_time now) {
-    doorman__batch_end(upstream, sequence, DOORMAN__FAILURE_NO_ANSWER, now);
-}
-
-static void doorman__batch_refused(doorman_upstream *upstream, uint64_t sequence,
-                                   doorman_time now) {
-    doorman__batch_end(upstream, sequence, DOORMAN__FAILURE_REFUSED, now);
+    doorman__batch_fail(batch, is_wrong ? DOORMAN__FAILURE_REFUSED : DOORMAN__FAILURE_NO_ANSWER,
+                        now);
 }
 
 static const doorman__upstream_calls doorman__batch_calls = {
-    doorman__batch_due,      doorman__batch_work,   doorman__batch_request,
-    doorman__batch_response, doorman__batch_failed, doorman__batch_refused};
+    doorman__batch_due, doorman__batch_work, doorman__batch_request, doorman__batch_response,
+    doorman__batch_failed};
 
 static void doorman__lane_free(doorman__permit_lane *lane) {
     doorman__upstream_uninit(&lane->batch.upstream);

@@ -1,13 +1,13 @@
 #!/bin/sh
 # Tests the services over gRPC: with clients of gRPC in Python and JavaScript, with TLS, tokens and
 # a standby, and with frames that no client sends. What needs a missing client is skipped.
+# tests/grpc_quotas_check.sh tests quotas for Envoy.
 #
 #   tests/grpc_check.sh [doorman_server]
 set -u
-# shellcheck source=tests/check.sh
-. tests/check.sh
+# shellcheck source=tests/grpc/check.sh
+. tests/grpc/check.sh
 server=${1:-build/asan/doorman_server}
-python=/usr/bin/python3 # that of the packages
 
 config=$folder/config.json
 cat >"$config" <<END
@@ -35,31 +35,6 @@ cat >"$config" <<END
      "keys": ["!free"]}]}]}
 END
 
-# Starts a server. Sets $pid, $address to that of gRPC, and $log.
-start() { # name, flags...
-    log=$folder/$1.log
-    name=$1
-    shift
-    : >"$log"
-    DOORMAN_HTTP=off "$server" --config "$config" --listen "ipc://$folder/$name" \
-        --grpc 127.0.0.1:0 "$@" 2>"$log" &
-    pid=$!
-    processes="$processes $pid"
-    await 'msg=serving ' "$log" $pid
-    address=$(sed -n 's/.* grpc=\([^ ]*\).*/\1/p' "$log" | head -n 1)
-}
-
-# Stops a server, which writes what is left into its store.
-stop() { # process
-    kill "$1" && wait "$1"
-}
-
-run() { # program, arguments...
-    program=tests/grpc/$1
-    shift
-    timeout 300 $python "$program" "$@" || { tail -n 5 "$folder"/*.log && return 1; }
-}
-
 # Makes two authorities, and a certificate for 127.0.0.1 and localhost of each.
 certificates() {
     cd "$folder" || return
@@ -76,14 +51,6 @@ certificates() {
                 -CAcreateserial -days 2 -extfile names -out "$name.pem" || return
     done
     cd - || return
-}
-
-# Each program says which tests it has.
-run_all() { # program
-    for test in $($python "tests/grpc/$1" '' --list); do
-        case $test in *do_not_take_all) address=$crowded ;; *) address=$main ;; esac
-        check "$(echo "$test" | tr _ ' ')" run "$1" "$address" "$test"
-    done
 }
 
 check_access() {
@@ -143,56 +110,6 @@ check_learning() {
     start next --state "$redis" --node learning --state-wait 3600
     check 'a Commit waits while the master learns, and is settled then' \
         run learning.py "$address" commit "$folder/reserved" "$store"
-}
-
-# The first server is killed, and the second one stops as planned, so the third one knows all leases
-# of the second.
-check_quota_restart() {
-    start killed --state "$folder/restarts" --node restarts
-    check 'a client gets a quota' run quota_restart.py "$address" fill "$folder/filled"
-    kill -KILL "$pid"
-    wait "$pid" 2>/dev/null # it has the store until it is gone
-    start planned --state "$folder/restarts" --node restarts
-    check 'the second server stops' stop "$pid"
-    start last --state "$folder/restarts" --node restarts
-    await 'leases and holds taken over' "$log" "$pid"
-    check 'nothing is assigned until quotas of a crashed server have ended' \
-        run quota_restart.py "$address" wait "$folder/filled"
-}
-
-# Quotas for Envoy.
-check_quotas() {
-    algorithm='"kind": "FAIR_SHARE", "refresh_interval": 1, "lease_length"'
-    config=$folder/quotas.json
-    cat >"$config" <<END
-{"unmatched": "reject", "resources": [
-  {"identifier_glob": "shop/name=closed", "capacity": 0, "algorithm": {$algorithm: 4}},
-  {"identifier_glob": "shop/name=ended", "capacity": 120, "algorithm": {$algorithm: 12}},
-  {"identifier_glob": "shop/name=joined", "capacity": 120, "algorithm": {$algorithm: 12}},
-  {"identifier_glob": "shop/name=all", "capacity": 120, "algorithm": {$algorithm: 10}},
-  {"identifier_glob": "shop/name=status*", "capacity": 120, "algorithm": {$algorithm: 12}},
-  {"identifier_glob": "shop/name=restart", "capacity": 120,
-   "algorithm": {"learning_mode_duration": 0, $algorithm: 10}},
-  {"identifier_glob": "shop/*", "capacity": 120, "algorithm": {$algorithm: 4}},
-  {"identifier_glob": "sha256:*", "capacity": 1200, "algorithm": {$algorithm: 4}}]}
-END
-    start quotas --http 127.0.0.1:0
-    main=$address
-    http=$(sed -n 's/.* http=\(http:[^ ]*\).*/\1/p' "$log")
-    check 'the status and the page count streams of quotas' \
-        run quota_status.py "$address" "$http"
-    run_all quotas.py
-    check_quota_restart
-    is_installed etcd || return
-    start_etcd
-    set --
-    for name in three four; do
-        start $name --etcd "$etcd" --election-key node --election-ttl 2
-        set -- "$@" "$address" "$pid"
-    done
-    check '50 streams of quotas have exact shares, also after the master was killed' \
-        run quota_standby.py "$@"
-    config=$folder/config.json
 }
 
 # A node has two processes. Each has a limit that the other one does not have. The test kills one.
@@ -291,11 +208,7 @@ check 'an address without a port is refused' refuses 'is not HOST:PORT' --grpc 1
 check 'a port that is too large is refused' refuses 'is not HOST:PORT' --grpc 127.0.0.1:65536
 check 'an address that others reach needs a token' refuses 'give --http-token' --grpc 0.0.0.0:0
 check 'no connections at all are refused' refuses 'whole number from 1' --grpc-connections 0
-if ! $python -c 'import grpc, google.protobuf, hpack' 2>/dev/null || ! is_installed protoc; then
-    skip grpcio
-    check_end
-    exit
-fi
+need_grpcio
 start main
 main=$address
 check 'an address that is in use is refused' refuses 'Address already in use' --grpc "$main"
@@ -311,5 +224,4 @@ check_examples
 check_standby
 check_secure_standby
 check_learning
-check_quotas
 check_end

@@ -7,7 +7,7 @@
 
 #include "../test.h"
 
-#define NO_PERMITS "this program is built without permits: see doorman_permits.h"
+#define NO_PERMITS "this program has no permits: see doorman_permits.h"
 
 static const doorman_template everything = {.identifier_glob = "*", .capacity = 100};
 
