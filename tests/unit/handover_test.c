@@ -154,7 +154,7 @@ static void elect_until(doorman_server *server, doorman_time until, doorman_time
 /* Lets the first server be master again, with what its listener has. */
 static void expect_memory_stands(world *w) {
     assert_int_equal(w->ends, 1);
-    assert_int_equal(sum_of(w->first, w->now), -1); /* it has forgotten */
+    assert_true(sum_of(w->first, w->now) < 0); /* it has forgotten */
     elect(w->first, w->now);
     assert_true(doorman_server_learns_until(w->first, w->now) > w->now);
     assert_int_equal(
@@ -175,7 +175,7 @@ TEST(a_mastership_whose_time_has_passed_can_be_handed_over) {
     assert_about(sum_of(w.first, w.now), 100);
     assert_int_equal(w.ends, 0);
     w.now += 1;
-    assert_int_equal(sum_of(w.first, w.now), -1);
+    assert_true(sum_of(w.first, w.now) < 0);
     expect_memory_stands(&w);
     world_stop(&w);
 }
