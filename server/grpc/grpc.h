@@ -112,8 +112,9 @@ struct grpc_memory {
 void *server_grpc_memory_take(struct grpc_memory *memory, size_t bytes);
 void server_grpc_memory_give(struct grpc_memory *memory, void *piece); /* NULL: no effect */
 
-/* Makes a piece larger, as realloc does. */
-void *server_grpc_memory_grow(struct grpc_memory *memory, void *piece, size_t bytes);
+/* Makes a piece larger, as realloc does.
+ *   needed   bytes */
+void *server_grpc_memory_grow(struct grpc_memory *memory, void *piece, size_t needed);
 
 /* Frees what is kept. Precondition: all pieces were given back. */
 void server_grpc_memory_free(struct grpc_memory *memory);

@@ -58,13 +58,13 @@ void server_grpc_memory_give(struct grpc_memory *memory, void *bytes) {
     ASAN_POISON_MEMORY_REGION(bytes, piece->bytes);
 }
 
-void *server_grpc_memory_grow(struct grpc_memory *memory, void *bytes, size_t needed) {
-    const size_t had = bytes ? ((struct grpc_piece *)bytes - 1)->bytes : 0;
-    if (bytes && needed <= had) return bytes;
+void *server_grpc_memory_grow(struct grpc_memory *memory, void *piece, size_t needed) {
+    const size_t had = piece ? ((struct grpc_piece *)piece - 1)->bytes : 0;
+    if (piece && needed <= had) return piece;
     void *grown = server_grpc_memory_take(memory, needed);
     if (!grown) return NULL;
-    if (had > 0) memcpy(grown, bytes, had);
-    server_grpc_memory_give(memory, bytes);
+    if (had > 0) memcpy(grown, piece, had);
+    server_grpc_memory_give(memory, piece);
     return grown;
 }
 
