@@ -6245,9 +6245,9 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
 /* ---- permits: what may come back to a bucket (P27) */
 /*
  * Each open reservation has a share of what its bucket may still get back. At first the share is
- * what was charged. When the bucket has gained so many units that less is missing than the sum of
- * the shares, all shares become smaller by the same factor. A settlement gives back at most its
- * share, and the rest of the share is nobody's.
+ * what was charged. The bucket gains units with time. Once it lacks less than the sum of the
+ * shares, all shares become smaller by the same factor. A settlement gives back at most its share,
+ * and the rest of the share is nobody's.
  *     So a bucket needs no list. `pending` is the sum of all shares, `scale` is the product of all
  * factors, and a reservation remembers the `scale` of the moment when it was charged. Its share is
  * what was charged, times the present `scale`, divided by the remembered one.

@@ -93,8 +93,8 @@ has_lines() { # list, how many at least
     [ "$(wc -l <"$1")" -ge "$2" ] || echo "$1 has too few lines"
 }
 
-# Whoever adds a field, a path or a kind reads here which page or table was forgotten. Backticks
-# around a name are any character that is no letter.
+# These checks name each page and each table that lacks a field, a path or a kind. In a page the
+# name of a field stands in backticks, and any character that is no letter passes for them.
 fields_are_documented() {
     for rows in limit_rows figure_rows; do fields_of "$rows"; done >"$folder/fields"
     {

@@ -169,9 +169,10 @@ static struct etcd_error etcd_find_error(const cJSON *tree) {
     return result;
 }
 
-/* Returns what an error of etcd means. One code of gRPC stands for several errors. Programs tell
- * them apart by the constant texts of etcd, which are in its package rpctypes: its own clients do
- * that too. A text of the library for gRPC says that a message is too large. */
+/* Returns the kind of an error of etcd. etcd gives several errors the same code of gRPC. Its own
+ * clients tell these errors apart by their texts, which are constants in its package rpctypes, so
+ * this function does the same. If a message is too large, the text is that of the library for
+ * gRPC. */
 static enum etcd_failure etcd_failure_of(const struct etcd_error *error) {
     static const struct {
         const char *begins;

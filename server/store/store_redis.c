@@ -704,7 +704,7 @@ static size_t script_make(struct redis_store *store, struct script *script,
     return fits;
 }
 
-/* Reads the answer of write_script. */
+/* Reads the answer of a script that writes. */
 static enum store_result redis_read_written(struct redis_store *store, const redisReply *reply) {
     if (reply->type == REDIS_REPLY_INTEGER) return STORE_OK;
     if (reply->type != REDIS_REPLY_STRING) return redis_fail_answer(store, reply);
@@ -717,6 +717,17 @@ static enum store_result redis_read_written(struct redis_store *store, const red
                         "; look at its persistence and replication",
              epoch, store->base.epoch);
     return is_later ? STORE_OUTDATED : STORE_LOST;
+}
+
+/* Runs a script that writes, and reads its answer. */
+static enum store_result redis_run_writer(struct redis_store *store, int count, const char **words,
+                                          const size_t *lengths) {
+    if (!redis_connect(store)) return STORE_FAILED;
+    if (redis_append(store, count, words, lengths) != REDIS_OK) return redis_fail_connection(store);
+    redisReply *reply = redis_receive(store);
+    enum store_result result = reply ? redis_read_written(store, reply) : STORE_FAILED;
+    freeReplyObject(reply);
+    return result;
 }
 
 /* Sends a batch, and receives the answers. */
@@ -941,14 +952,7 @@ static enum store_result redis_put_shard(struct store *base, const struct store_
     size_t lengths[9];
     for (int i = 0; i < 9; i++) lengths[i] = words[i] ? strlen(words[i]) : part->count;
     words[7] = part->count ? (const char *)part->bytes : "";
-    if (!redis_connect(store)) return STORE_FAILED;
-    if (redis_append(store, 9, words, lengths) != REDIS_OK) {
-        return redis_fail_connection(store);
-    }
-    redisReply *reply = redis_receive(store);
-    enum store_result result = reply ? redis_read_written(store, reply) : STORE_FAILED;
-    freeReplyObject(reply);
-    return result;
+    return redis_run_writer(store, 9, words, lengths);
 }
 
 /* Reads the answer about one part. */
@@ -1009,14 +1013,7 @@ static enum store_result redis_leave(struct store *base, const void *bytes, size
     for (int i = 0; i < 6; i++) lengths[i] = strlen(words[i]);
     words[6] = count ? (const char *)bytes : "";
     lengths[6] = count;
-    if (!redis_connect(store)) return STORE_FAILED;
-    if (redis_append(store, 7, words, lengths) != REDIS_OK) {
-        return redis_fail_connection(store);
-    }
-    redisReply *reply = redis_receive(store);
-    enum store_result result = reply ? redis_read_written(store, reply) : STORE_FAILED;
-    freeReplyObject(reply);
-    return result;
+    return redis_run_writer(store, 7, words, lengths);
 }
 
 /* Returns why there are no bytes for this mastership. */

@@ -1056,8 +1056,9 @@ static long take_until_lost(const struct fixture *fixture) {
     return count;
 }
 
-/* D7: nobody else is master meanwhile. First the election key ends and is made again. The second
- * time it is still there, because an etcd that starts lets each lease begin anew. */
+/* D7: no other process is master in between. In the first round etcd stands still, so the election
+ * key ends, and the process makes it again. In the second round etcd is killed and starts again.
+ * Then it begins all leases anew, so the key is still there. */
 TEST(an_interrupted_mastership_forgets_nothing) {
     static const char lost[] = "this server is no longer the master";
     char said[32];
