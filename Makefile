@@ -231,12 +231,11 @@ build/examples/%: examples/%.cpp build/doorman.o
 	@$(CXX11) $(CXXFLAGS) $^ -o $@ $(LDFLAGS) $(LIBRARIES)
 
 # Tests are built in three flavors. Each flavor has a folder in build/, with a server of the same
-# flavor. All tests run in the flavor asan (ASan and UBSan). Tests that check speed or memory also
-# run in the flavor plain, and so does limiters_test, because its threads meet more often there.
-# `make matrix` runs all unit tests so.
+# flavor. All tests run in the flavor asan (ASan and UBSan). Tests that measure memory or speed, which
+# tests/*.c mark with MEASURES, also run in the flavor plain. `make matrix` runs all unit tests so.
 #
-# `make races` runs the tests with threads in the flavor tsan, except abuse_test, which takes 90 s
-# there, and clients_test, hold_clients_test, reservation_clients_test and shard_clients_test, which
+# `make races` runs the tests with threads in the flavor tsan, and limiters_test also in the flavor
+# plain, because its threads meet more often there. It leaves out abuse_test, which takes 90 s there, and clients_test, hold_clients_test, reservation_clients_test and shard_clients_test, which
 # test clients of other languages. system/events_test is left out too: libnng counts the users of a
 # published message with atomic operations, and TSan does not see them there. unit/events_test has
 # what our threads share. PART=2/3 runs every third program, from the second one on.
@@ -245,6 +244,7 @@ FLAVORS = plain asan tsan
 SANITIZED = -Og -g1 -Werror -fno-omit-frame-pointer -Wno-unknown-warning-option \
     -Wno-format-truncation -Wno-error=maybe-uninitialized
 build/plain/%: CFLAGS = -O2 -g -Werror
+build/plain/system/%: CPPFLAGS += -DTEST_ONLY_MEASURES
 build/asan/%: CFLAGS = $(SANITIZED) -fsanitize=address,undefined -fno-sanitize-recover=all
 build/tsan/%: CFLAGS = $(SANITIZED) -fsanitize=thread
 
@@ -253,11 +253,10 @@ PROGRAMS = $(patsubst tests/%.c,%,$(filter-out $(if $(CTL_YAML),,%/convert_test.
 THREADED = $(filter-out system/abuse_test system/clients_test system/hold_clients_test \
     system/reservation_clients_test system/shard_clients_test system/events_test, \
     $(filter unit/limiters_test unit/events_test system/%,$(PROGRAMS)))
-MEASURING = unit/limiters_test \
-    $(addprefix system/,abuse_test agent_test http_request_test http_test pages_test)
+MEASURING = $(addprefix system/,abuse_test http_request_test http_test pages_test)
 TESTS = $(PROGRAMS:%=build/asan/%) $(MEASURING:%=build/plain/%)
-RACES = $(addprefix build/tsan/, \
-    $(shell printf '%s\n' $(THREADED) | PART='$(PART)' sh tests/part.sh))
+RACES = $(addprefix build/, $(shell printf '%s\n' plain/unit/limiters_test $(THREADED:%=tsan/%) | \
+    PART='$(PART)' sh tests/part.sh))
 ALL_FLAVORS = $(foreach flavor,$(FLAVORS),$(PROGRAMS:%=build/$(flavor)/%))
 TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
 TEST_SHELL = build/asan/examples/doorman_shell
@@ -335,7 +334,7 @@ LINKED = doorman_server $(addprefix fuzz/,calls grpc handover http permits respo
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test agent_routes_test etcd_test \
     leased_test status_test store_etcd_test tls_test tree_test) \
     $(addprefix unit/,arguments_test audit_trim_test events_test link_test \
-        forward_mark_test graph_test \
+        forward_mark_test forward_thread_test graph_test lock_test \
         notify_test reports_test reset_count_test unmatched_test versions_test warnings_test)
 $(foreach flavor,$(FLAVORS) coverage,\
     $(eval $(LINKED:%=build/$(flavor)/%): build/$(flavor)/doorman.o))
@@ -455,7 +454,7 @@ matrix: $(PLAIN_UNITS) build/sim/sim $(HTTP_FILES) | test_deps ## compile in all
 # The abuse tests at full size: a million leases, floods of 30 s, 100 killed servers in MINUTES.
 MINUTES ?= 10
 abuse: build/plain/system/abuse_test build/plain/doorman_server ## abuse at full size; MINUTES=N
-	@DOORMAN_SERVER=build/plain/doorman_server ABUSE_MINUTES=$(MINUTES) $<
+	@DOORMAN_SERVER=build/plain/doorman_server ABUSE_MINUTES=$(MINUTES) $< '*'
 
 # What `make test` does a few times: an account of every grant, over servers with a file or a Redis
 # that are killed or restarted, and over nodes of three processes that are upgraded.

@@ -18,6 +18,12 @@
  *
  *     TEST_WITH(world, a_new_log_is_empty) { assert_int_equal(ftell(w->log), 0); }
  *
+ * MEASURES stands before a test of memory or speed, which a sanitizer changes. With the macro
+ * TEST_ONLY_MEASURES a program that has such tests runs no others, except those of a pattern:
+ *
+ *     MEASURES(memory_is_returned)
+ *     TEST(memory_is_returned) { ... }
+ *
  * A header with helpers can redefine TEST_TEARDOWN, a function of cmocka's that runs after each
  * TEST. A program with a main of its own defines TEST_OWN_MAIN, and main calls test_main.
  */
@@ -26,9 +32,11 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 /* cmocka.h needs the headers above. */
 #include <cmocka.h>
 
@@ -37,6 +45,8 @@
 static struct CMUnitTest test__list[TEST_MAX];
 static int test__lines[TEST_MAX];
 static size_t test__count;
+static const char *test__measures[TEST_MAX];
+static size_t test__measures_count;
 
 /* Adds a test before all tests of later lines, because constructors run in any order. */
 static inline void test_add(int line, struct CMUnitTest test) {
@@ -82,9 +92,35 @@ static inline void test_add(int line, struct CMUnitTest test) {
     }                                                                                              \
     static void name(struct type *w)
 
+#define MEASURES(name)                                                                             \
+    __attribute__((constructor)) static void name##_measures(void) {                               \
+        if (test__measures_count == TEST_MAX) abort();                                             \
+        test__measures[test__measures_count++] = #name;                                            \
+    }
+
+static inline bool test_measures(const char *name) {
+    for (size_t i = 0; i < test__measures_count; i++) {
+        if (strcmp(test__measures[i], name) == 0) return true;
+    }
+    return false;
+}
+
+/* Leaves out the tests that measure nothing, if there are others. */
+static inline void test_keep_measures(void) {
+    size_t kept = 0;
+    for (size_t i = 0; i < test__count; i++) {
+        if (test_measures(test__list[i].name)) test__list[kept++] = test__list[i];
+    }
+    if (kept != test__measures_count) abort(); /* MEASURES has a name that no test has */
+    if (kept > 0) test__count = kept;
+}
+
 static inline int test_main(int argc, char **argv) {
     const char *pattern = argc > 1 ? argv[1] : getenv("TEST");
     if (pattern) cmocka_set_test_filter(pattern);
+#ifdef TEST_ONLY_MEASURES
+    if (!pattern) test_keep_measures();
+#endif
     return _cmocka_run_group_tests("tests", test__list, test__count, NULL, NULL);
 }
 

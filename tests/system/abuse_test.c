@@ -735,6 +735,7 @@ static void probe_during_reload(struct probe *probe, const char *last) {
  * least 75 % of the memory that they took returns to the system; the rest is in pieces between
  * blocks that are still in use. With a sanitizer this is not asserted, because it keeps freed
  * memory. */
+MEASURES(memory_is_returned_when_all_leases_have_ended)
 TEST(memory_is_returned_when_all_leases_have_ended) {
     char config[512];
     struct fixture fixture;

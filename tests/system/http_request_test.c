@@ -414,6 +414,7 @@ TEST(the_size_of_a_body_in_chunks_is_limited) {
 }
 
 /* V5: memory depends on the data of a body, and not on how it is divided into chunks. */
+MEASURES(many_small_chunks_need_no_more_memory)
 TEST(many_small_chunks_need_no_more_memory) {
     enum { BYTES = 1 << 20, ROUNDS = 6 };
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);

@@ -753,6 +753,7 @@ static long slack(void) {
 
 /* V5: connections that send nothing or half a request do not delay others, and do not take up more
  * and more memory. */
+MEASURES(idle_connections_are_closed_when_others_need_them)
 TEST(idle_connections_are_closed_when_others_need_them) {
     enum { PEERS = 1000, ROUNDS = 4 };
     static const char *const halves[] = {"", "G", "GET / HTTP/1.1\r\nHost: localhost\r\n",
@@ -813,6 +814,7 @@ TEST(a_peer_that_leaves_at_a_timeout_stops_nothing) {
 
 /* V5: a body of exactly 4 MiB is allowed. A body of 4 MiB and one byte is refused, and so are very
  * long paths and heads. */
+MEASURES(too_long_requests_are_refused_and_freed)
 TEST(too_long_requests_are_refused_and_freed) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     size_t bytes = ((size_t)4 << 20) + 1;

@@ -228,6 +228,7 @@ static bool requests_are_fast_beside_readers(void) {
  * parallel. Requests to another server, without readers, show how slow the machine is meanwhile.
  * The lock is held for at most 5 ms of CPU time. In a virtual machine this time can include the
  * time of other machines, so there are several tries. */
+MEASURES(eight_readers_of_large_pages_do_not_delay_requests)
 TEST(eight_readers_of_large_pages_do_not_delay_requests) {
     bool fast = false;
     for (int i = 0; i < 5 && !fast; i++) fast = requests_are_fast_beside_readers();
