@@ -4220,9 +4220,10 @@ static void doorman__item_name_write(doorman__item_name *name, const doorman__de
 
 /* Returns whether a name may be used unchanged. */
 static bool doorman__item_name_valid(const doorman__item_name *name, bool is_key) {
+    const size_t start = strlen(DOORMAN__HASHED);
     if (name->bytes > DOORMAN_ID_BYTES_MAX || memchr(name->out, 0, name->bytes)) return false;
     name->out[name->bytes] = '\0';
-    if (strncmp(name->out, DOORMAN__HASHED, strlen(DOORMAN__HASHED)) == 0) return false;
+    if (name->bytes >= start && memcmp(name->out, DOORMAN__HASHED, start) == 0) return false;
     return is_key ? doorman__key_valid(name->out) : doorman__id_valid(name->out);
 }
 
@@ -4313,7 +4314,6 @@ doorman_status doorman_descriptors_resolve(const doorman_descriptors *rules, con
     const size_t found = rules ? doorman__descriptors_find(rules, &from) : 0;
     const bool matched = rules && found < rules->count;
     const doorman_descriptor_rule *rule = matched ? &rules->rules[found] : NULL;
-    memset(out, 0, sizeof *out);
     out->matched = matched;
     out->rule = matched ? found : 0;
     const bool resource_hashed =
@@ -8250,8 +8250,7 @@ static void doorman__place_leave(doorman__place *place) {
 
 /* Finds the template and the slots of a place again after a change of configuration. Returns false
  * if memory runs out; the place is then as before. */
-static bool doorman__place_resolve(doorman_permits *permits, doorman__place *place) {
-    if (place->generation == permits->generation) return true;
+static bool doorman__place_resolve_again(doorman_permits *permits, doorman__place *place) {
     const char *id = doorman__place_id(place);
     const doorman_template *template_ = doorman__permits_template(permits, id);
     size_t count = template_ ? template_->limit_count : 0;
@@ -8277,6 +8276,11 @@ static bool doorman__place_resolve(doorman_permits *permits, doorman__place *pla
     return true;
 }
 
+/* As doorman__place_resolve_again, unless the configuration is the same as before. */
+static inline bool doorman__place_resolve(doorman_permits *permits, doorman__place *place) {
+    return place->generation == permits->generation || doorman__place_resolve_again(permits, place);
+}
+
 static doorman__place *doorman__permits_find_place(const doorman_permits *permits,
                                                    const char *resource_id) {
     uint64_t hash = doorman__hash(permits->options.seed, resource_id);
@@ -8286,6 +8290,15 @@ static doorman__place *doorman__permits_find_place(const doorman_permits *permit
         if (place->hash == hash && strcmp(doorman__place_id(place), resource_id) == 0) return place;
     }
     return NULL;
+}
+
+/* As doorman__permits_template. A place knows its template, unless the configuration has changed
+ * since the place was used last. */
+static const doorman_template *doorman__permits_known_template(const doorman_permits *permits,
+                                                               const char *resource_id) {
+    const doorman__place *place = doorman__permits_find_place(permits, resource_id);
+    const bool is_present = place && place->generation == permits->generation;
+    return is_present ? place->template_ : doorman__permits_template(permits, resource_id);
 }
 
 /* Makes room for one more place, and for its index in the list of free places later. */
@@ -8692,13 +8705,12 @@ static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorm
 /* Adapts a counter to the present configuration. `limit` is the limit that the counter has now.
  * Another override than before may apply to its key, or another row (E1). A SLIDING_WINDOW of
  * changed length becomes fresh. With empty_at_start it is used up in its first window (P16).
- * Returns NULL if memory runs out. */
-static doorman__counter *doorman__counter_adapt(doorman_permits *permits, doorman__slot *slot,
-                                                const doorman_permit_limit *limit,
-                                                doorman__counter *counter) {
-    uint16_t generation = (uint16_t)permits->generation;
-    bool known = counter->generation == generation && counter->override_ <= limit->override_count;
-    if (known && !doorman__limit_overridden(permits, limit)) return counter;
+ * Returns NULL if memory runs out.
+ *   known   the counter was adapted to this configuration before, and only rows may differ */
+static doorman__counter *doorman__counter_adapt_again(doorman_permits *permits, doorman__slot *slot,
+                                                      const doorman_permit_limit *limit,
+                                                      doorman__counter *counter, bool known) {
+    const uint16_t generation = (uint16_t)permits->generation;
     char key[DOORMAN_ID_BYTES_MAX + 1];
     uint16_t override_ = counter->override_;
     if (!known) override_ = doorman__limit_override(limit, doorman__counter_copy_key(counter, key));
@@ -8722,6 +8734,17 @@ static doorman__counter *doorman__counter_adapt(doorman_permits *permits, doorma
     bool unknown = !known && limit->durable && !(counter->flags & DOORMAN__STORED);
     if (unknown) doorman__permits_mark(permits, slot, counter);
     return counter;
+}
+
+/* As doorman__counter_adapt_again, unless nothing can have changed. */
+static inline doorman__counter *doorman__counter_adapt(doorman_permits *permits,
+                                                       doorman__slot *slot,
+                                                       const doorman_permit_limit *limit,
+                                                       doorman__counter *counter) {
+    const bool known = counter->generation == (uint16_t)permits->generation &&
+                       counter->override_ <= limit->override_count;
+    if (known && !doorman__limit_overridden(permits, limit)) return counter;
+    return doorman__counter_adapt_again(permits, slot, limit, counter, known);
 }
 
 /* Returns whether a counter is from a time before the place got the slot. Generations wrap around,
@@ -9819,12 +9842,11 @@ static doorman_status doorman__permit_item_check(const doorman_permit_item *item
 #define DOORMAN__REQUEST_ID_MAX ((UINT64_C(1) << 53) - 1)
 #define DOORMAN__SETTLE_MAX (3600 * DOORMAN_SECOND)
 
-/* Returns the first rule that the fields of a request break, without its items. */
+/* Returns the first rule that the fields of a request break, without its items and its client_id,
+ * which all permits of a message share. */
 static const char *doorman__permit_request_wrong(const doorman_permit_request *request) {
     const doorman__rule rules[] = {
         {!doorman__duration_valid(request->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
-        {request->client_id && !doorman__id_valid(request->client_id),
-         "client_id: " DOORMAN__ID_RULE},
         {request->request_id && !request->client_id, "client_id: is needed with request_id"},
         {request->request_id > DOORMAN__REQUEST_ID_MAX, "request_id: must be at most 2^53 - 1"},
         {!doorman__duration_valid(request->time_to_live),
@@ -13744,6 +13766,10 @@ static doorman_status doorman__permits_run_checked(doorman_permits *permits,
 static doorman_status doorman__permits_run(doorman_permits *permits, doorman__decision *decision,
                                            doorman_permit *out, doorman_error *error) {
     const char *list = decision->inspects ? NULL : "items"; /* an inspection has arguments (C10) */
+    const char *client_id = decision->request->client_id;
+    if (client_id && !doorman__id_valid(client_id)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "client_id: " DOORMAN__ID_RULE);
+    }
     doorman_status status = doorman__permits_check_whole(permits, decision->request, list, error);
     if (status != DOORMAN_OK) return status;
     status = doorman__permits_run_checked(permits, decision, out);
@@ -18860,7 +18886,7 @@ static doorman_status doorman__permits_check_request_id(const doorman_permits *p
     if (permit->request_id || !permits->holds.configured) return DOORMAN_OK;
     for (size_t i = 0; i < permit->item_count; i++) {
         const doorman_permit_item *item = &permit->items[i];
-        const doorman_template *found = doorman__permits_template(permits, item->resource_id);
+        const doorman_template *found = doorman__permits_known_template(permits, item->resource_id);
         for (size_t j = 0; found && item->cost > 0 && j < found->limit_count; j++) {
             if (!doorman__limit_holds(&found->limits[j], item->key ? item->key : "")) continue;
             return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, DOORMAN__HOLD_RULE);

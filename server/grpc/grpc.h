@@ -176,6 +176,7 @@ struct grpc_reservation {
 struct grpc_call {
     struct service *service;
     struct grpc_counters *counters;
+    doorman_json_exchange *exchange; /* of the loop */
     enum grpc_method method;
     enum grpc_step step;
     bool is_over;      /* the permit is refused */
@@ -384,6 +385,8 @@ struct grpc {
     size_t connection_count, ended_count, limit; /* ended: not freed yet, but counted */
     size_t buffered;                             /* bytes of requests that are not complete */
     struct grpc_memory memory;
+    doorman_json_exchange exchange; /* what other parts are told about the present call. A large
+                                       struct, of which a call sets the request and the error */
     doorman_buffer spares[GRPC_SPARE_MAX]; /* empty buffers for the next streams */
     size_t spare_count;
     int epoll, listener, wake;

@@ -131,15 +131,18 @@ static size_t call_read_descriptors(struct grpc_call *call, const doorman_descri
     return empty;
 }
 
+#define FEW_DESCRIPTORS 4 /* reading them takes little longer than another lock would */
+
 /* Reads all descriptors. A lock keeps the configuration from being destroyed. With the lock of the
  * configuration, other threads can use the service meanwhile. But a thread that compares or writes
- * a large configuration holds that lock for long, and the loop must not wait. In this case the lock
- * of the service is used: a configuration is destroyed only after another one was put in its place
- * under this lock. Returns false if a descriptor has no entries. */
+ * a large configuration holds that lock for long, and the loop must not wait. In this case, and for
+ * few descriptors, the lock of the service is used: a configuration is destroyed only after another
+ * one was put in its place under this lock. Returns false if a descriptor has no entries. */
 static bool call_resolve(struct grpc_call *call, struct grpc_bytes message,
                          struct grpc_status *status) {
     struct service *service = call->service;
-    const bool has_config_lock = server_try_lock(&service->config_lock);
+    const bool has_config_lock =
+        call->descriptor_count > FEW_DESCRIPTORS && server_try_lock(&service->config_lock);
     server_lock(&service->lock);
     const doorman_config *config = service->config;
     const doorman_descriptors *rules = doorman_config_descriptors(config);
@@ -227,6 +230,7 @@ static struct grpc_call *call_make(struct grpc *grpc, enum grpc_method method,
     }
     call->service = grpc->service;
     call->counters = &grpc->counters;
+    call->exchange = &grpc->exchange;
     call->method = method;
     call->step = charges ? GRPC_STEP_REPORT : GRPC_STEP_PERMIT;
     call->is_over = call->is_forwarded = call->is_away = call->has_fields = false;
@@ -289,6 +293,11 @@ static double figures_seconds(doorman_time window) {
     return seconds >= 28 * day && seconds <= 31 * day ? 30 * day : seconds;
 }
 
+static bool is_about_whole(double value) {
+    const double rest = value - (double)(uint64_t)(value < 1e15 ? value : 0);
+    return rest < 1e-6 || rest > 1 - 1e-6;
+}
+
 /* Returns the figures of a limit as requests in a unit: the unit that is as long as the window. If
  * there is none, the smallest unit with a whole number of requests. If there is none, the smallest
  * unit with at least one request, rounded down. A limit without a window has no unit. */
@@ -299,11 +308,10 @@ static struct grpc_figures figures_of(const struct grpc_outcome *outcome) {
     size_t chosen = count, whole = count, some = count;
     double requests = outcome->most;
     for (size_t i = 0; i < count && window > 0 && chosen == count; i++) {
-        double in_unit = outcome->most * figure_units[i].seconds / window;
-        double rest = in_unit - (double)(uint64_t)(in_unit < 1e15 ? in_unit : 0);
+        const double in_unit = outcome->most * figure_units[i].seconds / window;
         if (figure_units[i].seconds == window) chosen = i;
-        if (in_unit >= 1 && (rest < 1e-6 || rest > 1 - 1e-6) && whole == count) whole = i;
-        if (in_unit >= 1 && some == count) some = i;
+        if (whole == count && in_unit >= 1 && is_about_whole(in_unit)) whole = i;
+        if (some == count && in_unit >= 1) some = i;
     }
     if (chosen == count) chosen = whole < count ? whole : some;
     if (chosen < count) {

@@ -298,7 +298,6 @@ size_t server_grpc_call_find_holds(const struct grpc_call *call, const doorman_c
  * whether the limit concerns the key. Precondition: the lock is held. */
 static size_t call_find_look(struct grpc_call *call) {
     const size_t count = call->permit.item_count;
-    doorman_request inspection = {.method = DOORMAN_INSPECT, .entries = call->entries};
     doorman_response response;
     size_t at = 0, first = count;
     for (; at < count; at++) {
@@ -306,7 +305,8 @@ static size_t call_find_look(struct grpc_call *call) {
         if (item->cost > 0 || !call_has_holds(call->service->config, item->resource_id)) continue;
         call->entries[0] =
             (doorman_permit_entry){.resource_id = item->resource_id, .key = item->key};
-        inspection.entry_count = 1;
+        const doorman_request inspection = {
+            .method = DOORMAN_INSPECT, .entries = call->entries, .entry_count = 1};
         doorman_status status = doorman_server_handle(call->service->server, &inspection, &response,
                                                       NULL, doorman_clock());
         if (status != DOORMAN_OK || !response.is_master || response.result_count != 1) break;
@@ -338,8 +338,9 @@ static void call_set_failed(const struct grpc_call *call, struct grpc_status *st
 
 /* Tells the parts of the server about a decision, as for any other message. The path of an error
  * begins with the method, as in any message. */
-static void call_report(const struct grpc_call *call, doorman_json_exchange *exchange,
-                        const struct peer *peer, doorman_status status, doorman_time started_at) {
+static void call_report(const struct grpc_call *call, const struct peer *peer,
+                        doorman_status status, doorman_time started_at) {
+    doorman_json_exchange *exchange = call->exchange;
     const char *method = doorman_method_name(exchange->request.method, false);
     if (exchange->error.path_bytes > 0) {
         const doorman_error error = exchange->error;
@@ -356,11 +357,13 @@ static void call_report(const struct grpc_call *call, doorman_json_exchange *exc
 }
 
 /* Decides until the call is done. Precondition: the lock is held, and the server is not stopping.
+ *   now       when the lock was taken
  *   returns   the status of the last request */
-static doorman_status call_decide_locked(struct grpc_call *call, doorman_json_exchange *exchange,
-                                         enum grpc_decided *decided, struct grpc_status *status,
-                                         char master[DOORMAN_ID_BYTES_MAX + 1]) {
+static doorman_status call_decide_locked(struct grpc_call *call, enum grpc_decided *decided,
+                                         struct grpc_status *status,
+                                         char master[DOORMAN_ID_BYTES_MAX + 1], doorman_time now) {
     struct service *service = call->service;
+    doorman_json_exchange *exchange = call->exchange;
     doorman_status result = DOORMAN_OK;
     assert(server_lock_is_held(&service->lock));
     *decided = GRPC_DECIDED;
@@ -382,7 +385,7 @@ static doorman_status call_decide_locked(struct grpc_call *call, doorman_json_ex
         }
         exchange->request = call->request;
         result = doorman_server_handle(service->server, &call->request, &response, &exchange->error,
-                                       doorman_clock());
+                                       now);
         if (result == DOORMAN_INVALID_ARGUMENT && call->brings) {
             server_grpc_figures_drop(call); /* they are never an error */
             server_grpc_call_prepare(call);
@@ -404,21 +407,26 @@ enum grpc_decided server_grpc_call_decide(struct grpc_call *call, const struct p
                                           struct grpc_status *status,
                                           char master[DOORMAN_ID_BYTES_MAX + 1]) {
     struct service *service = call->service;
-    doorman_json_exchange exchange = {.has_method = true};
-    doorman_time started_at = doorman_clock();
+    doorman_json_exchange *exchange = call->exchange;
+    const doorman_time started_at = doorman_clock();
     doorman_status result = DOORMAN_UNAVAILABLE;
     enum grpc_decided decided = GRPC_FAILED;
     master[0] = 0;
     if (call->step == GRPC_STEP_DONE) return GRPC_DECIDED;
-    exchange.request.method = call->request.method;
-    server_lock(&service->lock);
+    exchange->has_method = true;
+    exchange->request = call->request;
+    exchange->error.text[0] = 0;
+    exchange->error.path_bytes = 0;
+    const bool waits = !server_try_lock(&service->lock);
+    if (waits) server_lock(&service->lock);
     const bool pauses = server_pauses(service); /* what it charged would be lost */
     if (!pauses) {
-        result = call_decide_locked(call, &exchange, &decided, status, master);
+        const doorman_time now = waits ? doorman_clock() : started_at;
+        result = call_decide_locked(call, &decided, status, master, now);
     }
     server_unlock(&service->lock);
     if (pauses) server_grpc_fail(status, GRPC_UNAVAILABLE, "the server is stopping");
     if (decided == GRPC_DECIDED || decided == GRPC_FAILED)
-        call_report(call, &exchange, peer, result, started_at);
+        call_report(call, peer, result, started_at);
     return decided;
 }

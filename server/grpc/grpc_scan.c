@@ -115,12 +115,8 @@ static bool scan_fail(struct scan *scan, bool is_too_large, const char *rule) {
     return false;
 }
 
-static bool scan_varint(struct scan *scan, uint64_t *out) {
+static bool scan_long_varint(struct scan *scan, uint64_t *out) {
     uint64_t value = 0;
-    if (scan->at < scan->end && *scan->at < 0x80) { /* most numbers */
-        *out = *scan->at++;
-        return true;
-    }
     for (unsigned shift = 0; shift < 70; shift += 7) {
         if (scan->at == scan->end) return scan_fail(scan, false, "ends in the middle of a number");
         uint8_t byte = *scan->at++;
@@ -134,13 +130,28 @@ static bool scan_varint(struct scan *scan, uint64_t *out) {
     return scan_fail(scan, false, "has a number of more than 64 bits");
 }
 
+/* Reads a number of one byte, as most numbers are. Returns false if it has more. */
+static inline bool scan_byte(struct scan *scan, uint64_t *out) {
+    if (scan->at == scan->end || *scan->at >= 0x80) return false;
+    *out = *scan->at++;
+    return true;
+}
+
+static inline bool scan_varint(struct scan *scan, uint64_t *out) {
+    return scan_byte(scan, out) || scan_long_varint(scan, out);
+}
+
 /* Reads a number of at most 32 bits: a tag, or a length. protobuf-c reads only 5 bytes of them,
  * although more bytes may have the same value. */
-static bool scan_short(struct scan *scan, uint64_t *out) {
+static bool scan_long_short(struct scan *scan, uint64_t *out) {
     const uint8_t *const from = scan->at;
-    if (!scan_varint(scan, out)) return false;
+    if (!scan_long_varint(scan, out)) return false;
     return (scan->at - from <= 5 && *out <= UINT32_MAX) ||
            scan_fail(scan, false, "has a tag or a length of more than 32 bits");
+}
+
+static inline bool scan_short(struct scan *scan, uint64_t *out) {
+    return scan_byte(scan, out) || scan_long_short(scan, out);
 }
 
 /* Reduces what follows to the bytes of a value. Nothing remains of a varint. */
@@ -226,7 +237,7 @@ bool server_grpc_scan(enum grpc_schema schema, const uint8_t *bytes, size_t coun
 
 /* ---- fields --------------------------------------------------------------------------------- */
 
-static uint64_t field_varint(struct grpc_bytes *from) {
+static inline uint64_t field_varint(struct grpc_bytes *from) {
     uint64_t value = 0;
     uint8_t byte = 0x80;
     if (from->count > 0 && *from->bytes < 0x80) { /* most numbers */
