@@ -80,6 +80,7 @@ missing_in() { # list, pattern with NAME for the line, FILE...
     list=$1 pattern=$2 where=$3
     shift 2
     [ $# -eq 1 ] || where=${where%/*}
+    where=${where#"$folder/"} # a part of a file
     while read -r name; do
         known=$(printf '%s' "$pattern" | sed "s:NAME:$name:g")
         cat "$@" | grep -qE -e "$known" || echo "$name is missing in $where"
@@ -133,6 +134,18 @@ kinds_are_everywhere() {
         missing_in "$folder/kinds" '[^A-Z_]NAME[^A-Z_]' tests/fuzz/json.dict
     } | nothing_is_missing
 }
+reasons_are_everywhere() {
+    table_of 'define DOORMAN_REASONS' 'X\(DOORMAN_REASON_[A-Z_]+, "[A-Z_]+"' doorman_permits.h \
+        >"$folder/reasons"
+    schema='PermitReason of openapi.json' table='the reasons of a permit in protocol.md'
+    sed -n '/^    "PermitReason": {/,/^    },/p' server/pages/openapi.json >"$folder/$schema"
+    sed -n '/^| reason of a permit /,/^$/p' docs/protocol.md >"$folder/$table"
+    {
+        has_lines "$folder/reasons" 16
+        missing_in "$folder/reasons" '^\| `NAME` \|' "$folder/$table"
+        missing_in "$folder/reasons" '"NAME"' "$folder/$schema"
+    } | nothing_is_missing
+}
 
 # .ci/run tries one of three parts of what is long.
 parts_are_all() {
@@ -161,5 +174,7 @@ check 'each field of a limit is in docs/configuration.md and a dictionary' field
 check 'each figure of an override has a bound for the role support' figures_have_bounds
 check 'each path is in the pages, the description, the dictionary and a test' paths_are_everywhere
 check 'each kind of share is in the page, the description and the dictionary' kinds_are_everywhere
+check 'each reason of a permit is in the table of docs/protocol.md and in the description' \
+    reasons_are_everywhere
 check 'all files have the version of doorman.h' sh .ci/release --versions
 check_end
