@@ -126,12 +126,17 @@ paths_are_everywhere() {
 }
 kinds_are_everywhere() {
     table_of 'define DOORMAN_KINDS' 'X\([A-Z_]+, "[A-Z_]+"' doorman.h >"$folder/kinds"
+    table_of 'define DOORMAN_KINDS' 'X\([A-Z_]+' doorman.h >"$folder/codes"
     {
         has_lines "$folder/kinds" 5
         missing_in "$folder/kinds" '^\| .algorithm.kind. \|.*.NAME.' docs/configuration.md
         missing_in "$folder/kinds" '"enum": \[.*"NAME"' server/pages/openapi.json
         missing_in "$folder/kinds" '"description": .*[ .]NAME: ' server/pages/openapi.json
         missing_in "$folder/kinds" '[^A-Z_]NAME[^A-Z_]' tests/fuzz/json.dict
+        missing_in "$folder/kinds" '[ "]NAME[,\\]' tests/system/server_test.c
+        for file in unit/configuration_test.c unit/tree_test.c fuzz/message.c sim/sim_faults.c; do
+            missing_in "$folder/codes" '[^A-Z_]NAME([^A-Z_]|$)' "tests/$file"
+        done
     } | nothing_is_missing
 }
 reasons_are_everywhere() {
@@ -173,7 +178,7 @@ check 'the functions that docs/architecture.md names exist' names_exist docs/arc
 check 'each field of a limit is in docs/configuration.md and a dictionary' fields_are_documented
 check 'each figure of an override has a bound for the role support' figures_have_bounds
 check 'each path is in the pages, the description, the dictionary and a test' paths_are_everywhere
-check 'each kind of share is in the page, the description and the dictionary' kinds_are_everywhere
+check 'each kind of share is in the page, the description, lists and tests' kinds_are_everywhere
 check 'each reason of a permit is in the table of docs/protocol.md and in the description' \
     reasons_are_everywhere
 check 'all files have the version of doorman.h' sh .ci/release --versions
