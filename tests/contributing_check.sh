@@ -104,6 +104,16 @@ fields_are_documented() {
         missing_in "$folder/fields" '"NAME[^a-z_]' tests/fuzz/json.dict
     } | nothing_is_missing
 }
+# The simulator sets each field of a limit, except for two: it has no other fair_window than the
+# default, and a unit test has random figures of callers (set_max).
+fields_are_simulated() {
+    table_of 'doorman__row doorman__limit_rows\\[' 'doorman_permit_limit, [a-z_]+' doorman_permits.h |
+        grep -vxE 'fair_window|set_max' >"$folder/fields"
+    {
+        has_lines "$folder/fields" 18
+        missing_in "$folder/fields" '[.>]NAME([^a-z_]|$)' tests/sim/*.[ch]
+    } | nothing_is_missing
+}
 # No row has a time_to_live, and the role support may not change a window.
 figures_have_bounds() {
     fields_of figure_rows | grep -vxE 'time_to_live|window' >"$folder/fields"
@@ -176,6 +186,8 @@ check 'the files that docs/architecture.md names exist' paths_exist docs/archite
 check 'the functions that docs/architecture.md names exist' names_exist docs/architecture.md \
     '[a-z]+_[a-z_]+[a-z]'
 check 'each field of a limit is in docs/configuration.md and a dictionary' fields_are_documented
+check 'each field of a limit is in the simulator, or fields_are_simulated leaves it out' \
+    fields_are_simulated
 check 'each figure of an override has a bound for the role support' figures_have_bounds
 check 'each path is in the pages, the description, the dictionary and a test' paths_are_everywhere
 check 'each kind of share is in the page, the description, lists and tests' kinds_are_everywhere
