@@ -107,7 +107,8 @@ fields_are_documented() {
 # The simulator sets each field of a limit, except for two: it has no other fair_window than the
 # default, and a unit test has random figures of callers (set_max).
 fields_are_simulated() {
-    table_of 'doorman__row doorman__limit_rows\\[' 'doorman_permit_limit, [a-z_]+' doorman_permits.h |
+    rows='doorman__row doorman__limit_rows\\['
+    table_of "$rows" 'doorman_permit_limit, [a-z_]+' doorman_permits.h |
         grep -vxE 'fair_window|set_max' >"$folder/fields"
     {
         has_lines "$folder/fields" 18
