@@ -158,7 +158,7 @@ reasons_are_everywhere() {
     sed -n '/^| reason of a permit /,/^$/p' docs/protocol.md >"$folder/$table"
     {
         has_lines "$folder/reasons" 16
-        missing_in "$folder/reasons" '^\| `NAME` \|' "$folder/$table"
+        missing_in "$folder/reasons" '^\| .NAME. \|' "$folder/$table"
         missing_in "$folder/reasons" '"NAME"' "$folder/$schema"
     } | nothing_is_missing
 }
