@@ -80,6 +80,7 @@ missing_in() { # list, pattern with NAME for the line, FILE...
     list=$1 pattern=$2 where=$3
     shift 2
     [ $# -eq 1 ] || where=${where%/*}
+    where=${where#"$folder/"} # a part of a file
     while read -r name; do
         known=$(printf '%s' "$pattern" | sed "s:NAME:$name:g")
         cat "$@" | grep -qE -e "$known" || echo "$name is missing in $where"
@@ -101,6 +102,17 @@ fields_are_documented() {
         has_lines "$folder/fields" 30
         missing_in "$folder/fields" '^\|[^|]*[^|a-z_]NAME[^|a-z_][^|]*\|' docs/configuration.md
         missing_in "$folder/fields" '"NAME[^a-z_]' tests/fuzz/json.dict
+    } | nothing_is_missing
+}
+# The simulator sets each field of a limit, except for two: it has no other fair_window than the
+# default, and a unit test has random figures of callers (set_max).
+fields_are_simulated() {
+    rows='doorman__row doorman__limit_rows\\['
+    table_of "$rows" 'doorman_permit_limit, [a-z_]+' doorman_permits.h |
+        grep -vxE 'fair_window|set_max' >"$folder/fields"
+    {
+        has_lines "$folder/fields" 18
+        missing_in "$folder/fields" '[.>]NAME([^a-z_]|$)' tests/sim/*.[ch]
     } | nothing_is_missing
 }
 # No row has a time_to_live, and the role support may not change a window.
@@ -125,12 +137,29 @@ paths_are_everywhere() {
 }
 kinds_are_everywhere() {
     table_of 'define DOORMAN_KINDS' 'X\([A-Z_]+, "[A-Z_]+"' doorman.h >"$folder/kinds"
+    table_of 'define DOORMAN_KINDS' 'X\([A-Z_]+' doorman.h >"$folder/codes"
     {
         has_lines "$folder/kinds" 5
         missing_in "$folder/kinds" '^\| .algorithm.kind. \|.*.NAME.' docs/configuration.md
         missing_in "$folder/kinds" '"enum": \[.*"NAME"' server/pages/openapi.json
         missing_in "$folder/kinds" '"description": .*[ .]NAME: ' server/pages/openapi.json
         missing_in "$folder/kinds" '[^A-Z_]NAME[^A-Z_]' tests/fuzz/json.dict
+        missing_in "$folder/kinds" '[ "]NAME[,\\]' tests/system/server_test.c
+        for file in unit/configuration_test.c unit/tree_test.c fuzz/message.c sim/sim_faults.c; do
+            missing_in "$folder/codes" '[^A-Z_]NAME([^A-Z_]|$)' "tests/$file"
+        done
+    } | nothing_is_missing
+}
+reasons_are_everywhere() {
+    table_of 'define DOORMAN_REASONS' 'X\(DOORMAN_REASON_[A-Z_]+, "[A-Z_]+"' doorman_permits.h \
+        >"$folder/reasons"
+    schema='PermitReason of openapi.json' table='the reasons of a permit in protocol.md'
+    sed -n '/^    "PermitReason": {/,/^    },/p' server/pages/openapi.json >"$folder/$schema"
+    sed -n '/^| reason of a permit /,/^$/p' docs/protocol.md >"$folder/$table"
+    {
+        has_lines "$folder/reasons" 16
+        missing_in "$folder/reasons" '^\| .NAME. \|' "$folder/$table"
+        missing_in "$folder/reasons" '"NAME"' "$folder/$schema"
     } | nothing_is_missing
 }
 
@@ -158,8 +187,12 @@ check 'the files that docs/architecture.md names exist' paths_exist docs/archite
 check 'the functions that docs/architecture.md names exist' names_exist docs/architecture.md \
     '[a-z]+_[a-z_]+[a-z]'
 check 'each field of a limit is in docs/configuration.md and a dictionary' fields_are_documented
+check 'each field of a limit is in the simulator, or fields_are_simulated leaves it out' \
+    fields_are_simulated
 check 'each figure of an override has a bound for the role support' figures_have_bounds
 check 'each path is in the pages, the description, the dictionary and a test' paths_are_everywhere
-check 'each kind of share is in the page, the description and the dictionary' kinds_are_everywhere
+check 'each kind of share is in the page, the description, lists and tests' kinds_are_everywhere
+check 'each reason of a permit is in the table of docs/protocol.md and in the description' \
+    reasons_are_everywhere
 check 'all files have the version of doorman.h' sh .ci/release --versions
 check_end

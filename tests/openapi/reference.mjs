@@ -159,9 +159,11 @@ function checkNames(what, rows, names) {
 const [errors] = tablesWith(/^code$/, /^meaning$/, /^HTTP$/);
 const { code } = schemas.Error.properties.error.properties;
 const [reasons] = tablesWith(/^reason$/);
+const [permitReasons] = tablesWith(/^reason of a permit$/);
 const [methods] = tablesWith(/^method$/, /^sender$/);
 checkNames('codes', errors.slice(1), code.enum);
 checkNames('reasons', reasons.slice(1), schemas.Refusal.properties.reason.enum);
+checkNames('reasons of a permit', permitReasons.slice(1), schemas.PermitReason.enum);
 checkNames('methods', methods.slice(1), Object.keys(schemas.RequestMessage.properties));
 for (const [cell, meaning] of reasons.slice(1)) {
   const text = `${name(cell)}: ${meaning}.`;

@@ -371,6 +371,42 @@ TEST(a_template_has_at_most_16_limits_with_different_names) {
     assert_string_equal(error.text, "templates[0].limits: a template needs capacity or limits");
 }
 
+/* A configuration in C has no reader of JSON in front of its checks. */
+TEST(the_checks_of_c_have_each_bound_of_the_rows_of_a_limit) {
+    size_t bounded = 0;
+    for (const doorman__row *row = doorman__limit_rows; row->type; row++) {
+        doorman_permit_limit limit = {
+            .name = "a", .kind = DOORMAN_TOKEN_BUCKET, .per = DOORMAN_PER_RESOURCE, .leased = true};
+        char *field = (char *)&limit + row->at;
+        const uint32_t above = row->most + 1;
+        if (!row->most) continue;
+        if (row->type == DOORMAN__JSON_SIZE) {
+            memcpy(field, &(size_t){above}, sizeof(size_t));
+        } else if (row->type == DOORMAN__JSON_UINT32) {
+            memcpy(field, &above, sizeof above);
+        } else if (row->type == DOORMAN__JSON_NUMBER) {
+            memcpy(field, &(double){above}, sizeof(double));
+        } else {
+            continue; /* a list or a name */
+        }
+        const doorman_template template_ = {.identifier_glob = "x",
+                                            .without_capacity = true,
+                                            .has_limits = true,
+                                            .limits = &limit,
+                                            .limit_count = 1};
+        const doorman_config_options options = {.templates = &template_, .template_count = 1};
+        doorman_config *config = NULL;
+        doorman_error error;
+        char expected[64];
+        snprintf(expected, sizeof expected, "templates[0].limits[0].%s: must be ", row->key);
+        const doorman_status status = doorman_config_create(&config, &options, &error);
+        if (status == DOORMAN_OK) fail_msg("no check of C has the bound of %s", row->key);
+        assert_memory_equal(error.text, expected, strlen(expected));
+        bounded++;
+    }
+    assert_true(bounded >= 3);
+}
+
 /* Each warning has a position in the text. */
 static void expect_warnings(const char *text, const char *const *warnings, size_t expected) {
     doorman_config_problem problems[8];
