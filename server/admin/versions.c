@@ -705,9 +705,8 @@ static void versions_status(struct service *service, struct text *text) {
     server_text_add(text, ",\"config_failure\":{\"for\":");
     server_text_add_number(text,
                            (double)(doorman_clock() - trouble.since) / (double)DOORMAN_SECOND);
-    server_text_add(text, ",\"reason\":\"");
-    server_text_add_escaped(text, trouble.reason, server_escape_json);
-    server_text_add(text, "\"}");
+    server_text_add_json(text, ",\"reason\":", trouble.reason);
+    server_text_add(text, "}");
 }
 
 static void versions_facts(struct service *service, struct text *text) {

@@ -53,6 +53,10 @@ const char *server_escape_query(char character, char room[8]);
 
 void server_text_add_escaped(struct text *text, const char *from, escape_rule rule);
 
+/* Adds a text as a string of JSON.
+ *   before   what stands in front of it, such as ",\"key\":" */
+void server_text_add_json(struct text *text, const char *before, const char *value);
+
 #define HOLDER_BYTES (DOORMAN_ID_BYTES_MAX + 4)
 
 /* Writes the part of a client_id that people may see: all before its last colon, or its first half.

@@ -181,9 +181,8 @@ static bool page_step(struct counter_page *page, struct service *service, doorma
 
 static void counter_text(struct text *text, const char *name, const char *value) {
     if (!value[0]) return;
-    server_text_addf(text, ",\"%s\":\"", name);
-    server_text_add_escaped(text, value, server_escape_json);
-    server_text_add(text, "\"");
+    server_text_addf(text, ",\"%s\":", name);
+    server_text_add_json(text, "", value);
 }
 
 /* Amounts have six decimals, as in messages: see docs/protocol.md. */

@@ -109,23 +109,17 @@ static struct hold_list *hold_list_take(struct service *service) {
 
 /* ---- JSON ---- */
 
-static void hold_text(struct text *text, const char *before, const char *value) {
-    server_text_addf(text, "%s\"", before);
-    server_text_add_escaped(text, value, server_escape_json);
-    server_text_add(text, "\"");
-}
-
 static void hold_row_json(struct text *text, const struct hold_row *row, bool waits) {
     server_text_add(text, "{\"holder\":");
-    if (row->holder[0]) hold_text(text, "", row->holder);
+    if (row->holder[0]) server_text_add_json(text, "", row->holder);
     if (!row->holder[0]) server_text_add(text, "null");
     if (row->id) server_text_addf(text, ",\"id\":%" PRIu64, row->id);
-    hold_text(text, ",\"resource_id\":", row->resource);
-    hold_text(text, ",\"key\":", row->key);
+    server_text_add_json(text, ",\"resource_id\":", row->resource);
+    server_text_add_json(text, ",\"key\":", row->key);
     server_text_add(text, ",\"amount\":");
     server_text_add_number(text, row->amount);
     if (waits) {
-        hold_text(text, ",\"limit\":", row->limit);
+        server_text_add_json(text, ",\"limit\":", row->limit);
         server_text_addf(text, ",\"priority\":%d", row->priority);
     } else {
         server_text_addf(text, ",\"items\":%zu", row->item_count);

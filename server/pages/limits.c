@@ -361,18 +361,12 @@ void server_limits_metrics(struct text *text, struct service *service, const boo
 
 /* ---- JSON ---- */
 
-static void limits_text(struct text *text, const char *before, const char *value) {
-    server_text_addf(text, "%s\"", before);
-    server_text_add_escaped(text, value, server_escape_json);
-    server_text_add(text, "\"");
-}
-
 static void json_limit(struct text *text, const struct limit_row *row) {
     const doorman_permits_limit *info = &row->info;
     const char *separator = "";
-    limits_text(text, "{\"template\":", row->glob);
-    limits_text(text, ",\"limit\":", row->name);
-    limits_text(text, ",\"definition\":", row->definition);
+    server_text_add_json(text, "{\"template\":", row->glob);
+    server_text_add_json(text, ",\"limit\":", row->name);
+    server_text_add_json(text, ",\"definition\":", row->definition);
     server_text_addf(text, ",\"keys\":%zu", info->counter_count);
     if (row->keys_max) server_text_addf(text, ",\"max_keys\":%zu", row->keys_max);
     if (row->is_fair) server_text_addf(text, ",\"fair_keys\":%zu", info->fair_count);
@@ -409,8 +403,9 @@ static void json_tops(struct text *text, struct service *service, size_t index, 
     top_list_take(&tops, service, index, kind);
     server_text_addf(text, ",\"%s\":[", name);
     for (size_t i = 0; i < tops.count; i++) {
-        limits_text(text, i ? ",\n{\"resource_id\":" : "{\"resource_id\":", tops.rows[i].resource);
-        limits_text(text, ",\"key\":", tops.rows[i].key);
+        server_text_add_json(
+            text, i ? ",\n{\"resource_id\":" : "{\"resource_id\":", tops.rows[i].resource);
+        server_text_add_json(text, ",\"key\":", tops.rows[i].key);
         server_text_addf(text, ",\"count\":%" PRIu64 ",\"error\":%" PRIu64 ",\"units\":",
                          tops.rows[i].count, tops.rows[i].error);
         server_text_add_number(text, tops.rows[i].units);

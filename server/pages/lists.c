@@ -204,24 +204,16 @@ static bool list_read_query(struct key_list *list, const char *query,
 
 /* ---- JSON ----------------------------------------------------------------------------------- */
 
-static void list_text(struct text *text, const char *name, const char *value) {
-    server_text_addf(text, ",\"%s\":\"", name);
-    server_text_add_escaped(text, value, server_escape_json);
-    server_text_add(text, "\"");
-}
-
 static void list_number(struct text *text, const char *name, double value) {
     server_text_addf(text, ",\"%s\":", name);
     server_text_add_number(text, value);
 }
 
 static void list_row_json(struct text *text, const struct list_row *row, bool is_nearest) {
-    server_text_add(text, "{\"template\":\"");
-    server_text_add_escaped(text, row->glob, server_escape_json);
-    server_text_add(text, "\"");
-    list_text(text, "limit", row->limit);
-    list_text(text, "resource_id", row->resource);
-    list_text(text, "key", row->key);
+    server_text_add_json(text, "{\"template\":", row->glob);
+    server_text_add_json(text, ",\"limit\":", row->limit);
+    server_text_add_json(text, ",\"resource_id\":", row->resource);
+    server_text_add_json(text, ",\"key\":", row->key);
     if (is_nearest) {
         list_number(text, "used", row->used);
         list_number(text, "size", row->size);
@@ -248,7 +240,7 @@ static void handle_json_top(struct service *service, const struct http_request *
         server_text_addf(text, "{\"is_master\":%s,\"by\":\"%s\"",
                          list->is_master ? "true" : "false",
                          list->is_nearest ? "nearest" : "units");
-        if (!list->is_nearest) list_text(text, "over", window_names[list->window]);
+        if (!list->is_nearest) server_text_add_json(text, ",\"over\":", window_names[list->window]);
         server_text_addf(text, ",\"complete\":%s,\"keys\":[", list->is_complete ? "true" : "false");
         for (size_t i = 0; i < list->count; i++) {
             if (i) server_text_add(text, ",\n");
@@ -329,13 +321,11 @@ static bool ban_list_read_query(struct ban_list *list, struct service *service, 
 }
 
 static void ban_row_json(struct text *text, const struct list_row *row) {
-    server_text_add(text, "{\"resource_id\":\"");
-    server_text_add_escaped(text, row->resource, server_escape_json);
-    server_text_add(text, "\"");
-    list_text(text, "key", row->key);
-    list_text(text, "by", row->limit[0] ? "limit" : "administrator");
-    if (row->limit[0]) list_text(text, "template", row->glob);
-    if (row->limit[0]) list_text(text, "limit", row->limit);
+    server_text_add_json(text, "{\"resource_id\":", row->resource);
+    server_text_add_json(text, ",\"key\":", row->key);
+    server_text_add_json(text, ",\"by\":", row->limit[0] ? "limit" : "administrator");
+    if (row->limit[0]) server_text_add_json(text, ",\"template\":", row->glob);
+    if (row->limit[0]) server_text_add_json(text, ",\"limit\":", row->limit);
     list_number(text, "ends_in", (double)row->rest / 1e9);
     server_text_add(text, "}");
 }
