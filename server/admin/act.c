@@ -568,29 +568,6 @@ bool server_admin_serves(struct service *service, const struct http_request *req
     return false;
 }
 
-bool server_admin_check_query(const struct http_request *request, const char *const *names,
-                              struct http_response *response) {
-    const char *unknown = server_query_find_unknown(request->query, names);
-    char error[256];
-    size_t used = 0;
-    if (unknown) {
-        used = (size_t)snprintf(error, sizeof error, "%.*s: is no parameter; the parameters are",
-                                (int)(strcspn(unknown, "=&") < 40 ? strcspn(unknown, "=&") : 40),
-                                unknown);
-        for (size_t i = 0; names[i]; i++) {
-            used += (size_t)snprintf(error + used, sizeof error - used, "%s %s", i ? "," : "",
-                                     names[i]);
-        }
-    }
-    for (size_t i = 0; names[i] && !used; i++) {
-        if (server_query_count(request->query, names[i]) > 1) {
-            used = (size_t)snprintf(error, sizeof error, "%s: occurs twice", names[i]);
-        }
-    }
-    if (used) server_http_response_set_error(response, 400, "INVALID_ARGUMENT", error);
-    return !used;
-}
-
 /* ---- the part ------------------------------------------------------------------------------- */
 
 /* Takes the first act that waits, or returns NULL. */

@@ -293,7 +293,7 @@ static void handle_end(struct service *service, const struct http_request *reque
                        struct http_response *response, bool reserves) {
     static const char *const names[] = {"reason", "redirect", NULL};
     struct hold_call call = {.target = {.reserves = reserves}};
-    if (!server_admin_check_query(request, names, response)) return;
+    if (!server_http_check_query(request->query, names, response)) return;
     if (server_keeps_acts(service) && !server_admin_serves(service, request, response)) return;
     cJSON *body = cJSON_ParseWithLength(request->body, request->body_bytes);
     if (hold_read(&call, body, response) && hold_find(&call, service, response)) {

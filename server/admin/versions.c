@@ -623,7 +623,7 @@ static void handle_version(struct service *service, const struct http_request *r
         return;
     }
     if (!server_admin_serves(service, request, response) ||
-        !server_admin_check_query(request, names, response) ||
+        !server_http_check_query(request->query, names, response) ||
         !server_version_find(service, number, &now, &last, response)) {
         return;
     }

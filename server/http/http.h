@@ -205,6 +205,13 @@ void server_http_response_set_error(struct http_response *response, int code, co
 /* Refuses a message that is larger than --max-message. */
 void server_http_response_set_too_large(struct http_response *response, size_t message_max);
 
+/* Checks that a query has only these parameters, each at most once and with a value. If it has not,
+ * returns false and writes an error. A program with a typing error would otherwise get all of a
+ * list.
+ *   names   ends with NULL */
+bool server_http_check_query(const char *query, const char *const *names,
+                             struct http_response *response);
+
 /* ---- >>http requests ------------------------------------------------------------------------ */
 
 #define HTTP_HEAD_MAX ((size_t)16 << 10) /* bytes; also for the trailers of a body */

@@ -39,6 +39,30 @@ void server_http_response_set_too_large(struct http_response *response, size_t m
     server_http_response_set_error(response, 413, "RESOURCE_EXHAUSTED", text);
 }
 
+bool server_http_check_query(const char *query, const char *const *names,
+                             struct http_response *response) {
+    const char *unknown = server_query_find_unknown(query, names);
+    char error[256];
+    size_t used = 0;
+    if (unknown) {
+        used = (size_t)snprintf(error, sizeof error, "%.*s: is no parameter; the parameters are",
+                                (int)(strcspn(unknown, "=&") < 40 ? strcspn(unknown, "=&") : 40),
+                                unknown);
+        for (size_t i = 0; names[i]; i++) {
+            used += (size_t)snprintf(error + used, sizeof error - used, "%s %s", i ? "," : "",
+                                     names[i]);
+        }
+        snprintf(error + used, sizeof error - used, ", each with a value");
+    }
+    for (size_t i = 0; names[i] && !used; i++) {
+        if (server_query_count(query, names[i]) > 1) {
+            used = (size_t)snprintf(error, sizeof error, "%s: occurs twice", names[i]);
+        }
+    }
+    if (used) server_http_response_set_error(response, 400, "INVALID_ARGUMENT", error);
+    return !used;
+}
+
 static const char *code_reason(int code) {
     static const struct {
         int code;

@@ -147,25 +147,6 @@ static bool lists_refuse(struct http_response *response, const char *error) {
     return false;
 }
 
-/* Refuses parameters that are not known, or that occur twice.
- *   names   ends with NULL */
-static bool lists_check_names(const char *query, const char *const *names,
-                              struct http_response *response) {
-    const char *unknown = server_query_find_unknown(query, names);
-    char error[160];
-    if (unknown) {
-        snprintf(error, sizeof error, "%.*s: is no parameter of this path",
-                 (int)(strcspn(unknown, "=&") < 40 ? strcspn(unknown, "=&") : 40), unknown);
-        return lists_refuse(response, error);
-    }
-    for (size_t i = 0; names[i]; i++) {
-        if (server_query_count(query, names[i]) < 2) continue;
-        snprintf(error, sizeof error, "%s: occurs twice", names[i]);
-        return lists_refuse(response, error);
-    }
-    return true;
-}
-
 /* Reads how many rows are wanted. Returns false if the number is wrong. */
 static bool lists_read_limit(const char *query, size_t most, size_t *limit,
                              struct http_response *response) {
@@ -182,7 +163,7 @@ static bool list_read_query(struct key_list *list, const char *query,
                             struct http_response *response) {
     static const char *const names[] = {"by", "over", "limit", NULL};
     char by[16], over[16];
-    if (!lists_check_names(query, names, response)) return false;
+    if (!server_http_check_query(query, names, response)) return false;
     if (!server_query_read(query, "by", by, sizeof by)) snprintf(by, sizeof by, "units");
     if (!server_query_read(query, "over", over, sizeof over)) snprintf(over, sizeof over, "hour");
     list->limit = LISTS_DEFAULT;
@@ -307,7 +288,7 @@ static bool ban_list_read_query(struct ban_list *list, struct service *service, 
                                 struct http_response *response) {
     static const char *const names[] = {"resource", "key", "after", "limit", NULL};
     char after[DOORMAN_ID_BYTES_MAX + 1] = "";
-    if (!lists_check_names(query, names, response)) return false;
+    if (!server_http_check_query(query, names, response)) return false;
     list->has_resource =
         server_query_read(query, "resource", list->resource, sizeof list->resource);
     list->has_key = server_query_read(query, "key", list->key, sizeof list->key);
