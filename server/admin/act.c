@@ -555,10 +555,9 @@ bool server_admin_serves(struct service *service, const struct http_request *req
     snprintf(master_http, sizeof master_http, "%s", service->master_http);
     server_unlock(&service->lock);
     if (is_master) return true;
-    server_http_response_set_error(response, 503, "UNAVAILABLE",
-                                   "this process is not the master: ask the master, or add "
-                                   "redirect=1 to be sent there");
-    response->more = "Retry-After: 1\r\n";
+    server_http_response_set_unavailable(response,
+                                         "this process is not the master: ask the master, or add "
+                                         "redirect=1 to be sent there");
     if (!master_http[0] || !server_query_is_set(request->query, "redirect")) return false;
     response->code = 307;
     response->more = "";

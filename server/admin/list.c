@@ -95,9 +95,7 @@ static void page_answer(struct service *service, struct note_page *page,
         response->text = page->text;
         page->text = (struct text){.failed = false};
     } else {
-        server_http_response_set_error(response, 503, "UNAVAILABLE",
-                                       result == CALL_OVER ? page->error : why);
-        response->more = "Retry-After: 1\r\n";
+        server_http_response_set_unavailable(response, result == CALL_OVER ? page->error : why);
     }
     if (result != CALL_LOST) page_free(page);
 }

@@ -517,9 +517,7 @@ struct version_look *server_version_look(struct service *service, uint64_t befor
     look->count = count;
     enum call_result result = server_state_call(service, &look->call, why);
     if (result == CALL_OVER && !look->failed) return look;
-    server_http_response_set_error(response, 503, "UNAVAILABLE",
-                                   result == CALL_OVER ? look->error : why);
-    response->more = "Retry-After: 1\r\n";
+    server_http_response_set_unavailable(response, result == CALL_OVER ? look->error : why);
     if (result != CALL_LOST) server_version_look_free(look);
     return NULL;
 }

@@ -202,6 +202,9 @@ void server_http_response_write(struct text *out, struct http_response *response
 void server_http_response_set_error(struct http_response *response, int code, const char *name,
                                     const char *message);
 
+/* Refuses a request that may be sent again in a second: 503. */
+void server_http_response_set_unavailable(struct http_response *response, const char *message);
+
 /* Refuses a message that is larger than --max-message. */
 void server_http_response_set_too_large(struct http_response *response, size_t message_max);
 

@@ -532,9 +532,7 @@ static void connection_answer_later(struct http_connection *connection) {
         server_connection_move(connection, CONNECTION_ANSWERING);
     } else {
         struct http_response response = server_http_response_init(NULL);
-        server_http_response_set_error(&response, 503, "UNAVAILABLE",
-                                       "too many pages are being made");
-        response.more = "Retry-After: 1\r\n";
+        server_http_response_set_unavailable(&response, "too many pages are being made");
         connection_respond(connection, &response);
     }
 }
@@ -935,8 +933,7 @@ void server_connection_end_delay(struct http_connection *connection) {
     doorman_buffer_uninit(&connection->out.buffer);
     connection->out = (struct text){.failed = false};
     connection->last = true;
-    server_http_response_set_error(&response, 503, "UNAVAILABLE", "the server is stopping");
-    response.more = "Retry-After: 1\r\n";
+    server_http_response_set_unavailable(&response, "the server is stopping");
     server_http_response_write(&connection->out, &response, true, connection->is_head);
     connection_send(connection);
     connection_run(connection);

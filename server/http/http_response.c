@@ -32,6 +32,11 @@ void server_http_response_set_error(struct http_response *response, int code, co
     server_text_add(&response->text, "\"}}\n");
 }
 
+void server_http_response_set_unavailable(struct http_response *response, const char *message) {
+    server_http_response_set_error(response, 503, "UNAVAILABLE", message);
+    response->more = "Retry-After: 1\r\n";
+}
+
 void server_http_response_set_too_large(struct http_response *response, size_t message_max) {
     char text[96];
     snprintf(text, sizeof text, "the message is larger than --max-message, which is %zu bytes",

@@ -234,10 +234,8 @@ static void page_write_next(const struct counter_page *page, const struct servic
 static void page_finish(struct counter_page *page, const struct service *service,
                         struct http_response *response) {
     if (page->is_reading) {
-        server_http_response_set_error(
-            response, 503, "UNAVAILABLE",
-            "the counters of the store are not read yet, so this list would lack some");
-        response->more = "Retry-After: 1\r\n";
+        server_http_response_set_unavailable(
+            response, "the counters of the store are not read yet, so this list would lack some");
     } else if (!page->is_master) {
         server_http_response_set_error(
             response, 404, "NOT_FOUND",
