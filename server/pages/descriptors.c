@@ -365,8 +365,7 @@ static void descriptor_page_state(struct text *text, struct service *service,
         if (state) descriptor_page_limits(text, state);
         server_unlock(&service->lock);
         if (!state) {
-            server_text_add(text, "<p class=soft>This process is not the master. Only the master "
-                                  "decides on permits.</p>");
+            server_text_add(text, PAGE_NOT_MASTER);
         }
     }
 }

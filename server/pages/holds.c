@@ -180,9 +180,7 @@ static void page_hold_row(struct text *text, const struct hold_row *row, bool wa
     cell_start(text, "holder");
     server_text_add_escaped(text, row->holder[0] ? row->holder : "(transfer)", server_escape_html);
     server_text_add(text, "</td>");
-    cell_start(text, "units");
-    server_text_add_amount(text, row->amount);
-    server_text_add(text, "</td>");
+    server_page_cell(text, "units", row->amount);
     if (waits) {
         cell_start(text, "limit");
         server_text_add_escaped(text, row->limit, server_escape_html);
@@ -227,8 +225,7 @@ static void handle_holds(struct service *service, const struct http_request *req
     if (!list) {
         text->failed = true;
     } else if (!list->is_master) {
-        server_text_add(text, "<p class=soft>This process is not the master. Only the master "
-                              "decides on permits.</p>");
+        server_text_add(text, PAGE_NOT_MASTER);
     } else {
         page_learning(text, list->info.learns_until - doorman_clock());
         page_table(text, list->holds, list->hold_count, list->info.hold_count, "Holds");

@@ -362,24 +362,10 @@ static void list_page_end(struct text *text, size_t count) {
 /* Adds the first two cells of a row.
  *   second   the name of the second one */
 static void list_page_key(struct text *text, const struct list_row *row, const char *second) {
-    server_text_add(text, "<tr><td><a href=\"/keys?resource=");
-    server_text_add_escaped(text, row->resource, server_escape_query);
-    server_text_add(text, "&amp;key=");
-    server_text_add_escaped(text, row->key, server_escape_query);
-    server_text_add(text, "\">");
-    server_text_add_escaped(text, row->key[0] ? row->key : "(no key)", server_escape_html);
-    server_text_add(text, "</a> <span class=holder>");
-    server_text_add_escaped(text, row->resource, server_escape_html);
-    server_text_add(text, "</span></td>");
+    server_page_key_start(text, row->resource, row->key);
     server_text_addf(text, "<td data-name='%s'>", second);
     server_text_add_escaped(text, row->limit[0] ? row->limit : "an administrator",
                             server_escape_html);
-    server_text_add(text, "</td>");
-}
-
-static void list_page_amount(struct text *text, const char *name, double amount) {
-    server_text_addf(text, "<td data-name='%s'>", name);
-    server_text_add_amount(text, amount);
     server_text_add(text, "</td>");
 }
 
@@ -388,9 +374,6 @@ static void list_page_rest(struct text *text, const char *name, doorman_time res
     server_page_duration(text, rest > 0 ? rest : 0);
     server_text_add(text, "</td></tr>");
 }
-
-static const char not_master[] = "<p class=soft>This process is not the master. Only the master "
-                                 "decides on permits.</p>";
 
 static void handle_bans(struct service *service, const struct http_request *request,
                         struct http_response *response) {
@@ -404,7 +387,7 @@ static void handle_bans(struct service *service, const struct http_request *requ
         server_text_addf(text, "<h2>Banned keys</h2><p class=soft>%zu in all%s</p>",
                          list->has_more ? list->in_force : list->count,
                          list->has_more ? ". The table has some of them." : "");
-        if (!list->is_master) server_text_add(text, not_master);
+        if (!list->is_master) server_text_add(text, PAGE_NOT_MASTER);
         list_page_table(text, "banned by", "<th>ends in</th>");
         for (size_t i = 0; i < list->count; i++) {
             list_page_key(text, &list->rows[i], "banned by");
@@ -424,8 +407,8 @@ static void page_most_used(struct text *text, const struct key_list *list) {
     for (size_t i = 0; i < list->count; i++) {
         const struct list_row *row = list->order[i];
         list_page_key(text, row, "limit");
-        list_page_amount(text, "units", row->units);
-        list_page_amount(text, "of all", row->total);
+        server_page_cell(text, "units", row->units);
+        server_page_cell(text, "of all", row->total);
         server_text_add(text, "</tr>");
     }
     list_page_end(text, list->count);
@@ -437,8 +420,8 @@ static void page_nearest(struct text *text, const struct key_list *list) {
     for (size_t i = 0; i < list->count; i++) {
         const struct list_row *row = list->order[i];
         list_page_key(text, row, "limit");
-        list_page_amount(text, "used", row->used);
-        list_page_amount(text, "of", row->size);
+        server_page_cell(text, "used", row->used);
+        server_page_cell(text, "of", row->size);
         list_page_rest(text, "fresh again in", row->rest);
     }
     list_page_end(text, list->count);
@@ -455,7 +438,7 @@ static void handle_top(struct service *service, const struct http_request *reque
         list->is_nearest = i == DOORMAN_USAGE_WINDOW_COUNT;
         if (!list->is_nearest) list->window = (doorman_usage_window)i;
         list_take(list, service);
-        if (i == 0 && !list->is_master) server_text_add(text, not_master);
+        if (i == 0 && !list->is_master) server_text_add(text, PAGE_NOT_MASTER);
         (list->is_nearest ? page_nearest : page_most_used)(text, list);
     }
     server_text_add(text, "<p class=soft>Units of the last minute, hour and day are decayed: what "

@@ -242,6 +242,15 @@ server_handler server_page_resources, server_page_limits;
  *   has_script   the page has the script, which loads it again every two seconds */
 void server_page_end(struct http_response *response, bool has_script);
 
+#define PAGE_NOT_MASTER                                                                            \
+    "<p class=soft>This process is not the master. Only the master decides on permits.</p>"
+
+/* Starts a row of a table with a key, which links to its page, and the resource. */
+void server_page_key_start(struct text *text, const char *resource, const char *key);
+
+/* Adds a cell with an amount. */
+void server_page_cell(struct text *text, const char *name, double amount);
+
 /* ---- >>limits ------------------------------------------------------------------------------- */
 
 /* Adds the metrics of the limits of permits. */
