@@ -81,6 +81,7 @@
 #include "http_connection.h"
 
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -318,9 +319,7 @@ static bool http_enqueue(struct http *http, struct http_connection *connection) 
 }
 
 void server_http_wake(const struct http *http) {
-    const uint64_t one = 1;
-    ssize_t written = write(http->wake, &one, sizeof one);
-    (void)written; /* it only fails if the loop will wake anyway */
+    (void)eventfd_write(http->wake, 1); /* it only fails if the loop will wake anyway */
 }
 
 /* Gives a connection whose response is made back to the loop. Precondition: the lock of HTTP is
