@@ -308,6 +308,13 @@ static inline const char *server_http_address(const struct service *service) {
     return service->http_address ? service->http_address : "off";
 }
 
+/* Checks that an address has a token or client certificates if other machines reach it. Logs a
+ * warning if the token travels in plain text.
+ *   flag      that names the address, without "--"
+ *   warning   the text of the warning */
+enum exit_status server_http_check_reach(const struct service *service, const char *flag,
+                                         const char *address, const char *warning);
+
 /* Returns the number of open connections.
  *   limit    out: their maximum
  *   delayed  out: how many of them wait before their responses */
