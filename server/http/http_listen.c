@@ -263,7 +263,7 @@ static void http_accept(struct http *http) {
 
 /* Looks at the listener while a connection is free. */
 static void http_watch_listener(struct http *http, doorman_time now) {
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &http->listener_source};
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &http->listener};
     bool listens = !http->is_ending && http->used_count < http->limit && now >= http->accept_at;
     if (http->is_listening == listens) return;
     int operation = listens ? EPOLL_CTL_ADD : EPOLL_CTL_DEL;
@@ -339,11 +339,12 @@ static bool loop_is_busy(struct http *http) {
 }
 
 static void loop_handle(struct http *http, void *of) {
-    switch (*(enum loop_source *)of) {
-    case SOURCE_LISTENER: http_accept(http); break;
-    case SOURCE_WAKE: loop_wake(http); break;
-    case SOURCE_CONNECTION:
-    default: server_connection_step((struct http_connection *)of); break;
+    if (of == &http->listener) {
+        http_accept(http);
+    } else if (of == &http->wake) {
+        loop_wake(http);
+    } else {
+        server_connection_step((struct http_connection *)of);
     }
 }
 
@@ -381,14 +382,11 @@ static int http_listen(struct http *http) {
 
 /* Makes what the loop needs. Returns 0 or an error of errno. */
 static int http_open(struct http *http) {
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &http->wake_source};
-    http->listener_source = SOURCE_LISTENER;
-    http->wake_source = SOURCE_WAKE;
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &http->wake};
     http->limit = http_limit();
     http->next_at = http->evict_at = http->ends_at = DOORMAN_NEVER;
     for (size_t i = http->limit; i-- > 0;) {
         struct http_connection *connection = &http->connections[i];
-        connection->source = SOURCE_CONNECTION;
         connection->service = http->service;
         connection->socket = -1;
         connection->deadline = DOORMAN_NEVER;
