@@ -129,9 +129,6 @@ void server_connection_close(struct http_connection *connection);
 /* Sends the responses that other threads have made. */
 void server_http_take_answers(struct http *http);
 
-/* Frees the buffers of a request and its response. */
-void server_connection_free_buffers(struct http_connection *connection);
-
 /* Returns whether few connections are free. */
 bool server_http_is_crowded(const struct http *http);
 size_t server_http_reserve(const struct http *http); /* connections that are kept free */
