@@ -330,8 +330,7 @@ void server_page_facts(struct text *text, struct service *service, const struct 
 
 /* ---- >>graphs ------------------------------------------------------------------------------- */
 
-/* Returns an amount as text. It has at most two decimals, or two significant digits below 0.01. */
-const char *server_amount_text(double amount, char room[32]);
+/* Adds an amount. It has at most two decimals, or two significant digits below 0.01. */
 void server_text_add_amount(struct text *text, double amount);
 
 /* Adds a bar that shows what the holders have and want. If the holders share one capacity, an edge
