@@ -137,9 +137,8 @@ struct http_response {
     char nonce[33];          /* marks our styles and scripts, see Content-Security-Policy */
     bool has_form;           /* the page has a form that changes something. Browsers then send their
                                 real Origin to this server, instead of "null" */
-    char location[DOORMAN_ID_BYTES_MAX + 64]; /* the URL of a redirect; "": none */
-    struct text lines;                        /* further lines of the head, after `more` */
-    struct text text;                         /* the body */
+    struct text lines;       /* further lines of the head, after `more` */
+    struct text text;        /* the body */
     char field[24];     /* of an error, for the page that shows it: the member of the body that is
                            wrong, such as "set"; "": not known */
     doorman_time delay; /* how long the response waits; if it waits, server_http_reserve_delay has
@@ -332,16 +331,13 @@ void server_http_cancel_delay(struct service *service);
 
 /* ---- >>tokens ------------------------------------------------------------------------------- */
 
-/* Finds a token. Takes the same time for any wrong token.
- *   out       written only if the token is found
- *   returns   false: there is no such token */
-bool server_tokens_find(struct tokens *tokens, const char *given, size_t bytes,
-                        struct token_identity *out);
-
 #define HTTP_AUTHORIZATION_MAX (HTTP_TOKEN_MAX * 2 + 512) /* bytes, with a final 0 */
 
 /* Finds the token of a field Authorization. Programs send "Bearer TOKEN". A browser asks its user
- * for a password, and sends "Basic" with any user name and the token as the password. */
+ * for a password, and sends "Basic" with any user name and the token as the password. Takes the
+ * same time for any wrong token.
+ *   out       written only if the token is found
+ *   returns   false: there is no such token */
 bool server_authorization_find(struct tokens *tokens, const char *value,
                                struct token_identity *out);
 

@@ -4,9 +4,6 @@
 
 #include <sys/random.h>
 
-/* Fills at most 256 bytes with random bits from the system. */
-static bool random_bits(void *out, size_t bytes) { return getentropy(out, bytes) == 0; }
-
 /* Only the thread of pages passes `abandoned`, and only pages have styles and scripts. So other
  * responses need no nonce, and save a call of the system. */
 struct http_response server_http_response_init(const bool *abandoned) {
@@ -14,7 +11,7 @@ struct http_response server_http_response_init(const bool *abandoned) {
         .code = 200, .type = "text/plain; charset=utf-8", .more = "", .abandoned = abandoned};
     uint64_t random[2] = {0};
     if (!abandoned) return response;
-    (void)random_bits(random, sizeof random);
+    (void)!getentropy(random, sizeof random);
     snprintf(response.nonce, sizeof response.nonce, "%016" PRIx64 "%016" PRIx64, random[0],
              random[1]);
     return response;
@@ -112,9 +109,6 @@ void server_http_response_write(struct text *out, struct http_response *response
                    "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff",
                    "\r\nReferrer-Policy: ", response->has_form ? "same-origin" : "no-referrer",
                    "\r\n", response->more));
-    if (response->location[0]) {
-        server_text_add_all(out, TEXTS("Location: ", response->location, "\r\n"));
-    }
     if (!response->lines.failed && response->lines.buffer.bytes > 0) {
         server_text_add_bytes(out, response->lines.buffer.text, response->lines.buffer.bytes);
     }
