@@ -281,18 +281,6 @@ static void handle_json_descriptors(struct service *service, const struct http_r
 
 /* ---- the page */
 
-static void descriptor_cell(struct text *text, const char *name, const char *value) {
-    server_text_addf(text, "<td data-name='%s'>", name);
-    server_text_add_escaped(text, value, server_escape_html);
-    server_text_add(text, "</td>");
-}
-
-static void descriptor_number_cell(struct text *text, const char *name, double value) {
-    server_text_addf(text, "<td data-name='%s'>", name);
-    server_text_add_amount(text, value);
-    server_text_add(text, "</td>");
-}
-
 static void descriptor_page_form(struct text *text, const char *domain, const char *entries) {
     server_text_add(text,
                     "<form action='/descriptors' class='ask wraps' role=search><input name=domain "
@@ -335,12 +323,11 @@ static void descriptor_page_limits(struct text *text, const doorman_permit *stat
         server_text_add(text, "<tr><td>");
         server_text_add_escaped(text, detail->limit, server_escape_html);
         server_text_add(text, detail->shadow ? " <small>in shadow</small></td>" : "</td>");
-        descriptor_number_cell(text, "used", detail->used);
-        descriptor_number_cell(text, "of", detail->most);
-        descriptor_number_cell(text, "remaining", detail->remaining);
-        server_text_add(text, "<td data-name='fresh again in'>");
-        server_page_duration(text, detail->reset_after + DOORMAN_SECOND - 1);
-        server_text_add(text, "</td></tr>");
+        server_page_cell(text, "used", detail->used);
+        server_page_cell(text, "of", detail->most);
+        server_page_cell(text, "remaining", detail->remaining);
+        server_page_cell_duration(text, "fresh again in", detail->reset_after + DOORMAN_SECOND - 1);
+        server_text_add(text, "</tr>");
     }
     server_text_add(text, "</tbody></table>");
     if (state->detail_count == 0) {
@@ -402,9 +389,9 @@ static void descriptor_page_rules(struct text *text, const struct descriptor_ans
         server_text_addf(text, "<tr><td><span class=holder>%zu</span> ", i);
         descriptor_page_rule_text(text, rule);
         server_text_add(text, "</td>");
-        descriptor_cell(text, "domain", rule->domain);
-        descriptor_cell(text, "resource", rule->resource);
-        descriptor_cell(text, "key", rule->key);
+        server_page_cell_text(text, "domain", rule->domain);
+        server_page_cell_text(text, "resource", rule->resource);
+        server_page_cell_text(text, "key", rule->key);
         server_text_add(text, "</tr>");
     }
     server_text_add(text, "</tbody></table>");
@@ -432,12 +419,11 @@ static void descriptor_page_unmatched(struct text *text, struct service *service
         server_text_add_escaped(text, rows[i].resource, server_escape_html);
         server_text_add(text,
                         rows[i].matched ? " <span class=holder>by a rule</span></td>" : "</td>");
-        descriptor_cell(text, "domain", rows[i].domain);
-        descriptor_cell(text, "last key", rows[i].key);
-        descriptor_number_cell(text, "count", (double)rows[i].count);
-        server_text_add(text, "<td data-name='ago'>");
-        server_page_duration(text, now - rows[i].at);
-        server_text_add(text, "</td></tr>");
+        server_page_cell_text(text, "domain", rows[i].domain);
+        server_page_cell_text(text, "last key", rows[i].key);
+        server_page_cell(text, "count", (double)rows[i].count);
+        server_page_cell_duration(text, "ago", now - rows[i].at);
+        server_text_add(text, "</tr>");
     }
     server_text_add(text, "</tbody></table>");
 }

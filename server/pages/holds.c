@@ -160,16 +160,6 @@ static void handle_json_holds(struct service *service, const struct http_request
 
 /* ---- the page ---- */
 
-static void cell_start(struct text *text, const char *name) {
-    server_text_addf(text, "<td data-name='%s'>", name);
-}
-
-static void cell_duration(struct text *text, const char *name, doorman_time duration) {
-    cell_start(text, name);
-    server_page_duration(text, duration > 0 ? duration : 0);
-    server_text_add(text, "</td>");
-}
-
 static void page_hold_row(struct text *text, const struct hold_row *row, bool waits) {
     server_text_add(text, "<tr><td>");
     server_text_add_escaped(text, row->key[0] ? row->key : "(no key)", server_escape_html);
@@ -177,17 +167,14 @@ static void page_hold_row(struct text *text, const struct hold_row *row, bool wa
     server_text_add_escaped(text, row->resource, server_escape_html);
     if (row->item_count > 1) server_text_addf(text, " and %zu more", row->item_count - 1);
     server_text_add(text, "</span></td>");
-    cell_start(text, "holder");
-    server_text_add_escaped(text, row->holder[0] ? row->holder : "(transfer)", server_escape_html);
-    server_text_add(text, "</td>");
+    server_page_cell_text(text, "holder", row->holder[0] ? row->holder : "(transfer)");
     server_page_cell(text, "units", row->amount);
     if (waits) {
-        cell_start(text, "limit");
-        server_text_add_escaped(text, row->limit, server_escape_html);
-        server_text_addf(text, "</td><td data-name='priority'>%d</td>", row->priority);
+        server_page_cell_text(text, "limit", row->limit);
+        server_text_addf(text, "<td data-name='priority'>%d</td>", row->priority);
     }
-    cell_duration(text, "since", row->since);
-    cell_duration(text, "ends in", row->left);
+    server_page_cell_duration(text, "since", row->since);
+    server_page_cell_duration(text, "ends in", row->left);
     server_text_add(text, "</tr>");
 }
 

@@ -711,9 +711,8 @@ static void page_details(struct text *text, const doorman_permit *state) {
         server_page_cell(text, "of", detail->most);
         server_page_cell(text, "remaining", detail->remaining);
         server_page_cell(text, "refusals towards a ban", detail->refusals);
-        server_text_add(text, "<td data-name='fresh again in'>");
-        server_page_duration(text, detail->reset_after + DOORMAN_SECOND - 1);
-        server_text_add(text, "</td></tr>");
+        server_page_cell_duration(text, "fresh again in", detail->reset_after + DOORMAN_SECOND - 1);
+        server_text_add(text, "</tr>");
     }
     server_text_add(text, "</tbody></table>");
     server_text_add(text, state->detail_count == 0

@@ -363,16 +363,7 @@ static void list_page_end(struct text *text, size_t count) {
  *   second   the name of the second one */
 static void list_page_key(struct text *text, const struct list_row *row, const char *second) {
     server_page_key_start(text, row->resource, row->key);
-    server_text_addf(text, "<td data-name='%s'>", second);
-    server_text_add_escaped(text, row->limit[0] ? row->limit : "an administrator",
-                            server_escape_html);
-    server_text_add(text, "</td>");
-}
-
-static void list_page_rest(struct text *text, const char *name, doorman_time rest) {
-    server_text_addf(text, "<td data-name='%s'>", name);
-    server_page_duration(text, rest > 0 ? rest : 0);
-    server_text_add(text, "</td></tr>");
+    server_page_cell_text(text, second, row->limit[0] ? row->limit : "an administrator");
 }
 
 static void handle_bans(struct service *service, const struct http_request *request,
@@ -391,7 +382,8 @@ static void handle_bans(struct service *service, const struct http_request *requ
         list_page_table(text, "banned by", "<th>ends in</th>");
         for (size_t i = 0; i < list->count; i++) {
             list_page_key(text, &list->rows[i], "banned by");
-            list_page_rest(text, "ends in", list->rows[i].rest);
+            server_page_cell_duration(text, "ends in", list->rows[i].rest);
+            server_text_add(text, "</tr>");
         }
         server_text_add(text, "</tbody></table>");
     }
@@ -422,7 +414,8 @@ static void page_nearest(struct text *text, const struct key_list *list) {
         list_page_key(text, row, "limit");
         server_page_cell(text, "used", row->used);
         server_page_cell(text, "of", row->size);
-        list_page_rest(text, "fresh again in", row->rest);
+        server_page_cell_duration(text, "fresh again in", row->rest);
+        server_text_add(text, "</tr>");
     }
     list_page_end(text, list->count);
 }

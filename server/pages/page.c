@@ -170,6 +170,18 @@ void server_page_key_start(struct text *text, const char *resource, const char *
     server_text_add(text, "</span></td>");
 }
 
+void server_page_cell_text(struct text *text, const char *name, const char *value) {
+    server_text_addf(text, "<td data-name='%s'>", name);
+    server_text_add_escaped(text, value, server_escape_html);
+    server_text_add(text, "</td>");
+}
+
+void server_page_cell_duration(struct text *text, const char *name, doorman_time duration) {
+    server_text_addf(text, "<td data-name='%s'>", name);
+    server_page_duration(text, duration);
+    server_text_add(text, "</td>");
+}
+
 void server_page_cell(struct text *text, const char *name, double amount) {
     server_text_addf(text, "<td data-name='%s'>", name);
     server_text_add_amount(text, amount);

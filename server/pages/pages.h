@@ -248,8 +248,11 @@ void server_page_end(struct http_response *response, bool has_script);
 /* Starts a row of a table with a key, which links to its page, and the resource. */
 void server_page_key_start(struct text *text, const char *resource, const char *key);
 
-/* Adds a cell with an amount. */
+/* Add a cell of a table.
+ *   name   of its column, for narrow screens */
 void server_page_cell(struct text *text, const char *name, double amount);
+void server_page_cell_text(struct text *text, const char *name, const char *value);
+void server_page_cell_duration(struct text *text, const char *name, doorman_time duration);
 
 /* ---- >>limits ------------------------------------------------------------------------------- */
 
