@@ -139,11 +139,9 @@ LEFT_OUT = $(if $(filter REDIS,$(PARTS)),,%_redis.c) \
 SERVER_SOURCES = doorman_server.c $(sort $(filter-out $(LEFT_OUT), \
     $(wildcard $(FOLDERS:%=server/%/*.c))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
-# HTTP, gRPC and Redis have sessions of GnuTLS. gRPC needs HTTP.
-USES_GNUTLS = $(if $(filter HTTP REDIS,$(PARTS)),$(filter TLS,$(PARTS)))
 SERVER_LIBRARIES = -lm $(if $(filter ETCD,$(PARTS)),-lcurl) \
     $(if $(filter STATE,$(PARTS)),-lsqlite3) $(if $(filter REDIS,$(PARTS)),-lhiredis) \
-    $(if $(filter GRPC,$(PARTS)),-lnghttp2 -lprotobuf-c) $(if $(USES_GNUTLS),-lgnutls)
+    $(if $(filter GRPC,$(PARTS)),-lnghttp2 -lprotobuf-c) $(if $(filter TLS,$(PARTS)),-lgnutls)
 HTTP_FILES = build/page_files.h build/openapi.h
 SERVER_HEADERS = $(wildcard server/*.h server/*/*.h)
 GRPC_FILES = $(if $(filter GRPC,$(PARTS)),build/grpc/messages.pb-c.h build/grpc/messages.o)
@@ -324,6 +322,8 @@ $(CURL_TESTS): doorman_server.c $(SERVER_HEADERS) $(wildcard server/*/*.c)
 SQLITE_TESTS = unit/store_test system/plans_test system/disk_test
 $(filter $(SQLITE_TESTS:%=\%/%),$(ALL_FLAVORS)) $(SQLITE_TESTS:%=build/coverage/%): \
     LIBRARIES += -lsqlite3
+$(filter %/unit/certificate_test,$(ALL_FLAVORS)) build/coverage/unit/certificate_test: \
+    LIBRARIES += -lgnutls
 CONVERT_TESTS = $(filter %/unit/convert_test,$(ALL_FLAVORS)) build/coverage/unit/convert_test
 $(CONVERT_TESTS): LIBRARIES += -lyaml
 $(CONVERT_TESTS): $(wildcard server/ctl/*.[ch])
@@ -703,7 +703,7 @@ ctl_deps:
 build_deps:
 	@$(DEPS) cc nng cjson $(if $(filter ETCD,$(PARTS)),libcurl) \
 	    $(if $(filter STATE,$(PARTS)),sqlite) $(if $(filter REDIS,$(PARTS)),hiredis) \
-	    $(if $(filter GRPC,$(PARTS)),nghttp2 protobuf-c) $(if $(USES_GNUTLS),gnutls)
+	    $(if $(filter GRPC,$(PARTS)),nghttp2 protobuf-c) $(if $(filter TLS,$(PARTS)),gnutls)
 
 test_deps: build_deps
 	@$(DEPS) cmocka nngcat c++ libedit $(if $(CTL_YAML),yaml)

@@ -123,16 +123,23 @@ figures_have_bounds() {
         missing_in "$folder/fields" '\{"set\.NAME[":]' server/admin/override.c
     } | nothing_is_missing
 }
-# /v1/reset is a method of the protocol, and one row of the page has all of them.
+# /v1/reset is a method of the protocol, and one row of the page has all of them. docs/operations.md
+# also has the fields of two paths. Programs ask the two probes, so no page links to them.
 paths_are_everywhere() {
     paths_of_server >"$folder/paths"
     grep -vx /v1/reset "$folder/paths" >"$folder/described"
+    grep /v1 "$folder/paths" | grep -vxE '/v1/(status|shards)' >"$folder/json"
+    grep -vE '^/(v1/.*|healthz|readyz)$' "$folder/paths" >"$folder/pages"
     {
         has_lines "$folder/paths" 40
+        has_lines "$folder/pages" 15
         missing_in "$folder/described" '^\|[^|]*[^|a-z]NAME[^|a-z/][^|]*\|' docs/operations.md
+        missing_in "$folder/json" 'NAME([^a-z]|$)' docs/protocol.md
         missing_in "$folder/paths" '"NAME["/]' server/pages/openapi.json
         missing_in "$folder/paths" '[" ]NAME[?"/ ]' tests/fuzz/http.dict
         missing_in "$folder/paths" '[" ]NAME[?"/ ]' tests/system/*.c
+        missing_in "$folder/pages" "href=.?[\"']NAME[\"'?]" server/pages/*.c |
+            sed 's/^/the link to /'
     } | nothing_is_missing
 }
 kinds_are_everywhere() {
@@ -190,7 +197,8 @@ check 'each field of a limit is in docs/configuration.md and a dictionary' field
 check 'each field of a limit is in the simulator, or fields_are_simulated leaves it out' \
     fields_are_simulated
 check 'each figure of an override has a bound for the role support' figures_have_bounds
-check 'each path is in the pages, the description, the dictionary and a test' paths_are_everywhere
+check 'each path is in the docs, the description, a dictionary, a test and a link' \
+    paths_are_everywhere
 check 'each kind of share is in the page, the description, lists and tests' kinds_are_everywhere
 check 'each reason of a permit is in the table of docs/protocol.md and in the description' \
     reasons_are_everywhere

@@ -555,10 +555,9 @@ bool server_admin_serves(struct service *service, const struct http_request *req
     snprintf(master_http, sizeof master_http, "%s", service->master_http);
     server_unlock(&service->lock);
     if (is_master) return true;
-    server_http_response_set_error(response, 503, "UNAVAILABLE",
-                                   "this process is not the master: ask the master, or add "
-                                   "redirect=1 to be sent there");
-    response->more = "Retry-After: 1\r\n";
+    server_http_response_set_unavailable(response,
+                                         "this process is not the master: ask the master, or add "
+                                         "redirect=1 to be sent there");
     if (!master_http[0] || !server_query_is_set(request->query, "redirect")) return false;
     response->code = 307;
     response->more = "";
@@ -566,29 +565,6 @@ bool server_admin_serves(struct service *service, const struct http_request *req
     server_text_add(&response->lines, request->query);
     server_text_add(&response->lines, "\r\n");
     return false;
-}
-
-bool server_admin_check_query(const struct http_request *request, const char *const *names,
-                              struct http_response *response) {
-    const char *unknown = server_query_find_unknown(request->query, names);
-    char error[256];
-    size_t used = 0;
-    if (unknown) {
-        used = (size_t)snprintf(error, sizeof error, "%.*s: is no parameter; the parameters are",
-                                (int)(strcspn(unknown, "=&") < 40 ? strcspn(unknown, "=&") : 40),
-                                unknown);
-        for (size_t i = 0; names[i]; i++) {
-            used += (size_t)snprintf(error + used, sizeof error - used, "%s %s", i ? "," : "",
-                                     names[i]);
-        }
-    }
-    for (size_t i = 0; names[i] && !used; i++) {
-        if (server_query_count(request->query, names[i]) > 1) {
-            used = (size_t)snprintf(error, sizeof error, "%s: occurs twice", names[i]);
-        }
-    }
-    if (used) server_http_response_set_error(response, 400, "INVALID_ARGUMENT", error);
-    return !used;
 }
 
 /* ---- the part ------------------------------------------------------------------------------- */

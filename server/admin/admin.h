@@ -111,12 +111,6 @@ static inline const char *server_acts_store(const struct service *service) {
 bool server_admin_serves(struct service *service, const struct http_request *request,
                          struct http_response *response);
 
-/* Checks that a query has only these parameters, each once.
- *   names     ends with NULL
- *   returns   false: the response is an error */
-bool server_admin_check_query(const struct http_request *request, const char *const *names,
-                              struct http_response *response);
-
 struct note_page;
 
 /* What a list of notes shows. */

@@ -115,8 +115,7 @@ static bool cluster_call(struct act *act, struct http_response *response) {
     if (result != CALL_LOST) return true;
     snprintf(error, sizeof error, "it is not known whether this was done; look at the list: %s",
              why);
-    server_http_response_set_error(response, 503, "UNAVAILABLE", error);
-    response->more = "Retry-After: 1\r\n";
+    server_http_response_set_unavailable(response, error);
     server_shares_memory = shared_before;
     return false;
 }

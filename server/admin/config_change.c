@@ -99,7 +99,7 @@ static bool change_serves(struct service *service, const struct http_request *re
 static bool change_read(struct act *act, const struct http_request *request,
                         const char *const *names, struct http_response *response) {
     struct config_detail *detail = change_of(act);
-    if (!server_admin_check_query(request, names, response) ||
+    if (!server_http_check_query(request->query, names, response) ||
         !change_read_match(detail, request, response) ||
         !server_act_add_reason(act->row, request, response)) {
         return false;

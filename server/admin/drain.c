@@ -226,7 +226,7 @@ static void undrain_start(const struct drain_call *call) {
 /* Reads the query of a drain or an undrain, and runs it. */
 static void drain_run(struct drain_call *call) {
     static const char *const names[] = {"reason", "force", NULL};
-    if (!server_admin_check_query(call->request, names, call->response)) return;
+    if (!server_http_check_query(call->request->query, names, call->response)) return;
     call->is_forced = server_query_is_set(call->request->query, "force");
     call->row = cJSON_CreateObject();
     call->response->text.failed = !call->row;

@@ -279,12 +279,11 @@ static void hold_run_alone(struct hold_call *call, struct service *service,
 static void hold_answer(const struct hold_call *call, struct http_response *response) {
     struct text *text = &response->text;
     response->type = "application/json";
-    server_text_addf(text, "{\"id\":%" PRIu64 ",\"ended\":%s,\"resource_id\":\"", call->target.id,
+    server_text_addf(text, "{\"id\":%" PRIu64 ",\"ended\":%s", call->target.id,
                      call->ended ? "true" : "false");
-    server_text_add_escaped(text, call->found_resource, server_escape_json);
-    server_text_add(text, "\",\"key\":\"");
-    server_text_add_escaped(text, call->found_key, server_escape_json);
-    server_text_add(text, "\",\"amount\":");
+    server_text_add_json(text, ",\"resource_id\":", call->found_resource);
+    server_text_add_json(text, ",\"key\":", call->found_key);
+    server_text_add(text, ",\"amount\":");
     server_text_add_number(text, call->amount);
     if (call->audit) server_text_addf(text, ",\"audit\":%" PRIu64, call->audit);
     server_text_add(text, "}\n");
@@ -294,7 +293,7 @@ static void handle_end(struct service *service, const struct http_request *reque
                        struct http_response *response, bool reserves) {
     static const char *const names[] = {"reason", "redirect", NULL};
     struct hold_call call = {.target = {.reserves = reserves}};
-    if (!server_admin_check_query(request, names, response)) return;
+    if (!server_http_check_query(request->query, names, response)) return;
     if (server_keeps_acts(service) && !server_admin_serves(service, request, response)) return;
     cJSON *body = cJSON_ParseWithLength(request->body, request->body_bytes);
     if (hold_read(&call, body, response) && hold_find(&call, service, response)) {

@@ -58,7 +58,7 @@ static bool page_read_query(struct note_page *page, const struct http_request *r
                             struct http_response *response) {
     const char *query = request->query, *end = NULL;
     char number[24];
-    if (!server_admin_check_query(request, page->list.names, response)) return false;
+    if (!server_http_check_query(request->query, page->list.names, response)) return false;
     page->has_key = server_query_read(query, "key", page->key, sizeof page->key);
     page->has_resource =
         server_query_read(query, "resource", page->resource, sizeof page->resource);
@@ -95,9 +95,7 @@ static void page_answer(struct service *service, struct note_page *page,
         response->text = page->text;
         page->text = (struct text){.failed = false};
     } else {
-        server_http_response_set_error(response, 503, "UNAVAILABLE",
-                                       result == CALL_OVER ? page->error : why);
-        response->more = "Retry-After: 1\r\n";
+        server_http_response_set_unavailable(response, result == CALL_OVER ? page->error : why);
     }
     if (result != CALL_LOST) page_free(page);
 }

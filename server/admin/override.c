@@ -772,7 +772,7 @@ static bool end_read(struct act *act, const struct http_request *request,
                                         "add",      "reason", "redirect", NULL};
     cJSON *owner = override_of(act)->query;
     doorman_override_row *row = &override_of(act)->message.row;
-    if (!server_admin_check_query(request, names, response)) return false;
+    if (!server_http_check_query(request->query, names, response)) return false;
     row->resource_id = query_text(owner, request, "resource");
     row->identifier_glob = query_text(owner, request, "glob");
     row->limit = query_text(owner, request, "limit");

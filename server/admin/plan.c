@@ -540,7 +540,7 @@ static bool plan_end_read(struct act *act, const struct http_request *request,
     static const char *const names[] = {"glob", "key", "reason", "redirect", NULL};
     struct plan_detail *detail = plan_detail_of(act);
     const char *texts[2];
-    if (!server_admin_check_query(request, names, response)) return false;
+    if (!server_http_check_query(request->query, names, response)) return false;
     detail->query = cJSON_CreateObject();
     detail->changes = (struct plan_change *)calloc(1, sizeof *detail->changes);
     response->text.failed = !detail->query || !detail->changes;

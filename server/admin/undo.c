@@ -76,9 +76,7 @@ static cJSON *undo_find(struct service *service, uint64_t id, struct http_respon
         (struct state_call){.run = undo_lookup_run, .drop = undo_lookup_free, .context = lookup};
     enum call_result result = server_state_call(service, &lookup->call, why);
     if (result != CALL_OVER || lookup->failed) {
-        server_http_response_set_error(response, 503, "UNAVAILABLE",
-                                       result == CALL_OVER ? lookup->error : why);
-        response->more = "Retry-After: 1\r\n";
+        server_http_response_set_unavailable(response, result == CALL_OVER ? lookup->error : why);
     } else if (!lookup->text) {
         server_http_response_set_error(response, 404, "NOT_FOUND",
                                        "the audit has no act with this number");

@@ -10,7 +10,7 @@ uint64_t server_undo_note_id(const struct undo *undo) {
 bool server_undo_begin(struct act *act, const struct undo *undo, const struct http_request *request,
                        struct http_response *response) {
     static const char *const names[] = {"reason", "redirect", NULL};
-    if (!server_admin_check_query(request, names, response)) return false;
+    if (!server_http_check_query(request->query, names, response)) return false;
     cJSON_AddNumberToObject(act->row, "undoes", (double)undo->id);
     cJSON_AddStringToObject(act->row, "of", undo->of);
     if (!server_act_add_reason(act->row, request, response)) return false;

@@ -517,9 +517,7 @@ struct version_look *server_version_look(struct service *service, uint64_t befor
     look->count = count;
     enum call_result result = server_state_call(service, &look->call, why);
     if (result == CALL_OVER && !look->failed) return look;
-    server_http_response_set_error(response, 503, "UNAVAILABLE",
-                                   result == CALL_OVER ? look->error : why);
-    response->more = "Retry-After: 1\r\n";
+    server_http_response_set_unavailable(response, result == CALL_OVER ? look->error : why);
     if (result != CALL_LOST) server_version_look_free(look);
     return NULL;
 }
@@ -623,7 +621,7 @@ static void handle_version(struct service *service, const struct http_request *r
         return;
     }
     if (!server_admin_serves(service, request, response) ||
-        !server_admin_check_query(request, names, response) ||
+        !server_http_check_query(request->query, names, response) ||
         !server_version_find(service, number, &now, &last, response)) {
         return;
     }
@@ -705,9 +703,8 @@ static void versions_status(struct service *service, struct text *text) {
     server_text_add(text, ",\"config_failure\":{\"for\":");
     server_text_add_number(text,
                            (double)(doorman_clock() - trouble.since) / (double)DOORMAN_SECOND);
-    server_text_add(text, ",\"reason\":\"");
-    server_text_add_escaped(text, trouble.reason, server_escape_json);
-    server_text_add(text, "\"}");
+    server_text_add_json(text, ",\"reason\":", trouble.reason);
+    server_text_add(text, "}");
 }
 
 static void versions_facts(struct service *service, struct text *text) {

@@ -108,9 +108,8 @@ static uint64_t topic_number(struct event_lines *lines, const struct event *even
 
 static void field_text(struct text *text, const char *name, const char *value) {
     if (!name || !value) return;
-    server_text_addf(text, ",\"%s\":\"", name);
-    server_text_add_escaped(text, value, server_escape_json);
-    server_text_add(text, "\"");
+    server_text_addf(text, ",\"%s\":", name);
+    server_text_add_json(text, "", value);
 }
 
 static void field_number(struct text *text, const char *name, double value) {

@@ -109,9 +109,7 @@ static bool events_are_on(const struct service *service) {
 }
 
 static void events_wake(struct events *events) {
-    const uint64_t one = 1;
-    ssize_t written = write(events->wake, &one, sizeof one); /* never waits: EFD_NONBLOCK */
-    (void)written;
+    (void)eventfd_write(events->wake, 1); /* never waits: EFD_NONBLOCK */
 }
 
 /* Numbers an event, and gives it to the thread that sends. Precondition: the lock is held. */
@@ -316,7 +314,7 @@ static void events_warn(struct events *events) {
 /* Sleeps until there is an event. See event_ring.c for the order of the two steps. */
 static void events_sleep(struct events *events) {
     struct pollfd wake = {.fd = events->wake, .events = POLLIN};
-    uint64_t count = 0;
+    eventfd_t count = 0;
     nng_msleep(NAP_MS);
     __atomic_store_n(&events->sleeping, true, __ATOMIC_SEQ_CST);
     if (server_event_ring_is_empty(&events->ring) &&
@@ -324,8 +322,7 @@ static void events_sleep(struct events *events) {
         (void)poll(&wake, 1, SLEEP_MS);
     }
     __atomic_store_n(&events->sleeping, false, __ATOMIC_RELAXED);
-    ssize_t got = read(events->wake, &count, sizeof count);
-    (void)got;
+    (void)eventfd_read(events->wake, &count);
 }
 
 static void *events_main(void *argument) {

@@ -33,9 +33,8 @@ static void events_metrics(struct service *service, struct text *text) {
 
 static void events_status(struct service *service, struct text *text) {
     if (!events_listens(service)) return;
-    server_text_add(text, ",\"events\":{\"address\":\"");
-    server_text_add_escaped(text, service->events->address, server_escape_json);
-    server_text_addf(text, "\",\"subscribers\":%u,\"lost\":%" PRIu64 ",\"sample\":",
+    server_text_add_json(text, ",\"events\":{\"address\":", service->events->address);
+    server_text_addf(text, ",\"subscribers\":%u,\"lost\":%" PRIu64 ",\"sample\":",
                      events_subscribers(service), events_count(&service->events->counters.lost));
     server_text_add_number(text, service->events->lines.sample);
     server_text_add(text, "}");

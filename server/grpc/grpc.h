@@ -458,9 +458,6 @@ void server_grpc_connection_feed(struct grpc_connection *connection, const uint8
 /* Fills the buffer `out` with what nghttp2 wants to send. Returns whether there is any. */
 bool server_grpc_connection_fill(struct grpc_connection *connection);
 
-/* Returns whether something waits to be sent. */
-bool server_grpc_connection_wants(const struct grpc_connection *connection);
-
 /* Returns whether nothing will be sent or received any more. */
 bool server_grpc_connection_is_over(const struct grpc_connection *connection);
 

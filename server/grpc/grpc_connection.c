@@ -259,14 +259,10 @@ bool server_grpc_connection_fill(struct grpc_connection *connection) {
     return connection->out_sent < connection->out_bytes;
 }
 
-bool server_grpc_connection_wants(const struct grpc_connection *connection) {
-    return connection->rest_bytes > 0 || connection->out_sent < connection->out_bytes;
-}
-
 bool server_grpc_connection_is_over(const struct grpc_connection *connection) {
     nghttp2_session *session = connection_session(connection);
-    return !server_grpc_connection_wants(connection) && !nghttp2_session_want_read(session) &&
-           !nghttp2_session_want_write(session);
+    return connection->rest_bytes == 0 && connection->out_sent == connection->out_bytes &&
+           !nghttp2_session_want_read(session) && !nghttp2_session_want_write(session);
 }
 
 void server_grpc_connection_drain(struct grpc_connection *connection) {

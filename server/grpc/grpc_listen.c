@@ -12,7 +12,6 @@
  * long. */
 #include "grpc.h"
 
-#include "../util/host.h"
 #include "../util/socket.h"
 
 #include <sys/epoll.h>
@@ -152,7 +151,7 @@ static struct grpc_connection *listener_choose(const struct grpc *grpc) {
 }
 
 /* Makes a connection of a socket. The caller closes the socket if this fails. */
-static bool listener_take(struct grpc *grpc, int socket, const struct sockaddr_storage *peer) {
+static bool listener_take(struct grpc *grpc, int socket, const char *peer) {
     const int on = 1;
     const struct tls_calls *calls = grpc->service->tls_calls;
     struct tls_session *session = NULL;
@@ -167,7 +166,7 @@ static bool listener_take(struct grpc *grpc, int socket, const struct sockaddr_s
         return false;
     }
     setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-    server_socket_peer(connection->peer, peer);
+    memcpy(connection->peer, peer, sizeof connection->peer);
     connection->events = EPOLLIN;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = connection};
     if (epoll_ctl(grpc->epoll, EPOLL_CTL_ADD, socket, &event) != 0) {
@@ -210,23 +209,21 @@ static void connection_evict(struct grpc_connection *connection) {
  * limit are open meanwhile. */
 static void listener_accept(struct grpc *grpc) {
     for (int i = 0; i < ACCEPTS_MAX; i++) {
-        struct sockaddr_storage peer = {.ss_family = AF_UNSPEC};
-        socklen_t bytes = sizeof peer;
+        char peer[PEER_BYTES];
+        bool is_short = false;
         const bool is_full = grpc->connection_count - grpc->ended_count >= grpc->limit;
         struct grpc_connection *chosen = is_full ? listener_choose(grpc) : NULL;
         if (is_full && !chosen) {
             listener_watch(grpc, false);
             return;
         }
-        int socket =
-            accept4(grpc->listener, (struct sockaddr *)&peer, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int socket = server_socket_accept(grpc->listener, peer, &is_short);
         if (socket < 0) {
-            bool is_short = errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
             if (is_short) listener_watch(grpc, false); /* no descriptor or memory is free */
             return;
         }
         if (chosen) connection_evict(chosen);
-        if (!listener_take(grpc, socket, &peer)) close(socket);
+        if (!listener_take(grpc, socket, peer)) close(socket);
     }
 }
 
@@ -267,9 +264,8 @@ static void loop_look(struct grpc *grpc) {
 /* Takes orders of the main thread, and answers of the master. */
 static void loop_wake(struct grpc *grpc) {
     struct grpc_answer answer;
-    uint64_t count = 0;
-    ssize_t bytes = read(grpc->wake, &count, sizeof count);
-    (void)bytes;
+    eventfd_t count = 0;
+    (void)eventfd_read(grpc->wake, &count);
     server_lock(&grpc->lock);
     bool drains = grpc->drains || grpc->ends, ends = grpc->ends;
     server_unlock(&grpc->lock);
@@ -345,40 +341,9 @@ static void *grpc_main(void *argument) {
 static enum exit_status listener_start(struct grpc *grpc) {
     const char *address = grpc->service->settings->grpc;
     int error = server_socket_listen(&grpc->listener, address, grpc->address, sizeof grpc->address);
-    if (error == EINVAL) {
-        return server_fatal_error(EXIT_USAGE,
-                                  "cannot listen on --grpc '%s': it is not HOST:PORT, or the host "
-                                  "is not known; an address is, for example, 127.0.0.1:15080",
-                                  address);
-    }
-    if (error != 0) {
-        return server_fatal_error(EXIT_ERROR,
-                                  "cannot listen on --grpc %s: %s; give another address", address,
-                                  strerror(error));
-    }
-    return CONTINUE;
-}
-
-/* The rules of --http. */
-static enum exit_status grpc_check_access(const struct service *service) {
-    const struct settings *settings = service->settings;
-    char host[256];
-    server_host_read(settings->grpc, host, sizeof host);
-    bool is_remote = !server_host_is_loopback(host);
-    bool has_tls = service->pem.certificate != NULL;
-    if (is_remote && !settings->http_token && !(has_tls && settings->tls_ca)) {
-        return server_fatal_error(EXIT_USAGE,
-                                  "--grpc %s can be reached from other machines: give "
-                                  "--http-token, --tls-ca, or a loopback address",
-                                  settings->grpc);
-    }
-    if (is_remote && !has_tls) {
-        server_log(settings, LEVEL_WARNING,
-                   "the token of gRPC travels in plain text: give "
-                   "--tls-cert",
-                   "grpc", settings->grpc, LOG_END);
-    }
-    return CONTINUE;
+    return error == 0 ? CONTINUE
+                      : server_socket_refuse("grpc", address, "127.0.0.1:15080", error,
+                                             "give another address");
 }
 
 /* Makes what the loop needs. */
@@ -415,7 +380,9 @@ static enum exit_status grpc_start(struct service *service) {
     grpc->has_lock = true;
     grpc->limit = settings->grpc_connection_max;
     grpc->now = doorman_clock();
-    enum exit_status exit_status = grpc_check_access(service);
+    enum exit_status exit_status =
+        server_http_check_reach(service, "grpc", settings->grpc,
+                                "the token of gRPC travels in plain text: give --tls-cert");
     if (exit_status == CONTINUE) exit_status = grpc_start_tls(grpc);
     if (exit_status == CONTINUE) exit_status = listener_start(grpc);
     if (exit_status != CONTINUE) return exit_status;
@@ -434,14 +401,12 @@ static enum exit_status grpc_start(struct service *service) {
 
 /* Gives the loop an order. */
 static void grpc_order(struct grpc *grpc, bool ends) {
-    const uint64_t one = 1;
     if (!grpc->has_thread) return;
     server_lock(&grpc->lock);
     grpc->drains = true;
     grpc->ends = ends;
     server_unlock(&grpc->lock);
-    ssize_t written = write(grpc->wake, &one, sizeof one);
-    (void)written;
+    (void)eventfd_write(grpc->wake, 1);
 }
 
 static void grpc_stopping(struct service *service) { grpc_order(service->grpc, false); }

@@ -9,7 +9,7 @@
 #include "../link/link.h"
 
 #include <nng/supplemental/util/platform.h>
-#include <unistd.h>
+#include <sys/eventfd.h>
 
 #define QUESTION_MAX 4096 /* at the same time */
 #define QUESTION_TIMEOUT (2 * DOORMAN_SECOND)
@@ -36,9 +36,7 @@ struct grpc_master {
 /* ---- the link ------------------------------------------------------------------------------- */
 
 static void master_wake(const struct grpc_master *master) {
-    const uint64_t one = 1;
-    ssize_t written = write(master->wake, &one, sizeof one);
-    (void)written; /* it fails only if the loop is awake already */
+    (void)eventfd_write(master->wake, 1); /* it fails only if the loop is awake already */
 }
 
 static struct grpc_master *master_of(struct link_pool *pool) {

@@ -89,10 +89,9 @@ static void grpc_metrics(struct service *service, struct text *text) {
 static void grpc_status(struct service *service, struct text *text) {
     if (!grpc_is_on(service)) return;
     const struct grpc *grpc = service->grpc;
-    server_text_add(text, ",\"grpc\":{\"address\":\"");
-    server_text_add_escaped(text, grpc->address, server_escape_json);
+    server_text_add_json(text, ",\"grpc\":{\"address\":", grpc->address);
     server_text_addf(text,
-                     "\",\"connections\":%" PRIu64 ",\"connections_max\":%zu,\"streams\":%" PRIu64,
+                     ",\"connections\":%" PRIu64 ",\"connections_max\":%zu,\"streams\":%" PRIu64,
                      grpc_count(&grpc->counters.connections),
                      service->settings->grpc_connection_max, grpc_count(&grpc->counters.streams));
     server_text_addf(

@@ -332,9 +332,7 @@ static void response_set_decision(struct http_response *response, const struct a
 /* Makes the response of a process that is not the master. A redirect keeps the whole query. */
 static void response_set_not_master(struct http_response *response, const struct allow *allow,
                                     const struct http_request *request) {
-    server_http_response_set_error(response, 503, "UNAVAILABLE",
-                                   "this process is not the master of its node");
-    response->more = "Retry-After: 1\r\n";
+    server_http_response_set_unavailable(response, "this process is not the master of its node");
     if (allow->redirects && allow->master_http[0]) {
         response->code = 307;
         response->more = "";
@@ -383,10 +381,8 @@ static void allow_report(struct allow *allow, struct service *service,
 /* Makes the response to a decision, or to one that no node can make yet. */
 static void response_set_decided(struct http_response *response, const struct allow *allow) {
     if (!allow->granted && allow->reason == DOORMAN_REASON_MOVED) {
-        server_http_response_set_error(
-            response, 503, "UNAVAILABLE",
-            "MOVED: another node has the shard of the key, or gets it now");
-        response->more = "Retry-After: 1\r\n";
+        server_http_response_set_unavailable(
+            response, "MOVED: another node has the shard of the key, or gets it now");
         return;
     }
     response_set_decision(response, allow);
@@ -443,8 +439,7 @@ static void allow_take_error(struct allow *allow, const cJSON *error,
         response_set_failed(response, allow, DOORMAN_INVALID_ARGUMENT);
         return;
     }
-    server_http_response_set_error(response, 503, "UNAVAILABLE", why.text);
-    response->more = "Retry-After: 1\r\n";
+    server_http_response_set_unavailable(response, why.text);
 }
 
 /* Makes the response out of the answer of the node that was asked. */

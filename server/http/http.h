@@ -53,6 +53,10 @@ const char *server_escape_query(char character, char room[8]);
 
 void server_text_add_escaped(struct text *text, const char *from, escape_rule rule);
 
+/* Adds a text as a string of JSON.
+ *   before   what stands in front of it, such as ",\"key\":" */
+void server_text_add_json(struct text *text, const char *before, const char *value);
+
 #define HOLDER_BYTES (DOORMAN_ID_BYTES_MAX + 4)
 
 /* Writes the part of a client_id that people may see: all before its last colon, or its first half.
@@ -133,9 +137,8 @@ struct http_response {
     char nonce[33];          /* marks our styles and scripts, see Content-Security-Policy */
     bool has_form;           /* the page has a form that changes something. Browsers then send their
                                 real Origin to this server, instead of "null" */
-    char location[DOORMAN_ID_BYTES_MAX + 64]; /* the URL of a redirect; "": none */
-    struct text lines;                        /* further lines of the head, after `more` */
-    struct text text;                         /* the body */
+    struct text lines;       /* further lines of the head, after `more` */
+    struct text text;        /* the body */
     char field[24];     /* of an error, for the page that shows it: the member of the body that is
                            wrong, such as "set"; "": not known */
     doorman_time delay; /* how long the response waits; if it waits, server_http_reserve_delay has
@@ -198,8 +201,18 @@ void server_http_response_write(struct text *out, struct http_response *response
 void server_http_response_set_error(struct http_response *response, int code, const char *name,
                                     const char *message);
 
+/* Refuses a request that may be sent again in a second: 503. */
+void server_http_response_set_unavailable(struct http_response *response, const char *message);
+
 /* Refuses a message that is larger than --max-message. */
 void server_http_response_set_too_large(struct http_response *response, size_t message_max);
+
+/* Checks that a query has only these parameters, each at most once and with a value. If it has not,
+ * returns false and writes an error. A program with a typing error would otherwise get all of a
+ * list.
+ *   names   ends with NULL */
+bool server_http_check_query(const char *query, const char *const *names,
+                             struct http_response *response);
 
 /* ---- >>http requests ------------------------------------------------------------------------ */
 
@@ -294,6 +307,13 @@ static inline const char *server_http_address(const struct service *service) {
     return service->http_address ? service->http_address : "off";
 }
 
+/* Checks that an address has a token or client certificates if other machines reach it. Logs a
+ * warning if the token travels in plain text.
+ *   flag      that names the address, without "--"
+ *   warning   the text of the warning */
+enum exit_status server_http_check_reach(const struct service *service, const char *flag,
+                                         const char *address, const char *warning);
+
 /* Returns the number of open connections.
  *   limit    out: their maximum
  *   delayed  out: how many of them wait before their responses */
@@ -311,16 +331,13 @@ void server_http_cancel_delay(struct service *service);
 
 /* ---- >>tokens ------------------------------------------------------------------------------- */
 
-/* Finds a token. Takes the same time for any wrong token.
- *   out       written only if the token is found
- *   returns   false: there is no such token */
-bool server_tokens_find(struct tokens *tokens, const char *given, size_t bytes,
-                        struct token_identity *out);
-
 #define HTTP_AUTHORIZATION_MAX (HTTP_TOKEN_MAX * 2 + 512) /* bytes, with a final 0 */
 
 /* Finds the token of a field Authorization. Programs send "Bearer TOKEN". A browser asks its user
- * for a password, and sends "Basic" with any user name and the token as the password. */
+ * for a password, and sends "Basic" with any user name and the token as the password. Takes the
+ * same time for any wrong token.
+ *   out       written only if the token is found
+ *   returns   false: there is no such token */
 bool server_authorization_find(struct tokens *tokens, const char *value,
                                struct token_identity *out);
 

@@ -81,6 +81,7 @@
 #include "http_connection.h"
 
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -201,7 +202,8 @@ static void connection_shrink(struct http_connection *connection) {
     /* cppcheck-suppress memleak ; the connection owns the memory */
 }
 
-void server_connection_free_buffers(struct http_connection *connection) {
+/* Frees the buffers of a request and its response. */
+static void connection_free_buffers(struct http_connection *connection) {
     doorman_buffer_uninit(&connection->out.buffer);
     connection->out.failed = false;
     free(connection->head);
@@ -219,7 +221,7 @@ void server_connection_close(struct http_connection *connection) {
     connection->socket = -1;
     connection->events = 0;
     connection->in_bytes = 0;
-    server_connection_free_buffers(connection);
+    connection_free_buffers(connection);
     connection->next = http->free;
     http->free = connection;
 }
@@ -228,16 +230,13 @@ void server_connection_close(struct http_connection *connection) {
 
 /* Makes room for the next read. Memory grows with the bytes received, not with Content-Length. */
 static bool connection_reserve(struct http_connection *connection) {
-    bool done = true;
-    if (connection->in_capacity - connection->in_bytes < READ_BYTES) {
-        size_t capacity = connection->in_capacity * 2 + READ_BYTES + 1;
-        char *in = (char *)realloc(connection->in, capacity);
-        done = in != NULL;
-        if (done) connection->in = in;
-        if (done) connection->in_capacity = capacity;
-        /* cppcheck-suppress memleak ; the connection owns the memory */
-    }
-    return done;
+    if (connection->in_capacity - connection->in_bytes >= READ_BYTES) return true;
+    size_t capacity = connection->in_capacity * 2 + READ_BYTES + 1;
+    char *in = (char *)realloc(connection->in, capacity);
+    if (!in) return false;
+    connection->in = in;
+    connection->in_capacity = capacity;
+    return true;
 }
 
 /* Works like recv and send: -1 and errno on failure. */
@@ -318,9 +317,7 @@ static bool http_enqueue(struct http *http, struct http_connection *connection) 
 }
 
 void server_http_wake(const struct http *http) {
-    const uint64_t one = 1;
-    ssize_t written = write(http->wake, &one, sizeof one);
-    (void)written; /* it only fails if the loop will wake anyway */
+    (void)eventfd_write(http->wake, 1); /* it only fails if the loop will wake anyway */
 }
 
 /* Gives a connection whose response is made back to the loop. Precondition: the lock of HTTP is
@@ -378,13 +375,14 @@ static bool connection_receive(struct http_connection *connection) {
 
 /* ---- responses ------------------------------------------------------------------------------ */
 
-/* Sends the response in connection->out, as soon as the caller returns to connection_run. */
-static void connection_send(struct http_connection *connection) {
+/* Sends what is in connection->out, as soon as the caller returns to connection_run.
+ *   state   SENDING or CONTINUING */
+static void connection_send(struct http_connection *connection, enum http_connection_state state) {
     connection->sent = 0;
     if (connection->out.failed) {
         server_connection_close(connection);
     } else {
-        server_connection_move(connection, CONNECTION_SENDING);
+        server_connection_move(connection, state);
     }
 }
 
@@ -400,37 +398,22 @@ static void connection_yield(struct http_connection *connection) {
 static void connection_respond(struct http_connection *connection, struct http_response *response) {
     connection_yield(connection);
     server_http_response_write(&connection->out, response, connection->last, connection->is_head);
-    connection_send(connection);
+    connection_send(connection, CONNECTION_SENDING);
 }
 
-/* Refuses a request whose end is not known. */
+/* Sends an error as the last response, because the end of the request is not known. */
+static void connection_refuse_with(struct http_connection *connection,
+                                   struct http_response *response) {
+    connection->last = true;
+    connection->body_left = SIZE_MAX;
+    connection_respond(connection, response);
+}
+
 static void connection_refuse(struct http_connection *connection, int code, const char *name,
                               const char *message) {
     struct http_response response = server_http_response_init(NULL);
-    connection->last = true;
-    connection->body_left = SIZE_MAX;
     server_http_response_set_error(&response, code, name, message);
-    connection_respond(connection, &response);
-}
-
-/* Refuses a body in chunks whose size is too large. */
-static void connection_refuse_size(struct http_connection *connection) {
-    struct http_response response = server_http_response_init(NULL);
-    connection->last = true;
-    connection->body_left = SIZE_MAX;
-    server_http_response_set_too_large(&response, connection->service->settings->message_max);
-    connection_respond(connection, &response);
-}
-
-static void connection_send_continue(struct http_connection *connection) {
-    connection->out.buffer.bytes = 0;
-    server_text_add(&connection->out, "HTTP/1.1 100 Continue\r\n\r\n");
-    connection->sent = 0;
-    if (connection->out.failed) {
-        server_connection_close(connection);
-    } else {
-        server_connection_move(connection, CONNECTION_CONTINUING);
-    }
+    connection_refuse_with(connection, &response);
 }
 
 /* Removes the request from the received bytes. Its head stays valid. */
@@ -532,9 +515,7 @@ static void connection_answer_later(struct http_connection *connection) {
         server_connection_move(connection, CONNECTION_ANSWERING);
     } else {
         struct http_response response = server_http_response_init(NULL);
-        server_http_response_set_error(&response, 503, "UNAVAILABLE",
-                                       "too many pages are being made");
-        response.more = "Retry-After: 1\r\n";
+        server_http_response_set_unavailable(&response, "too many pages are being made");
         connection_respond(connection, &response);
     }
 }
@@ -682,7 +663,9 @@ static bool connection_read_chunks(struct http_connection *connection) {
     if (code == 200) {
         connection_answer(connection, connection->chunks.body_bytes);
     } else if (code == 413) {
-        connection_refuse_size(connection);
+        struct http_response response = server_http_response_init(NULL);
+        server_http_response_set_too_large(&response, connection->service->settings->message_max);
+        connection_refuse_with(connection, &response);
     } else if (code == 431) {
         connection_refuse(connection, code, "RESOURCE_EXHAUSTED",
                           "the extensions and trailers of the chunks are longer than 16 KiB");
@@ -737,7 +720,9 @@ static void connection_check(struct http_connection *connection) {
                                                              : 0;
         connection_respond(connection, &response);
     } else if (request->expects_continue && received == 0) {
-        connection_send_continue(connection);
+        connection->out.buffer.bytes = 0;
+        server_text_add(&connection->out, "HTTP/1.1 100 Continue\r\n\r\n");
+        connection_send(connection, CONNECTION_CONTINUING);
     } else {
         server_connection_move(connection, CONNECTION_BODY);
     }
@@ -828,7 +813,7 @@ static void connection_on_sent(struct http_connection *connection) {
         server_connection_close(connection);
     } else {
         connection_consume(connection);
-        server_connection_free_buffers(connection);
+        connection_free_buffers(connection);
         server_connection_move(connection,
                                connection->in_bytes > 0 ? CONNECTION_HEAD : CONNECTION_IDLE);
     }
@@ -920,7 +905,7 @@ void server_connection_probe(struct http_connection *connection) {
 
 void server_connection_expire(struct http_connection *connection) {
     if (connection->state == CONNECTION_DELAYED) {
-        connection_send(connection);
+        connection_send(connection, CONNECTION_SENDING);
         connection_run(connection);
     } else if (connection->state == CONNECTION_ANSWERING ||
                connection->state == CONNECTION_ABANDONED) {
@@ -935,10 +920,9 @@ void server_connection_end_delay(struct http_connection *connection) {
     doorman_buffer_uninit(&connection->out.buffer);
     connection->out = (struct text){.failed = false};
     connection->last = true;
-    server_http_response_set_error(&response, 503, "UNAVAILABLE", "the server is stopping");
-    response.more = "Retry-After: 1\r\n";
+    server_http_response_set_unavailable(&response, "the server is stopping");
     server_http_response_write(&connection->out, &response, true, connection->is_head);
-    connection_send(connection);
+    connection_send(connection, CONNECTION_SENDING);
     connection_run(connection);
 }
 
@@ -959,7 +943,7 @@ void server_http_take_answers(struct http *http) {
             connection_set_deadline(answered, doorman_clock() + delay);
             connection_run(answered);
         } else {
-            connection_send(answered);
+            connection_send(answered, CONNECTION_SENDING);
             connection_run(answered);
         }
     }

@@ -30,12 +30,8 @@ enum http_connection_state {
     CONNECTION_DRAINING
 };
 
-/* What the file descriptors of the loop are. The first member of their structs. */
-enum loop_source { SOURCE_LISTENER, SOURCE_WAKE, SOURCE_CONNECTION };
-
 /* The loop owns all members, except as said. */
 struct http_connection {
-    enum loop_source source;
     enum http_connection_state state; /* only server_connection_move writes it */
     struct service *service;
     int socket;
@@ -74,7 +70,6 @@ struct http_connection {
 
 struct http {
     /* The loop owns these members. */
-    enum loop_source listener_source, wake_source;
     struct service *service;
     char address[320];      /* "http://HOST:PORT"; constant after the start */
     int epoll;              /* -1: not open */
@@ -133,9 +128,6 @@ void server_connection_close(struct http_connection *connection);
 
 /* Sends the responses that other threads have made. */
 void server_http_take_answers(struct http *http);
-
-/* Frees the buffers of a request and its response. */
-void server_connection_free_buffers(struct http_connection *connection);
 
 /* Returns whether few connections are free. */
 bool server_http_is_crowded(const struct http *http);

@@ -153,32 +153,34 @@ static void http_set_advertised(struct service *service) {
     server_unlock(&service->lock);
 }
 
-/* Checks that an address that is not loopback has a token or client certificates, and that
- * --http-advertise is an address. */
+enum exit_status server_http_check_reach(const struct service *service, const char *flag,
+                                         const char *address, const char *warning) {
+    const struct settings *settings = service->settings;
+    char host[256];
+    server_host_read(address, host, sizeof host);
+    if (server_host_is_loopback(host)) return CONTINUE;
+    if (!settings->http_token && !(service->tls && settings->tls_ca)) {
+        return server_fatal_error(EXIT_USAGE,
+                                  "--%s %s can be reached from other machines: give --http-token, "
+                                  "--tls-ca, or a loopback address",
+                                  flag, address);
+    }
+    if (!service->tls) server_log(settings, LEVEL_WARNING, warning, flag, address, LOG_END);
+    return CONTINUE;
+}
+
+/* Also checks that --http-advertise is an address. */
 static enum exit_status http_check_settings(const struct service *service) {
     const struct settings *settings = service->settings;
-    enum exit_status exit_status = CONTINUE;
-    char host[256];
-    server_host_read(settings->http, host, sizeof host);
-    bool is_remote = !server_host_is_loopback(host);
-    bool needs_certificate = service->tls && settings->tls_ca;
     if (settings->http_advertise && !http_can_advertise(settings->http_advertise)) {
-        exit_status = server_fatal_error(
+        return server_fatal_error(
             EXIT_USAGE,
             "--http-advertise '%s' is not an address that others can reach, such as "
             "http://10.0.0.1:15050",
             settings->http_advertise);
-    } else if (is_remote && !settings->http_token && !needs_certificate) {
-        exit_status =
-            server_fatal_error(EXIT_USAGE,
-                               "--http %s can be reached from other machines: give --http-token, "
-                               "--tls-ca, or a loopback address",
-                               settings->http);
-    } else if (is_remote && !service->tls) {
-        server_log(settings, LEVEL_WARNING, "the HTTP token travels in plain text: give --tls-cert",
-                   "http", settings->http, LOG_END);
     }
-    return exit_status;
+    return server_http_check_reach(service, "http", settings->http,
+                                   "the HTTP token travels in plain text: give --tls-cert");
 }
 
 /* Handles an error of the listener. If the default address is in use, the server continues without
@@ -186,23 +188,14 @@ static enum exit_status http_check_settings(const struct service *service) {
  *   error   of errno */
 static enum exit_status http_listen_error(const struct service *service, int error) {
     const struct settings *settings = service->settings;
-    enum exit_status exit_status = CONTINUE;
     if (error == EADDRINUSE && !settings->given[FLAG_HTTP]) {
         server_log(settings, LEVEL_WARNING,
                    "HTTP is off, because its address is in use; give --http, or --http off", "http",
                    settings->http, LOG_END);
-    } else if (error == EINVAL) {
-        exit_status =
-            server_fatal_error(EXIT_USAGE,
-                               "cannot listen on --http '%s': it is not HOST:PORT, or the "
-                               "host is not known; an address is, for example, %s",
-                               settings->http, HTTP_DEFAULT);
-    } else {
-        exit_status = server_fatal_error(
-            EXIT_ERROR, "cannot listen on --http %s: %s; give another address, or --http off",
-            settings->http, strerror(error));
+        return CONTINUE;
     }
-    return exit_status;
+    return server_socket_refuse("http", settings->http, HTTP_DEFAULT, error,
+                                "give another address, or --http off");
 }
 
 /* ---- the listener --------------------------------------------------------------------------- */
@@ -239,7 +232,7 @@ static struct http_connection *http_open_connection(struct http *http, int socke
 }
 
 /* Makes a connection of a socket. */
-static void http_take(struct http *http, int socket, const struct sockaddr_storage *peer) {
+static void http_take(struct http *http, int socket, const char *peer) {
     struct tls_session *tls = NULL;
     server_lock(&http->lock);
     if (http->tls) tls = http->service->tls_calls->begin(http->tls, socket);
@@ -247,7 +240,7 @@ static void http_take(struct http *http, int socket, const struct sockaddr_stora
     server_unlock(&http->lock);
     if (done) {
         struct http_connection *connection = http_open_connection(http, socket, tls);
-        server_socket_peer(connection->peer, peer);
+        memcpy(connection->peer, peer, sizeof connection->peer);
         server_connection_step(connection);
     } else {
         close(socket);
@@ -257,22 +250,20 @@ static void http_take(struct http *http, int socket, const struct sockaddr_stora
 /* Accepts connections while some are free. */
 static void http_accept(struct http *http) {
     for (int i = 0; i < ACCEPTS_MAX && http->used_count < http->limit; i++) {
-        struct sockaddr_storage peer = {.ss_family = AF_UNSPEC};
-        socklen_t bytes = sizeof peer;
-        int socket =
-            accept4(http->listener, (struct sockaddr *)&peer, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        char peer[PEER_BYTES];
+        bool is_short = false;
+        int socket = server_socket_accept(http->listener, peer, &is_short);
         if (socket < 0) {
-            bool is_full = errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
-            if (is_full) http->accept_at = doorman_clock() + ACCEPT_PAUSE;
+            if (is_short) http->accept_at = doorman_clock() + ACCEPT_PAUSE;
             return;
         }
-        http_take(http, socket, &peer);
+        http_take(http, socket, peer);
     }
 }
 
 /* Looks at the listener while a connection is free. */
 static void http_watch_listener(struct http *http, doorman_time now) {
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &http->listener_source};
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &http->listener};
     bool listens = !http->is_ending && http->used_count < http->limit && now >= http->accept_at;
     if (http->is_listening == listens) return;
     int operation = listens ? EPOLL_CTL_ADD : EPOLL_CTL_DEL;
@@ -295,9 +286,8 @@ static void loop_begin_end(struct http *http) {
 
 /* Takes what other threads have for the loop. */
 static void loop_wake(struct http *http) {
-    uint64_t count = 0;
-    ssize_t bytes = read(http->wake, &count, sizeof count);
-    (void)bytes;
+    eventfd_t count = 0;
+    (void)eventfd_read(http->wake, &count);
     server_http_take_answers(http);
     server_lock(&http->lock);
     bool stops = http->stopping;
@@ -349,11 +339,12 @@ static bool loop_is_busy(struct http *http) {
 }
 
 static void loop_handle(struct http *http, void *of) {
-    switch (*(enum loop_source *)of) {
-    case SOURCE_LISTENER: http_accept(http); break;
-    case SOURCE_WAKE: loop_wake(http); break;
-    case SOURCE_CONNECTION:
-    default: server_connection_step((struct http_connection *)of); break;
+    if (of == &http->listener) {
+        http_accept(http);
+    } else if (of == &http->wake) {
+        loop_wake(http);
+    } else {
+        server_connection_step((struct http_connection *)of);
     }
 }
 
@@ -391,14 +382,11 @@ static int http_listen(struct http *http) {
 
 /* Makes what the loop needs. Returns 0 or an error of errno. */
 static int http_open(struct http *http) {
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &http->wake_source};
-    http->listener_source = SOURCE_LISTENER;
-    http->wake_source = SOURCE_WAKE;
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &http->wake};
     http->limit = http_limit();
     http->next_at = http->evict_at = http->ends_at = DOORMAN_NEVER;
     for (size_t i = http->limit; i-- > 0;) {
         struct http_connection *connection = &http->connections[i];
-        connection->source = SOURCE_CONNECTION;
         connection->service = http->service;
         connection->socket = -1;
         connection->deadline = DOORMAN_NEVER;

@@ -4,9 +4,6 @@
 
 #include <sys/random.h>
 
-/* Fills at most 256 bytes with random bits from the system. */
-static bool random_bits(void *out, size_t bytes) { return getentropy(out, bytes) == 0; }
-
 /* Only the thread of pages passes `abandoned`, and only pages have styles and scripts. So other
  * responses need no nonce, and save a call of the system. */
 struct http_response server_http_response_init(const bool *abandoned) {
@@ -14,7 +11,7 @@ struct http_response server_http_response_init(const bool *abandoned) {
         .code = 200, .type = "text/plain; charset=utf-8", .more = "", .abandoned = abandoned};
     uint64_t random[2] = {0};
     if (!abandoned) return response;
-    (void)random_bits(random, sizeof random);
+    (void)!getentropy(random, sizeof random);
     snprintf(response.nonce, sizeof response.nonce, "%016" PRIx64 "%016" PRIx64, random[0],
              random[1]);
     return response;
@@ -32,11 +29,40 @@ void server_http_response_set_error(struct http_response *response, int code, co
     server_text_add(&response->text, "\"}}\n");
 }
 
+void server_http_response_set_unavailable(struct http_response *response, const char *message) {
+    server_http_response_set_error(response, 503, "UNAVAILABLE", message);
+    response->more = "Retry-After: 1\r\n";
+}
+
 void server_http_response_set_too_large(struct http_response *response, size_t message_max) {
     char text[96];
     snprintf(text, sizeof text, "the message is larger than --max-message, which is %zu bytes",
              message_max);
     server_http_response_set_error(response, 413, "RESOURCE_EXHAUSTED", text);
+}
+
+bool server_http_check_query(const char *query, const char *const *names,
+                             struct http_response *response) {
+    const char *unknown = server_query_find_unknown(query, names);
+    char error[256];
+    size_t used = 0;
+    if (unknown) {
+        used = (size_t)snprintf(error, sizeof error, "%.*s: is no parameter; the parameters are",
+                                (int)(strcspn(unknown, "=&") < 40 ? strcspn(unknown, "=&") : 40),
+                                unknown);
+        for (size_t i = 0; names[i]; i++) {
+            used += (size_t)snprintf(error + used, sizeof error - used, "%s %s", i ? "," : "",
+                                     names[i]);
+        }
+        snprintf(error + used, sizeof error - used, ", each with a value");
+    }
+    for (size_t i = 0; names[i] && !used; i++) {
+        if (server_query_count(query, names[i]) > 1) {
+            used = (size_t)snprintf(error, sizeof error, "%s: occurs twice", names[i]);
+        }
+    }
+    if (used) server_http_response_set_error(response, 400, "INVALID_ARGUMENT", error);
+    return !used;
 }
 
 static const char *code_reason(int code) {
@@ -83,9 +109,6 @@ void server_http_response_write(struct text *out, struct http_response *response
                    "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff",
                    "\r\nReferrer-Policy: ", response->has_form ? "same-origin" : "no-referrer",
                    "\r\n", response->more));
-    if (response->location[0]) {
-        server_text_add_all(out, TEXTS("Location: ", response->location, "\r\n"));
-    }
     if (!response->lines.failed && response->lines.buffer.bytes > 0) {
         server_text_add_bytes(out, response->lines.buffer.text, response->lines.buffer.bytes);
     }

@@ -30,8 +30,8 @@ static void response_redirect(struct http_response *response, const struct http_
         !server_query_is_set(request->query, "redirect"))
         return;
     response->code = 307;
-    snprintf(response->location, sizeof response->location, "%s%s?redirect=1",
-             decided->http_address, request->path);
+    server_text_add_all(&response->lines, TEXTS("Location: ", decided->http_address, request->path,
+                                                "?redirect=1\r\n"));
 }
 
 #define AUDIT_MAX 20 /* entries of one message */

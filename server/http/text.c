@@ -159,6 +159,13 @@ void server_text_add_escaped(struct text *text, const char *from, escape_rule ru
     server_text_add_bytes(text, plain, (size_t)(from - plain));
 }
 
+void server_text_add_json(struct text *text, const char *before, const char *value) {
+    server_text_add(text, before);
+    server_text_add(text, "\"");
+    server_text_add_escaped(text, value, server_escape_json);
+    server_text_add(text, "\"");
+}
+
 int server_hex_value(char digit) {
     static const char digits[] = "0123456789abcdef";
     const char *at = digit ? strchr(digits, digit | ('a' - 'A')) : NULL;

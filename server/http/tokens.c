@@ -287,7 +287,7 @@ static bool token_equals(const struct token *token, const char given[HTTP_TOKEN_
     return different == 0;
 }
 
-bool server_tokens_find(struct tokens *tokens, const char *given, size_t bytes,
+static bool tokens_find(struct tokens *tokens, const char *given, size_t bytes,
                         struct token_identity *out) {
     char padded[HTTP_TOKEN_MAX] = {0};
     bool found = false;
@@ -307,13 +307,13 @@ bool server_authorization_find(struct tokens *tokens, const char *value,
                                struct token_identity *out) {
     char pair[HTTP_AUTHORIZATION_MAX];
     if (strncasecmp(value, "Bearer ", 7) == 0) {
-        return server_tokens_find(tokens, value + 7, strlen(value + 7), out);
+        return tokens_find(tokens, value + 7, strlen(value + 7), out);
     }
     if (strncasecmp(value, "Basic ", 6) != 0) return false;
     size_t bytes = server_base64_read(pair, sizeof pair, value + 6);
     const char *colon = (const char *)memchr(pair, ':', bytes);
     size_t before = colon ? (size_t)(colon - pair) + 1 : bytes;
-    return server_tokens_find(tokens, pair + before, bytes - before, out);
+    return tokens_find(tokens, pair + before, bytes - before, out);
 }
 
 /* Returns whether a glob of a token has a resource, or all resources of a template. */

@@ -20,20 +20,8 @@ static const cJSON *act_member(const cJSON *object, const char *name) {
     return cJSON_GetObjectItemCaseSensitive(object, name);
 }
 
-static const char *act_text(const cJSON *object, const char *name) {
-    const char *text = cJSON_GetStringValue(act_member(object, name));
-    return text ? text : "";
-}
-
 static void act_escaped(struct text *text, const char *value) {
     server_text_add_escaped(text, value, server_escape_html);
-}
-
-/* Adds a cell with a text. */
-static void act_cell(struct text *text, const char *name, const char *value) {
-    server_text_addf(text, "<td data-name='%s'>", name);
-    act_escaped(text, value);
-    server_text_add(text, "</td>");
 }
 
 /* Adds a point in time, given in seconds since 1970. */
@@ -98,7 +86,7 @@ static void act_state(struct text *text, const cJSON *state) {
         act_value(text, add);
     } else if (act_member(state, "plan")) {
         server_text_add(text, "plan ");
-        act_escaped(text, act_text(state, "plan"));
+        act_escaped(text, server_row_word(state, "plan"));
     } else {
         act_members(text, state);
     }
@@ -111,8 +99,8 @@ static void act_state(struct text *text, const cJSON *state) {
 
 /* Adds what a row is about: a limit, a key, and a link to the page of the key if there is one. */
 static void act_subject(struct text *text, const cJSON *row) {
-    const char *resource = act_text(row, "resource"), *key = act_text(row, "key");
-    if (!resource[0]) resource = act_text(row, "resource_id");
+    const char *resource = server_row_word(row, "resource"), *key = server_row_word(row, "key");
+    if (!resource[0]) resource = server_row_word(row, "resource_id");
     if (resource[0]) {
         server_text_add(text, "<a href=\"/keys?resource=");
         server_text_add_escaped(text, resource, server_escape_query);
@@ -123,9 +111,9 @@ static void act_subject(struct text *text, const cJSON *row) {
     act_escaped(text, key[0] ? key : act_member(row, "key") ? "(no key)" : "");
     if (resource[0]) server_text_add(text, "</a>");
     server_text_add(text, " <span class=holder>");
-    act_escaped(text, resource[0] ? resource : act_text(row, "glob"));
-    if (act_text(row, "limit")[0]) server_text_add(text, " ");
-    act_escaped(text, act_text(row, "limit"));
+    act_escaped(text, resource[0] ? resource : server_row_word(row, "glob"));
+    if (server_row_word(row, "limit")[0]) server_text_add(text, " ");
+    act_escaped(text, server_row_word(row, "limit"));
     server_text_add(text, "</span>");
 }
 
@@ -155,7 +143,7 @@ static void audit_outcome(struct text *text, const cJSON *row) {
     }
     if (act_member(row, "refused")) {
         server_text_add(text, "<div class=bad>nothing was changed: ");
-        act_escaped(text, act_text(row, "refused"));
+        act_escaped(text, server_row_word(row, "refused"));
         server_text_add(text, "</div>");
     }
     if (cJSON_IsNumber(written)) {
@@ -199,13 +187,11 @@ static bool audit_row_add(struct note_page *page, const struct store_note *note)
     cJSON *row = server_audit_find(page, note);
     if (!row) return false;
     server_text_addf(text, "<tr><td>%.0f</td>", cJSON_GetNumberValue(act_member(row, "id")));
-    act_cell(text, "at", act_text(row, "at"));
-    act_cell(text, "by", act_text(row, "token"));
-    server_text_add(text, "<td data-name='what'>");
-    act_escaped(text, act_text(row, "what"));
-    server_text_add(text, "</td>");
+    server_page_cell_text(text, "at", server_row_word(row, "at"));
+    server_page_cell_text(text, "by", server_row_word(row, "token"));
+    server_page_cell_text(text, "what", server_row_word(row, "what"));
     audit_cells(text, row);
-    act_cell(text, "why", act_text(row, "reason"));
+    server_page_cell_text(text, "why", server_row_word(row, "reason"));
     server_text_add(text, "</tr>");
     cJSON_Delete(row);
     return true;
@@ -228,7 +214,7 @@ static void override_state(struct text *text, const cJSON *row) {
     }
     if (act_member(hides, "plan")) {
         server_text_add(text, "<div class=soft>goes before the plan ");
-        act_escaped(text, act_text(hides, "plan"));
+        act_escaped(text, server_row_word(hides, "plan"));
         server_text_add(text, "</div>");
     }
 }
@@ -246,9 +232,9 @@ static bool override_row_add(struct note_page *page, const struct store_note *no
     server_text_add(text, "</td><td data-name='state'>");
     override_state(text, row);
     server_text_add(text, "</td>");
-    act_cell(text, "at the end", act_text(row, "then"));
-    act_cell(text, "by", act_text(row, "token"));
-    act_cell(text, "why", act_text(override, "reason"));
+    server_page_cell_text(text, "at the end", server_row_word(row, "then"));
+    server_page_cell_text(text, "by", server_row_word(row, "token"));
+    server_page_cell_text(text, "why", server_row_word(override, "reason"));
     server_text_add(text, "</tr>");
     cJSON_Delete(row);
     return true;
@@ -295,7 +281,7 @@ static void act_error(struct text *text, const struct http_response *answer) {
     cJSON *json = answer->text.buffer.text
                       ? cJSON_ParseWithLength(answer->text.buffer.text, answer->text.buffer.bytes)
                       : NULL;
-    const char *message = act_text(act_member(json, "error"), "message");
+    const char *message = server_row_word(act_member(json, "error"), "message");
     server_text_add(text, "<p class=bad>");
     act_escaped(text, message[0] ? message : "out of memory");
     server_text_add(text, "</p>");

@@ -42,9 +42,7 @@ struct counter_page {
 
 /* ---- the query */
 
-static const char *const counters_parameters[] = {"template", "limit", "after", NULL};
-
-/* Refuses a parameter. A query of a program with a typing error would list all counters. */
+/* Refuses a parameter. */
 static bool page_refuse(struct http_response *response, const char *name, const char *rule) {
     char error[160];
     snprintf(error, sizeof error, "%s: %s", name, rule);
@@ -56,25 +54,12 @@ static bool page_refuse(struct http_response *response, const char *name, const 
  * writes an error. */
 static bool page_read_text(const char *query, const char *name, char out[DOORMAN_ID_BYTES_MAX + 1],
                            struct http_response *response) {
-    int count = server_query_count(query, name);
     out[0] = 0;
-    if (count == 0) return true;
-    if (count > 1) return page_refuse(response, name, "occurs twice");
+    if (server_query_count(query, name) == 0) return true;
     if (!server_query_read(query, name, out, DOORMAN_ID_BYTES_MAX + 1)) {
         return page_refuse(response, name, "must not contain a 0 byte");
     }
     return out[0] || page_refuse(response, name, "must not be empty");
-}
-
-/* If a parameter has no meaning, returns false and writes an error. */
-static bool page_check_names(const char *query, struct http_response *response) {
-    const char *unknown = server_query_find_unknown(query, counters_parameters);
-    char name[41];
-    if (!unknown) return true;
-    snprintf(name, sizeof name, "%.*s", (int)strcspn(unknown, "=&"), unknown);
-    return page_refuse(
-        response, name,
-        "is no parameter; the parameters are template, limit and after, each with a value");
 }
 
 bool server_counters_read_position(const char *text, const struct service *service,
@@ -106,8 +91,9 @@ static bool page_has_limit(const struct counter_page *page, const doorman_permit
 /* Reads which counters a page has. If the query is not valid, returns false and writes an error. */
 static bool page_read_query(struct counter_page *page, struct service *service, const char *query,
                             struct http_response *response) {
+    static const char *const names[] = {"template", "limit", "after", NULL};
     char after[DOORMAN_ID_BYTES_MAX + 1];
-    if (!page_check_names(query, response) ||
+    if (!server_http_check_query(query, names, response) ||
         !page_read_text(query, "template", page->glob, response) ||
         !page_read_text(query, "limit", page->limit, response) ||
         !page_read_text(query, "after", after, response)) {
@@ -181,9 +167,8 @@ static bool page_step(struct counter_page *page, struct service *service, doorma
 
 static void counter_text(struct text *text, const char *name, const char *value) {
     if (!value[0]) return;
-    server_text_addf(text, ",\"%s\":\"", name);
-    server_text_add_escaped(text, value, server_escape_json);
-    server_text_add(text, "\"");
+    server_text_addf(text, ",\"%s\":", name);
+    server_text_add_json(text, "", value);
 }
 
 /* Amounts have six decimals, as in messages: see docs/protocol.md. */
@@ -249,10 +234,8 @@ static void page_write_next(const struct counter_page *page, const struct servic
 static void page_finish(struct counter_page *page, const struct service *service,
                         struct http_response *response) {
     if (page->is_reading) {
-        server_http_response_set_error(
-            response, 503, "UNAVAILABLE",
-            "the counters of the store are not read yet, so this list would lack some");
-        response->more = "Retry-After: 1\r\n";
+        server_http_response_set_unavailable(
+            response, "the counters of the store are not read yet, so this list would lack some");
     } else if (!page->is_master) {
         server_http_response_set_error(
             response, 404, "NOT_FOUND",

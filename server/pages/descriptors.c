@@ -164,36 +164,30 @@ static const char *descriptor_refusal(const doorman_permit *state, const char **
 
 /* ---- JSON */
 
-static void descriptor_json_text(struct text *text, const char *before, const char *value) {
-    server_text_addf(text, "%s\"", before);
-    server_text_add_escaped(text, value, server_escape_json);
-    server_text_add(text, "\"");
-}
-
 static void descriptor_json_rule(struct text *text, const doorman_descriptor_rule *rule,
                                  size_t index) {
     server_text_addf(text, ",\"rule\":{\"index\":%zu", index);
-    descriptor_json_text(text, ",\"domain\":", rule->domain);
+    server_text_add_json(text, ",\"domain\":", rule->domain);
     server_text_add(text, ",\"entries\":[");
     for (size_t i = 0; i < rule->entry_count; i++) {
-        descriptor_json_text(text, i ? ",[" : "[", rule->entries[i].key);
-        descriptor_json_text(text, ",", rule->entries[i].value);
+        server_text_add_json(text, i ? ",[" : "[", rule->entries[i].key);
+        server_text_add_json(text, ",", rule->entries[i].value);
         server_text_add(text, "]");
     }
-    descriptor_json_text(text, "],\"resource\":", rule->resource);
-    descriptor_json_text(text, ",\"key\":", rule->key);
+    server_text_add_json(text, "],\"resource\":", rule->resource);
+    server_text_add_json(text, ",\"key\":", rule->key);
     server_text_add(text, "}");
 }
 
 static void descriptor_json_limits(struct text *text, const doorman_permit *state) {
     const char *limit = NULL, *reason = descriptor_refusal(state, &limit);
-    descriptor_json_text(text, ",\"decision\":", reason ? "REFUSED" : "GRANTED");
-    if (reason) descriptor_json_text(text, ",\"reason\":", reason);
-    if (reason && limit[0]) descriptor_json_text(text, ",\"limit\":", limit);
+    server_text_add_json(text, ",\"decision\":", reason ? "REFUSED" : "GRANTED");
+    if (reason) server_text_add_json(text, ",\"reason\":", reason);
+    if (reason && limit[0]) server_text_add_json(text, ",\"limit\":", limit);
     server_text_add(text, ",\"limits\":[");
     for (size_t i = 0; i < state->detail_count; i++) {
         const doorman_permit_detail *detail = &state->details[i];
-        descriptor_json_text(text, i ? ",{\"name\":" : "{\"name\":", detail->limit);
+        server_text_add_json(text, i ? ",{\"name\":" : "{\"name\":", detail->limit);
         server_text_add(text, ",\"limit\":");
         server_text_add_number(text, detail->most);
         server_text_add(text, ",\"used\":");
@@ -211,20 +205,20 @@ static void descriptor_json_limits(struct text *text, const doorman_permit *stat
 static void descriptor_json_answer(struct text *text, struct service *service,
                                    const struct descriptor_answer *answer) {
     assert(server_lock_is_held(&service->config_lock));
-    descriptor_json_text(text, ",\"descriptor\":{\"resource_id\":", answer->item.resource_id);
-    descriptor_json_text(text, ",\"key\":", answer->item.key);
+    server_text_add_json(text, ",\"descriptor\":{\"resource_id\":", answer->item.resource_id);
+    server_text_add_json(text, ",\"key\":", answer->item.key);
     server_text_addf(text, ",\"hashed\":%s", answer->item.hashed ? "true" : "false");
     if (answer->rule) descriptor_json_rule(text, answer->rule, answer->item.rule);
     if (answer->template_) {
         doorman_response response;
-        descriptor_json_text(text, ",\"template\":", answer->template_->identifier_glob);
+        server_text_add_json(text, ",\"template\":", answer->template_->identifier_glob);
         server_lock(&service->lock);
         const doorman_permit *state =
             service->tokens ? descriptor_inspect(service, answer, &response) : NULL;
         if (state) descriptor_json_limits(text, state);
         server_unlock(&service->lock);
     } else {
-        descriptor_json_text(text, ",\"decision\":", "UNMATCHED");
+        server_text_add_json(text, ",\"decision\":", "UNMATCHED");
     }
     server_text_add(text, "}");
 }
@@ -236,9 +230,9 @@ static void descriptor_json_unmatched(struct text *text, struct service *service
     const doorman_time now = doorman_clock();
     server_text_addf(text, ",\"unmatched_count\":%" PRIu64 ",\"unmatched\":[", all);
     for (size_t i = 0; i < count; i++) {
-        descriptor_json_text(text, i ? ",\n{\"domain\":" : "{\"domain\":", rows[i].domain);
-        descriptor_json_text(text, ",\"resource_id\":", rows[i].resource);
-        descriptor_json_text(text, ",\"key\":", rows[i].key);
+        server_text_add_json(text, i ? ",\n{\"domain\":" : "{\"domain\":", rows[i].domain);
+        server_text_add_json(text, ",\"resource_id\":", rows[i].resource);
+        server_text_add_json(text, ",\"key\":", rows[i].key);
         server_text_addf(text, ",\"count\":%" PRIu64 ",\"by_rule\":%s,\"ago\":%.3f}", rows[i].count,
                          rows[i].matched ? "true" : "false",
                          now > rows[i].at ? (double)(now - rows[i].at) / 1e9 : 0);
@@ -287,18 +281,6 @@ static void handle_json_descriptors(struct service *service, const struct http_r
 
 /* ---- the page */
 
-static void descriptor_cell(struct text *text, const char *name, const char *value) {
-    server_text_addf(text, "<td data-name='%s'>", name);
-    server_text_add_escaped(text, value, server_escape_html);
-    server_text_add(text, "</td>");
-}
-
-static void descriptor_number_cell(struct text *text, const char *name, double value) {
-    server_text_addf(text, "<td data-name='%s'>", name);
-    server_text_add_amount(text, value);
-    server_text_add(text, "</td>");
-}
-
 static void descriptor_page_form(struct text *text, const char *domain, const char *entries) {
     server_text_add(text,
                     "<form action='/descriptors' class='ask wraps' role=search><input name=domain "
@@ -341,12 +323,11 @@ static void descriptor_page_limits(struct text *text, const doorman_permit *stat
         server_text_add(text, "<tr><td>");
         server_text_add_escaped(text, detail->limit, server_escape_html);
         server_text_add(text, detail->shadow ? " <small>in shadow</small></td>" : "</td>");
-        descriptor_number_cell(text, "used", detail->used);
-        descriptor_number_cell(text, "of", detail->most);
-        descriptor_number_cell(text, "remaining", detail->remaining);
-        server_text_add(text, "<td data-name='fresh again in'>");
-        server_page_duration(text, detail->reset_after + DOORMAN_SECOND - 1);
-        server_text_add(text, "</td></tr>");
+        server_page_cell(text, "used", detail->used);
+        server_page_cell(text, "of", detail->most);
+        server_page_cell(text, "remaining", detail->remaining);
+        server_page_cell_duration(text, "fresh again in", detail->reset_after + DOORMAN_SECOND - 1);
+        server_text_add(text, "</tr>");
     }
     server_text_add(text, "</tbody></table>");
     if (state->detail_count == 0) {
@@ -371,8 +352,7 @@ static void descriptor_page_state(struct text *text, struct service *service,
         if (state) descriptor_page_limits(text, state);
         server_unlock(&service->lock);
         if (!state) {
-            server_text_add(text, "<p class=soft>This process is not the master. Only the master "
-                                  "decides on permits.</p>");
+            server_text_add(text, PAGE_NOT_MASTER);
         }
     }
 }
@@ -409,9 +389,9 @@ static void descriptor_page_rules(struct text *text, const struct descriptor_ans
         server_text_addf(text, "<tr><td><span class=holder>%zu</span> ", i);
         descriptor_page_rule_text(text, rule);
         server_text_add(text, "</td>");
-        descriptor_cell(text, "domain", rule->domain);
-        descriptor_cell(text, "resource", rule->resource);
-        descriptor_cell(text, "key", rule->key);
+        server_page_cell_text(text, "domain", rule->domain);
+        server_page_cell_text(text, "resource", rule->resource);
+        server_page_cell_text(text, "key", rule->key);
         server_text_add(text, "</tr>");
     }
     server_text_add(text, "</tbody></table>");
@@ -439,12 +419,11 @@ static void descriptor_page_unmatched(struct text *text, struct service *service
         server_text_add_escaped(text, rows[i].resource, server_escape_html);
         server_text_add(text,
                         rows[i].matched ? " <span class=holder>by a rule</span></td>" : "</td>");
-        descriptor_cell(text, "domain", rows[i].domain);
-        descriptor_cell(text, "last key", rows[i].key);
-        descriptor_number_cell(text, "count", (double)rows[i].count);
-        server_text_add(text, "<td data-name='ago'>");
-        server_page_duration(text, now - rows[i].at);
-        server_text_add(text, "</td></tr>");
+        server_page_cell_text(text, "domain", rows[i].domain);
+        server_page_cell_text(text, "last key", rows[i].key);
+        server_page_cell(text, "count", (double)rows[i].count);
+        server_page_cell_duration(text, "ago", now - rows[i].at);
+        server_text_add(text, "</tr>");
     }
     server_text_add(text, "</tbody></table>");
 }

@@ -18,7 +18,7 @@
  * whatever they want. */
 #define WANTS_MAX 4.0
 
-const char *server_amount_text(double amount, char room[32]) {
+static const char *amount_text(double amount, char room[32]) {
     if (amount < 0) return "unlimited";
     snprintf(room, 32, amount > 0 && amount < 0.01 ? "%.2g" : "%.2f", amount);
     char *point = strchr(room, '.');
@@ -33,7 +33,7 @@ const char *server_amount_text(double amount, char room[32]) {
 
 void server_text_add_amount(struct text *text, double amount) {
     char room[32];
-    server_text_add(text, server_amount_text(amount, room));
+    server_text_add(text, amount_text(amount, room));
 }
 
 /* Writes an amount with at most three digits, such as "1.5k", for an axis. */

@@ -7,13 +7,10 @@
  * The response fits in the buffer of the socket, so the thread never waits for a peer. A request
  * must arrive within HEALTH_SECONDS. When all connections are in use, a new one replaces the oldest
  * one. */
+#include "../util/socket.h"
 #include "pages.h"
 
-#include <fcntl.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #define HEALTH_CONNECTION_MAX 16
@@ -29,8 +26,9 @@ struct health_connection {
 };
 
 struct health {
-    int listener; /* -1: none */
-    int wake[2];  /* a pipe whose end stops the thread */
+    int listener;      /* -1: none */
+    char address[264]; /* HOST:PORT, with the real port */
+    int wake[2];       /* a pipe whose end stops the thread */
     pthread_t thread;
     bool has_thread;
     struct health_connection connections[HEALTH_CONNECTION_MAX];
@@ -134,12 +132,13 @@ static void health_receive(struct service *service, struct health_connection *co
 /* Accepts a connection. Closes the oldest one if all are in use. */
 static void health_accept(struct health *health) {
     struct health_connection *chosen = &health->connections[0];
-    int fd = accept(health->listener, NULL, NULL);
+    char peer[PEER_BYTES];
+    bool is_short = false;
+    int fd = server_socket_accept(health->listener, peer, &is_short);
     if (fd < 0) {
-        poll(NULL, 0, HEALTH_RETRY_MS);
+        if (is_short) poll(NULL, 0, HEALTH_RETRY_MS);
         return;
     }
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
     for (size_t i = 1; i < HEALTH_CONNECTION_MAX && chosen->fd >= 0; i++) {
         struct health_connection *connection = &health->connections[i];
         if (connection->fd < 0 || connection->deadline < chosen->deadline) chosen = connection;
@@ -186,69 +185,17 @@ static void *health_main(void *argument) {
 
 /* ---- start ---------------------------------------------------------------------------------- */
 
-/* Listens on an address of the system. Returns the socket, or -1. */
-static int health_listen_at(const struct addrinfo *address) {
-    const int on = 1;
-    int fd = socket(address->ai_family, address->ai_socktype, address->ai_protocol);
-    if (fd < 0) return -1;
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
-    fcntl(fd, F_SETFL, O_NONBLOCK);
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(fd, address->ai_addr, address->ai_addrlen) != 0 || listen(fd, 64) != 0) {
-        int error = errno;
-        close(fd);
-        errno = error;
-        fd = -1;
-    }
-    return fd;
-}
-
-/* Splits "HOST:PORT". "*" and "" are all addresses, and "[HOST]" is an IPv6 address. Returns false
- * if there is no port. */
-static bool health_split(const char *text, char host[256], char port[8]) {
-    const char *colon = strrchr(text, ':');
-    size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
-    if (digits == 0 || digits > 5 || colon[1 + digits] || colon - text >= 256) return false;
-    if (strtoul(colon + 1, NULL, 10) > 65535) return false;
-    snprintf(port, 8, "%s", colon + 1);
-    snprintf(host, 256, "%.*s", (int)(colon - text), text);
-    size_t bytes = strlen(host);
-    if (*host == '[' && host[bytes - 1] == ']') {
-        memmove(host, host + 1, bytes - 2);
-        host[bytes - 2] = 0;
-    }
-    if (strcmp(host, "*") == 0) *host = 0;
-    return true;
-}
-
 static enum exit_status health_listen(struct health *health, const char *text) {
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
-    struct addrinfo *addresses = NULL;
-    char host[256], port[8];
-    if (!health_split(text, host, port)) {
-        return server_usage_error("--http-health is '%s', not HOST:PORT", text);
-    }
-    int error = getaddrinfo(*host ? host : NULL, port, &hints, &addresses);
-    if (error != 0) {
-        return server_usage_error("--http-health %s: %s", text, gai_strerror(error));
-    }
-    health->listener = health_listen_at(addresses);
-    error = errno;
-    freeaddrinfo(addresses);
-    return health->listener >= 0
-               ? CONTINUE
-               : server_fatal_error(EXIT_ERROR, "cannot listen on --http-health %s: %s", text,
-                                    strerror(error));
+    int error =
+        server_socket_listen(&health->listener, text, health->address, sizeof health->address);
+    return error == 0 ? CONTINUE
+                      : server_socket_refuse("http-health", text, "127.0.0.1:15051", error,
+                                             "give another address");
 }
 
 /* Logs the address, with the real port instead of 0. */
 static void health_log(struct service *service) {
-    struct sockaddr_storage address;
-    socklen_t bytes = sizeof address;
-    char port[8] = "";
-    if (getsockname(service->health->listener, (struct sockaddr *)&address, &bytes) == 0) {
-        getnameinfo((struct sockaddr *)&address, bytes, NULL, 0, port, sizeof port, NI_NUMERICSERV);
-    }
+    const char *port = strrchr(service->health->address, ':') + 1;
     service->http_health_port = (unsigned)strtoul(port, NULL, 10);
     server_log(service->settings, LEVEL_INFO, "answering probes", "http_health",
                service->settings->http_health, "port", port, LOG_END);

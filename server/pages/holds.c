@@ -109,23 +109,17 @@ static struct hold_list *hold_list_take(struct service *service) {
 
 /* ---- JSON ---- */
 
-static void hold_text(struct text *text, const char *before, const char *value) {
-    server_text_addf(text, "%s\"", before);
-    server_text_add_escaped(text, value, server_escape_json);
-    server_text_add(text, "\"");
-}
-
 static void hold_row_json(struct text *text, const struct hold_row *row, bool waits) {
     server_text_add(text, "{\"holder\":");
-    if (row->holder[0]) hold_text(text, "", row->holder);
+    if (row->holder[0]) server_text_add_json(text, "", row->holder);
     if (!row->holder[0]) server_text_add(text, "null");
     if (row->id) server_text_addf(text, ",\"id\":%" PRIu64, row->id);
-    hold_text(text, ",\"resource_id\":", row->resource);
-    hold_text(text, ",\"key\":", row->key);
+    server_text_add_json(text, ",\"resource_id\":", row->resource);
+    server_text_add_json(text, ",\"key\":", row->key);
     server_text_add(text, ",\"amount\":");
     server_text_add_number(text, row->amount);
     if (waits) {
-        hold_text(text, ",\"limit\":", row->limit);
+        server_text_add_json(text, ",\"limit\":", row->limit);
         server_text_addf(text, ",\"priority\":%d", row->priority);
     } else {
         server_text_addf(text, ",\"items\":%zu", row->item_count);
@@ -166,16 +160,6 @@ static void handle_json_holds(struct service *service, const struct http_request
 
 /* ---- the page ---- */
 
-static void cell_start(struct text *text, const char *name) {
-    server_text_addf(text, "<td data-name='%s'>", name);
-}
-
-static void cell_duration(struct text *text, const char *name, doorman_time duration) {
-    cell_start(text, name);
-    server_page_duration(text, duration > 0 ? duration : 0);
-    server_text_add(text, "</td>");
-}
-
 static void page_hold_row(struct text *text, const struct hold_row *row, bool waits) {
     server_text_add(text, "<tr><td>");
     server_text_add_escaped(text, row->key[0] ? row->key : "(no key)", server_escape_html);
@@ -183,19 +167,14 @@ static void page_hold_row(struct text *text, const struct hold_row *row, bool wa
     server_text_add_escaped(text, row->resource, server_escape_html);
     if (row->item_count > 1) server_text_addf(text, " and %zu more", row->item_count - 1);
     server_text_add(text, "</span></td>");
-    cell_start(text, "holder");
-    server_text_add_escaped(text, row->holder[0] ? row->holder : "(transfer)", server_escape_html);
-    server_text_add(text, "</td>");
-    cell_start(text, "units");
-    server_text_add_amount(text, row->amount);
-    server_text_add(text, "</td>");
+    server_page_cell_text(text, "holder", row->holder[0] ? row->holder : "(transfer)");
+    server_page_cell(text, "units", row->amount);
     if (waits) {
-        cell_start(text, "limit");
-        server_text_add_escaped(text, row->limit, server_escape_html);
-        server_text_addf(text, "</td><td data-name='priority'>%d</td>", row->priority);
+        server_page_cell_text(text, "limit", row->limit);
+        server_text_addf(text, "<td data-name='priority'>%d</td>", row->priority);
     }
-    cell_duration(text, "since", row->since);
-    cell_duration(text, "ends in", row->left);
+    server_page_cell_duration(text, "since", row->since);
+    server_page_cell_duration(text, "ends in", row->left);
     server_text_add(text, "</tr>");
 }
 
@@ -233,8 +212,7 @@ static void handle_holds(struct service *service, const struct http_request *req
     if (!list) {
         text->failed = true;
     } else if (!list->is_master) {
-        server_text_add(text, "<p class=soft>This process is not the master. Only the master "
-                              "decides on permits.</p>");
+        server_text_add(text, PAGE_NOT_MASTER);
     } else {
         page_learning(text, list->info.learns_until - doorman_clock());
         page_table(text, list->holds, list->hold_count, list->info.hold_count, "Holds");

@@ -9,12 +9,6 @@
 
 #include "build/openapi.h" /* openapi_lines, made from openapi.json */
 
-static void json_text(struct text *text, const char *value) {
-    server_text_add(text, "\"");
-    server_text_add_escaped(text, value, server_escape_json);
-    server_text_add(text, "\"");
-}
-
 /* Writes a duration in seconds. `before` is the text in front of the number. */
 static void json_seconds(struct text *text, const char *before, doorman_time time) {
     server_text_add(text, before);
@@ -31,7 +25,7 @@ static void json_lease(struct text *text, const char *name, double amount) {
 static void json_field(struct text *text, const char *name, const char *value) {
     if (!value || !*value) return;
     server_text_addf(text, ",\"%s\":", name);
-    json_text(text, value);
+    server_text_add_json(text, "", value);
 }
 
 static void json_number(struct text *text, const char *name, double value) {
@@ -61,8 +55,7 @@ static void json_overload(struct text *text, const doorman_server_resource *info
 static void json_resource(struct text *text, const struct row *row, const char *id,
                           const char *description, doorman_time now) {
     const doorman_server_resource *info = &row->info;
-    server_text_add(text, "{\"resource_id\":");
-    json_text(text, id);
+    server_text_add_json(text, "{\"resource_id\":", id);
     json_field(text, "description", description);
     json_field(text, "unit", row->unit);
     json_lease(text, "capacity", info->capacity);
@@ -182,15 +175,13 @@ static void json_drain(struct text *text, const struct drain *drain) {
 /* Starts the object of a status with the fields about this process. */
 static void json_start_status(struct text *text, struct service *service,
                               const struct snapshot *snapshot) {
-    server_text_add(text, "{\"node\":");
-    json_text(text, service->node);
-    server_text_add(text, ",\"id\":");
-    json_text(text, service->id);
+    server_text_add_json(text, "{\"node\":", service->node);
+    server_text_add_json(text, ",\"id\":", service->id);
     server_text_addf(text,
                      ",\"version\":\"%s\",\"is_master\":%s,\"master_address\":", DOORMAN_VERSION,
                      snapshot->is_master ? "true" : "false");
     if (snapshot->master[0]) {
-        json_text(text, snapshot->master);
+        server_text_add_json(text, "", snapshot->master);
         if (!snapshot->is_master) json_field(text, "master_http_address", snapshot->master_http);
     } else {
         server_text_add(text, "null");
@@ -222,8 +213,7 @@ static void json_children(struct text *text, struct service *service) {
     for (size_t i = 0; i < children.count; i++) {
         const struct child *child = &children.items[i];
         server_text_add(text, i ? ",\n" : ",\"children\":[");
-        server_text_add(text, "{\"node\":");
-        json_text(text, child->node);
+        server_text_add_json(text, "{\"node\":", child->node);
         json_field(text, "http_address", child->http_address);
         json_seconds(text, ",\"last_request_ago\":", children.now - child->seen_at);
         server_text_addf(text, ",\"state\":\"%s\"", server_child_state_name(child->state));
@@ -295,8 +285,7 @@ static bool leases_read_query(const char *query, const struct service *service,
 /* Writes the fields of a lease, after the start of its object. */
 static void json_holder(struct text *text, const struct lease_row *row, doorman_time now) {
     const doorman_server_lease *info = &row->info;
-    server_text_add(text, "\"holder_id\":");
-    json_text(text, row->id);
+    server_text_add_json(text, "\"holder_id\":", row->id);
     server_text_addf(text, ",\"is_server\":%s", info->is_server ? "true" : "false");
     json_lease(text, "has", info->has);
     json_lease(text, "committed", info->committed);
@@ -399,8 +388,8 @@ static void status_write_search(struct service *service, const struct http_reque
     server_text_add(text, ",\"leases\":[");
     for (size_t i = 0; i < search.row_count; i++) {
         const struct found_lease *found = &search.rows[i];
-        server_text_add(text, i ? ",\n{\"resource_id\":" : "{\"resource_id\":");
-        json_text(text, found->resource_id);
+        server_text_add_json(text,
+                             i ? ",\n{\"resource_id\":" : "{\"resource_id\":", found->resource_id);
         json_field(text, "unit", found->unit);
         server_text_add(text, ",");
         json_holder(text, &found->lease, search.now);

@@ -361,18 +361,12 @@ void server_limits_metrics(struct text *text, struct service *service, const boo
 
 /* ---- JSON ---- */
 
-static void limits_text(struct text *text, const char *before, const char *value) {
-    server_text_addf(text, "%s\"", before);
-    server_text_add_escaped(text, value, server_escape_json);
-    server_text_add(text, "\"");
-}
-
 static void json_limit(struct text *text, const struct limit_row *row) {
     const doorman_permits_limit *info = &row->info;
     const char *separator = "";
-    limits_text(text, "{\"template\":", row->glob);
-    limits_text(text, ",\"limit\":", row->name);
-    limits_text(text, ",\"definition\":", row->definition);
+    server_text_add_json(text, "{\"template\":", row->glob);
+    server_text_add_json(text, ",\"limit\":", row->name);
+    server_text_add_json(text, ",\"definition\":", row->definition);
     server_text_addf(text, ",\"keys\":%zu", info->counter_count);
     if (row->keys_max) server_text_addf(text, ",\"max_keys\":%zu", row->keys_max);
     if (row->is_fair) server_text_addf(text, ",\"fair_keys\":%zu", info->fair_count);
@@ -409,8 +403,9 @@ static void json_tops(struct text *text, struct service *service, size_t index, 
     top_list_take(&tops, service, index, kind);
     server_text_addf(text, ",\"%s\":[", name);
     for (size_t i = 0; i < tops.count; i++) {
-        limits_text(text, i ? ",\n{\"resource_id\":" : "{\"resource_id\":", tops.rows[i].resource);
-        limits_text(text, ",\"key\":", tops.rows[i].key);
+        server_text_add_json(
+            text, i ? ",\n{\"resource_id\":" : "{\"resource_id\":", tops.rows[i].resource);
+        server_text_add_json(text, ",\"key\":", tops.rows[i].key);
         server_text_addf(text, ",\"count\":%" PRIu64 ",\"error\":%" PRIu64 ",\"units\":",
                          tops.rows[i].count, tops.rows[i].error);
         server_text_add_number(text, tops.rows[i].units);
@@ -480,12 +475,6 @@ static void handle_json_limits(struct service *service, const struct http_reques
 
 /* ---- pages ---- */
 
-static void page_cell(struct text *text, const char *name, double value) {
-    server_text_addf(text, "<td data-name='%s'>", name);
-    server_text_add_amount(text, value);
-    server_text_add(text, "</td>");
-}
-
 static void page_limit_name(struct text *text, const struct limit_row *row) {
     server_text_add_escaped(text, row->glob, server_escape_html);
     server_text_add(text, " &middot; ");
@@ -525,13 +514,13 @@ static void page_limit_row(struct text *text, struct service *service,
     } else {
         server_text_add(text, "<td></td>");
     }
-    page_cell(text, "keys", (double)info->counter_count);
-    page_cell(text, "granted", (double)info->granted);
-    page_cell(text, "units", info->granted_units);
-    page_cell(text, "refused", (double)server_limit_refused(info));
-    page_cell(text, "in shadow", (double)info->shadow_refused);
-    page_cell(text, "evicted", (double)info->evicted);
-    page_cell(text, "waiting", (double)info->waiting);
+    server_page_cell(text, "keys", (double)info->counter_count);
+    server_page_cell(text, "granted", (double)info->granted);
+    server_page_cell(text, "units", info->granted_units);
+    server_page_cell(text, "refused", (double)server_limit_refused(info));
+    server_page_cell(text, "in shadow", (double)info->shadow_refused);
+    server_page_cell(text, "evicted", (double)info->evicted);
+    server_page_cell(text, "waiting", (double)info->waiting);
     server_text_add(text, "</tr>");
 }
 
@@ -595,8 +584,7 @@ static void page_all_limits(struct text *text, struct service *service,
     if (list->row_count == 0) {
         server_text_add(text, list->is_master
                                   ? "<p class=soft>No template of the configuration has limits.</p>"
-                                  : "<p class=soft>This process is not the master. Only the master "
-                                    "decides on permits.</p>");
+                                  : PAGE_NOT_MASTER);
         return;
     }
     page_limit_table(text, service, list);
@@ -608,9 +596,9 @@ static void page_shares(struct text *text, const struct top_row *row) {
         server_text_add(text, "<td></td><td></td><td></td>");
         return;
     }
-    page_cell(text, "asks for", row->demand);
-    page_cell(text, "share", row->share);
-    page_cell(text, "level", row->level);
+    server_page_cell(text, "asks for", row->demand);
+    server_page_cell(text, "share", row->share);
+    server_page_cell(text, "level", row->level);
 }
 
 static void page_tops(struct text *text, struct service *service, size_t index,
@@ -624,17 +612,9 @@ static void page_tops(struct text *text, struct service *service, size_t index,
                      is_fair ? "<th>asks for</th><th>share</th><th>level</th>" : "");
     for (size_t i = 0; i < tops.count; i++) {
         const struct top_row *row = &tops.rows[i];
-        server_text_add(text, "<tr><td><a href=\"/keys?resource=");
-        server_text_add_escaped(text, row->resource, server_escape_query);
-        server_text_add(text, "&amp;key=");
-        server_text_add_escaped(text, row->key, server_escape_query);
-        server_text_add(text, "\">");
-        server_text_add_escaped(text, row->key[0] ? row->key : "(no key)", server_escape_html);
-        server_text_add(text, "</a> <span class=holder>");
-        server_text_add_escaped(text, row->resource, server_escape_html);
-        server_text_add(text, "</span></td>");
-        page_cell(text, "decisions", (double)row->count);
-        page_cell(text, "units", row->units);
+        server_page_key_start(text, row->resource, row->key);
+        server_page_cell(text, "decisions", (double)row->count);
+        server_page_cell(text, "units", row->units);
         if (is_fair) page_shares(text, row);
         server_text_add(text, "</tr>");
     }
@@ -727,13 +707,12 @@ static void page_details(struct text *text, const doorman_permit *state) {
         if (detail->remaining <= 0) server_text_add(text, " <span class=warn>used up</span>");
         if (detail->fair) page_detail_share(text, detail);
         server_text_add(text, "</td>");
-        page_cell(text, "used", detail->used);
-        page_cell(text, "of", detail->most);
-        page_cell(text, "remaining", detail->remaining);
-        page_cell(text, "refusals towards a ban", detail->refusals);
-        server_text_add(text, "<td data-name='fresh again in'>");
-        server_page_duration(text, detail->reset_after + DOORMAN_SECOND - 1);
-        server_text_add(text, "</td></tr>");
+        server_page_cell(text, "used", detail->used);
+        server_page_cell(text, "of", detail->most);
+        server_page_cell(text, "remaining", detail->remaining);
+        server_page_cell(text, "refusals towards a ban", detail->refusals);
+        server_page_cell_duration(text, "fresh again in", detail->reset_after + DOORMAN_SECOND - 1);
+        server_text_add(text, "</tr>");
     }
     server_text_add(text, "</tbody></table>");
     server_text_add(text, state->detail_count == 0
@@ -761,8 +740,7 @@ void server_page_key(struct text *text, struct service *service, const char *res
         server_text_add_escaped(text, error.text, server_escape_html);
         server_text_add(text, "</p>");
     } else if (!response.is_master) {
-        server_text_add(text, "<p class=soft>This process is not the master. Only the master "
-                              "decides on permits.</p>");
+        server_text_add(text, PAGE_NOT_MASTER);
     } else {
         const doorman_permit *state = &response.results[0].state;
         if (state->reason == DOORMAN_REASON_BANNED) {

@@ -147,25 +147,6 @@ static bool lists_refuse(struct http_response *response, const char *error) {
     return false;
 }
 
-/* Refuses parameters that are not known, or that occur twice.
- *   names   ends with NULL */
-static bool lists_check_names(const char *query, const char *const *names,
-                              struct http_response *response) {
-    const char *unknown = server_query_find_unknown(query, names);
-    char error[160];
-    if (unknown) {
-        snprintf(error, sizeof error, "%.*s: is no parameter of this path",
-                 (int)(strcspn(unknown, "=&") < 40 ? strcspn(unknown, "=&") : 40), unknown);
-        return lists_refuse(response, error);
-    }
-    for (size_t i = 0; names[i]; i++) {
-        if (server_query_count(query, names[i]) < 2) continue;
-        snprintf(error, sizeof error, "%s: occurs twice", names[i]);
-        return lists_refuse(response, error);
-    }
-    return true;
-}
-
 /* Reads how many rows are wanted. Returns false if the number is wrong. */
 static bool lists_read_limit(const char *query, size_t most, size_t *limit,
                              struct http_response *response) {
@@ -182,7 +163,7 @@ static bool list_read_query(struct key_list *list, const char *query,
                             struct http_response *response) {
     static const char *const names[] = {"by", "over", "limit", NULL};
     char by[16], over[16];
-    if (!lists_check_names(query, names, response)) return false;
+    if (!server_http_check_query(query, names, response)) return false;
     if (!server_query_read(query, "by", by, sizeof by)) snprintf(by, sizeof by, "units");
     if (!server_query_read(query, "over", over, sizeof over)) snprintf(over, sizeof over, "hour");
     list->limit = LISTS_DEFAULT;
@@ -204,24 +185,16 @@ static bool list_read_query(struct key_list *list, const char *query,
 
 /* ---- JSON ----------------------------------------------------------------------------------- */
 
-static void list_text(struct text *text, const char *name, const char *value) {
-    server_text_addf(text, ",\"%s\":\"", name);
-    server_text_add_escaped(text, value, server_escape_json);
-    server_text_add(text, "\"");
-}
-
 static void list_number(struct text *text, const char *name, double value) {
     server_text_addf(text, ",\"%s\":", name);
     server_text_add_number(text, value);
 }
 
 static void list_row_json(struct text *text, const struct list_row *row, bool is_nearest) {
-    server_text_add(text, "{\"template\":\"");
-    server_text_add_escaped(text, row->glob, server_escape_json);
-    server_text_add(text, "\"");
-    list_text(text, "limit", row->limit);
-    list_text(text, "resource_id", row->resource);
-    list_text(text, "key", row->key);
+    server_text_add_json(text, "{\"template\":", row->glob);
+    server_text_add_json(text, ",\"limit\":", row->limit);
+    server_text_add_json(text, ",\"resource_id\":", row->resource);
+    server_text_add_json(text, ",\"key\":", row->key);
     if (is_nearest) {
         list_number(text, "used", row->used);
         list_number(text, "size", row->size);
@@ -248,7 +221,7 @@ static void handle_json_top(struct service *service, const struct http_request *
         server_text_addf(text, "{\"is_master\":%s,\"by\":\"%s\"",
                          list->is_master ? "true" : "false",
                          list->is_nearest ? "nearest" : "units");
-        if (!list->is_nearest) list_text(text, "over", window_names[list->window]);
+        if (!list->is_nearest) server_text_add_json(text, ",\"over\":", window_names[list->window]);
         server_text_addf(text, ",\"complete\":%s,\"keys\":[", list->is_complete ? "true" : "false");
         for (size_t i = 0; i < list->count; i++) {
             if (i) server_text_add(text, ",\n");
@@ -315,7 +288,7 @@ static bool ban_list_read_query(struct ban_list *list, struct service *service, 
                                 struct http_response *response) {
     static const char *const names[] = {"resource", "key", "after", "limit", NULL};
     char after[DOORMAN_ID_BYTES_MAX + 1] = "";
-    if (!lists_check_names(query, names, response)) return false;
+    if (!server_http_check_query(query, names, response)) return false;
     list->has_resource =
         server_query_read(query, "resource", list->resource, sizeof list->resource);
     list->has_key = server_query_read(query, "key", list->key, sizeof list->key);
@@ -329,13 +302,11 @@ static bool ban_list_read_query(struct ban_list *list, struct service *service, 
 }
 
 static void ban_row_json(struct text *text, const struct list_row *row) {
-    server_text_add(text, "{\"resource_id\":\"");
-    server_text_add_escaped(text, row->resource, server_escape_json);
-    server_text_add(text, "\"");
-    list_text(text, "key", row->key);
-    list_text(text, "by", row->limit[0] ? "limit" : "administrator");
-    if (row->limit[0]) list_text(text, "template", row->glob);
-    if (row->limit[0]) list_text(text, "limit", row->limit);
+    server_text_add_json(text, "{\"resource_id\":", row->resource);
+    server_text_add_json(text, ",\"key\":", row->key);
+    server_text_add_json(text, ",\"by\":", row->limit[0] ? "limit" : "administrator");
+    if (row->limit[0]) server_text_add_json(text, ",\"template\":", row->glob);
+    if (row->limit[0]) server_text_add_json(text, ",\"limit\":", row->limit);
     list_number(text, "ends_in", (double)row->rest / 1e9);
     server_text_add(text, "}");
 }
@@ -391,35 +362,9 @@ static void list_page_end(struct text *text, size_t count) {
 /* Adds the first two cells of a row.
  *   second   the name of the second one */
 static void list_page_key(struct text *text, const struct list_row *row, const char *second) {
-    server_text_add(text, "<tr><td><a href=\"/keys?resource=");
-    server_text_add_escaped(text, row->resource, server_escape_query);
-    server_text_add(text, "&amp;key=");
-    server_text_add_escaped(text, row->key, server_escape_query);
-    server_text_add(text, "\">");
-    server_text_add_escaped(text, row->key[0] ? row->key : "(no key)", server_escape_html);
-    server_text_add(text, "</a> <span class=holder>");
-    server_text_add_escaped(text, row->resource, server_escape_html);
-    server_text_add(text, "</span></td>");
-    server_text_addf(text, "<td data-name='%s'>", second);
-    server_text_add_escaped(text, row->limit[0] ? row->limit : "an administrator",
-                            server_escape_html);
-    server_text_add(text, "</td>");
+    server_page_key_start(text, row->resource, row->key);
+    server_page_cell_text(text, second, row->limit[0] ? row->limit : "an administrator");
 }
-
-static void list_page_amount(struct text *text, const char *name, double amount) {
-    server_text_addf(text, "<td data-name='%s'>", name);
-    server_text_add_amount(text, amount);
-    server_text_add(text, "</td>");
-}
-
-static void list_page_rest(struct text *text, const char *name, doorman_time rest) {
-    server_text_addf(text, "<td data-name='%s'>", name);
-    server_page_duration(text, rest > 0 ? rest : 0);
-    server_text_add(text, "</td></tr>");
-}
-
-static const char not_master[] = "<p class=soft>This process is not the master. Only the master "
-                                 "decides on permits.</p>";
 
 static void handle_bans(struct service *service, const struct http_request *request,
                         struct http_response *response) {
@@ -433,11 +378,12 @@ static void handle_bans(struct service *service, const struct http_request *requ
         server_text_addf(text, "<h2>Banned keys</h2><p class=soft>%zu in all%s</p>",
                          list->has_more ? list->in_force : list->count,
                          list->has_more ? ". The table has some of them." : "");
-        if (!list->is_master) server_text_add(text, not_master);
+        if (!list->is_master) server_text_add(text, PAGE_NOT_MASTER);
         list_page_table(text, "banned by", "<th>ends in</th>");
         for (size_t i = 0; i < list->count; i++) {
             list_page_key(text, &list->rows[i], "banned by");
-            list_page_rest(text, "ends in", list->rows[i].rest);
+            server_page_cell_duration(text, "ends in", list->rows[i].rest);
+            server_text_add(text, "</tr>");
         }
         server_text_add(text, "</tbody></table>");
     }
@@ -453,8 +399,8 @@ static void page_most_used(struct text *text, const struct key_list *list) {
     for (size_t i = 0; i < list->count; i++) {
         const struct list_row *row = list->order[i];
         list_page_key(text, row, "limit");
-        list_page_amount(text, "units", row->units);
-        list_page_amount(text, "of all", row->total);
+        server_page_cell(text, "units", row->units);
+        server_page_cell(text, "of all", row->total);
         server_text_add(text, "</tr>");
     }
     list_page_end(text, list->count);
@@ -466,9 +412,10 @@ static void page_nearest(struct text *text, const struct key_list *list) {
     for (size_t i = 0; i < list->count; i++) {
         const struct list_row *row = list->order[i];
         list_page_key(text, row, "limit");
-        list_page_amount(text, "used", row->used);
-        list_page_amount(text, "of", row->size);
-        list_page_rest(text, "fresh again in", row->rest);
+        server_page_cell(text, "used", row->used);
+        server_page_cell(text, "of", row->size);
+        server_page_cell_duration(text, "fresh again in", row->rest);
+        server_text_add(text, "</tr>");
     }
     list_page_end(text, list->count);
 }
@@ -484,7 +431,7 @@ static void handle_top(struct service *service, const struct http_request *reque
         list->is_nearest = i == DOORMAN_USAGE_WINDOW_COUNT;
         if (!list->is_nearest) list->window = (doorman_usage_window)i;
         list_take(list, service);
-        if (i == 0 && !list->is_master) server_text_add(text, not_master);
+        if (i == 0 && !list->is_master) server_text_add(text, PAGE_NOT_MASTER);
         (list->is_nearest ? page_nearest : page_most_used)(text, list);
     }
     server_text_add(text, "<p class=soft>Units of the last minute, hour and day are decayed: what "

@@ -142,9 +142,7 @@ void server_page_start(struct service *service, const struct http_request *reque
     server_text_add(text, "'>");
 }
 
-/* Ends a page.
- *   is_live   the page has the script, which loads it again every two seconds */
-void server_page_end(struct http_response *response, bool is_live) {
+void server_page_end(struct http_response *response, bool has_script) {
     struct text *text = &response->text;
     server_text_add(text,
                     "</main><footer>doorman_server " DOORMAN_VERSION
@@ -152,12 +150,42 @@ void server_page_end(struct http_response *response, bool is_live) {
                     "as JSON</a> &middot; <a href='/v1/config'>configuration</a>");
     server_page_terms(text);
     server_text_add(text, "</footer>");
-    if (is_live) {
+    if (has_script) {
         server_text_addf(text, "<script nonce='%s'>", response->nonce);
         server_text_add(text, page_js);
         server_text_add(text, "</script>");
     }
     server_text_add(text, "</body></html>\n");
+}
+
+void server_page_key_start(struct text *text, const char *resource, const char *key) {
+    server_text_add(text, "<tr><td><a href=\"/keys?resource=");
+    server_text_add_escaped(text, resource, server_escape_query);
+    server_text_add(text, "&amp;key=");
+    server_text_add_escaped(text, key, server_escape_query);
+    server_text_add(text, "\">");
+    server_text_add_escaped(text, key[0] ? key : "(no key)", server_escape_html);
+    server_text_add(text, "</a> <span class=holder>");
+    server_text_add_escaped(text, resource, server_escape_html);
+    server_text_add(text, "</span></td>");
+}
+
+void server_page_cell_text(struct text *text, const char *name, const char *value) {
+    server_text_addf(text, "<td data-name='%s'>", name);
+    server_text_add_escaped(text, value, server_escape_html);
+    server_text_add(text, "</td>");
+}
+
+void server_page_cell_duration(struct text *text, const char *name, doorman_time duration) {
+    server_text_addf(text, "<td data-name='%s'>", name);
+    server_page_duration(text, duration);
+    server_text_add(text, "</td>");
+}
+
+void server_page_cell(struct text *text, const char *name, double amount) {
+    server_text_addf(text, "<td data-name='%s'>", name);
+    server_text_add_amount(text, amount);
+    server_text_add(text, "</td>");
 }
 
 /* Returns why a node has no lease of a resource. */

@@ -242,6 +242,18 @@ server_handler server_page_resources, server_page_limits;
  *   has_script   the page has the script, which loads it again every two seconds */
 void server_page_end(struct http_response *response, bool has_script);
 
+#define PAGE_NOT_MASTER                                                                            \
+    "<p class=soft>This process is not the master. Only the master decides on permits.</p>"
+
+/* Starts a row of a table with a key, which links to its page, and the resource. */
+void server_page_key_start(struct text *text, const char *resource, const char *key);
+
+/* Add a cell of a table.
+ *   name   of its column, for narrow screens */
+void server_page_cell(struct text *text, const char *name, double amount);
+void server_page_cell_text(struct text *text, const char *name, const char *value);
+void server_page_cell_duration(struct text *text, const char *name, doorman_time duration);
+
 /* ---- >>limits ------------------------------------------------------------------------------- */
 
 /* Adds the metrics of the limits of permits. */
@@ -321,8 +333,7 @@ void server_page_facts(struct text *text, struct service *service, const struct 
 
 /* ---- >>graphs ------------------------------------------------------------------------------- */
 
-/* Returns an amount as text. It has at most two decimals, or two significant digits below 0.01. */
-const char *server_amount_text(double amount, char room[32]);
+/* Adds an amount. It has at most two decimals, or two significant digits below 0.01. */
 void server_text_add_amount(struct text *text, double amount);
 
 /* Adds a bar that shows what the holders have and want. If the holders share one capacity, an edge

@@ -80,12 +80,6 @@ static void view_free(struct shards_view *view) {
     free(view);
 }
 
-static void add_quoted(struct text *text, const char *before, const char *value) {
-    server_text_addf(text, "%s\"", before);
-    server_text_add_escaped(text, value, server_escape_json);
-    server_text_add(text, "\"");
-}
-
 /* Returns for how many seconds this process has seen a node without a master. */
 static double seconds_without(const struct shard_master *master) {
     return (double)(doorman_clock() - master->since) / 1e9;
@@ -96,7 +90,7 @@ static void add_node(struct text *text, const struct shards_view *view, size_t i
     assert(index < view->map->node_count);
     const doorman_shard_node *node = &view->map->nodes[index];
     const struct shard_master *master = &view->masters[index];
-    add_quoted(text, "{\"name\":", node->name);
+    server_text_add_json(text, "{\"name\":", node->name);
     server_text_addf(text, ",\"shards\":%zu", view->loads[index]);
     if (master->is_known) {
         server_text_addf(text, ",\"has_master\":%s", master->has_master ? "true" : "false");
@@ -109,7 +103,7 @@ static void add_node(struct text *text, const struct shards_view *view, size_t i
                          view->forwards[index].is_broken ? "false" : "true");
     }
     for (size_t j = 0; j < node->address_count; j++) {
-        add_quoted(text, j ? "," : ",\"addresses\":[", node->addresses[j]);
+        server_text_add_json(text, j ? "," : ",\"addresses\":[", node->addresses[j]);
     }
     server_text_add(text, "]}");
 }
@@ -124,13 +118,13 @@ static void answer_map(struct service *service, struct http_response *response, 
     const doorman_shard_map *map = view->map;
     server_text_addf(text, "{\"epoch\":%" PRIu64 ",\"is_master\":%s", map->epoch,
                      view->is_master ? "true" : "false");
-    add_quoted(text, ",\"node\":", service->node);
+    server_text_add_json(text, ",\"node\":", service->node);
     server_text_addf(text, ",\"owned\":%zu,\"moving\":%zu,\"moves\":%zu", view->owned, view->moving,
                      moves);
     server_text_addf(text,
                      ",\"moved_in\":%" PRIu64 ",\"moved_out\":%" PRIu64 ",\"rows_lost\":%" PRIu64,
                      view->moved_in, view->moved_out, view->rows_lost);
-    if (view->trouble[0]) add_quoted(text, ",\"trouble\":", view->trouble);
+    if (view->trouble[0]) server_text_add_json(text, ",\"trouble\":", view->trouble);
     for (size_t i = 0; i < map->node_count; i++) {
         server_text_add(text, i ? ",\n" : ",\"nodes\":[\n");
         add_node(text, view, i);
@@ -138,9 +132,9 @@ static void answer_map(struct service *service, struct http_response *response, 
     for (size_t i = 0; i < map->shards.count; i++) {
         const doorman_shard *shard = &map->owners[i];
         server_text_addf(text, "%s{\"shard\":%zu", i ? ",\n" : "],\"shards\":[\n", i);
-        add_quoted(text, ",\"owner\":", map->nodes[shard->owner].name);
+        server_text_add_json(text, ",\"owner\":", map->nodes[shard->owner].name);
         if (shard->target != shard->owner) {
-            add_quoted(text, ",\"target\":", map->nodes[shard->target].name);
+            server_text_add_json(text, ",\"target\":", map->nodes[shard->target].name);
         }
         if (shard->from) server_text_addf(text, ",\"from\":%" PRIu64, shard->from);
         server_text_addf(text, ",\"state\":\"%s\",\"permits\":%" PRIu64 "}",
@@ -458,7 +452,7 @@ static void shards_status(struct service *service, struct text *text) {
     server_text_addf(
         text, ",\"shards\":{\"epoch\":%" PRIu64 ",\"count\":%zu,\"owned\":%zu,\"moving\":%zu",
         view->map->epoch, view->map->shards.count, view->owned, view->moving);
-    if (view->trouble[0]) add_quoted(text, ",\"trouble\":", view->trouble);
+    if (view->trouble[0]) server_text_add_json(text, ",\"trouble\":", view->trouble);
     server_text_add(text, "}");
     view_free(view);
 }

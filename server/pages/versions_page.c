@@ -12,35 +12,23 @@ static const cJSON *member(const cJSON *object, const char *name) {
     return cJSON_GetObjectItemCaseSensitive(object, name);
 }
 
-static const char *member_text(const cJSON *object, const char *name) {
-    const char *text = cJSON_GetStringValue(member(object, name));
-    return text ? text : "";
-}
-
 static uint64_t member_number(const cJSON *object, const char *name) {
     const cJSON *number = member(object, name);
     return cJSON_IsNumber(number) && number->valuedouble > 0 ? (uint64_t)number->valuedouble : 0;
-}
-
-/* Adds a cell whose text comes from a version. */
-static void version_cell(struct text *text, const char *name, const char *value) {
-    server_text_addf(text, "<td data-name='%s'>", name);
-    server_text_add_escaped(text, value, server_escape_html);
-    server_text_add(text, "</td>");
 }
 
 /* ---- the list ------------------------------------------------------------------------------- */
 
 static void versions_row(struct text *text, const cJSON *row, uint64_t in_force) {
     const uint64_t number = member_number(row, "version");
-    const char *token = member_text(row, "token");
+    const char *token = server_row_word(row, "token");
     const cJSON *item = NULL;
     server_text_addf(text, "<tr><td><a href='/versions?version=%" PRIu64 "'>%" PRIu64 "</a>%s</td>",
                      number, number,
                      number == in_force ? "&nbsp;<b class=good>in&nbsp;force</b>" : "");
-    version_cell(text, "at", member_text(row, "at"));
-    version_cell(text, "by", token[0] ? token : "another program");
-    version_cell(text, "why", member_text(row, "reason"));
+    server_page_cell_text(text, "at", server_row_word(row, "at"));
+    server_page_cell_text(text, "by", token[0] ? token : "another program");
+    server_page_cell_text(text, "why", server_row_word(row, "reason"));
     server_text_add(text, "<td data-name='changes' class=note>");
     if (member_number(row, "of_version")) {
         server_text_addf(text, "<div>brings version %" PRIu64 " back</div>",
@@ -65,7 +53,7 @@ static void versions_rows(struct text *text, char *lines, uint64_t in_force) {
     for (char *line = strtok_r(lines, "\n", &at); line; line = strtok_r(NULL, "\n", &at)) {
         cJSON *row = cJSON_Parse(line);
         if (member(row, "next")) {
-            snprintf(next, sizeof next, "%.23s", member_text(row, "next"));
+            snprintf(next, sizeof next, "%.23s", server_row_word(row, "next"));
         } else if (row) {
             versions_row(text, row, in_force);
             count++;
@@ -100,7 +88,7 @@ static void versions_error(struct text *text, const struct http_response *answer
     cJSON *json = answer->text.buffer.text
                       ? cJSON_ParseWithLength(answer->text.buffer.text, answer->text.buffer.bytes)
                       : NULL;
-    const char *message = member_text(member(json, "error"), "message");
+    const char *message = server_row_word(member(json, "error"), "message");
     server_text_add(text, "<p class=bad>");
     server_text_add_escaped(text, message[0] ? message : "out of memory", server_escape_html);
     server_text_add(text, "</p>");
@@ -131,7 +119,7 @@ static void versions_list(struct service *service, const struct http_request *re
 
 static void version_value(struct text *text, const char *name, const cJSON *value) {
     char *printed = cJSON_IsNull(value) ? NULL : cJSON_PrintUnformatted(value);
-    version_cell(text, name, printed ? printed : VALUE_ABSENT);
+    server_page_cell_text(text, name, printed ? printed : VALUE_ABSENT);
     cJSON_free(printed);
 }
 
@@ -141,9 +129,9 @@ static void version_fields(struct text *text, const cJSON *object, const char *c
     const cJSON *field = NULL;
     cJSON_ArrayForEach(field, member(object, "fields")) {
         server_text_add(text, "<tr>");
-        version_cell(text, "template", place[0]);
-        version_cell(text, "limit", place[1]);
-        version_cell(text, "field", member_text(field, "field"));
+        server_page_cell_text(text, "template", place[0]);
+        server_page_cell_text(text, "limit", place[1]);
+        server_page_cell_text(text, "field", server_row_word(field, "field"));
         version_value(text, "before", member(field, "last"));
         version_value(text, "after", member(field, "now"));
         server_text_add(text, "</tr>");
@@ -152,11 +140,11 @@ static void version_fields(struct text *text, const cJSON *object, const char *c
 
 /* Adds a row which says that a template or a limit was added or removed. */
 static void version_change(struct text *text, const cJSON *object, const char *const place[2]) {
-    const char *change = member_text(object, "change");
+    const char *change = server_row_word(object, "change");
     if (strcmp(change, "changed") == 0) return;
     server_text_add(text, "<tr>");
-    version_cell(text, "template", place[0]);
-    version_cell(text, "limit", place[1]);
+    server_page_cell_text(text, "template", place[0]);
+    server_page_cell_text(text, "limit", place[1]);
     server_text_addf(text, "<td data-name='field'><b>%s</b></td><td></td><td></td></tr>",
                      strcmp(change, "added") == 0 ? "added" : "removed");
 }
@@ -168,11 +156,11 @@ static void version_difference(struct text *text, const cJSON *difference) {
                           "<th>field</th><th>before</th><th>after</th></tr></thead><tbody>");
     version_fields(text, difference, whole);
     cJSON_ArrayForEach(change, member(difference, "changes")) {
-        const char *place[2] = {member_text(change, "template"), ""};
+        const char *place[2] = {server_row_word(change, "template"), ""};
         version_change(text, change, place);
         version_fields(text, change, place);
         cJSON_ArrayForEach(limit, member(change, "limits")) {
-            place[1] = member_text(limit, "limit");
+            place[1] = server_row_word(limit, "limit");
             version_change(text, limit, place);
             version_fields(text, limit, place);
         }
@@ -184,14 +172,14 @@ static void version_difference(struct text *text, const cJSON *difference) {
 }
 
 static void version_show(struct text *text, const cJSON *now, const cJSON *last) {
-    const char *token = member_text(now, "token");
+    const char *token = server_row_word(now, "token");
     cJSON *difference = server_version_differ(now, last);
     server_text_addf(text, "<h2>Version %" PRIu64 "</h2><p>", member_number(now, "version"));
-    server_text_add_escaped(text, member_text(now, "at"), server_escape_html);
+    server_text_add_escaped(text, server_row_word(now, "at"), server_escape_html);
     server_text_add(text, " &middot; by ");
     server_text_add_escaped(text, token[0] ? token : "another program", server_escape_html);
     server_text_add(text, " &middot; ");
-    server_text_add_escaped(text, member_text(now, "reason"), server_escape_html);
+    server_text_add_escaped(text, server_row_word(now, "reason"), server_escape_html);
     server_text_add(text, "</p>");
     if (last) {
         server_text_addf(text, "<p class=soft>The difference from version %" PRIu64 ":</p>",

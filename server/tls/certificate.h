@@ -1,8 +1,18 @@
-/* doorman_server, part TLS: when certificates are valid. */
+/* doorman_server, part TLS: when certificates are valid, and how GnuTLS gets texts. */
 #ifndef DOORMAN_SERVER_CERTIFICATE_H
 #define DOORMAN_SERVER_CERTIFICATE_H
 
 #include "../log/log.h"
+
+#include <gnutls/gnutls.h>
+
+static inline gnutls_datum_t server_tls_datum(const char *text) {
+    const union {
+        const char *from;
+        unsigned char *to;
+    } pointer = {text}; /* GnuTLS has no const here, and only reads it */
+    return (gnutls_datum_t){pointer.to, (unsigned)strlen(text)};
+}
 
 /* Returns when the certificates of a PEM text end, in seconds since 1970. Returns 0 if no
  * certificate can be read.

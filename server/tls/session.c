@@ -8,9 +8,9 @@
  *
  * There are no tickets, so each session begins with a full handshake, and no session outlives a
  * change of the authorities. */
+#include "certificate.h"
 #include "tls.h"
 
-#include <gnutls/gnutls.h>
 #include <gnutls/x509.h>
 
 #define TLS_PRIORITIES "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:%SAFE_RENEGOTIATION"
@@ -30,22 +30,14 @@ struct tls_session {
     bool is_ready; /* the handshake is complete */
 };
 
-static gnutls_datum_t session_datum(const char *text) {
-    union {
-        const char *from;
-        unsigned char *to;
-    } pointer = {text}; /* GnuTLS has no const here, and only reads it */
-    return (gnutls_datum_t){pointer.to, (unsigned)strlen(text)};
-}
-
 /* Reads the certificates. Returns 0, or an error of GnuTLS. */
 static int session_read(struct tls_server *server, const struct pem *pem) {
-    const gnutls_datum_t certificate = session_datum(pem->certificate),
-                         key = session_datum(pem->key);
+    const gnutls_datum_t certificate = server_tls_datum(pem->certificate),
+                         key = server_tls_datum(pem->key);
     int result = gnutls_certificate_set_x509_key_mem(server->credentials, &certificate, &key,
                                                      GNUTLS_X509_FMT_PEM);
     if (result >= 0 && pem->authority) {
-        const gnutls_datum_t authority = session_datum(pem->authority);
+        const gnutls_datum_t authority = server_tls_datum(pem->authority);
         result = gnutls_certificate_set_x509_trust_mem(server->credentials, &authority,
                                                        GNUTLS_X509_FMT_PEM);
         if (result == 0) result = GNUTLS_E_NO_CERTIFICATE_FOUND;
@@ -81,7 +73,7 @@ static struct tls_server *session_server(const struct pem *pem, const char *prot
 /* Asks the peer for the protocol of the server, if it has one. */
 static int session_ask_protocol(struct tls_session *session) {
     if (!session->server->protocol) return GNUTLS_E_SUCCESS;
-    const gnutls_datum_t name = session_datum(session->server->protocol);
+    const gnutls_datum_t name = server_tls_datum(session->server->protocol);
     return gnutls_alpn_set_protocols(session->session, &name, 1, GNUTLS_ALPN_MANDATORY);
 }
 

@@ -62,7 +62,18 @@ int server_socket_listen(int *listener, const char *address, char *name, size_t 
     return error;
 }
 
-void server_socket_peer(char text[PEER_BYTES], const struct sockaddr_storage *peer) {
+enum exit_status server_socket_refuse(const char *flag, const char *address, const char *example,
+                                      int error, const char *instead) {
+    if (error == EINVAL) {
+        return server_usage_error("cannot listen on --%s '%s': it is not HOST:PORT, or the host is "
+                                  "not known; an address is, for example, %s",
+                                  flag, address, example);
+    }
+    return server_fatal_error(EXIT_ERROR, "cannot listen on --%s %s: %s; %s", flag, address,
+                              strerror(error), instead);
+}
+
+static void socket_peer(char text[PEER_BYTES], const struct sockaddr_storage *peer) {
     char host[INET6_ADDRSTRLEN] = "";
     snprintf(text, PEER_BYTES, "unknown");
     if (peer->ss_family == AF_INET) {
@@ -76,4 +87,13 @@ void server_socket_peer(char text[PEER_BYTES], const struct sockaddr_storage *pe
         inet_ntop(AF_INET6, &from.sin6_addr, host, sizeof host);
         snprintf(text, PEER_BYTES, "[%s]:%u", host, (unsigned)ntohs(from.sin6_port));
     }
+}
+
+int server_socket_accept(int listener, char peer[PEER_BYTES], bool *is_short) {
+    struct sockaddr_storage from = {.ss_family = AF_UNSPEC};
+    socklen_t bytes = sizeof from;
+    int made = accept4(listener, (struct sockaddr *)&from, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    *is_short = made < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
+    if (made >= 0) socket_peer(peer, &from);
+    return made;
 }

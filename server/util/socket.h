@@ -16,7 +16,18 @@
  *   returns    0 | EINVAL: it is not HOST:PORT, or the host is not known | another errno */
 int server_socket_listen(int *listener, const char *address, char *name, size_t room);
 
-/* Writes the address of a peer for the log, as HOST:PORT. */
-void server_socket_peer(char text[PEER_BYTES], const struct sockaddr_storage *peer);
+/* Prints why a server cannot listen on the address of a flag.
+ *   flag      without "--"
+ *   example   an address that is valid
+ *   error     what server_socket_listen has returned; not 0
+ *   instead   what to do instead of listening there */
+enum exit_status server_socket_refuse(const char *flag, const char *address, const char *example,
+                                      int error, const char *instead);
+
+/* Accepts a connection, without waiting.
+ *   peer       out: its address for the log, as HOST:PORT
+ *   is_short   out: on -1, whether the reason is a lack of descriptors or memory
+ *   returns    its socket; -1: there is none */
+int server_socket_accept(int listener, char peer[PEER_BYTES], bool *is_short);
 
 #endif

@@ -220,7 +220,7 @@ TEST(a_wrong_parameter_is_named) {
     static const char *const positions[] = {"?after=1", "?after=1-2-3-4", "?after=0-0-0-0",
                                             "?after=x-1-1-1", "?after=1-2-3-4-5"};
     static const char *const invalid[][2] = {
-        {"?templates=api", "templates: is no parameter; the parameters are template, limit and"},
+        {"?templates=api", "templates: is no parameter; the parameters are template, limit, "},
         {"?limit=all&key=acme", "key: is no parameter"},
         {"?template", "template: is no parameter"},
         {"?template=", "template: must not be empty"},
