@@ -229,12 +229,14 @@ build/examples/%: examples/%.cpp build/doorman.o
 	@$(CXX11) $(CXXFLAGS) $^ -o $@ $(LDFLAGS) $(LIBRARIES)
 
 # Tests are built in three flavors. Each flavor has a folder in build/, with a server of the same
-# flavor. All tests run in the flavor asan (ASan and UBSan). Tests that measure memory or speed, which
-# tests/*.c mark with MEASURES, also run in the flavor plain. `make matrix` runs all unit tests so.
+# flavor. All tests run in the flavor asan (ASan and UBSan). Tests that measure memory or speed,
+# which their files mark with MEASURES, also run in the flavor plain. `make matrix` runs all unit
+# tests so.
 #
 # `make races` runs the tests with threads in the flavor tsan, and limiters_test also in the flavor
-# plain, because its threads meet more often there. It leaves out abuse_test, which takes 90 s there, and clients_test, hold_clients_test, reservation_clients_test and shard_clients_test, which
-# test clients of other languages. system/events_test is left out too: libnng counts the users of a
+# plain, because its threads meet more often there. It leaves out abuse_test, which takes 90 s, and
+# clients_test, hold_clients_test, reservation_clients_test and shard_clients_test, which test
+# clients of other languages. system/events_test is left out too: libnng counts the users of a
 # published message with atomic operations, and TSan does not see them there. unit/events_test has
 # what our threads share. PART=2/3 runs every third program, from the second one on.
 # Warnings are errors, except two kinds that gcc reports wrongly with a sanitizer.
