@@ -54,7 +54,7 @@ const char *server_escape_query(char character, char room[8]);
 void server_text_add_escaped(struct text *text, const char *from, escape_rule rule);
 
 /* Adds a text as a string of JSON.
- *   before   what stands in front of it, such as ",\"key\":" */
+ *   before   the text before the string, for example ",\"key\":" */
 void server_text_add_json(struct text *text, const char *before, const char *value);
 
 #define HOLDER_BYTES (DOORMAN_ID_BYTES_MAX + 4)
