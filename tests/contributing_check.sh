@@ -95,7 +95,7 @@ has_lines() { # list, how many at least
 }
 
 # These checks name each page and each table that lacks a field, a path or a kind. In a page the
-# name of a field stands in backticks. The patterns match them by any character that is not a letter.
+# name of a field stands in backticks, which the patterns match by any character but a letter.
 fields_are_documented() {
     for rows in limit_rows figure_rows; do fields_of "$rows"; done >"$folder/fields"
     {
