@@ -128,14 +128,14 @@ FOLDERS = util config log process waiting $(if $(filter HTTP,$(PARTS)),http page
     $(if $(filter STATE,$(PARTS)),store state) $(if $(filter ADMIN,$(PARTS)),admin) \
     $(if $(filter GRPC,$(PARTS)),grpc) $(if $(filter EVENTS,$(PARTS)),events) \
     $(if $(filter GRPC SHARDS,$(PARTS)),link) $(if $(filter SHARDS,$(PARTS)),shards forward)
-# These pages need the parts ADMIN and SHARDS.
+# These files need the parts ADMIN and SHARDS.
 LEFT_OUT = $(if $(filter REDIS,$(PARTS)),,%_redis.c) \
     $(if $(filter NOTES,$(PARTS)),,%_etcd.c) \
     $(if $(filter HTTP,$(PARTS)),,%/session.c) \
     $(if $(filter TLS,$(PARTS)),,%/tls_redis.c) \
     $(if $(filter ADMIN,$(PARTS)),, \
         $(addprefix server/pages/,acts.c override_form.c versions_page.c)) \
-    $(if $(filter SHARDS,$(PARTS)),,server/pages/shards.c)
+    $(if $(filter SHARDS,$(PARTS)),,server/http/batch.c server/pages/shards.c)
 SERVER_SOURCES = doorman_server.c $(sort $(filter-out $(LEFT_OUT), \
     $(wildcard $(FOLDERS:%=server/%/*.c))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
@@ -335,7 +335,7 @@ $(CONVERT_TESTS): $(wildcard server/ctl/*.[ch])
 LINKED = doorman_server $(addprefix fuzz/,calls grpc handover http permits response rows) \
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test agent_routes_test etcd_test \
     leased_test status_test store_etcd_test tls_test tree_test) \
-    $(addprefix unit/,arguments_test audit_trim_test events_test link_test \
+    $(addprefix unit/,arguments_test audit_trim_test events_test link_http_test link_test \
         forward_mark_test forward_thread_test graph_test lock_test \
         notify_test reports_test reset_count_test unmatched_test versions_test warnings_test)
 $(foreach flavor,$(FLAVORS) coverage,\

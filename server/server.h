@@ -177,6 +177,7 @@ struct peer {
 #include "core/waiter.h"
 #include "core/batches.h"
 #include "core/forwarder.h"
+#include "core/loop.h"
 
 /* A worker receives a request, handles it, sends the response, and receives the next request. There
  * are more workers than nng threads, so that one worker is always ready to receive. */
@@ -406,6 +407,7 @@ struct service {
     const struct waiting_calls *waits;    /* of the part that lets permits wait; NULL: none */
     const struct forward_calls *forwards; /* of the part that asks other nodes; NULL: none */
     const struct batch_calls *batches;    /* of the part with links; NULL: none */
+    const struct loop_calls *loop;        /* of the part with a loop; NULL: none */
     const struct tls_calls *tls_calls;    /* TLS for HTTP and gRPC; NULL: the build has none */
     const struct server_part *permit_parts[PERMIT_PARTS_MAX]; /* for events of permits */
     size_t permit_part_count;

@@ -44,6 +44,9 @@ PART(waiting)
 #ifdef DOORMAN_SERVER_HTTP
 PART(tokens)
 PART(allow)
+#ifdef DOORMAN_SERVER_SHARDS
+PART(batch)
+#endif
 PART(http)
 #ifdef DOORMAN_SERVER_EVENTS
 PART(events_status)

@@ -8,18 +8,24 @@
 
 /* ---- >>marks -------------------------------------------------------------------------------- */
 
-/* A message to another node begins with {"METHOD":{"forwarded":"MARK",. The mark has the time, a
- * random number and a hash, with the secret of the cluster, of both, of the method and of the rest
- * of the message. So no client can claim that its rights were checked already. */
+/* A message to another node begins with {"METHOD":{"forwarded":"MARK",. The mark has the time, the
+ * number of the message and a hash, with the secret of the cluster, of both, of the method and of
+ * the rest of the message. So no client can claim that its rights were checked already. */
 #define MARK_BYTES 50
 #define MARK_HEAD_BYTES 128 /* of all up to the comma, with a final 0 */
 #define MARK_SECONDS 300    /* how much the clocks of two nodes may differ */
 
+/* What a mark is made of. */
+struct mark_source {
+    uint64_t secret[2];
+    uint64_t number; /* another one for each message, so that no two marks are equal */
+    int64_t now;     /* seconds since 1970 */
+};
+
 /* Writes the beginning of a message. Returns its bytes.
- *   rest   what follows the comma
- *   now    seconds since 1970 */
-size_t server_mark_write(char out[MARK_HEAD_BYTES], const char *method, const uint64_t secret[2],
-                         const doorman_buffer *rest, int64_t now);
+ *   rest   what follows the comma */
+size_t server_mark_write(char out[MARK_HEAD_BYTES], const struct mark_source *source,
+                         const char *method, const doorman_buffer *rest);
 
 enum mark_result { MARK_NONE, MARK_RIGHT, MARK_WRONG };
 
@@ -99,7 +105,7 @@ static inline const char *server_forward_list(const struct forward_job *job) {
 
 /* Makes the message to one node, for some entries of a job. Returns NULL if memory runs out. */
 nng_msg *server_forward_message(struct forward_job *job, const size_t *indexes, size_t count,
-                                const uint64_t secret[2]);
+                                const struct mark_source *source);
 
 enum forward_result {
     FORWARD_TAKEN,    /* each entry has its answer, or is MOVED and not done */
@@ -139,6 +145,7 @@ struct forward {
     struct forward_job *later;    /* jobs that try again */
     struct forward_job *finished; /* jobs whose answers must be written */
     size_t job_count, byte_count; /* of jobs until they are answered */
+    uint64_t last_mark;           /* the number of the last mark */
     struct forward_node *nodes;
 };
 

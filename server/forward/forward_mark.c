@@ -5,8 +5,6 @@
 #include "forward.h"
 #include "../util/siphash.h"
 
-#include <nng/supplemental/util/platform.h>
-
 /* A part of a message. */
 struct span {
     const char *text;
@@ -24,15 +22,25 @@ static uint64_t mark_sign(const uint64_t secret[2], struct span method, const ch
     return server_siphash_end(&hash);
 }
 
-size_t server_mark_write(char out[MARK_HEAD_BYTES], const char *method, const uint64_t secret[2],
-                         const doorman_buffer *rest, int64_t now) {
-    char numbers[40];
+/* Writes 16 hexadecimal digits. Returns where they end. */
+static char *mark_put(char *out, uint64_t number) {
+    for (int bits = 60; bits >= 0; bits -= 4) *out++ = "0123456789abcdef"[number >> bits & 15U];
+    return out;
+}
+
+size_t server_mark_write(char out[MARK_HEAD_BYTES], const struct mark_source *source,
+                         const char *method, const doorman_buffer *rest) {
     const struct span name = {method, strlen(method)}, all = {rest->text, rest->bytes};
-    const uint64_t nonce = (uint64_t)nng_random() << 32 | nng_random();
-    snprintf(numbers, sizeof numbers, "%016" PRIx64 ".%016" PRIx64 ".", (uint64_t)now, nonce);
-    const int bytes = snprintf(out, MARK_HEAD_BYTES, "{\"%s\":{\"forwarded\":\"%s%016" PRIx64 "\",",
-                               method, numbers, mark_sign(secret, name, numbers, all));
-    return (size_t)bytes;
+    const int bytes = snprintf(out, MARK_HEAD_BYTES, "{\"%s\":{\"forwarded\":\"", method);
+    char *const mark = out + bytes;
+    char *at = mark_put(mark, (uint64_t)source->now);
+    *at++ = '.';
+    at = mark_put(at, source->number);
+    *at++ = '.';
+    at = mark_put(at, mark_sign(source->secret, name, mark, all));
+    assert(at == mark + MARK_BYTES && at + sizeof "\"," <= out + MARK_HEAD_BYTES);
+    memcpy(at, "\",", sizeof "\",");
+    return (size_t)(at - out) + 2;
 }
 
 /* Reads 16 hexadecimal digits. Returns false if there are none. */

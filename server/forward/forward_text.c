@@ -54,7 +54,7 @@ static char *message_print(struct forward_job *job, const size_t *indexes, size_
 /* Returns the message, with its mark.
  *   inner   an object with at least one field */
 static nng_msg *message_make(const struct forward_job *job, const char *inner, size_t bytes,
-                             const uint64_t secret[2]) {
+                             const struct mark_source *source) {
     const char *start = (const char *)memchr(inner, '{', bytes);
     char head[MARK_HEAD_BYTES];
     nng_msg *message = NULL;
@@ -66,21 +66,21 @@ static nng_msg *message_make(const struct forward_job *job, const char *inner, s
     room[count] = '}';
     const doorman_buffer rest = {.text = room, .bytes = count + 1};
     const char *method = doorman_method_name(job->method, false);
-    const size_t head_bytes = server_mark_write(head, method, secret, &rest, (int64_t)time(NULL));
+    const size_t head_bytes = server_mark_write(head, source, method, &rest);
     nng_msg_trim(message, MARK_HEAD_BYTES - head_bytes); /* see server_batch_close */
     memcpy(nng_msg_body(message), head, head_bytes);
     return message;
 }
 
 nng_msg *server_forward_message(struct forward_job *job, const size_t *indexes, size_t count,
-                                const uint64_t secret[2]) {
+                                const struct mark_source *source) {
     static const char word[] = "\"forwarded\"";
     assert(count > 0 && count <= job->count);
     const bool is_plain = job->is_body && count == job->count &&
                           !memmem(job->text, job->bytes, word, sizeof word - 1);
-    if (is_plain) return message_make(job, job->text, job->bytes, secret);
+    if (is_plain) return message_make(job, job->text, job->bytes, source);
     char *inner = message_print(job, indexes, count);
-    nng_msg *message = inner ? message_make(job, inner, strlen(inner), secret) : NULL;
+    nng_msg *message = inner ? message_make(job, inner, strlen(inner), source) : NULL;
     cJSON_free(inner);
     return message;
 }

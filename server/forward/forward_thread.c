@@ -25,6 +25,8 @@
  * So no thread is woken for a message between the client and the node. */
 #include "forward.h"
 
+#include <nng/supplemental/util/platform.h>
+
 #define NODE_PAUSE (DOORMAN_SECOND / 5) /* after a node did not answer */
 #define PAUSE_MIN (DOORMAN_SECOND / 50) /* before a message tries again; doubled each time */
 #define PAUSE_MAX (DOORMAN_SECOND / 10)
@@ -346,6 +348,19 @@ static size_t node_address_count(const struct forward *forward, const struct for
     return at < forward->map->node_count ? forward->map->nodes[at].address_count : 0;
 }
 
+/* Returns where the process with an address listens over HTTP; "": it is not known. A map has the
+ * addresses of the processes of a node in one order. */
+static const char *node_http_address(const struct forward *forward, const struct forward_node *node,
+                                     const char *address) {
+    const size_t at = doorman_shard_map_node(forward->map, node->name);
+    if (at >= forward->map->node_count) return "";
+    const doorman_shard_node *of = &forward->map->nodes[at];
+    for (size_t i = 0; i < of->address_count && of->address_count == of->http_address_count; i++) {
+        if (strcmp(of->addresses[i], address) == 0) return of->http_addresses[i];
+    }
+    return "";
+}
+
 static void job_fail(struct forward_job *job, const struct forward_node *node, const char *why) {
     snprintf(job->failure, sizeof job->failure, "the node '%.80s' %s", node->name, why);
 }
@@ -364,6 +379,9 @@ static bool question_send(struct forward *forward, const struct forward_question
                           const char *address, nng_msg *message, doorman_time timeout) {
     const bool is_alone = question->job->wait > 0 || timeout < FORWARD_SECOND / 2;
     struct link *link = message ? server_link_open(&forward->pool, address) : NULL;
+    if (link && server_link_wants_http(link)) {
+        server_link_open_http(link, node_http_address(forward, question->node, address));
+    }
     struct forward_question *copy = link ? (struct forward_question *)malloc(sizeof *copy) : NULL;
     if (copy) *copy = *question;
     if (copy && server_link_send(link, &copy->link, message, timeout, is_alone)) return true;
@@ -392,8 +410,10 @@ static bool node_ask(struct forward *forward, const struct forward_question *que
         address = NULL;
     }
     if (!address || timeout <= 0) return false;
-    nng_msg *message =
-        server_forward_message(job, question->indexes, question->count, forward->secret);
+    const struct mark_source source = {.secret = {forward->secret[0], forward->secret[1]},
+                                       .number = ++forward->last_mark,
+                                       .now = (int64_t)time(NULL)};
+    nng_msg *message = server_forward_message(job, question->indexes, question->count, &source);
     if (!question_send(forward, question, address, message, timeout)) {
         job_fail(job, node, "cannot be asked");
         return false;
@@ -611,8 +631,9 @@ static doorman_time forward_turn(struct forward *forward) {
     forward->is_called = false;
     forward_take_map(forward);
     struct link *unused = server_link_tend(&forward->pool, now);
-    const doorman_time due = forward_run_later(forward, now);
+    doorman_time due = forward_run_later(forward, now);
     server_link_flush(&forward->pool);
+    if (server_link_due(&forward->pool) < due) due = server_link_due(&forward->pool);
     struct forward_job *finished = forward_take_finished(forward);
     server_unlock(&forward->lock);
     server_link_close(unused);
@@ -625,7 +646,7 @@ static void *forward_main(void *context) {
     struct forward *forward = (struct forward *)context;
     server_shares_memory = true; /* trees last longer than a turn, and would keep the arena */
     server_lock(&forward->lock);
-    while (!forward->pool.stops || forward->job_count > 0) {
+    while (!forward->pool.stops || forward->job_count > 0 || server_link_has_http(&forward->pool)) {
         const doorman_time rest = forward_turn(forward) - doorman_clock();
         if (!forward->is_called && rest > 0) {
             server_condition_wait(&forward->wake, &forward->lock, rest);
@@ -778,6 +799,7 @@ static enum exit_status forward_listen(struct service *service) {
                                        .take = forward_take_batch,
                                        .changed = forward_note_link};
     memcpy(forward->secret, service->shards->secret, sizeof forward->secret);
+    forward->last_mark = (uint64_t)nng_random() << 32;
     forward->has_lock = server_lock_init(&forward->lock, LOCK_LINKS);
     if (!forward->has_lock || !server_condition_init(&forward->wake)) {
         return server_fatal_error(EXIT_ERROR, "out of memory");

@@ -120,6 +120,7 @@ struct http_request {
     bool lacks_role;                /* the token does not have the role that the request needs */
     const struct http_route *route; /* NULL: unknown path, or a method of the protocol */
     size_t length;                  /* bytes of the body; SIZE_MAX: not known */
+    size_t body_max;                /* the most that the path takes; set by the check */
     int coding_count;               /* how often Transfer-Encoding occurs */
     bool has_length, is_chunked;    /* Content-Length occurs; the body comes in chunks */
     bool is_old, is_head;           /* the version is HTTP/1.0; the verb is HEAD */
@@ -204,8 +205,9 @@ void server_http_response_set_error(struct http_response *response, int code, co
 /* Refuses a request that may be sent again in a second: 503. */
 void server_http_response_set_unavailable(struct http_response *response, const char *message);
 
-/* Refuses a message that is larger than --max-message. */
-void server_http_response_set_too_large(struct http_response *response, size_t message_max);
+/* Refuses a body that is larger than the path takes. */
+void server_http_response_set_too_large(struct http_response *response,
+                                        const struct http_request *request);
 
 /* Checks that a query has only these parameters, each at most once and with a value. If it has not,
  * returns false and writes an error. A program with a typing error would otherwise get all of a
@@ -218,6 +220,10 @@ bool server_http_check_query(const char *query, const char *const *names,
 
 #define HTTP_HEAD_MAX ((size_t)16 << 10) /* bytes; also for the trailers of a body */
 
+/* Bytes of a body that anybody may send, to a path that needs no token. A batch of server/link/ has
+ * fewer. */
+#define HTTP_OPEN_BODY_MAX ((size_t)128 << 10)
+
 /* The verbs of a path, which can be added. HEAD counts as GET. */
 enum verb { VERB_OTHER = 0, VERB_GET = 1, VERB_POST = 2, VERB_PUT = 4, VERB_DELETE = 8 };
 
@@ -229,7 +235,7 @@ struct http_route {
     enum role reads;   /* the role that GET and HEAD need */
     bool administers;  /* needs a token also for GET, so that it is known who reads */
     bool has_rest;     /* the path is the start of others, and is no path itself */
-    bool is_open;      /* needs no token or Host, for health checks */
+    bool is_open;      /* needs no token or Host, for health checks and other nodes */
     bool is_immediate; /* needs few steps, so any thread may make the response */
     bool charges;      /* takes units of permits: see request_check_access. A body is ignored */
     bool takes_form; /* a POST has the body of an HTML form, and comes from a page of this server */

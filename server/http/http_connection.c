@@ -277,7 +277,7 @@ static uint32_t connection_events(const struct http_connection *connection) {
 /* Asks epoll for these events. epoll always reports a hangup, so a socket that waits for nothing is
  * taken out. */
 static void connection_watch_events(struct http_connection *connection, uint32_t events) {
-    struct epoll_event event = {.events = events, .data.ptr = connection};
+    struct epoll_event event = {.events = events, .data.ptr = &connection->source};
     if (connection->state == CONNECTION_FREE || events == connection->events) return;
     int operation = !events ? EPOLL_CTL_DEL : connection->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
     connection->events = events;
@@ -320,10 +320,11 @@ void server_http_wake(const struct http *http) {
     (void)eventfd_write(http->wake, 1); /* it only fails if the loop will wake anyway */
 }
 
-/* Gives a connection whose response is made back to the loop. Precondition: the lock of HTTP is
- * held. The caller must not use the connection after this call. */
+/* Gives a connection whose response is made back to the loop, which looks at the list at the end of
+ * each turn. Precondition: the lock of HTTP is held. The caller must not use the connection after
+ * this call. */
 static void http_add_answered(struct http *http, struct http_connection *connection) {
-    bool wakes = !http->answered;
+    bool wakes = !http->answered && !server_http_is_loop;
     assert(!connection->is_answered);
     connection->is_answered = true;
     connection->next = http->answered;
@@ -658,13 +659,13 @@ static bool connection_answer(struct http_connection *connection, size_t body_by
 static bool connection_read_chunks(struct http_connection *connection) {
     size_t count = connection->in_bytes - connection->head_bytes;
     int code = server_http_read_chunks(&connection->chunks, connection->in + connection->head_bytes,
-                                       &count, connection->service->settings->message_max);
+                                       &count, connection->request.body_max);
     connection->in_bytes = connection->head_bytes + count;
     if (code == 200) {
         connection_answer(connection, connection->chunks.body_bytes);
     } else if (code == 413) {
         struct http_response response = server_http_response_init(NULL);
-        server_http_response_set_too_large(&response, connection->service->settings->message_max);
+        server_http_response_set_too_large(&response, &connection->request);
         connection_refuse_with(connection, &response);
     } else if (code == 431) {
         connection_refuse(connection, code, "RESOURCE_EXHAUSTED",

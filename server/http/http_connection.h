@@ -34,6 +34,7 @@ enum http_connection_state {
 struct http_connection {
     enum http_connection_state state; /* only server_connection_move writes it */
     struct service *service;
+    struct loop_source source; /* constant; so are those of struct http */
     int socket;
     uint32_t events;              /* that epoll reports; 0: epoll does not know the socket */
     struct tls_session *tls;      /* NULL: no TLS */
@@ -71,7 +72,8 @@ struct http_connection {
 struct http {
     /* The loop owns these members. */
     struct service *service;
-    char address[320];      /* "http://HOST:PORT"; constant after the start */
+    char address[320]; /* "http://HOST:PORT"; constant after the start */
+    struct loop_source on_listener, on_wake;
     int epoll;              /* -1: not open */
     int listener;           /* -1: HTTP does not listen */
     bool is_listening;      /* epoll reports new connections */
@@ -126,7 +128,12 @@ void server_connection_end_delay(struct http_connection *connection);
 /* Closes a connection, which another thread does not use. It is FREE afterwards. */
 void server_connection_close(struct http_connection *connection);
 
-/* Sends the responses that other threads have made. */
+/* Whether this thread is the loop. Each file that includes this header defines the variable, and
+ * the linker keeps one of them. */
+__attribute__((weak)) _Thread_local bool server_http_is_loop;
+
+/* Sends the responses that other threads have made, and those that the loop has made for
+ * connections that waited. */
 void server_http_take_answers(struct http *http);
 
 /* Returns whether few connections are free. */

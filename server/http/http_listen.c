@@ -248,7 +248,9 @@ static void http_take(struct http *http, int socket, const char *peer) {
 }
 
 /* Accepts connections while some are free. */
-static void http_accept(struct http *http) {
+static void http_accept(void *context, uint32_t events) {
+    struct http *http = (struct http *)context;
+    (void)events;
     for (int i = 0; i < ACCEPTS_MAX && http->used_count < http->limit; i++) {
         char peer[PEER_BYTES];
         bool is_short = false;
@@ -263,7 +265,7 @@ static void http_accept(struct http *http) {
 
 /* Looks at the listener while a connection is free. */
 static void http_watch_listener(struct http *http, doorman_time now) {
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &http->listener};
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &http->on_listener};
     bool listens = !http->is_ending && http->used_count < http->limit && now >= http->accept_at;
     if (http->is_listening == listens) return;
     int operation = listens ? EPOLL_CTL_ADD : EPOLL_CTL_DEL;
@@ -284,11 +286,12 @@ static void loop_begin_end(struct http *http) {
     }
 }
 
-/* Takes what other threads have for the loop. */
-static void loop_wake(struct http *http) {
+/* Takes the orders of other threads. loop_main takes their answers. */
+static void loop_wake(void *context, uint32_t events) {
+    struct http *http = (struct http *)context;
     eventfd_t count = 0;
+    (void)events;
     (void)eventfd_read(http->wake, &count);
-    server_http_take_answers(http);
     server_lock(&http->lock);
     bool stops = http->stopping;
     server_unlock(&http->lock);
@@ -316,8 +319,16 @@ static void loop_look_at_crowd(struct http *http, doorman_time now) {
     http->evict_at = crowded ? now + EVICTION_INTERVAL : DOORMAN_NEVER;
 }
 
+static bool loop_has_answers(struct http *http) {
+    server_lock(&http->lock);
+    const bool has = http->answered != NULL;
+    server_unlock(&http->lock);
+    return has;
+}
+
 /* Returns how long the loop may wait, in milliseconds; -1: no limit. */
-static int loop_timeout(const struct http *http, doorman_time now) {
+static int loop_timeout(struct http *http, doorman_time now) {
+    if (loop_has_answers(http)) return 0;
     doorman_time at = http->next_at < http->evict_at ? http->next_at : http->evict_at;
     if (now < http->accept_at && http->accept_at < at) at = http->accept_at;
     if (http->ends_at < at) at = http->ends_at;
@@ -329,37 +340,44 @@ static int loop_timeout(const struct http *http, doorman_time now) {
 
 /* Returns whether the last responses are on their way, at the stop. */
 static bool loop_is_busy(struct http *http) {
-    server_lock(&http->lock);
-    bool busy = http->answered != NULL;
-    server_unlock(&http->lock);
+    bool busy = loop_has_answers(http);
     for (size_t i = 0; i < http->limit && !busy; i++) {
         busy = http->connections[i].state == CONNECTION_SENDING;
     }
     return busy;
 }
 
-static void loop_handle(struct http *http, void *of) {
-    if (of == &http->listener) {
-        http_accept(http);
-    } else if (of == &http->wake) {
-        loop_wake(http);
-    } else {
-        server_connection_step((struct http_connection *)of);
-    }
+static void loop_step(void *context, uint32_t events) {
+    (void)events;
+    server_connection_step((struct http_connection *)context);
 }
+
+static bool loop_watch(const struct service *service, struct loop_source *source, int socket,
+                       uint32_t events, bool is_new) {
+    struct epoll_event event = {.events = events, .data.ptr = source};
+    return service->http && epoll_ctl(service->http->epoll, is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD,
+                                      socket, &event) == 0;
+}
+
+static const struct loop_calls loop_functions = {.watch = loop_watch};
 
 static void *loop_main(void *argument) {
     struct http *http = (struct http *)argument;
     const struct forward_calls *forwards = http->service->forwards;
     struct epoll_event events[EVENT_MAX];
+    server_http_is_loop = true;
     http->now = doorman_clock();
     while (!http->is_ending || (http->now < http->ends_at && loop_is_busy(http))) {
         http_watch_listener(http, http->now);
         int count = epoll_wait(http->epoll, events, EVENT_MAX, loop_timeout(http, http->now));
         http->now = doorman_clock();
         if (forwards) forwards->hold();
-        for (int i = 0; i < count; i++) loop_handle(http, events[i].data.ptr);
+        for (int i = 0; i < count; i++) {
+            const struct loop_source *source = (const struct loop_source *)events[i].data.ptr;
+            source->ready(source->context, events[i].events);
+        }
         if (forwards) forwards->release(http->service);
+        server_http_take_answers(http);
         loop_look_at_deadlines(http, http->now);
         loop_look_at_crowd(http, http->now);
     }
@@ -382,12 +400,15 @@ static int http_listen(struct http *http) {
 
 /* Makes what the loop needs. Returns 0 or an error of errno. */
 static int http_open(struct http *http) {
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &http->wake};
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &http->on_wake};
+    http->on_listener = (struct loop_source){http_accept, http};
+    http->on_wake = (struct loop_source){loop_wake, http};
     http->limit = http_limit();
     http->next_at = http->evict_at = http->ends_at = DOORMAN_NEVER;
     for (size_t i = http->limit; i-- > 0;) {
         struct http_connection *connection = &http->connections[i];
         connection->service = http->service;
+        connection->source = (struct loop_source){loop_step, connection};
         connection->socket = -1;
         connection->deadline = DOORMAN_NEVER;
         connection->next = http->free;
@@ -517,4 +538,5 @@ const struct server_part server_part_http = {.name = "HTTP",
                                              .start = http_start,
                                              .stopping = http_stopping,
                                              .stop = http_stop,
-                                             .tls_changed = http_set_tls};
+                                             .tls_changed = http_set_tls,
+                                             .loop = &loop_functions};

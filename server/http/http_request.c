@@ -552,13 +552,12 @@ static void request_check_framing(const struct http_request *request,
 
 /* Checks the size of the body and the field Expect. HTTP/1.0 has no 100-continue, so a server must
  * ignore it there (RFC 9110, 10.1.1). */
-static void request_check_body(const struct service *service, struct http_request *request,
-                               struct http_response *response) {
+static void request_check_body(struct http_request *request, struct http_response *response) {
     char value[32];
     int count = server_http_field_read(request->fields, "Expect", value, sizeof value);
     bool known = count == 1 && strcasecmp(value, "100-continue") == 0;
-    if (!request->is_chunked && request->length > service->settings->message_max) {
-        server_http_response_set_too_large(response, service->settings->message_max);
+    if (!request->is_chunked && request->length > request->body_max) {
+        server_http_response_set_too_large(response, request);
     } else if (count > 0 && !known) {
         server_http_response_set_error(response, 417, "INVALID_ARGUMENT",
                                        "the only known Expect is 100-continue");
@@ -585,11 +584,15 @@ bool server_http_request_check(struct service *service, struct http_request *req
                                struct http_response *response) {
     unsigned allowed = 0;
     request->route = route_find(request, &allowed);
+    request->body_max = service->settings->message_max;
+    if (request->route && request->route->is_open && request->body_max > HTTP_OPEN_BODY_MAX) {
+        request->body_max = HTTP_OPEN_BODY_MAX;
+    }
     request_check_access(service, request, response);
     if (response->code == 200) request_check_path(request, allowed, response);
     if (response->code == 200) request_check_role(service, request, response);
     if (response->code == 200) request_check_framing(request, response);
-    if (response->code == 200) request_check_body(service, request, response);
+    if (response->code == 200) request_check_body(request, response);
     request_log(service, request, response->code);
     return response->code == 200;
 }

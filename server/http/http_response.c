@@ -34,10 +34,12 @@ void server_http_response_set_unavailable(struct http_response *response, const 
     response->more = "Retry-After: 1\r\n";
 }
 
-void server_http_response_set_too_large(struct http_response *response, size_t message_max) {
+void server_http_response_set_too_large(struct http_response *response,
+                                        const struct http_request *request) {
+    const bool is_open = request->route && request->route->is_open;
     char text[96];
-    snprintf(text, sizeof text, "the message is larger than --max-message, which is %zu bytes",
-             message_max);
+    snprintf(text, sizeof text, "the message is larger than %s %zu bytes",
+             is_open ? "this path takes:" : "--max-message, which is", request->body_max);
     server_http_response_set_error(response, 413, "RESOURCE_EXHAUSTED", text);
 }
 
@@ -83,6 +85,7 @@ static const char *code_reason(int code) {
                    {413, "Content Too Large"},
                    {415, "Unsupported Media Type"},
                    {417, "Expectation Failed"},
+                   {421, "Misdirected Request"},
                    {429, "Too Many Requests"},
                    {431, "Request Header Fields Too Large"},
                    {501, "Not Implemented"},

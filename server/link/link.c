@@ -1,16 +1,18 @@
 /* doorman_server, part LINK: connections to other processes, and questions over them. Threads of
  * nng call batch_step when a batch was sent, and when its answer has arrived. Between the send and
- * the answer only they use the batch.
+ * the answer only they use the batch. If there is a second connection, over HTTP, it carries one
+ * batch at a time, and nng the others: see link_http.c.
  *
- * All questions of a pool to a process share one connection. If it breaks, nng would send them
- * again later, so they end. Their owners may ask another process. The units of a lost answer can be
- * charged twice, but are never granted twice.
+ * All questions of a pool to a process share its connections. If one breaks, nng would send its
+ * questions again later, so they end. Their owners may ask another process. The units of a lost
+ * answer can be charged twice, but are never granted twice.
  *
  * Most of what a question costs is what wakes threads of two processes, and a batch costs that only
  * once. So a question is sent at once if the process has nothing to answer, and waits otherwise
  * until it has answered, or until enough others wait. Nothing waits for a timer. */
 #include "link.h"
 #include "batch.h"
+#include "link_http.h"
 #include "../util/dial.h"
 
 #include <nng/protocol/reqrep0/req.h>
@@ -52,7 +54,8 @@ static void batch_share(struct link_batch *batch) {
     }
 }
 
-static void batch_finish(struct link_batch *batch, int result, nng_msg *message) {
+static void batch_finish(void *question, int result, nng_msg *message) {
+    struct link_batch *batch = (struct link_batch *)question;
     batch->state = LINK_DONE;
     batch->message = message;
     for (struct link_question *each = batch->questions; each; each = each->next) {
@@ -83,11 +86,16 @@ static void batch_send(struct link_batch *batch) {
     struct link *link = batch->link;
     nng_msg *message = batch->message;
     assert(batch->state == LINK_QUEUED && message && batch->count > 0 && !batch->is_sent);
-    batch->message = NULL;
-    batch->state = LINK_SENDING;
     batch->is_sent = true;
     batch->left = batch->count;
     if (!batch->is_alone) link->sent_count++;
+    batch->message = NULL;
+    if (!batch->is_alone && server_link_http_is_idle(link->http)) {
+        batch->state = LINK_WAITING;
+        server_link_http_send(link->http, message, batch->ends_at, batch);
+        return;
+    }
+    batch->state = LINK_SENDING;
     batch_set_timeout(batch);
     nng_aio_set_msg(batch->aio, message);
     nng_ctx_send(batch->context, batch->aio);
@@ -98,8 +106,8 @@ static void batch_send(struct link_batch *batch) {
 static void link_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *context) {
     struct link *link = (struct link *)context;
     struct link_pool *pool = link->pool;
-    (void)pipe;
     const bool ends = event == NNG_PIPE_EV_REM_POST;
+    if (!ends) __atomic_store_n(&link->pipe_id, (uint32_t)nng_pipe_id(pipe), __ATOMIC_RELAXED);
     __atomic_add_fetch(&link->pipe_count, ends ? -1 : 1, __ATOMIC_RELAXED);
     if (ends) __atomic_store_n(&link->is_lost, true, __ATOMIC_RELAXED);
     pool->changed(pool, ends);
@@ -137,29 +145,68 @@ static void link_free(struct link *link) {
         free(each);
     }
     nng_close(link->socket);
+    server_link_http_uninit(link->http);
+    free(link->http);
     free(link);
+}
+
+static void link_on_http_closed(void *context) {
+    struct link_pool *pool = (struct link_pool *)context;
+    pool->changed(pool, true);
+}
+
+/* Makes a link that is not connected. Returns NULL if memory has run out. */
+static struct link *link_create(struct link_pool *pool, const char *address) {
+    struct link *link = (struct link *)calloc(1, sizeof *link);
+    if (link) link->http = (struct link_http *)calloc(1, sizeof *link->http);
+    if (!link || !link->http) {
+        free(link);
+        return NULL;
+    }
+    link->pool = pool;
+    link->queue_end = &link->queue;
+    snprintf(link->address, sizeof link->address, "%s", address);
+    *link->http = (struct link_http){.service = pool->service,
+                                     .lock = pool->lock,
+                                     .to = link->address,
+                                     .context = pool,
+                                     .finish = batch_finish,
+                                     .closed = link_on_http_closed};
+    server_link_http_init(link->http);
+    return link;
 }
 
 struct link *server_link_open(struct link_pool *pool, const char *address) {
     assert(server_lock_is_held(pool->lock));
-    struct link *link = link_find(pool, address);
-    if (!link) link = (struct link *)calloc(1, sizeof *link);
+    struct link *found = link_find(pool, address);
+    struct link *link = found ? found : link_create(pool, address);
     if (!link) return NULL;
     link->used_at = doorman_clock();
-    if (link->pool) return link;
-    link->pool = pool;
-    link->queue_end = &link->queue;
-    snprintf(link->address, sizeof link->address, "%s", address);
+    if (found) return found;
     const int error = server_dial(pool->service, address, &link->socket, link_on_pipe, link);
     if (error != 0) {
         server_log(pool->service->settings, LEVEL_DEBUG, "cannot ask another process", "address",
                    address, "error", nng_strerror(error), LOG_END);
+        free(link->http);
         free(link);
         return NULL;
     }
     link->next = pool->links;
     pool->links = link;
     return link;
+}
+
+bool server_link_wants_http(const struct link *link) {
+    const struct link_pool *pool = link->pool;
+    assert(server_lock_is_held(pool->lock));
+    return pool->service->loop && link->http->state == LINK_HTTP_NONE && !pool->stops &&
+           link_is_connected(link) && doorman_clock() >= link->http->again_at;
+}
+
+void server_link_open_http(struct link *link, const char *address) {
+    const nng_pipe pipe = {.id = __atomic_load_n(&link->pipe_id, __ATOMIC_RELAXED)};
+    assert(server_link_wants_http(link));
+    server_link_http_open(link->http, pipe, address);
 }
 
 static struct link_batch *batch_take(struct link *link) {
@@ -323,17 +370,34 @@ void server_link_end(struct link_question *question) {
 }
 
 static bool link_is_used(const struct link *link) {
-    bool is_used = link->queue != NULL;
+    bool is_used = link->queue != NULL || link->http->state != LINK_HTTP_NONE;
     for (const struct link_batch *each = link->all; each; each = each->next_of_link) {
         is_used = is_used || each->is_sent;
     }
     return is_used;
 }
 
-static void link_abort(const struct link *link) {
+static void link_abort(struct link *link) {
     for (struct link_batch *each = link->all; each; each = each->next_of_link) {
         if (each->is_sent) nng_aio_abort(each->aio, NNG_ECONNRESET);
     }
+    server_link_http_stop(link->http, NNG_ECONNRESET);
+}
+
+bool server_link_has_http(const struct link_pool *pool) {
+    assert(server_lock_is_held(pool->lock));
+    const struct link *link = pool->links;
+    while (link && link->http->state == LINK_HTTP_NONE) link = link->next;
+    return link != NULL;
+}
+
+doorman_time server_link_due(const struct link_pool *pool) {
+    doorman_time due = DOORMAN_NEVER;
+    assert(server_lock_is_held(pool->lock));
+    for (const struct link *each = pool->links; each; each = each->next) {
+        if (!each->http->error && each->http->ends_at < due) due = each->http->ends_at;
+    }
+    return due;
 }
 
 struct link *server_link_tend(struct link_pool *pool, doorman_time now) {
@@ -343,7 +407,9 @@ struct link *server_link_tend(struct link_pool *pool, doorman_time now) {
         struct link *link = *at;
         const bool is_lost = __atomic_exchange_n(&link->is_lost, false, __ATOMIC_RELAXED);
         if (is_lost) __atomic_store_n(&link->refuses_batches, false, __ATOMIC_RELAXED);
+        if (is_lost) link->http->again_at = 0;
         if (is_lost || pool->stops) link_abort(link);
+        if (link->http->ends_at <= now) server_link_http_stop(link->http, NNG_ETIMEDOUT);
         const bool is_old = now - link->used_at > LINK_KEPT || link_is_over(link);
         if (is_old && !link_is_used(link)) {
             *at = link->next;

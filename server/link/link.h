@@ -1,6 +1,6 @@
-/* doorman_server, part LINK: questions to other processes over nng. The parts that ask other
- * processes include this file: a node about the keys of another one (server/forward/), and gRPC the
- * master (server/grpc/). */
+/* doorman_server, part LINK: questions to other processes, over nng or HTTP. The parts that ask
+ * other processes include this file: a node about the keys of another one (server/forward/), and
+ * gRPC the master (server/grpc/). */
 #ifndef DOORMAN_SERVER_LINK_H
 #define DOORMAN_SERVER_LINK_H
 
@@ -48,6 +48,8 @@ struct link_batch {
     size_t count, left; /* left: questions that have not ended */
 };
 
+struct link_http;
+
 /* A connection to a process. */
 struct link {
     struct link_pool *pool;
@@ -60,9 +62,11 @@ struct link {
     size_t queue_count, queue_bytes;
     size_t sent_count; /* batches that were sent and have not ended, without those alone */
     doorman_time used_at;
-    int pipe_count;       /* atomic */
-    bool is_lost;         /* atomic: a connection has ended */
-    bool refuses_batches; /* atomic: it has answered one with something else */
+    struct link_http *http; /* a second connection, for batches */
+    uint32_t pipe_id;       /* atomic: of the last connection of nng */
+    int pipe_count;         /* atomic */
+    bool is_lost;           /* atomic: a connection has ended */
+    bool refuses_batches;   /* atomic: it has answered one with something else */
 };
 
 /* The links of one part. It fills in the first members. Threads of nng call the functions. */
@@ -90,6 +94,14 @@ struct link *server_link_open(struct link_pool *pool, const char *address);
 /* Returns whether the process at an address is connected. */
 bool server_link_is_reached(const struct link_pool *pool, const char *address);
 
+/* Returns whether a connection over HTTP may be opened now. */
+bool server_link_wants_http(const struct link *link);
+
+/* Opens a connection over HTTP to the same process. It carries batches when it is there, which
+ * halves what they cost. Precondition: server_link_wants_http.
+ *   address   "http://HOST:PORT". If it has another host than the link, nothing is opened */
+void server_link_open_http(struct link *link, const char *address);
+
 /* Prepares to send a message to an address. It goes with the next call of server_link_flush, or
  * later with other messages.
  *   message    the call takes it on success
@@ -104,9 +116,17 @@ void server_link_flush(struct link_pool *pool);
 /* Gives a question back to the caller after its answer was taken. */
 void server_link_end(struct link_question *question);
 
-/* Ends the questions of connections that were lost, and of a pool that stops. Returns the links
- * that are not used, which the caller closes. */
+/* Ends the questions of connections that were lost, and of a pool that stops, and questions over
+ * HTTP whose time is over. Returns the links that are not used, which the caller closes. */
 struct link *server_link_tend(struct link_pool *pool, doorman_time now);
+
+/* Returns when to call server_link_tend for what was sent until now. A message that is sent later
+ * has at least DOORMAN_SECOND / 2. */
+doorman_time server_link_due(const struct link_pool *pool);
+
+/* Returns whether a connection over HTTP is open. A pool that has stopped must wait until none
+ * is. */
+bool server_link_has_http(const struct link_pool *pool);
 
 /* Closes links without questions. Precondition: the lock is not held, because nng waits for its
  * callbacks. */

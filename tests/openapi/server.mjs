@@ -27,7 +27,7 @@ const UNSEEN = new RegExp(`^(${[
   'post .* (307|429|500|503)', 'get (?!.readyz).* (500|503)', 'get .readyz 500', 'get .v1.allow 307',
   'get .v1.(audit|overrides|plans) (307|404)',
   'get .v1.config.versions.* 307', 'get .v1.shards 200', 'post .v1.shards (200|409)',
-  'post .v1.reset 409'].join('|')})$`);
+  'post .v1.batch (200|403|421)', 'post .v1.reset 409'].join('|')})$`);
 const FIELDS_UNSEEN = [
   'Act.known', 'Act.moves', 'Act.node', 'Act.refused', 'Act.shard', 'Act.change', 'Act.written',
   'ActEntry.banned_before',
@@ -561,6 +561,7 @@ async function operate() {
   await post(guarded, '/v1/reset', { entry: [ban('x'), ban('y')] }, { headers });
   await get(guarded, '/v1/bans', '?limit=1', { headers });
   await post(guarded, '/v1/shards', { rebalance: true }, { headers }); // 404
+  await post(guarded, '/v1/batch', {}, { headers }); // 404
   await get(master, '/v1/bans', '?resource=login');
   for (const query of ['?by=nearest', '?by=units&over=day', '?by=none']) {
     await get(master, '/v1/top', query);

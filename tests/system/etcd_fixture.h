@@ -193,7 +193,8 @@ static inline void etcd_enable_users(struct etcd *etcd, const char *password) {
  * nothing, like a network partition. It can also lose answers: see proxy_lose. */
 struct proxy {
     pthread_t thread;
-    int listener, port, to;
+    int listener, port;
+    int to;         /* atomic; the port of the server */
     int accepted;   /* atomic; the number of connections so far */
     bool cut, stop; /* atomic */
     int pairs[PAIR_MAX][2];
@@ -217,7 +218,9 @@ static inline int tcp_connect(int port) {
 
 static inline void proxy_accept(struct proxy *proxy) {
     int from = accept(proxy->listener, NULL, NULL);
-    int to = from >= 0 && proxy->pair_count < PAIR_MAX ? tcp_connect(proxy->to) : -1;
+    int to = from >= 0 && proxy->pair_count < PAIR_MAX
+                 ? tcp_connect(__atomic_load_n(&proxy->to, __ATOMIC_RELAXED))
+                 : -1;
     if (from >= 0) __atomic_add_fetch(&proxy->accepted, 1, __ATOMIC_RELAXED);
     if (to >= 0) {
         proxy->is_mute[proxy->pair_count] = false;

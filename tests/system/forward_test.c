@@ -647,6 +647,81 @@ TEST(a_node_stops_with_messages_under_way) {
     process_end(cluster.nodes[1].process, 0);
 }
 
+/* ---- over HTTP ------------------------------------------------------------------------------ */
+
+/* Starts two nodes. Other nodes reach HTTP of the second one through a proxy.
+ *   body   out: a message for a permit of the second node */
+static void relay_start(char key[32], char body[256]) {
+    cluster_is_relayed = true;
+    cluster_share(LIMITS, 2);
+    cluster_is_relayed = false;
+    key_of_node(1, "relay", key);
+    snprintf(body, 256,
+             "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"api\", \"key\": "
+             "\"%s\"}]}]}",
+             key);
+}
+
+TEST(an_answer_that_is_lost_grants_nothing_twice) {
+    enum { LOST = 3 };
+    char key[32], body[256];
+    long granted = 0;
+    relay_start(key, body);
+    for (int i = 0; i < LOST; i++) {
+        proxy_lose(&cluster.relay, "\"forwarded\"", 1);
+        /* a connection comes back after a second, and nng carries messages until then */
+        for (int k = 0; k < 500 && __atomic_load_n(&cluster.relay.lose_count, __ATOMIC_ACQUIRE);
+             k++) {
+            expect_at(0, "/v1/acquire", body, 200, "\"granted\":1");
+            granted++;
+            sleep_ms(10);
+        }
+        assert_int_equal(__atomic_load_n(&cluster.relay.lose_count, __ATOMIC_ACQUIRE), 0);
+    }
+    /* each message whose answer was lost was asked again, so its unit is charged twice */
+    assert_int_equal(used_at(0, "api", key), granted + LOST);
+    assert_true(cluster.relay.accepted >= LOST);
+    proxy_stop(&cluster.relay);
+}
+
+TEST(a_process_that_has_the_port_of_another_one_does_not_decide) {
+    char key[32], body[256];
+    int port = 0;
+    relay_start(key, body);
+    assert_int_equal(sscanf(cluster.nodes[0].fixture.http.url, "tcp://127.0.0.1:%d", &port), 1);
+    __atomic_store_n(&cluster.relay.to, port, __ATOMIC_RELAXED);
+    for (int i = 0; i < 120; i++) {
+        expect_at(0, "/v1/acquire", body, 200, "\"granted\":1");
+        sleep_ms(10);
+    }
+    assert_int_equal(used_at(0, "api", key), 120);
+    assert_int_equal(__atomic_load_n(&cluster.relay.accepted, __ATOMIC_RELAXED), 1);
+    proxy_stop(&cluster.relay);
+}
+
+TEST(only_a_node_sends_a_batch) {
+    char key[32], body[256], whole[300], lines[512];
+    cluster_share(LIMITS, 2);
+    key_of_node(1, "forged", key);
+    struct fixture *of = &cluster.nodes[1].fixture;
+    snprintf(body, sizeof body,
+             "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"api\", \"key\": "
+             "\"%s\"}]}]}",
+             key);
+    snprintf(whole, sizeof whole, "{\"acquire\": %s}", body);
+    snprintf(lines, sizeof lines, HOST JSON "Doorman-To: %s\r\n", of->server.url);
+    expect_post(of, "/v1/batch", lines, "", 200, "");
+    expect_post(of, "/v1/batch", lines, whole, 403, "does not have the mark of a node");
+    expect_post(of, "/v1/batch", LINES, whole, 421, "Doorman-To is not the address");
+    expect_post(&cluster.nodes[0].fixture, "/v1/batch", lines, whole, 421, "Doorman-To");
+    char *large = (char *)calloc(1, (128 << 10) + 2); /* anybody may send it */
+    memset(large, ' ', (128 << 10) + 1);
+    expect_post(of, "/v1/batch", lines, large, 413, "larger than this path takes: 131072 bytes");
+    free(large);
+    expect(of, "/metrics", LINES, 200, "doorman_forward_marks_refused_total 0");
+    assert_int_equal(used_at(0, "api", key), 0);
+}
+
 /* ---- moves under load ----------------------------------------------------------------------- */
 
 static struct {

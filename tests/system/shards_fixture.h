@@ -21,6 +21,7 @@ struct shard_node {
 static struct {
     struct etcd etcd;
     struct proxy proxy; /* between the first node and etcd, if cluster_is_cut_off */
+    struct proxy relay; /* before HTTP of the second node, if cluster_is_relayed */
     struct redis redis;
     const char *config;
     struct shard_node nodes[NODES_MAX];
@@ -31,6 +32,7 @@ static const char *cluster_grpc; /* --grpc of the nodes; NULL: none */
 static const char *cluster_parent; /* --parent of the nodes; NULL: none */
 
 static bool cluster_is_cut_off; /* the first node can be cut off from etcd */
+static bool cluster_is_relayed; /* other nodes reach HTTP of the second node through a proxy */
 static bool cluster_is_single;  /* the nodes have no --shards */
 static int cluster_standby;     /* this process belongs to the node before it; 0: none does */
 
@@ -45,6 +47,7 @@ static inline void cluster_write_config(const char *path) {
 /* Starts a node of the cluster, or starts it again on new ports. */
 static inline void cluster_node_start(int index) {
     struct shard_node *node = &cluster.nodes[index];
+    const bool is_relayed = cluster_is_relayed && index == 1;
     char key[64], tokens[96];
     unsigned port = 0;
     if (!node->process) node->process = process_new();
@@ -76,8 +79,10 @@ static inline void cluster_node_start(int index) {
                                      cluster_parent ? cluster_parent : "info",
                                      cluster_is_single ? NULL : "--shards",
                                      "doorman/shards",
-                                     cluster_grpc ? "--grpc" : NULL,
-                                     cluster_grpc,
+                                     cluster_grpc ? "--grpc"
+                                     : is_relayed ? "--http-advertise"
+                                                  : NULL,
+                                     cluster_grpc ? cluster_grpc : cluster.relay.url,
                                      NULL};
     process_start(node->process, arguments, NULL);
     process_await(node->process, " http=http", 1);
@@ -88,6 +93,7 @@ static inline void cluster_node_start(int index) {
     assert_int_equal(sscanf(strstr(log_text, " http="), " http=http://127.0.0.1:%u", &port), 1);
     snprintf(node->fixture.http.url, sizeof node->fixture.http.url, "tcp://127.0.0.1:%u", port);
     free(log_text);
+    if (is_relayed) __atomic_store_n(&cluster.relay.to, (int)port, __ATOMIC_RELAXED);
 }
 
 /* Returns a number of the answer of a node about its shards, or -1. */
@@ -125,6 +131,7 @@ static inline void cluster_start(const char *config, int count) {
     cluster.config = config;
     etcd_require(&cluster.etcd);
     if (cluster_is_cut_off) proxy_start(&cluster.proxy, &cluster.etcd);
+    if (cluster_is_relayed) proxy_start(&cluster.relay, &cluster.etcd);
     redis_require(&cluster.redis);
     for (int i = 0; i < count; i++) {
         cluster_node_start(i);

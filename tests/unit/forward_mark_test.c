@@ -38,7 +38,9 @@ TEST(pieces_of_a_text_have_the_hash_of_the_whole) {
 static size_t message_write(char out[512], const char *inner) {
     const doorman_buffer rest = {.text = (char *)(uintptr_t)inner, .bytes = strlen(inner)};
     char head[MARK_HEAD_BYTES];
-    const size_t bytes = server_mark_write(head, "acquire", secret, &rest, NOW);
+    static uint64_t number;
+    const struct mark_source source = {{secret[0], secret[1]}, ++number, NOW};
+    const size_t bytes = server_mark_write(head, &source, "acquire", &rest);
     assert_int_equal(bytes, strlen(head));
     snprintf(out, 512, "%s%s", head, inner);
     return strlen(out);

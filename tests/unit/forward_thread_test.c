@@ -45,6 +45,8 @@ struct world {
     struct forward forward;
     struct asked *asked; /* the last one first */
     size_t sends, alone, flushes, answers, refused;
+    bool wants_http;
+    char http[64];         /* the last address that was offered for HTTP */
     doorman_time max_wait; /* of the permits that a test asks for */
     char last[512];        /* the last answer; "": NULL */
 };
@@ -75,6 +77,26 @@ bool server_link_send(struct link *link, struct link_question *question, nng_msg
     return true;
 }
 
+bool server_link_wants_http(const struct link *link) {
+    (void)link;
+    return here->wants_http;
+}
+
+void server_link_open_http(struct link *link, const char *address) {
+    (void)link;
+    snprintf(here->http, sizeof here->http, "%s", address);
+}
+
+bool server_link_has_http(const struct link_pool *pool) {
+    (void)pool;
+    return false;
+}
+
+doorman_time server_link_due(const struct link_pool *pool) {
+    (void)pool;
+    return DOORMAN_NEVER;
+}
+
 void server_link_end(struct link_question *question) { (void)question; }
 
 void server_link_flush(struct link_pool *pool) {
@@ -95,10 +117,19 @@ void server_link_note_tls(struct link_pool *pool) { (void)pool; }
 
 static void world_setup(struct world *w) {
     static const char *const addresses[NODES][1] = {{"tcp://a"}, {"tcp://b"}, {"tcp://c"}};
+    static const char *const http[2] = {"http://b", "http://b2"};
     const doorman_shard_node nodes[NODES] = {
         {.name = "a", .addresses = addresses[0], .address_count = 1},
-        {.name = "b", .addresses = addresses[1], .address_count = 1},
-        {.name = "c", .addresses = addresses[2], .address_count = 1}};
+        {.name = "b",
+         .addresses = addresses[1],
+         .address_count = 1,
+         .http_addresses = http,
+         .http_address_count = 1},
+        {.name = "c",
+         .addresses = addresses[2],
+         .address_count = 1,
+         .http_addresses = http,
+         .http_address_count = 2}};
     const doorman_shard owners[4] = {{.owner = 1, .target = 1},
                                      {.owner = 2, .target = 2},
                                      {.owner = 1, .target = 1},
@@ -231,6 +262,21 @@ TEST_WITH(world, messages_of_one_turn_are_sent_at_its_end) {
     assert_int_equal(w->alone, 0);
     answer(w, GRANTED);
     assert_int_equal(w->answers, 4);
+}
+
+/* The addresses of a node belong together if there are equally many of both kinds. */
+TEST_WITH(world, a_link_is_offered_the_http_address_of_its_process) {
+    const char *const one[] = {key_of(w, 1)}, *const other[] = {key_of(w, 2)};
+    assert_null(ask(w, one, 1));
+    assert_string_equal(w->http, "");
+    answer(w, GRANTED);
+    w->wants_http = true;
+    assert_null(ask(w, one, 1));
+    assert_string_equal(w->http, "http://b");
+    answer(w, GRANTED);
+    assert_null(ask(w, other, 1));
+    assert_string_equal(w->http, "");
+    answer(w, GRANTED);
 }
 
 TEST_WITH(world, a_message_whose_permits_may_wait_travels_alone) {

@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "../../server/link/batch.c"
 #include "../../server/link/link.c"
+#include "../../server/link/link_http.c"
+#include "../../server/util/host.c"
 
 #include <nng/protocol/reqrep0/rep.h>
 #include <nng/supplemental/util/platform.h>

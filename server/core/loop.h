@@ -1,0 +1,27 @@
+/* doorman_server: a loop that waits for the sockets of several parts. server/http/ has it. server.h
+ * includes this file. */
+#ifndef DOORMAN_SERVER_LOOP_H
+#define DOORMAN_SERVER_LOOP_H
+
+/* Who is told about a socket. */
+struct loop_source {
+    /* The thread of the loop calls this function, without a lock.
+     *   events   of epoll */
+    void (*ready)(void *context, uint32_t events);
+    void *context;
+};
+
+/* What the loop does for other parts. service->loop has these functions if a part has a loop. */
+struct loop_calls {
+    /* Reports a socket to a source while it has one of these events, until it is closed. Any thread
+     * may call this function. Only `ready` may close the socket, because the loop may have its next
+     * event already. Other threads shut it down, which is an event. All sockets must be closed
+     * before the part with the loop stops.
+     *   source    must stay valid until the socket is closed
+     *   is_new    false: the loop knows the socket, and other events are wanted
+     *   returns   false: no loop runs, or the system has refused */
+    bool (*watch)(const struct service *service, struct loop_source *source, int socket,
+                  uint32_t events, bool is_new);
+};
+
+#endif
