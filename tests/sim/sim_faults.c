@@ -859,7 +859,7 @@ static bool is_repeatable(const sim_run_options *options) {
 }
 
 typedef struct sim_totals {
-    uint64_t runs, events, hash; /* hash: of the last run */
+    uint64_t runs, events, hash; /* hash: the sum of those of all runs */
     uint64_t strikes[SIM_FAULT_COUNT], counts[SIM_COUNT_COUNT];
     bool failed;
 } sim_totals;
@@ -892,7 +892,7 @@ static sim_totals run_seeds(const sim_run_options *options, uint64_t first, uint
         totals.failed = run_fails(&next);
         totals.runs++;
         totals.events += world.handled_count;
-        totals.hash = world.hash;
+        totals.hash += world.hash;
         add_counts(totals.strikes, world.strikes, SIM_FAULT_COUNT);
         add_counts(totals.counts, world.counts, SIM_COUNT_COUNT);
         if (totals.failed) printf("found in run %" PRIu64 " of %" PRIu64 "\n", i + 1, seeds);
@@ -937,15 +937,14 @@ int sim_faults(const sim_run_options *options, uint64_t seeds, uint64_t jobs) {
         }
         sum.runs += totals.runs;
         sum.events += totals.events;
-        sum.hash ^= totals.hash;
+        sum.hash += totals.hash;
         add_counts(sum.strikes, totals.strikes, SIM_FAULT_COUNT);
         add_counts(sum.counts, totals.counts, SIM_COUNT_COUNT);
         sum.failed = sum.failed || totals.failed;
     }
     if (sum.failed) return 1;
     if (options->state) print_counts(&sum);
-    printf("%" PRIu64 " runs, %" PRIu64 " events: nothing found; the last runs' hash is %016" PRIx64
-           "\n",
+    printf("%" PRIu64 " runs, %" PRIu64 " events: nothing found; the hash is %016" PRIx64 "\n",
            sum.runs, sum.events, sum.hash);
     return 0;
 }

@@ -827,11 +827,11 @@ static bool run_seeds(const sim_run_options *options, uint64_t first, uint64_t s
         assignments += the_world.assignments;
         breaks += the_world.breaks;
         deaths += the_world.deaths;
-        hash = the_world.hash;
+        hash += the_world.hash;
         runs++;
     }
     printf("%llu runs, %llu steps, %llu assignments, %llu broken streams, %llu clients that died: "
-           "nothing found; the last run's hash is %016llx\n",
+           "nothing found; the hash is %016llx\n",
            (unsigned long long)runs, (unsigned long long)steps, (unsigned long long)assignments,
            (unsigned long long)breaks, (unsigned long long)deaths, (unsigned long long)hash);
     return false;

@@ -521,7 +521,7 @@ static bool run_seeds(const sim_run_options *options, uint64_t first, uint64_t s
                                      world->losses,
                                      world->refused_writes};
         for (size_t j = 0; j < 10; j++) sums[j] += counts[j];
-        hash = hash * 31 + world->hash;
+        hash += world->hash;
     }
     static const char *const names[10] = {"runs",          "steps",   "decisions",
                                           "moved calls",   "moves",   "forced moves",
