@@ -51,18 +51,18 @@ health_check_is_right() {
     [ "$status" = healthy ] && ! sh -c "$command"
 }
 
-# Runs the tree with an election in namespaces of its own.
-election_runs() {
-    mkdir "$folder/election"
+# Runs the processes of a manifest in namespaces of its own.
+manifest_runs() { # name
+    mkdir "$folder/$1"
     # shellcheck disable=SC2086 # the words of a command
     timeout 600 $namespaces python3 tests/deploy/kubernetes_run.py \
-        $deploy/kubernetes/election/election.yml build/doorman_server "$folder/election" && return
-    tail -n 5 "$folder"/election/*.log
+        "$deploy/kubernetes/$1/$1.yml" build/doorman_server "$folder/$1" && return
+    tail -n 5 "$folder/$1"/*.log
     return 1
 }
 
-# Whether the tools of election_runs are installed, and namespaces are permitted.
-election_can_run() {
+# Whether the tools of manifest_runs are installed, and namespaces are permitted.
+manifests_can_run() {
     for tool in etcd etcdctl redis-server openssl curl ip; do is_installed $tool || return; done
     $namespaces true 2>/dev/null && return
     skip 'the right to make namespaces'
@@ -181,7 +181,10 @@ if python3 -c 'import yaml' 2>/dev/null; then
         python3 tests/deploy/rules_check.py $deploy/doorman.rules.yml tests/deploy/rules*_test.yml
     namespaces='unshare --net --mount --pid --fork --kill-child'
     [ "$(id -u)" = 0 ] || namespaces="$namespaces --map-root-user"
-    if election_can_run; then check 'the tree with an election works' election_runs; fi
+    if manifests_can_run; then
+        check 'the tree with an election works' manifest_runs election
+        check 'the nodes that share their keys work' manifest_runs shards
+    fi
 else
     skip PyYAML
 fi

@@ -1,7 +1,11 @@
 """Runs the processes of a manifest on this machine, with the environment and the probes of their
-containers: etcd with TLS and a user, a Redis with a user, the root, and the leaf. Checks that all
-become ready, that a client gets capacity, that the root has another master after the first one is
-killed, and that this one knows what was granted.
+containers, beside an etcd with TLS and a user and a Redis with a user.
+
+With the root and the leaf of `election`, it checks that all become ready, that a client gets
+capacity, that the root has another master after the first one is killed, and that this one knows
+what was granted. With the three nodes of `shards` it does what the file says with doormanctl:
+divides the shards, and takes a node away. It checks that each node answers for the keys of all, and
+that no unit is granted twice, also when a node is killed and starts again.
 
     unshare --net --mount --pid --fork --kill-child \\
         python3 tests/deploy/kubernetes_run.py MANIFEST SERVER FOLDER
@@ -20,17 +24,18 @@ import yaml
 
 TIMEOUT = 120  # seconds; long, because machines can be slow
 REQUEST = '{"client_id": "me", "resource": [{"resource_id": "db/orders", "wants": 5}]}'
-PERMIT = '{"client_id": "me", "permit": [{"item": [{"resource_id": "month", "cost": 3}]}]}'
+KEYS = [f"user-{number}" for number in range(24)]
 manifest, server, folder = sys.argv[1], os.path.abspath(sys.argv[2]), sys.argv[3]
 processes = []
 
 
 def run(*command, **more):
-    return subprocess.run(command, check=True, capture_output=True, text=True, **more).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT,
+                          **more).stdout
 
 
 def start(name, command, environment=None):
-    log = open(f"{folder}/{name}.log", "w", encoding="utf-8")
+    log = open(f"{folder}/{name}.log", "a", encoding="utf-8")
     process = subprocess.Popen(command, stderr=log, stdout=log, env=environment)
     processes.append(process)
     return process
@@ -113,6 +118,11 @@ class Pod:
             self.environment[variable["name"]] = self.localize(value)
         self.process = start(name, [server], self.environment)
 
+    def restart(self):
+        self.process.kill()
+        self.process.wait()
+        self.process = start(self.name, [server], self.environment)
+
     def localize(self, text):
         text = text.replace("/etc/doorman", f"{folder}/doorman")
         return text.replace("0.0.0.0", self.address).replace("127.0.0.1", self.address)
@@ -169,12 +179,75 @@ def master_of(pods):
     return await_success("a master", lambda: next((p for p in pods if p.is_master()), None))
 
 
-def ask(pod):
-    return pod.request("/v1/acquire", "-d", PERMIT).replace(" ", "")
+def ask(pod, key=""):
+    """Asks for 3 of the 5 units that a key has in a month. Returns the answer, if it is decided."""
+    item = {"resource_id": "month", "key": key, "cost": 3}
+    body = json.dumps({"client_id": "me", "permit": [{"item": [item]}]})
+    answer = pod.request("/v1/acquire", "-d", body).replace(" ", "")
+    return None if "LEARNING" in answer or "UNAVAILABLE" in answer or "MOVED" in answer else answer
 
 
-def decided(answer):
-    return None if "LEARNING" in answer else answer
+def expect(pod, key, text):
+    answer = await_success("a decision", lambda: ask(pod, key))
+    if text not in answer:
+        sys.exit(f"{pod.name} does not answer {text} about '{key}': {answer}")
+
+
+def await_ready(pods):
+    for probe in ("livenessProbe", "readinessProbe"):
+        for pod in pods:
+            await_success(f"the {probe} of {pod.name}", lambda: pod.probe(probe))
+
+
+def check_election(root, leaf):
+    await_ready(root + leaf)
+    first = master_of(root)
+    await_success("capacity", lambda: '"gets"' in master_of(leaf).request(
+        "/v1/get_capacity", "-d", REQUEST))
+    expect(first, "", '"granted":3')
+    time.sleep(5)  # it is written after a second, or later on a busy machine
+    first.process.kill()
+    root.remove(first)
+    second = master_of(root)
+    print("the master", first.name, "was killed; the next one is", second.name)
+    expect(second, "", '"RATE"')
+    await_ready(root + leaf)
+
+
+def check_shards(nodes):
+    tls = f"{folder}/doorman-tls"
+    environment = dict(os.environ, DOORMAN_TOKEN="token", DOORMAN_CACERT=f"{tls}/ca.crt",
+                       DOORMAN_CERT=f"{tls}/tls.crt", DOORMAN_KEY=f"{tls}/tls.key",
+                       DOORMAN_URL="https://doorman-shards-0.doorman-shards.doorman:15050")
+
+    def control(*words):
+        return run("build/doormanctl", "shards", *words, env=environment) or True
+
+    def owned(node):
+        return int(re.search("\ndoorman_shards_owned ([0-9]+)\n", node.request("/metrics"))[1])
+
+    await_ready(nodes)
+    await_success("three nodes", lambda: control().count("doorman-shards-") == len(nodes))
+    control("rebalance")
+    await_success("equal parts", lambda: min(map(owned, nodes)) >= 21)
+    for number, key in enumerate(KEYS):
+        expect(nodes[number % 3], key, '"granted":3')
+        expect(nodes[(number + 1) % 3], key, '"RATE"')
+    time.sleep(5)  # it is written after a second, or later on a busy machine
+    nodes[2].restart()
+    await_ready(nodes)
+    for number, key in enumerate(KEYS):
+        expect(nodes[number % 3], key, '"RATE"')
+    print(f"the node {nodes[2].name} was killed, and knows what was granted")
+    control("drain", nodes[2].name)
+    await_success("a drain", lambda: owned(nodes[2]) == 0)
+    last = nodes.pop()
+    last.process.terminate()
+    last.process.wait(TIMEOUT)
+    control("remove", last.name)
+    for number, key in enumerate(KEYS):
+        expect(nodes[number % 2], key, '"RATE"')
+    print(f"the node {last.name} was removed, and the others know what was granted")
 
 
 def main():
@@ -190,28 +263,11 @@ def main():
         write(f"{folder}/doorman-{store}/password", "secret\n")
     make_certificate(f"{folder}/doorman-tls", [p + n for n in names for p in ("", "*.")])
     make_certificate(f"{folder}/doorman-etcd", ["unused"], "etcd-ca")
-    root, leaf = make_pods(sets)
-    for pod in root + leaf:
-        await_success(f"{pod.name} is alive", lambda: pod.probe("livenessProbe"))
-        await_success(f"{pod.name} is ready", lambda: pod.probe("readinessProbe"))
-    first = master_of(root)
-    await_success("capacity", lambda: '"gets"' in master_of(leaf).request(
-        "/v1/get_capacity", "-d", REQUEST))
-    if '"granted":3' not in ask(first):
-        sys.exit("a permit is not granted")
-    time.sleep(5)  # it is written after a second, or later on a busy machine
-    first.process.kill()
-    root.remove(first)
-    second = master_of(root)
-    print("the master", first.name, "was killed; the next one is", second.name)
-    answer = await_success("a decision", lambda: decided(ask(second)))
-    if '"RATE"' not in answer:
-        sys.exit(f"the next master does not know what was granted: {answer}")
-    for pod in root + leaf:
-        await_success(f"{pod.name} is ready again", lambda: pod.probe("readinessProbe"))
+    pods = make_pods(sets)
+    {"doorman-root": check_election, "doorman-shards": check_shards}[sets[0]["metadata"]["name"]](*pods)
     for process in processes:
         process.terminate()
-    for pod in root + leaf:
+    for pod in sum(pods, []):
         if pod.process.wait(TIMEOUT) != 0:
             sys.exit(f"{pod.name} has exited with {pod.process.returncode}")
 
