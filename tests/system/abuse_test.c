@@ -989,7 +989,8 @@ static void tree_start(struct node *nodes) {
     }
 }
 
-/* Load: clients that ask for other resources as fast as they are answered. */
+/* Load: clients that ask for other resources, one after the other. At full size they make no
+ * pauses. */
 struct load {
     pthread_t thread;
     const char *url;
@@ -1018,6 +1019,7 @@ static void *load_main(void *argument) {
         }
         nng_free(reply, bytes);
         load->count++;
+        if (!sizes.whole) sleep_ms(2);
     }
     nng_close(socket);
     return NULL;
