@@ -347,24 +347,26 @@ build/plain/doorman.o build/plain/doorman_server: build/plain/%: build/%
 
 # Other tests call private functions. Each flavor has an object in which all functions are public,
 # and the tests include their declarations: see tests/unit/open.awk. Unit tests link a copy of it
-# that uses the allocator of tests/unit/unit.h. server_test and client_test have the headers in
-# them, as a program without nng does.
+# that uses the allocator of tests/unit/unit.h. server_test has the header in it, as a program
+# without nng does. agent_test links a copy in which it stands for two functions of nng.
 OPEN_FLAVORS = $(FLAVORS) coverage
-OPEN_TESTS = $(filter-out unit/server_test unit/client_test, \
+OPEN_TESTS = $(filter-out unit/server_test, \
     $(patsubst tests/%.c,%,$(shell grep -s -l '^.include "unit.h"' tests/unit/*.c)))
 OPEN_HARNESSES = $(foreach folder,asan/fuzz fuzz, \
     $(addprefix build/$(folder)/,configuration holds message throttle))
 OPEN_PROGRAMS = $(OPEN_HARNESSES) \
-    $(foreach flavor,$(OPEN_FLAVORS),$(OPEN_TESTS:%=build/$(flavor)/%))
+    $(foreach flavor,$(OPEN_FLAVORS),$(patsubst %,build/$(flavor)/%,$(OPEN_TESTS) \
+        system/agent_test))
 OPEN_OBJECTS = $(addprefix build/,asan/doorman.o tsan/doorman.o coverage/doorman.o plain/open.o \
     fuzz/doorman.o)
 $(foreach flavor,$(OPEN_FLAVORS),\
-    $(eval $(OPEN_TESTS:%=build/$(flavor)/%): build/$(flavor)/unit.o))
+    $(eval $(OPEN_TESTS:%=build/$(flavor)/%): build/$(flavor)/unit.o)\
+    $(eval build/$(flavor)/system/agent_test: build/$(flavor)/agent.o))
 $(filter build/asan/%,$(OPEN_HARNESSES)): build/asan/doorman.o
 $(filter build/fuzz/%,$(OPEN_HARNESSES) $(LINKED:%=build/%)): build/fuzz/doorman.o
 $(OPEN_PROGRAMS): LINKED_MACROS = -DDOORMAN_IMPLEMENTATION= -DDOORMAN_JSON= -DDOORMAN_NNG= \
     -DDOORMAN__DECLARES_STATIC $(patsubst %,-include build/declared/%,$(INCLUDING_HEADERS))
-build/open/%.h build/declared/%.h: %.h tests/unit/open.awk
+build/open/%.h build/declared/%.h: %.h tests/unit/open.awk tests/unit/hooks.h
 	@mkdir -p build/open build/declared
 	@awk -f tests/unit/open.awk $< >build/open/$<
 	@awk -v declare=1 -f tests/unit/open.awk $< >build/declared/$<
@@ -381,6 +383,13 @@ build/%/unit.o: build/%/doorman.o
 build/plain/open.o: CFLAGS += -fno-builtin-malloc
 build/plain/unit.o: build/plain/open.o
 	$(use_unit_allocator)
+define use_agent_hooks
+@objcopy --redefine-sym nng_close=close_or_hang --redefine-sym nng_aio_free=free_and_count $< $@
+endef
+build/%/agent.o: build/%/doorman.o
+	$(use_agent_hooks)
+build/plain/agent.o: build/plain/open.o
+	$(use_agent_hooks)
 
 build/plain/%: tests/%.c $(TEST_SOURCES) | test_deps
 	$(build)
