@@ -148,10 +148,25 @@ GRPC_FILES = $(if $(filter GRPC,$(PARTS)),build/grpc/messages.pb-c.h build/grpc/
 SERVER_INPUTS = $(SERVER_SOURCES) $(SERVER_HEADERS) $(HTTP_FILES) $(GRPC_FILES) \
     build/server_parts $(HEADERS)
 
+# Each flavor has an object for each source, so another choice of parts compiles only the sources
+# that ask for it.
+SERVER_FOLDERS = build build/asan build/tsan build/coverage
+ASKING_SOURCES = doorman_server.c \
+    $(shell grep -l -s '^\#.*[^A-Z_]DOORMAN_SERVER_[A-Z]*' $(wildcard server/*/*.c))
+define compile_server
+@mkdir -p $(@D)
+@$(C) $(CFLAGS) $(IMPLEMENTED) $(SERVER_MACROS) -c $< -o $@
+endef
+$(foreach folder,$(SERVER_FOLDERS), \
+    $(eval $(SERVER_SOURCES:%.c=$(folder)/%.o): $(folder)/%.o: %.c ; $$(compile_server)) \
+    $(eval $(ASKING_SOURCES:%.c=$(folder)/%.o): build/server_parts) \
+    $(eval $(folder)/doorman_server: $(SERVER_SOURCES:%.c=$(folder)/%.o)))
+$(foreach folder,$(SERVER_FOLDERS),$(SERVER_SOURCES:%.c=$(folder)/%.o)): $(SERVER_HEADERS) \
+    $(HTTP_FILES) $(filter %.h,$(GRPC_FILES)) $(HEADERS) | build_deps
+
 define build_server
 $(announce)
-@$(C) $(CFLAGS) $(LINKED_MACROS) $(SERVER_MACROS) $(SERVER_SOURCES) $(filter %.o,$^) -o $@ \
-    $(LDFLAGS) $(LIBRARIES) $(SERVER_LIBRARIES)
+@$(C) $(CFLAGS) $(filter %.o,$^) -o $@ $(LDFLAGS) $(LIBRARIES) $(SERVER_LIBRARIES)
 endef
 
 build/server_parts: always
