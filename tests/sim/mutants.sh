@@ -18,6 +18,7 @@ folder=build/sim/mutants
 headers='doorman.h doorman_permits.h doorman_throttle.h server/grpc/quota.c
     tests/sim/shards_fences.h tests/sim/store_fences.h'
 compile="${CC:-cc} -std=c11 -D_DEFAULT_SOURCE"
+jobs=${JOBS:-$(nproc 2>/dev/null || echo 1)}
 
 # Runs all mutants, several at a time, and prints their output in the order of the arguments.
 try_all() { # name...
@@ -25,12 +26,12 @@ try_all() { # name...
     count=0
     mkdir -p $folder
     rm -f $folder/*.o # a source may have been renamed
-    for source in tests/sim/sim_*.c; do
-        $compile -O1 -I. -c "$source" -o "$folder/$(basename "$source" .c).o"
-    done
+    # shellcheck disable=SC2086 # the compiler and its flags
+    for source in tests/sim/sim_*.c; do basename "$source" .c; done |
+        xargs -P "$jobs" -I NAME $compile -O1 -I. -c tests/sim/NAME.c -o "$folder/NAME.o"
     for name in "$@"; do rm -rf "${folder:?}/$name"; done
     # shellcheck disable=SC2016 # for the inner shell
-    printf '%s\n' "$@" | xargs -P "${JOBS:-$(nproc 2>/dev/null || echo 1)}" -I NAME \
+    printf '%s\n' "$@" | xargs -P "$jobs" -I NAME \
         sh -c 'mkdir -p "$2/$3"
                sh "$1" --one "$3" >"$2/$3/output" 2>&1 || touch "$2/$3/missed"
                touch "$2/$3/done"' sh "$0" "$folder" NAME &
@@ -120,7 +121,7 @@ try_unit() { # test
     cp tests/test.h "$folder/$name/tests"
     cp -n tests/sim/*.h "$folder/$name/tests/sim" # -n: some are mutants
     cp tests/unit/unit.h "tests/unit/$1.c" "$folder/$name/tests/unit"
-    $compile -O1 -pthread "-I$folder/$name" "$folder/$name/tests/unit/$1.c" \
+    $compile -O0 -pthread "-I$folder/$name" "$folder/$name/tests/unit/$1.c" \
         -o "$folder/$name/unit" -lcjson -lcmocka -lm
     missed=0
     if SEED=1 "$folder/$name/unit" >"$folder/$name/out" 2>&1; then
