@@ -347,7 +347,7 @@ $(CONVERT_TESTS): $(wildcard server/ctl/*.[ch])
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
 # headers for them once.
-LINKED = doorman_server $(addprefix fuzz/,calls grpc handover http permits response rows) \
+LINKED = doorman_server $(addprefix fuzz/,calls grpc handover http permits response rows shards) \
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test agent_routes_test etcd_test \
     leased_test status_test store_etcd_test tls_test tree_test) \
     $(addprefix unit/,arguments_test audit_trim_test events_test link_test \
@@ -368,7 +368,7 @@ OPEN_FLAVORS = $(FLAVORS) coverage
 OPEN_TESTS = $(filter-out unit/server_test, \
     $(patsubst tests/%.c,%,$(shell grep -s -l '^.include "unit.h"' tests/unit/*.c)))
 OPEN_HARNESSES = $(foreach folder,asan/fuzz fuzz, \
-    $(addprefix build/$(folder)/,configuration holds message throttle))
+    $(addprefix build/$(folder)/,configuration holds message system throttle))
 OPEN_PROGRAMS = $(OPEN_HARNESSES) \
     $(foreach flavor,$(OPEN_FLAVORS),$(patsubst %,build/$(flavor)/%,$(OPEN_TESTS) \
         system/agent_test))
