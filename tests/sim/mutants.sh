@@ -51,6 +51,8 @@ try_all() { # name...
 if [ "${1:-}" = --check ]; then
     folder=$(mktemp -d)
     trap 'rm -rf "$folder"' EXIT
+    # shellcheck disable=SC2086 # several names
+    cat $headers >"$folder/all"
     set -- --one ''
 elif [ "${1:-}" != --one ]; then
     if [ $# = 0 ]; then
@@ -99,6 +101,21 @@ change_headers() { # folder, old, new
     [ $times = 1 ]
 }
 
+say_that_text_is_wrong() { # old
+    echo "$name: this text does not occur exactly once in the headers: $1"
+    missed=1
+}
+
+# Checks the old texts of a mutant, in all headers at once.
+check_texts() { # old, new, old, new, ..., options
+    while [ $# -ge 2 ] && [ "${1#--}" = "$1" ]; do
+        times=0
+        change "$folder/all" "$1" "$2" >/dev/null || times=$?
+        [ $times = 1 ] || say_that_text_is_wrong "$1"
+        shift 2
+    done
+}
+
 # Says what the simulator has found: the check that failed, the assertion, or else the signal.
 why_found() { # exit status
     why=$(sed -n -e 's/^FAILED: seed \([0-9]*\), event [0-9]*: /run \1: /p' \
@@ -143,19 +160,17 @@ mutant() { # name, the rule and how it is broken, old text, new text, ..., optio
     name=$1 rule=$2 mode=faults
     shift 2
     if [ "$wanted" ] && [ "$name" != "$wanted" ]; then return; fi
+    if [ ! "$wanted" ]; then
+        check_texts "$@"
+        return
+    fi
     mkdir -p "$folder/$name/server/grpc" "$folder/$name/tests/sim"
     for header in $headers server/grpc/quota.h; do cp "$header" "$folder/$name/$header"; done
     while [ $# -ge 2 ] && [ "${1#--}" = "$1" ]; do
-        if ! change_headers "$folder/$name" "$1" "$2"; then
-            echo "$name: this text does not occur exactly once in the headers: $1"
-            missed=1
-        fi
+        change_headers "$folder/$name" "$1" "$2" || say_that_text_is_wrong "$1"
         shift 2
     done
-    if [ ! "$wanted" ] || [ "$missed" ]; then
-        rm -f "$folder/$name/"*.h
-        return
-    fi
+    if [ "$missed" ]; then return; fi
     if [ "${1:-}" = --permits ]; then
         mode=permits
         shift
