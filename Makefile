@@ -291,9 +291,13 @@ RACE_TOOLS = build/tsan/doorman_server $(PAGE_EXAMPLES) $(DOORMANCTL) build/cloc
 LONG = $(addprefix %/system/,redis_test tls_test hold_clients_test etcd_transport_test \
     versions_test etcd_test shards_test replace_test forward_test state_test tree_test \
     clients_test abuse_test agent_test http_test server_test)
+# These wait so long that their tests run in two halves.
+in_halves = $(foreach program,$(1),$(if $(filter $(addprefix %/system/,redis_test tls_test \
+    hold_clients_test),$(program)),$(program):1/2 $(program):2/2,$(program)))
 RUN_TESTS = CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' sh tests/run.sh
 test: $(TESTS) $(TEST_TOOLS) ## tests of the library and of the server; SEED=N repeats random ones
-	@$(RUN_TESTS) tests/grpc_quotas_check.sh tests/grpc_check.sh $(filter $(LONG),$(TESTS)) \
+	@$(RUN_TESTS) tests/grpc_quotas_check.sh tests/grpc_check.sh \
+	    $(call in_halves,$(filter $(LONG),$(TESTS))) \
 	    tests/browser_check.sh tests/pages_check.sh tests/doormanctl_check.sh \
 	    $(filter-out $(LONG),$(TESTS)) \
 	    tests/shell_check.sh tests/event_loop_check.sh tests/events_check.sh \
@@ -303,7 +307,7 @@ test: $(TESTS) $(TEST_TOOLS) ## tests of the library and of the server; SEED=N r
 
 races: $(RACES) $(RACE_TOOLS) ## tests with threads, with the thread sanitizer; PART=2/3
 	@$(if $(RACES),,exit 2) # tests/part.sh has said why
-	@$(RUN_TESTS) $(filter $(LONG),$(RACES)) $(filter-out $(LONG),$(RACES))
+	@$(RUN_TESTS) $(call in_halves,$(filter $(LONG),$(RACES))) $(filter-out $(LONG),$(RACES))
 
 # What people install, in the forms in which they get it.
 test_packages: $(EVERYTHING) build/plain/doorman_server build/asan/unit/stories_test
