@@ -149,10 +149,11 @@ SERVER_INPUTS = $(SERVER_SOURCES) $(SERVER_HEADERS) $(HTTP_FILES) $(GRPC_FILES) 
     build/server_parts $(HEADERS)
 
 # Each flavor has an object for each source, so another choice of parts compiles only the sources
-# that ask for it.
+# that ask for it: all, if a header asks, except the one that doorman_server.c includes.
 SERVER_FOLDERS = build build/asan build/tsan build/coverage
-ASKING_SOURCES = doorman_server.c \
-    $(shell grep -l -s '^\#.*[^A-Z_]DOORMAN_SERVER_[A-Z]*' $(wildcard server/*/*.c))
+ASKS = grep -l -s '^\#ifdef DOORMAN_SERVER_\|^\#.*defined.*DOORMAN_SERVER_'
+ASKING_SOURCES := $(sort doorman_server.c $(shell $(ASKS) $(wildcard server/*/*.c)) \
+    $(if $(shell $(ASKS) $(filter-out server/core/parts.h,$(SERVER_HEADERS))),$(SERVER_SOURCES)))
 define compile_server
 @mkdir -p $(@D)
 @$(C) $(CFLAGS) $(IMPLEMENTED) $(SERVER_MACROS) -c $< -o $@
