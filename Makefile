@@ -148,10 +148,26 @@ GRPC_FILES = $(if $(filter GRPC,$(PARTS)),build/grpc/messages.pb-c.h build/grpc/
 SERVER_INPUTS = $(SERVER_SOURCES) $(SERVER_HEADERS) $(HTTP_FILES) $(GRPC_FILES) \
     build/server_parts $(HEADERS)
 
+# Each flavor has an object for each source, so another choice of parts compiles only the sources
+# that ask for it: all, if a header asks, except the one that doorman_server.c includes.
+SERVER_FOLDERS = build build/asan build/tsan build/coverage
+ASKS = grep -l -s '^\#ifdef DOORMAN_SERVER_\|^\#.*defined.*DOORMAN_SERVER_'
+ASKING_SOURCES := $(sort doorman_server.c $(shell $(ASKS) $(wildcard server/*/*.c)) \
+    $(if $(shell $(ASKS) $(filter-out server/core/parts.h,$(SERVER_HEADERS))),$(SERVER_SOURCES)))
+define compile_server
+@mkdir -p $(@D)
+@$(C) $(CFLAGS) $(IMPLEMENTED) $(SERVER_MACROS) -c $< -o $@
+endef
+$(foreach folder,$(SERVER_FOLDERS), \
+    $(eval $(SERVER_SOURCES:%.c=$(folder)/%.o): $(folder)/%.o: %.c ; $$(compile_server)) \
+    $(eval $(ASKING_SOURCES:%.c=$(folder)/%.o): build/server_parts) \
+    $(eval $(folder)/doorman_server: $(SERVER_SOURCES:%.c=$(folder)/%.o)))
+$(foreach folder,$(SERVER_FOLDERS),$(SERVER_SOURCES:%.c=$(folder)/%.o)): $(SERVER_HEADERS) \
+    $(HTTP_FILES) $(filter %.h,$(GRPC_FILES)) $(HEADERS) | build_deps
+
 define build_server
 $(announce)
-@$(C) $(CFLAGS) $(LINKED_MACROS) $(SERVER_MACROS) $(SERVER_SOURCES) $(filter %.o,$^) -o $@ \
-    $(LDFLAGS) $(LIBRARIES) $(SERVER_LIBRARIES)
+@$(C) $(CFLAGS) $(filter %.o,$^) -o $@ $(LDFLAGS) $(LIBRARIES) $(SERVER_LIBRARIES)
 endef
 
 build/server_parts: always
@@ -276,9 +292,13 @@ RACE_TOOLS = build/tsan/doorman_server $(PAGE_EXAMPLES) $(DOORMANCTL) build/cloc
 LONG = $(addprefix %/system/,redis_test tls_test hold_clients_test etcd_transport_test \
     versions_test etcd_test shards_test replace_test forward_test state_test tree_test \
     clients_test abuse_test agent_test http_test server_test)
+# These wait so long that their tests run in two halves.
+in_halves = $(foreach program,$(1),$(if $(filter $(addprefix %/system/,redis_test tls_test \
+    hold_clients_test),$(program)),$(program):1/2 $(program):2/2,$(program)))
 RUN_TESTS = CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' sh tests/run.sh
 test: $(TESTS) $(TEST_TOOLS) ## tests of the library and of the server; SEED=N repeats random ones
-	@$(RUN_TESTS) tests/grpc_quotas_check.sh tests/grpc_check.sh $(filter $(LONG),$(TESTS)) \
+	@$(RUN_TESTS) tests/grpc_quotas_check.sh tests/grpc_check.sh \
+	    $(call in_halves,$(filter $(LONG),$(TESTS))) \
 	    tests/browser_check.sh tests/pages_check.sh tests/doormanctl_check.sh \
 	    $(filter-out $(LONG),$(TESTS)) \
 	    tests/shell_check.sh tests/event_loop_check.sh tests/events_check.sh \
@@ -288,7 +308,7 @@ test: $(TESTS) $(TEST_TOOLS) ## tests of the library and of the server; SEED=N r
 
 races: $(RACES) $(RACE_TOOLS) ## tests with threads, with the thread sanitizer; PART=2/3
 	@$(if $(RACES),,exit 2) # tests/part.sh has said why
-	@$(RUN_TESTS) $(filter $(LONG),$(RACES)) $(filter-out $(LONG),$(RACES))
+	@$(RUN_TESTS) $(call in_halves,$(filter $(LONG),$(RACES))) $(filter-out $(LONG),$(RACES))
 
 # What people install, in the forms in which they get it.
 test_packages: $(EVERYTHING) build/plain/doorman_server build/asan/unit/stories_test
@@ -332,7 +352,7 @@ $(CONVERT_TESTS): $(wildcard server/ctl/*.[ch])
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
 # headers for them once.
-LINKED = doorman_server $(addprefix fuzz/,calls grpc handover http permits response rows) \
+LINKED = doorman_server $(addprefix fuzz/,calls grpc handover http permits response rows shards) \
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test agent_routes_test etcd_test \
     leased_test status_test store_etcd_test tls_test tree_test) \
     $(addprefix unit/,arguments_test audit_trim_test events_test link_http_test link_test \
@@ -347,24 +367,26 @@ build/plain/doorman.o build/plain/doorman_server: build/plain/%: build/%
 
 # Other tests call private functions. Each flavor has an object in which all functions are public,
 # and the tests include their declarations: see tests/unit/open.awk. Unit tests link a copy of it
-# that uses the allocator of tests/unit/unit.h. server_test and client_test have the headers in
-# them, as a program without nng does.
+# that uses the allocator of tests/unit/unit.h. server_test has the header in it, as a program
+# without nng does. agent_test links a copy in which it stands for two functions of nng.
 OPEN_FLAVORS = $(FLAVORS) coverage
-OPEN_TESTS = $(filter-out unit/server_test unit/client_test, \
+OPEN_TESTS = $(filter-out unit/server_test, \
     $(patsubst tests/%.c,%,$(shell grep -s -l '^.include "unit.h"' tests/unit/*.c)))
 OPEN_HARNESSES = $(foreach folder,asan/fuzz fuzz, \
-    $(addprefix build/$(folder)/,configuration holds message throttle))
+    $(addprefix build/$(folder)/,configuration holds message system throttle))
 OPEN_PROGRAMS = $(OPEN_HARNESSES) \
-    $(foreach flavor,$(OPEN_FLAVORS),$(OPEN_TESTS:%=build/$(flavor)/%))
+    $(foreach flavor,$(OPEN_FLAVORS),$(patsubst %,build/$(flavor)/%,$(OPEN_TESTS) \
+        system/agent_test))
 OPEN_OBJECTS = $(addprefix build/,asan/doorman.o tsan/doorman.o coverage/doorman.o plain/open.o \
     fuzz/doorman.o)
 $(foreach flavor,$(OPEN_FLAVORS),\
-    $(eval $(OPEN_TESTS:%=build/$(flavor)/%): build/$(flavor)/unit.o))
+    $(eval $(OPEN_TESTS:%=build/$(flavor)/%): build/$(flavor)/unit.o)\
+    $(eval build/$(flavor)/system/agent_test: build/$(flavor)/agent.o))
 $(filter build/asan/%,$(OPEN_HARNESSES)): build/asan/doorman.o
 $(filter build/fuzz/%,$(OPEN_HARNESSES) $(LINKED:%=build/%)): build/fuzz/doorman.o
 $(OPEN_PROGRAMS): LINKED_MACROS = -DDOORMAN_IMPLEMENTATION= -DDOORMAN_JSON= -DDOORMAN_NNG= \
     -DDOORMAN__DECLARES_STATIC $(patsubst %,-include build/declared/%,$(INCLUDING_HEADERS))
-build/open/%.h build/declared/%.h: %.h tests/unit/open.awk
+build/open/%.h build/declared/%.h: %.h tests/unit/open.awk tests/unit/hooks.h
 	@mkdir -p build/open build/declared
 	@awk -f tests/unit/open.awk $< >build/open/$<
 	@awk -v declare=1 -f tests/unit/open.awk $< >build/declared/$<
@@ -381,6 +403,13 @@ build/%/unit.o: build/%/doorman.o
 build/plain/open.o: CFLAGS += -fno-builtin-malloc
 build/plain/unit.o: build/plain/open.o
 	$(use_unit_allocator)
+define use_agent_hooks
+@objcopy --redefine-sym nng_close=close_or_hang --redefine-sym nng_aio_free=free_and_count $< $@
+endef
+build/%/agent.o: build/%/doorman.o
+	$(use_agent_hooks)
+build/plain/agent.o: build/plain/open.o
+	$(use_agent_hooks)
 
 build/plain/%: tests/%.c $(TEST_SOURCES) | test_deps
 	$(build)
@@ -517,9 +546,14 @@ else
 	@sh tests/sim/draw.sh build/sim
 endif
 
-build/sim/sim: $(wildcard tests/sim/*.[ch] server/grpc/quota.[ch]) $(HEADERS) | build_deps
+# The longest source, sim.c, is the first one.
+build/sim/sim: $(patsubst tests/sim/%.c,build/sim/%.o,$(sort $(wildcard tests/sim/*.c)))
 	$(announce)
-	@$(C) -O3 -g -Werror $(filter tests/sim/%.c,$^) -o $@ $(LDFLAGS) -lm
+	@$(C) $^ -o $@ $(LDFLAGS) -lm
+build/sim/%.o: tests/sim/%.c $(wildcard tests/sim/*.h server/grpc/quota.[ch]) $(HEADERS) \
+    | build_deps
+	@mkdir -p $(@D)
+	@$(C) -O3 -g -Werror -c $< -o $@
 
 # The harnesses of tests/fuzz. `make fuzz` runs each with libFuzzer for SECONDS, starting from its
 # corpus, and writes what it finds to build/fuzz. build/asan/fuzz/NAME runs one on the files that it

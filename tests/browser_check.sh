@@ -86,12 +86,6 @@ console_is_empty() {
     ! grep ':CONSOLE' "$folder/browser_log"
 }
 
-screenshot() { # name, width, height, theme (0 is dark), address
-    browse --blink-settings=preferredColorScheme="$4" --window-size="$2,$3" \
-        --force-device-scale-factor=1.5 --screenshot="$PWD/$screenshots/$1.png" "$5" >/dev/null
-    check "a screenshot of $1" grep -qF PNG "$screenshots/$1.png"
-}
-
 send_requests
 
 browse --dump-dom "$url/" >"$folder/page"
@@ -176,14 +170,27 @@ fill alice "$(as alice-2 "$form")" 'location.reload()' "file://$folder/elsewhere
 check 'a form of another origin' grep -F 'a form must be sent from a page of this server' \
     "$folder/form_elsewhere"
 
-for theme in 0 1; do
-    name=$(if [ $theme = 0 ]; then echo dark; else echo light; fi)
+# Notes a screenshot for the browser.
+shots=''
+screenshot() { # name, width, height, theme, address
+    set -- "$screenshots/$1_$4_$2.png" "$2" "$3" "$4" "$5"
+    shots="$shots $*"
+}
+
+for theme in dark light; do
     for width in 400 1400; do
-        screenshot "resources_${name}_$width" $width 900 $theme "$url/"
-        screenshot "leases_${name}_$width" $width 900 $theme "$url$link"
-        screenshot "clients_${name}_$width" $width 900 $theme "$url/clients?client=web-7:"
-        screenshot "region_${name}_$width" $width 900 $theme "$region/"
-        screenshot "form_${name}_$width" $width 1000 $theme "$(as alice-2 "$form")"
+        screenshot resources $width 900 $theme "$url/"
+        screenshot leases $width 900 $theme "$url$link"
+        screenshot clients $width 900 $theme "$url/clients?client=web-7:"
+        screenshot region $width 900 $theme "$region/"
+        screenshot form $width 1000 $theme "$(as alice-2 "$form")"
+    done
+done
+# shellcheck disable=SC2086 # words without spaces
+check 'screenshots are taken' node tests/browser/shoot.mjs "$folder/profile" $shots
+for name in resources leases clients region form; do
+    for kind in dark_400 dark_1400 light_400 light_1400; do
+        check "a screenshot of $name" grep -qF PNG "$screenshots/${name}_$kind.png"
     done
 done
 check_end

@@ -4,6 +4,7 @@
 # what the skipped tests need. `make test` calls it.
 #
 #   tests/run.sh build/plain/unit/shares_test ... tests/text_check.sh ...
+#   tests/run.sh build/asan/system/tls_test:1/2 build/asan/system/tls_test:2/2    in two halves
 #
 # JOBS is how many run at a time. The default is six per core, because tests mostly wait. A program
 # that succeeds ends with status 0 and a line of cmocka, "[  PASSED  ] 12 test(s).". After failures
@@ -37,10 +38,12 @@ failures() {
 
 # Runs one program. Leaves its counts in $RESULTS, and its output if it failed.
 run_one() {
-    program=$1 before=''
+    whole=$1 before=''
+    program=${whole%%:*}
+    [ "$program" = "$whole" ] || export TEST_PART="${whole#*:}"
     case $program in
     build/*)
-        path=${program#build/}
+        path=${whole#build/}
         flavor=${path%%/*}
         path=${path#*/}
         label="${path%%/*} $flavor: ${path#*/}"
@@ -54,7 +57,7 @@ run_one() {
     esac
     # 20 minutes is far longer than any program takes, even on a busy machine.
     if command -v timeout >/dev/null; then before="timeout 1200 $before"; fi
-    output=$RESULTS/$(echo "$program" | tr / _)
+    output=$RESULTS/$(echo "$whole" | tr / _)
     started=$(date +%s)
     # shellcheck disable=SC2086 # the words of commands
     $before "$program" >"$output" 2>&1

@@ -6,7 +6,7 @@
  *     TEST(a_sum_is_exact) { assert_int_equal(1 + 1, 2); }
  *
  * main runs the tests in the order of their lines. An argument, or TEST in the environment, is a
- * pattern for names: TEST='a_lease*'.
+ * pattern for names: TEST='a_lease*'. TEST_PART=2/3 runs every third test, from the second one on.
  *
  * TEST_WITH gives the test a structure `w`, which the program prepares before each test. The
  * structure is zeroed before the setup, and freed after the teardown, also if the test failed:
@@ -115,12 +115,24 @@ static inline void test_keep_measures(void) {
     if (kept > 0) test__count = kept;
 }
 
+/* Keeps every third test, from the second one on, for example. */
+static inline void test_keep_part(const char *text) {
+    char *at = NULL;
+    const unsigned long part = strtoul(text, &at, 10), parts = *at ? strtoul(at + 1, NULL, 10) : 0;
+    if (part == 0 || part > parts) abort();
+    size_t kept = 0;
+    for (size_t i = part - 1; i < test__count; i += parts) test__list[kept++] = test__list[i];
+    test__count = kept;
+}
+
 static inline int test_main(int argc, char **argv) {
     const char *pattern = argc > 1 ? argv[1] : getenv("TEST");
     if (pattern) cmocka_set_test_filter(pattern);
 #ifdef TEST_ONLY_MEASURES
     if (!pattern) test_keep_measures();
 #endif
+    const char *part = getenv("TEST_PART");
+    if (part) test_keep_part(part);
     return _cmocka_run_group_tests("tests", test__list, test__count, NULL, NULL);
 }
 

@@ -18,6 +18,7 @@ folder=build/sim/mutants
 headers='doorman.h doorman_permits.h doorman_throttle.h server/grpc/quota.c
     tests/sim/shards_fences.h tests/sim/store_fences.h'
 compile="${CC:-cc} -std=c11 -D_DEFAULT_SOURCE"
+jobs=${JOBS:-$(nproc 2>/dev/null || echo 1)}
 
 # Runs all mutants, several at a time, and prints their output in the order of the arguments.
 try_all() { # name...
@@ -25,12 +26,12 @@ try_all() { # name...
     count=0
     mkdir -p $folder
     rm -f $folder/*.o # a source may have been renamed
-    for source in tests/sim/sim_*.c; do
-        $compile -O1 -I. -c "$source" -o "$folder/$(basename "$source" .c).o"
-    done
+    # shellcheck disable=SC2086 # the compiler and its flags
+    for source in tests/sim/sim_*.c; do basename "$source" .c; done |
+        xargs -P "$jobs" -I NAME $compile -O1 -I. -c tests/sim/NAME.c -o "$folder/NAME.o"
     for name in "$@"; do rm -rf "${folder:?}/$name"; done
     # shellcheck disable=SC2016 # for the inner shell
-    printf '%s\n' "$@" | xargs -P "${JOBS:-$(nproc 2>/dev/null || echo 1)}" -I NAME \
+    printf '%s\n' "$@" | xargs -P "$jobs" -I NAME \
         sh -c 'mkdir -p "$2/$3"
                sh "$1" --one "$3" >"$2/$3/output" 2>&1 || touch "$2/$3/missed"
                touch "$2/$3/done"' sh "$0" "$folder" NAME &
@@ -50,6 +51,8 @@ try_all() { # name...
 if [ "${1:-}" = --check ]; then
     folder=$(mktemp -d)
     trap 'rm -rf "$folder"' EXIT
+    # shellcheck disable=SC2086 # several names
+    cat $headers >"$folder/all"
     set -- --one ''
 elif [ "${1:-}" != --one ]; then
     if [ $# = 0 ]; then
@@ -98,6 +101,21 @@ change_headers() { # folder, old, new
     [ $times = 1 ]
 }
 
+say_that_text_is_wrong() { # old
+    echo "$name: this text does not occur exactly once in the headers: $1"
+    missed=1
+}
+
+# Checks the old texts of a mutant, in all headers at once.
+check_texts() { # old, new, old, new, ..., options
+    while [ $# -ge 2 ] && [ "${1#--}" = "$1" ]; do
+        times=0
+        change "$folder/all" "$1" "$2" >/dev/null || times=$?
+        [ $times = 1 ] || say_that_text_is_wrong "$1"
+        shift 2
+    done
+}
+
 # Says what the simulator has found: the check that failed, the assertion, or else the signal.
 why_found() { # exit status
     why=$(sed -n -e 's/^FAILED: seed \([0-9]*\), event [0-9]*: /run \1: /p' \
@@ -120,7 +138,7 @@ try_unit() { # test
     cp tests/test.h "$folder/$name/tests"
     cp -n tests/sim/*.h "$folder/$name/tests/sim" # -n: some are mutants
     cp tests/unit/unit.h "tests/unit/$1.c" "$folder/$name/tests/unit"
-    $compile -O1 -pthread "-I$folder/$name" "$folder/$name/tests/unit/$1.c" \
+    $compile -O0 -pthread "-I$folder/$name" "$folder/$name/tests/unit/$1.c" \
         -o "$folder/$name/unit" -lcjson -lcmocka -lm
     missed=0
     if SEED=1 "$folder/$name/unit" >"$folder/$name/out" 2>&1; then
@@ -142,19 +160,17 @@ mutant() { # name, the rule and how it is broken, old text, new text, ..., optio
     name=$1 rule=$2 mode=faults
     shift 2
     if [ "$wanted" ] && [ "$name" != "$wanted" ]; then return; fi
+    if [ ! "$wanted" ]; then
+        check_texts "$@"
+        return
+    fi
     mkdir -p "$folder/$name/server/grpc" "$folder/$name/tests/sim"
     for header in $headers server/grpc/quota.h; do cp "$header" "$folder/$name/$header"; done
     while [ $# -ge 2 ] && [ "${1#--}" = "$1" ]; do
-        if ! change_headers "$folder/$name" "$1" "$2"; then
-            echo "$name: this text does not occur exactly once in the headers: $1"
-            missed=1
-        fi
+        change_headers "$folder/$name" "$1" "$2" || say_that_text_is_wrong "$1"
         shift 2
     done
-    if [ ! "$wanted" ] || [ "$missed" ]; then
-        rm -f "$folder/$name/"*.h
-        return
-    fi
+    if [ "$missed" ]; then return; fi
     if [ "${1:-}" = --permits ]; then
         mode=permits
         shift

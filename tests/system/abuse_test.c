@@ -36,8 +36,16 @@ static struct sizes {
            .kills = 3,
            .kill_seconds = 5};
 
+/* With a sanitizer everything takes longer, and freed memory is kept for some time. So there are
+ * fewer leases. */
+static bool sanitized(void) {
+    const char *program = getenv("DOORMAN_SERVER");
+    return program && (strstr(program, "asan") || strstr(program, "tsan"));
+}
+
 static void read_sizes(void) {
     const char *minutes = getenv("ABUSE_MINUTES");
+    if (sanitized()) sizes.resources /= 4;
     if (!minutes || !*minutes) return;
     sizes = (struct sizes){.whole = true,
                            .peers = 1000,
@@ -47,12 +55,6 @@ static void read_sizes(void) {
                            .lease_seconds = 30,
                            .kills = 100,
                            .kill_seconds = (int)strtol(minutes, NULL, 10) * 60};
-}
-
-/* With a sanitizer everything takes longer, and freed memory is kept for some time. */
-static bool sanitized(void) {
-    const char *program = getenv("DOORMAN_SERVER");
-    return program && (strstr(program, "asan") || strstr(program, "tsan"));
 }
 
 /* xorshift64*; each thread has its own state. */
@@ -989,7 +991,8 @@ static void tree_start(struct node *nodes) {
     }
 }
 
-/* Load: clients that ask for other resources as fast as they are answered. */
+/* Load: clients that ask for other resources, one after the other. At full size they make no
+ * pauses. */
 struct load {
     pthread_t thread;
     const char *url;
@@ -1018,6 +1021,7 @@ static void *load_main(void *argument) {
         }
         nng_free(reply, bytes);
         load->count++;
+        if (!sizes.whole) sleep_ms(2);
     }
     nng_close(socket);
     return NULL;

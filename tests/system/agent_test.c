@@ -2,29 +2,10 @@
  * The agent (section nng), against a server in a thread of the same process. Time is real, so the
  * tests assert only counts, orders and bounds, and every wait has a time-out.
  */
-/* A sleeping thread only wakes when it is woken, or at its own time. So if a wake-up is lost, a
- * wait lasts until its timeout, which is much longer than anything takes on a slow machine. */
-#define DOORMAN__NAP_MAX (600 * DOORMAN_SECOND)
 #define DOORMAN_JSON
 #define DOORMAN_NNG
-
-#include <nng/nng.h>
-
-/* The agent calls this function in place of nng_close. */
-static int close_or_hang(nng_socket socket);
-#define nng_close close_or_hang
-
-/* The agent calls this function in place of nng_aio_free. */
-static void free_and_count(nng_aio *aio);
-#define nng_aio_free free_and_count
-
-/* A thread calls this function when it has read the state of a transport. */
-static void after_state_read(void);
-#define DOORMAN__AFTER_STATE_READ() after_state_read()
 #define DOORMAN_IMPLEMENTATION
 #include "../../doorman_permits.h"
-#undef nng_close
-#undef nng_aio_free
 
 #include <arpa/inet.h>
 #include <math.h>
@@ -69,12 +50,20 @@ static int closing_hangs, closing_count;
  * atomic. */
 static int freed_count, freed_before_close;
 
-static void free_and_count(nng_aio *aio) {
+/* A sleeping thread only wakes when it is woken, or at its own time. So if a wake-up is lost, a
+ * wait lasts until its timeout, which is much longer than anything takes on a slow machine. */
+int64_t hook_nap_max(void) { return 600 * DOORMAN_SECOND; }
+
+/* The Makefile lets the agent call this function in place of nng_aio_free, and the next one in
+ * place of nng_close. */
+void free_and_count(nng_aio *aio);
+void free_and_count(nng_aio *aio) {
     nng_aio_free(aio);
     __atomic_fetch_add(&freed_count, 1, __ATOMIC_SEQ_CST);
 }
 
-static int close_or_hang(nng_socket socket) {
+int close_or_hang(nng_socket socket);
+int close_or_hang(nng_socket socket) {
     __atomic_store_n(&freed_before_close, __atomic_load_n(&freed_count, __ATOMIC_SEQ_CST),
                      __ATOMIC_SEQ_CST);
     doorman_time deadline = doorman_clock() + TEST_TIMEOUT;
@@ -2303,7 +2292,7 @@ static _Thread_local struct {
     int *wakeup_count;
 } meanwhile;
 
-static void after_state_read(void) {
+void hook_state_read(void) {
     if (meanwhile.reads_left == 0 || --meanwhile.reads_left > 0) return;
     int before = __atomic_load_n(meanwhile.wakeup_count, __ATOMIC_SEQ_CST);
     pthread_mutex_unlock(&meanwhile.server->mutex);

@@ -51,12 +51,13 @@ static inline void sleep_ms(int ms) {
 }
 
 /* Waits until a condition holds. The condition is not evaluated again after that, because it may
- * not hold for long. */
+ * not hold for long. It is often a request, so the pauses grow with the wait, from 5 to 20 ms. */
 #define EVENTUALLY(condition)                                                                      \
     do {                                                                                           \
         bool holds_ = (condition);                                                                 \
-        for (int waited_ = 0; !holds_ && waited_ < TIMEOUT_MS; waited_ += 5) {                     \
-            sleep_ms(5);                                                                           \
+        for (int waited_ = 0, pause_ = 5; !holds_ && waited_ < TIMEOUT_MS; waited_ += pause_) {    \
+            pause_ = waited_ < 40 ? 5 : waited_ < 160 ? waited_ / 8 : 20;                          \
+            sleep_ms(pause_);                                                                      \
             holds_ = (condition);                                                                  \
         }                                                                                          \
         if (!holds_) fail_msg("never: %s", #condition);                                            \

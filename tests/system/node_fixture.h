@@ -102,7 +102,8 @@ static inline int node_await_master(void) {
     return master;
 }
 
-/* A client that takes one unit after the other, from whichever process is master. */
+/* A client that takes one unit after the other, from whichever process is master. Its pauses are
+ * shorter in `make kills`. */
 struct load {
     pthread_t thread;
     int number;
@@ -133,6 +134,7 @@ static inline int load_connect(int member) {
 
 static inline void *load_main(void *context) {
     struct load *load = (struct load *)context;
+    const int pause_ms = rounds("DOORMAN_KILLS", 0) ? 1 : 4;
     int member = 0, fd = -1;
     while (!__atomic_load_n(&load->stops, __ATOMIC_RELAXED) && load->count < GRANTS_MAX) {
         if (fd < 0) fd = load_connect(member);
@@ -140,7 +142,7 @@ static inline void *load_main(void *context) {
         if (fd >= 0) load->asked[key]++;
         if (fd >= 0 && load_ask(fd, load->number, key)) {
             load->grants[load->count++] = (struct grant){clock_read(), key};
-            sleep_ms(1);
+            sleep_ms(pause_ms);
             continue;
         }
         if (fd >= 0) close(fd);

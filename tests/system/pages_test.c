@@ -166,9 +166,9 @@ static void exchange_message(int fd, const char *text) {
 
 /* With a sanitizer, fewer requests suffice, because the test of speed is the one without. */
 static struct latencies measure_requests(const struct fixture *fixture, const char *what) {
-    enum { REQUESTS = 2000 };
+    enum { REQUESTS = 1000 };
     static double times[REQUESTS];
-    size_t count = sanitized() ? REQUESTS / 4 : REQUESTS;
+    size_t count = sanitized() ? REQUESTS / 2 : REQUESTS;
     const char *text = "{\"get_capacity\": " CAPACITY_REQUEST("client", "shared", "5") "}";
     int fd = raw_greet(&fixture->server), on = 1;
     assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on), 0);

@@ -1052,6 +1052,7 @@ static long take_until_lost(const struct fixture *fixture) {
         char *response = get(fixture, "/v1/allow?resource=maps&key=ann&cost=1", LINES);
         granted = strstr(response, "\"decision\":\"GRANTED\"") != NULL;
         free(response);
+        sleep_ms(2);
     }
     return count;
 }

@@ -324,7 +324,6 @@ TEST(invalid_client_options_are_refused) {
         {"request_timeout", {ONE, .client_id = "c", .request_timeout = INT64_MAX}},
         {"request_timeout: must be from 1 ms",
          {ONE, .client_id = "c", .request_timeout = MILLISECOND - 1}},
-        {"seed: must not be 0", {.client_id = "c", .addresses = good, .address_count = 1}},
         {"tls", {ONE, .client_id = "c", .tls = &tls}},
     };
 #undef ONE

@@ -231,7 +231,7 @@ static void reset(struct fixture *f, size_t number) {
 /* The table grows from some hundred keys to thousands, and shrinks again, while an iteration is
  * under way. Keys that are there all the time are visited once, and no key is visited twice. */
 TEST(a_counter_that_lasts_is_visited_once_while_the_table_grows_and_shrinks) {
-    for (int run = 0; run < 60; run++) {
+    for (size_t run = 0; run < random_runs(60); run++) {
         struct fixture f = start(CONFIG(TEMPLATE("api", QUOTA("q", ""))));
         const size_t lasting = 1 + random_below(KEYS / 10), pace = 1 + random_below(40);
         static struct visits visits;

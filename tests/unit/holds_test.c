@@ -1391,11 +1391,18 @@ TEST(a_permit_with_the_request_id_of_a_transfer_is_refused_as_repeated) {
     stop(&f);
 }
 
-/* The bounds that the options have by default. */
+/* The bounds that the options have by default. With a sanitizer a million would take 8 s, so the
+ * second bound is lowered. `make matrix` runs this test without one. */
 TEST(a_client_has_ten_thousand_holds_and_a_server_a_million) {
+#ifdef __SANITIZE_ADDRESS__
+    enum { OF_CLIENT = 10000, OF_SERVER = 30000 };
+#else
     enum { OF_CLIENT = 10000, OF_SERVER = 1000000 };
+#endif
     fixture f = start("{\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 1e7}");
     begin(&f);
+    assert_int_equal(f.permits->options.hold_max, 1000000);
+    f.permits->options.hold_max = OF_SERVER;
     for (int i = 0; i < OF_SERVER; i++) {
         char client[16];
         snprintf(client, sizeof client, "c%d", i / OF_CLIENT);

@@ -4,7 +4,10 @@
 #
 # A function begins in the first column, its head ends with "{" at the end of a line, and its body
 # ends with "}" in the first column, as clang-format has it. What is always inline stays as it is.
-NR == 1 { print declare ? "#pragma GCC system_header" : "#line 1 \"" FILENAME "\"" }
+NR == 1 {
+    print "#include \"tests/unit/hooks.h\""
+    print declare ? "#pragma GCC system_header" : "#line 1 \"" FILENAME "\""
+}
 /^#ifdef DOORMAN_IMPLEMENTATION/ { implements = 1 }
 in_body {
     if (/^}/) in_body = 0

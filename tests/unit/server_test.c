@@ -1898,6 +1898,18 @@ TEST(a_server_without_a_seed_is_refused) {
     doorman_config_destroy(config);
 }
 
+/* A program with nng takes random bits of the system. This one has no nng. */
+TEST(a_client_without_a_seed_is_refused_without_nng) {
+    static const char *const addresses[] = {"tcp://a:1"};
+    const doorman_client_options options = {
+        .client_id = "c", .addresses = addresses, .address_count = 1};
+    doorman_client *client = NULL;
+    doorman_error error = {0};
+    assert_int_equal(doorman_client_create(&client, &options, &error, 0), DOORMAN_INVALID_ARGUMENT);
+    assert_null(client);
+    assert_memory_equal(error.text, "seed: must not be 0", strlen("seed: must not be 0"));
+}
+
 /* S4: amounts that are not parts of the capacity need no learning. */
 TEST(a_resource_shows_whether_it_learns) {
     for (int is_static = 0; is_static < 2; is_static++) {

@@ -1273,7 +1273,7 @@ static void twins_end(struct twins *t) { nodes_end(&t->nodes[0], &t->nodes[1], t
 
 TEST(all_that_a_shard_has_is_found_while_keys_come_and_go) {
     size_t bytes = 0;
-    for (int run = 0; run < 60; run++) {
+    for (size_t run = 0; run < random_runs(60); run++) {
         struct twins t = twins_begin();
         for (size_t i = random_below(3) * 300; i > 0; i--) twins_act(&t);
         for (size_t round = 0; round < 4; round++) {

@@ -1734,10 +1734,10 @@ TEST(a_lost_mastership_cancels_the_request_in_progress) {
 
 /* ---- fairness */
 
-/* A large tree has up to 10,000 clients. With a sanitizer it has a third of them, because this test
- * alone would take twelve seconds. `make matrix` runs it without one. */
+/* A large tree has up to 10,000 clients. With a sanitizer it has an eighth of them, because this
+ * test alone would take twelve seconds. `make matrix` runs it without one. */
 #ifdef __SANITIZE_ADDRESS__
-enum { LARGE = 800 };
+enum { LARGE = 300 };
 #else
 enum { LARGE = 2500 };
 #endif

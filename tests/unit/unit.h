@@ -10,7 +10,9 @@
  *     TEST(a_promise_is_kept) { ... }
  *
  * numbers   random_bits(), random_below(n), random_unit(), random_amount(): one random sequence for
- *           each program. It prints its seed, or takes it from the environment: SEED=42
+ *           each program. It prints its seed, or takes it from the environment: SEED=42.
+ *           random_runs(n): how often a long test draws a new case. With the address sanitizer,
+ *           which makes each take several times as long, a third of n; `make matrix` runs n
  * memory    memory_fails_at(n): the n-th allocation from now on fails, once;
  *           memory_fails_from(n): it fails, and so do all after it; memory_works(): allocations
  *           succeed again, and returns true if none has failed since the last call. These affect
@@ -56,6 +58,14 @@ static inline uint64_t random_bits(void) {
 }
 
 static inline size_t random_below(size_t bound) { return (size_t)(random_bits() >> 16) % bound; }
+
+static inline size_t random_runs(size_t n) {
+#ifdef __SANITIZE_ADDRESS__
+    return (n + 2) / 3;
+#else
+    return n;
+#endif
+}
 
 /* Returns a number in [0, 1). */
 static inline double random_unit(void) {
