@@ -11442,14 +11442,14 @@ static void doorman__detail_set_fair(const doorman_permits *permits, const doorm
     out->level = figures.level;
 }
 
-static doorman_permit_detail doorman__charge_detail(const doorman_permits *permits,
-                                                    const doorman__charge *charge, size_t item) {
+static void doorman__charge_describe(const doorman_permits *permits, const doorman__charge *charge,
+                                     size_t item, doorman_permit_detail *out) {
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
     const doorman__meter meter = doorman__charge_meter(permits, charge, room);
     const doorman_figures *figures = meter.figures;
     const doorman_limit_kind kind = charge->limit->kind;
     const double saved = doorman__meter_left(&meter, &permits->at);
-    doorman_permit_detail detail = {
+    *out = (doorman_permit_detail){
         .item_index = item,
         .limit = charge->limit->name,
         .kind = kind,
@@ -11460,30 +11460,29 @@ static doorman_permit_detail doorman__charge_detail(const doorman_permits *permi
         .window = doorman__figures_window(kind, figures, permits->at.epoch),
         .shadow = charge->shadow,
     };
-    if (kind == DOORMAN_TOKEN_BUCKET) detail.most = figures->size;
-    detail.used = doorman__max(0, detail.most - saved);
+    if (kind == DOORMAN_TOKEN_BUCKET) out->most = figures->size;
+    out->used = doorman__max(0, out->most - saved);
     if (kind == DOORMAN_TOKEN_BUCKET) {
-        detail.used = figures->size - doorman__level_at(figures, meter.state, permits->at.now);
+        out->used = figures->size - doorman__level_at(figures, meter.state, permits->at.now);
     } else if (kind == DOORMAN_CONCURRENCY) {
-        detail.used = doorman__grains_units(meter.state[0]);
+        out->used = doorman__grains_units(meter.state[0]);
     } else if (kind == DOORMAN_TIERS) {
-        detail.tier = (size_t)doorman__tiers_current(figures, meter.state, permits->at.now) + 1;
+        out->tier = (size_t)doorman__tiers_current(figures, meter.state, permits->at.now) + 1;
     }
-    detail.moved_up = charge->tier_entered > 0;
-    detail.refused = charge->reason != DOORMAN_NO_REASON;
+    out->moved_up = charge->tier_entered > 0;
+    out->refused = charge->reason != DOORMAN_NO_REASON;
     if (charge->limit->plan_count && charge->own->overridden & DOORMAN__BY_PLAN) {
         const doorman_plan *plan = doorman__counter_plan(permits, charge->own, charge->limit,
                                                          charge->place, &charge->identity);
-        if (plan) detail.plan = plan->name;
+        if (plan) out->plan = plan->name;
     }
-    if (charge->fair) doorman__detail_set_fair(permits, charge, item, &detail);
+    if (charge->fair) doorman__detail_set_fair(permits, charge, item, out);
     bool counts =
         charge->counter && doorman__counter_counts(charge->counter, charge->limit, permits->at.now);
-    if (counts) detail.refusals = (uint32_t)doorman__counter_refusals(charge->counter)[0];
+    if (counts) out->refusals = (uint32_t)doorman__counter_refusals(charge->counter)[0];
     const doorman__set *set = charge->set;
     if (!set && charge->counter) set = doorman__counter_set(charge->counter);
-    detail.set = set && figures == &set->all;
-    return detail;
+    out->set = set && figures == &set->all;
 }
 
 static bool doorman__permits_reserve_details(doorman_permits *permits, size_t count) {
@@ -11500,7 +11499,7 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
         const doorman__want *want = &permits->wants[i];
         for (size_t j = 0; j < want->charge_count; j++) {
             const doorman__charge *charge = &permits->charges[want->charges[j]];
-            permits->details[next++] = doorman__charge_detail(permits, charge, i);
+            doorman__charge_describe(permits, charge, i, &permits->details[next++]);
         }
     }
     assert(next <= permits->detail_capacity);
@@ -17908,7 +17907,8 @@ static doorman_permit_detail doorman__override_after(doorman_permits *permits,
     charge.figures =
         doorman__key_figures(permits, charge.limit, charge.override_, brought, &charge.identity);
     if (charge.counter) doorman__override_copy(&charge, &copy, at);
-    doorman_permit_detail detail = doorman__charge_detail(permits, &charge, 0);
+    doorman_permit_detail detail;
+    doorman__charge_describe(permits, &charge, 0, &detail);
     const doorman_limit_kind kind = charge.limit->kind;
     if (charge.counter && (kind == DOORMAN_FIXED_WINDOW || kind == DOORMAN_SLIDING_WINDOW)) {
         const doorman__meter meter = {charge.limit, charge.figures, copy.state};
@@ -18825,7 +18825,7 @@ static bool doorman__counter_describe(doorman_permits *permits, doorman__slot *s
     }
     out->identifier_glob = charge.own->glob;
     out->limit = charge.own->name;
-    out->state = doorman__charge_detail(permits, &charge, 0);
+    doorman__charge_describe(permits, &charge, 0, &out->state);
     return true;
 }
 
