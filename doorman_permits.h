@@ -8292,15 +8292,6 @@ static doorman__place *doorman__permits_find_place(const doorman_permits *permit
     return NULL;
 }
 
-/* As doorman__permits_template. A place knows its template, unless the configuration has changed
- * since the place was used last. */
-static const doorman_template *doorman__permits_known_template(const doorman_permits *permits,
-                                                               const char *resource_id) {
-    const doorman__place *place = doorman__permits_find_place(permits, resource_id);
-    const bool is_present = place && place->generation == permits->generation;
-    return is_present ? place->template_ : doorman__permits_template(permits, resource_id);
-}
-
 /* Makes room for one more place, and for its index in the list of free places later. */
 static bool doorman__permits_reserve_place(doorman_permits *permits) {
     const size_t count = permits->place_count + 1;
@@ -9684,7 +9675,7 @@ struct doorman__fair_use {
 
 /* One item of the permit. */
 struct doorman__want {
-    doorman__place *place; /* NULL: no limits */
+    doorman__place *place; /* NULL: no limits, or nobody has looked for it yet */
     doorman__slot *open;   /* counts the grant if the list of limits is empty; else NULL */
     const char *resource_id, *key;
     doorman__identity identity; /* only if there is a place */
@@ -10211,11 +10202,13 @@ static void doorman__permits_prefetch(const doorman_permits *permits,
 
 /* Finds the place of an item. Returns false if memory runs out. */
 static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want *want) {
-    doorman__place *place = doorman__permits_find_place(permits, want->resource_id);
+    doorman__place *place = want->place;
+    if (!place) place = doorman__permits_find_place(permits, want->resource_id);
     if (place && !doorman__place_resolve(permits, place)) return false;
     const doorman_template *template_ =
         place ? place->template_ : doorman__permits_template(permits, want->resource_id);
-    assert(!want->place && !want->charge_count);
+    assert(!want->charge_count);
+    want->place = NULL;
     if (!template_) {
         bool has_template = doorman_config_find(permits->config, want->resource_id) != NULL;
         want->unmatched = true;
@@ -18878,15 +18871,26 @@ static doorman_status doorman__message_fail(doorman_error *error, doorman_status
     return doorman__fail(error, status, "%s[%zu].%s", list, index, text);
 }
 
+/* Finds the place of an item, and returns its template. A place knows its template, unless the
+ * configuration has changed since the place was used last. The decision finds the place in the
+ * want. Whatever may remove places before the decision reads the wants again. */
+static const doorman_template *doorman__want_find_template(const doorman_permits *permits,
+                                                           doorman__want *want) {
+    doorman__place *place = doorman__permits_find_place(permits, want->resource_id);
+    const bool is_present = place && place->generation == permits->generation;
+    want->place = place;
+    return is_present ? place->template_ : doorman__permits_template(permits, want->resource_id);
+}
+
 /* Checks whether a permit that asks for units of CONCURRENCY has a request_id, before anything of
- * the message is decided. */
+ * the message is decided. Precondition: its wants are read. */
 static doorman_status doorman__permits_check_request_id(const doorman_permits *permits,
                                                         const doorman_permit_request *permit,
                                                         doorman_error *error) {
     if (permit->request_id || !permits->holds.configured) return DOORMAN_OK;
     for (size_t i = 0; i < permit->item_count; i++) {
         const doorman_permit_item *item = &permit->items[i];
-        const doorman_template *found = doorman__permits_known_template(permits, item->resource_id);
+        const doorman_template *found = doorman__want_find_template(permits, &permits->wants[i]);
         for (size_t j = 0; found && item->cost > 0 && j < found->limit_count; j++) {
             if (!doorman__limit_holds(&found->limits[j], item->key ? item->key : "")) continue;
             return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, DOORMAN__HOLD_RULE);
