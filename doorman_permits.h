@@ -9613,7 +9613,6 @@ typedef struct doorman__decision {
     doorman_time turn; /* the position that the permit has, or would get, in all queues */
     bool inspects;     /* nothing is charged */
     bool may_wait;     /* a new permit may wait */
-    doorman_time now;
 } doorman__decision;
 
 /* ---- permits: one decision, prepare */
@@ -13719,7 +13718,7 @@ static doorman_reason doorman__wants_gate(doorman_permits *permits, size_t count
 }
 
 /* Decides on the request that doorman__permits_check_whole has checked last. Sets the turn of the
- * decision. */
+ * decision. The caller has moved the clocks. */
 static doorman_status doorman__permits_run_checked(doorman_permits *permits,
                                                    doorman__decision *decision,
                                                    doorman_permit *out) {
@@ -13728,7 +13727,6 @@ static doorman_status doorman__permits_run_checked(doorman_permits *permits,
     const doorman_time before = (doorman_time)(DOORMAN_PRIORITY_MAX - priority) << 58;
     doorman_status status = DOORMAN_OK;
     assert(request->item_count <= permits->want_capacity);
-    doorman__moment_move(&permits->at, decision->now);
     decision->turn = before + (doorman_time)permits->holds.arrivals + 1;
     size_t wrong = 0;
     const doorman_reason moved = doorman__wants_gate(permits, request->item_count, &wrong);
@@ -13756,7 +13754,8 @@ static doorman_status doorman__permits_run_checked(doorman_permits *permits,
 }
 
 static doorman_status doorman__permits_run(doorman_permits *permits, doorman__decision *decision,
-                                           doorman_permit *out, doorman_error *error) {
+                                           doorman_permit *out, doorman_error *error,
+                                           doorman_time now) {
     const char *list = decision->inspects ? NULL : "items"; /* an inspection has arguments (C10) */
     const char *client_id = decision->request->client_id;
     if (client_id && !doorman__id_valid(client_id)) {
@@ -13764,6 +13763,7 @@ static doorman_status doorman__permits_run(doorman_permits *permits, doorman__de
     }
     doorman_status status = doorman__permits_check_whole(permits, decision->request, list, error);
     if (status != DOORMAN_OK) return status;
+    doorman__moment_move(&permits->at, now);
     status = doorman__permits_run_checked(permits, decision, out);
     if (status == DOORMAN_INVALID_ARGUMENT) return doorman__fail(error, status, DOORMAN__HOLD_RULE);
     return status == DOORMAN_OUT_OF_MEMORY ? doorman__no_memory(error) : status;
@@ -13775,8 +13775,8 @@ doorman_status doorman_permits_acquire(doorman_permits *permits,
     if (!permits) return doorman__missing(error, "permits");
     if (!request) return doorman__missing(error, "request");
     if (!out) return doorman__missing(error, "out");
-    doorman__decision decision = {.request = request, .may_wait = true, .now = now};
-    return doorman__permits_run(permits, &decision, out, error);
+    doorman__decision decision = {.request = request, .may_wait = true};
+    return doorman__permits_run(permits, &decision, out, error, now);
 }
 
 doorman_status doorman_permits_inspect(doorman_permits *permits, const doorman_permit_item *item,
@@ -13788,8 +13788,8 @@ doorman_status doorman_permits_inspect(doorman_permits *permits, const doorman_p
     if (!out) return doorman__missing(error, "out");
     const doorman_permit_item of_key = {.resource_id = item->resource_id, .key = item->key};
     const doorman_permit_request request = {.items = &of_key, .item_count = 1, .detail = true};
-    doorman__decision decision = {.request = &request, .inspects = true, .now = now};
-    return doorman__permits_run(permits, &decision, out, error);
+    doorman__decision decision = {.request = &request, .inspects = true};
+    return doorman__permits_run(permits, &decision, out, error, now);
 }
 
 /* ---- permits: reports (P13) */
@@ -19155,8 +19155,7 @@ static doorman_status doorman__permits_answer_acquire(doorman_permits *permits,
         own.connection = request->connection;
         /* all permits are checked, and the items of the last one are read */
         if (count > 1) (void)doorman__wants_read(permits->wants, permit, NULL);
-        doorman__decision decision = {
-            .request = permit, .may_wait = request->may_wait, .now = permits->at.now};
+        doorman__decision decision = {.request = permit, .may_wait = request->may_wait};
         doorman_status status = doorman__permits_run_checked(permits, &decision, &decided[i]);
         if (status != DOORMAN_OK) return status;
         if (!doorman__permit_keep(arena, &decided[i])) return DOORMAN_OUT_OF_MEMORY;
