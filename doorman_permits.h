@@ -13364,27 +13364,25 @@ static doorman_status doorman__permits_decide(doorman_permits *permits,
     const size_t count = request->item_count;
     const bool inspects = decision->inspects;
     doorman__made made = {NULL, NULL};
-    doorman_permit result;
-    memset(&result, 0, sizeof result);
     doorman_status status = doorman__permits_find(permits, decision);
     if (status != DOORMAN_OK) return status;
     bool fits = doorman__permits_evaluate(permits, decision);
     if (fits) status = doorman__permits_reserve(permits, decision, &made, &fits);
+    memset(out, 0, sizeof *out);
     if (!fits && status == DOORMAN_OK && !inspects) {
-        status = doorman__permits_wait(permits, decision, &result);
+        status = doorman__permits_wait(permits, decision, out);
     }
     if (status != DOORMAN_OK) return status;
-    if (!result.pending) {
-        result.granted = fits;
-        if (fits && !inspects) doorman__permits_commit(permits, request, &made, &result);
+    if (!out->pending) {
+        out->granted = fits;
+        if (fits && !inspects) doorman__permits_commit(permits, request, &made, out);
         if (!inspects) doorman__permits_count_keys(permits, count, fits);
-        if (fits) doorman__permits_fill_grants(permits, count, inspects, &result);
-        if (!fits) doorman__permits_refuse(permits, count, request->max_wait, inspects, &result);
+        if (fits) doorman__permits_fill_grants(permits, count, inspects, out);
+        if (!fits) doorman__permits_refuse(permits, count, request->max_wait, inspects, out);
         if (!inspects) doorman__permits_note_fair(permits, count, fits);
-        if (request->detail) doorman__permits_fill_details(permits, count, &result);
+        if (request->detail) doorman__permits_fill_details(permits, count, out);
     }
-    assert(!result.granted || !result.pending);
-    *out = result;
+    assert(!out->granted || !out->pending);
     return DOORMAN_OK;
 }
 
