@@ -673,7 +673,8 @@ typedef struct doorman_shard_map doorman_shard_map;
 /* Private: see "an arena" in the section >>basics. */
 typedef struct doorman__arena {
     struct doorman__chunk *first, *current;
-    size_t used; /* bytes of `current` */
+    size_t used;        /* bytes of `current` */
+    bool borrows_names; /* what is in it is not used after a change of the configuration */
 } doorman__arena;
 
 typedef struct doorman_request {
@@ -7916,6 +7917,7 @@ doorman_status doorman_server_create(doorman_server **out, const doorman_server_
     doorman_server *server = (doorman_server *)doorman__zalloc(sizeof *server);
     if (!server) return doorman__no_memory(error);
     doorman__server_set_options(server, &own);
+    server->arena.borrows_names = true; /* a response is valid until the next call */
     server->upstream.calls = &doorman__server_calls;
     doorman__server_now(server, now);
     if (DOORMAN__HAS_PERMITS) {

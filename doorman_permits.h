@@ -18859,7 +18859,8 @@ doorman_status doorman_permits_next_counter(doorman_permits *permits, const char
  * often.
  *
  * The decisions of the permits are only valid until the next call. So the response has copies in an
- * arena, also of the names of limits.
+ * arena. The arena of the caller also has copies of the names of limits, which are those of the
+ * configuration.
  */
 
 /* Writes the error of an item of a message, with its path. */
@@ -19108,32 +19109,39 @@ static void *doorman__arena_copy(doorman__arena *arena, const void *from, size_t
     return copy;
 }
 
-/* Copies the name of a limit. Returns false if memory runs out. */
+/* Copies a name. Returns false if memory runs out. */
 static bool doorman__permit_keep_name(doorman__arena *arena, const char **name) {
     if (!*name) return true;
     *name = (const char *)doorman__arena_copy(arena, *name, strlen(*name) + 1);
     return *name != NULL;
 }
 
-/* Copies what a decision points to. Returns false if memory runs out. */
-static bool doorman__permit_keep(doorman__arena *arena, doorman_permit *permit) {
-    doorman_permit_grant *items =
-        (doorman_permit_grant *)doorman__arena_take(arena, permit->item_count * sizeof *items);
-    doorman_permit_detail *details =
-        (doorman_permit_detail *)doorman__arena_take(arena, permit->detail_count * sizeof *details);
-    if (!items || !details || !doorman__permit_keep_name(arena, &permit->limit)) return false;
+/* Copies the names of limits and plans, because the configuration may be destroyed before a message
+ * is written. Returns false if memory runs out. */
+static bool doorman__permit_keep_names(doorman__arena *arena, doorman_permit *permit,
+                                       doorman_permit_grant *items,
+                                       doorman_permit_detail *details) {
+    if (!doorman__permit_keep_name(arena, &permit->limit)) return false;
     for (size_t i = 0; i < permit->item_count; i++) {
-        items[i] = permit->items[i];
         if (!doorman__permit_keep_name(arena, &items[i].limit)) return false;
     }
     for (size_t i = 0; i < permit->detail_count; i++) {
-        details[i] = permit->details[i];
         if (!doorman__permit_keep_name(arena, &details[i].limit)) return false;
         if (!doorman__permit_keep_name(arena, &details[i].plan)) return false;
     }
+    return true;
+}
+
+/* Copies what a decision points to. Returns false if memory runs out. */
+static bool doorman__permit_keep(doorman__arena *arena, doorman_permit *permit) {
+    doorman_permit_grant *items = (doorman_permit_grant *)doorman__arena_copy(
+        arena, permit->items, permit->item_count * sizeof *items);
+    doorman_permit_detail *details = (doorman_permit_detail *)doorman__arena_copy(
+        arena, permit->details, permit->detail_count * sizeof *details);
+    if (!items || !details) return false;
     permit->items = items;
     permit->details = details;
-    return true;
+    return arena->borrows_names || doorman__permit_keep_names(arena, permit, items, details);
 }
 
 static doorman_status doorman__permits_answer_acquire(doorman_permits *permits,
