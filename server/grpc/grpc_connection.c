@@ -32,11 +32,10 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
                      size_t name_bytes, const uint8_t *value, size_t value_bytes, uint8_t marks,
                      void *context) {
     struct grpc_stream *stream = ((const struct grpc_connection *)context)->heading;
-    const struct grpc_text of_name = {(const char *)name, name_bytes};
-    const struct grpc_text of_value = {(const char *)value, value_bytes};
     (void)session, (void)frame, (void)marks;
     if (!stream) return 0;
-    server_grpc_stream_header(stream, &of_name, &of_value);
+    server_grpc_stream_header(stream, (struct grpc_text){(const char *)name, name_bytes},
+                              (struct grpc_text){(const char *)value, value_bytes});
     return stream->header_bytes > HEADERS_ABSURD ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
 }
 
