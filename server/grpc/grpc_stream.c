@@ -567,10 +567,11 @@ void server_grpc_stream_close(struct grpc_stream *stream) {
     if (stream->state != GRPC_STREAM_ANSWERING) { /* the peer has cancelled the request */
         server_counter_add(&connection->grpc->counters.requests[stream->method][GRPC_CANCELLED], 1);
         server_grpc_connection_charge(connection, RESET_COST);
+        server_grpc_quota_close(stream);
+        stream_free_buffers(stream);
     }
+    assert(!stream->call && !stream->quota);
     if (stream->question) server_grpc_master_forget(stream->question);
-    server_grpc_quota_close(stream);
-    stream_free_buffers(stream);
     spare_give(connection->grpc, &stream->out.buffer);
     if (connection->heading == stream) connection->heading = NULL;
     if (stream->previous) stream->previous->next = stream->next;
