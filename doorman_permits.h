@@ -5211,8 +5211,10 @@ static bool doorman__chains_unmark(doorman__chains *nodes, size_t bucket) {
 
 /* Makes room for `count` items in a growing array, as doorman__reserve does.
  *   list   the address of the pointer to the array */
-static bool doorman__reserve_list(void *list, size_t *capacity, size_t count, size_t item_bytes) {
+static inline bool doorman__reserve_list(void *list, size_t *capacity, size_t count,
+                                         size_t item_bytes) {
     void *items;
+    if (count <= *capacity) return true;
     memcpy(&items, list, sizeof items);
     bool room = doorman__reserve(&items, capacity, count, item_bytes);
     memcpy(list, &items, sizeof items);
