@@ -13293,24 +13293,25 @@ static bool doorman__permits_needs_hold(const doorman_permits *permits, size_t c
     return false;
 }
 
+/* What a permit needs in addition to its counters. */
+typedef struct doorman__made {
+    bool needs_hold;
+    doorman__hold *hold;
+    doorman__reservation *reservation;
+} doorman__made;
+
 /* Finds what a decision needs. Returns OUT_OF_MEMORY, or INVALID_ARGUMENT if the permit lacks a
  * request_id that it needs. */
 static doorman_status doorman__permits_find(doorman_permits *permits,
-                                            const doorman__decision *decision) {
+                                            const doorman__decision *decision, doorman__made *out) {
     const doorman_permit_request *request = decision->request;
     const size_t count = request->item_count;
     bool room = doorman__permits_prepare(permits, count, decision->inspects) &&
                 (!request->detail || doorman__permits_reserve_details(permits, count));
     if (!room) return DOORMAN_OUT_OF_MEMORY;
-    bool holds = !decision->inspects && doorman__permits_needs_hold(permits, count);
-    return holds && !request->request_id ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
+    out->needs_hold = !decision->inspects && doorman__permits_needs_hold(permits, count);
+    return out->needs_hold && !request->request_id ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
 }
-
-/* What a permit needs in addition to its counters. */
-typedef struct doorman__made {
-    doorman__hold *hold;
-    doorman__reservation *reservation;
-} doorman__made;
 
 /* Divides what is offered, and creates what the grant needs. On failure, nothing remains.
  *   out    gets the hold and the reservation, if the permit needs them
@@ -13331,7 +13332,9 @@ static doorman_status doorman__permits_reserve(doorman_permits *permits,
             return DOORMAN_OUT_OF_MEMORY;
         }
     }
-    status = doorman__permits_reserve_hold(permits, decision, &out->hold, fits);
+    if (out->needs_hold) {
+        status = doorman__permits_reserve_hold(permits, decision, &out->hold, fits);
+    }
     if (out->reservation && (status != DOORMAN_OK || !*fits)) {
         doorman__reservation_free(permits, out->reservation);
     }
@@ -13365,8 +13368,8 @@ static doorman_status doorman__permits_decide(doorman_permits *permits,
     const doorman_permit_request *request = decision->request;
     const size_t count = request->item_count;
     const bool inspects = decision->inspects;
-    doorman__made made = {NULL, NULL};
-    doorman_status status = doorman__permits_find(permits, decision);
+    doorman__made made = {.hold = NULL};
+    doorman_status status = doorman__permits_find(permits, decision, &made);
     if (status != DOORMAN_OK) return status;
     bool fits = doorman__permits_evaluate(permits, decision);
     if (fits) status = doorman__permits_reserve(permits, decision, &made, &fits);
