@@ -101,9 +101,7 @@ static int on_sent(nghttp2_session *session, const nghttp2_frame *frame, void *c
 static int on_close(nghttp2_session *session, int32_t id, uint32_t error, void *context) {
     struct grpc_stream *stream = connection_find(session, id);
     (void)error, (void)context;
-    if (!stream) return 0;
-    nghttp2_session_set_stream_user_data(session, id, NULL);
-    server_grpc_stream_close(stream);
+    if (stream) server_grpc_stream_close(stream); /* nghttp2 does not find it any more */
     return 0;
 }
 
