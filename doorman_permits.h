@@ -2732,19 +2732,20 @@ DOORMAN_API doorman_status doorman_agent_settle(doorman_agent *agent,
 #define DOORMAN__TIME_TO_LIVE (15 * DOORMAN_SECOND) /* the default */
 #define DOORMAN__DURABLE (60 * DOORMAN_SECOND)      /* what lasts as long is durable by default */
 
+/* Checks the rest of a key, from the first byte that is not printable ASCII. */
+static bool doorman__key_rest_valid(const char *key, const char *end) {
+    while (key < end) {
+        uint32_t code = 0;
+        if (!doorman__utf8_next(&key, end, &code)) return false;
+        key = doorman__ascii_end(key, end);
+    }
+    return true;
+}
+
 /* Checks a key: 0 to 256 bytes of UTF-8. */
 static bool doorman__key_valid(const char *key) {
     const char *end = (const char *)memchr(key, 0, DOORMAN_ID_BYTES_MAX + 1);
-    uint32_t code = 0;
-    while (end && key < end) {
-        bool word =
-            end - key >= 8 && doorman__word_is_ascii(doorman__word((const unsigned char *)key));
-        if (word) key += 8;
-        if (word) continue;
-        while (key < end && (unsigned char)*key < 0x80) key++;
-        if (key < end && !doorman__utf8_next(&key, end, &code)) return false;
-    }
-    return end != NULL;
+    return end && doorman__key_rest_valid(doorman__ascii_end(key, end), end);
 }
 
 #define DOORMAN__KEY_RULE "must be 0 to 256 bytes of UTF-8"
