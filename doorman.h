@@ -2497,7 +2497,7 @@ static bool doorman__arena_grow(doorman__arena *arena, size_t bytes) {
 
 /* Returns memory that is aligned to 8 bytes and not initialised. Returns NULL if memory runs
  * out. */
-static void *doorman__arena_take(doorman__arena *arena, size_t bytes) {
+static inline void *doorman__arena_take(doorman__arena *arena, size_t bytes) {
     if (bytes > SIZE_MAX / 4) return NULL;
     bytes = (bytes + 7) / 8 * 8;
     bool fits = arena->current && arena->current->bytes - arena->used >= bytes;

@@ -4156,7 +4156,8 @@ typedef struct doorman__descriptor {
     size_t count;
 } doorman__descriptor;
 
-static void doorman__item_name_add(doorman__item_name *name, const char *text, size_t bytes) {
+static inline void doorman__item_name_add(doorman__item_name *name, const char *text,
+                                          size_t bytes) {
     if (bytes && name->hash) {
         doorman__sha256_add(name->hash, text, bytes);
     } else if (bytes && bytes <= DOORMAN_ID_BYTES_MAX &&
@@ -8284,8 +8285,8 @@ static inline bool doorman__place_resolve(doorman_permits *permits, doorman__pla
     return place->generation == permits->generation || doorman__place_resolve_again(permits, place);
 }
 
-static doorman__place *doorman__permits_find_place(const doorman_permits *permits,
-                                                   const char *resource_id) {
+static inline doorman__place *doorman__permits_find_place(const doorman_permits *permits,
+                                                          const char *resource_id) {
     uint64_t hash = doorman__hash(permits->options.seed, resource_id);
     doorman__chain *node = doorman__chains_first(&permits->place_table, (uint32_t)hash);
     for (; node; node = node->next) {
@@ -10172,8 +10173,9 @@ static uint32_t doorman__fair_hash(const doorman__place *place, const doorman__i
 
 /* Starts to load the counters of a key into the cache, and what fair limits know of the key. Shared
  * counters are in the cache anyway. */
-static void doorman__place_prefetch(const doorman_permits *permits, const doorman__place *place,
-                                    const doorman__identity *of_key, doorman__ahead what) {
+static inline void doorman__place_prefetch(const doorman_permits *permits,
+                                           const doorman__place *place,
+                                           const doorman__identity *of_key, doorman__ahead what) {
     for (size_t i = 0; i < place->slot_count; i++) {
         const doorman__slot *slot = place->slots[i].slot;
         if (slot->per == DOORMAN_PER_KEY) {
@@ -10276,8 +10278,8 @@ static void doorman__permits_end_call(doorman_permits *permits, size_t item_coun
 
 /* Returns the meter of a charge. If there is no counter, the meter has a fresh state in `room`. A
  * leased limit has the state of its lease, or an empty state. */
-static doorman__meter doorman__charge_meter(const doorman_permits *permits,
-                                            const doorman__charge *charge, uint64_t *room) {
+static inline doorman__meter doorman__charge_meter(const doorman_permits *permits,
+                                                   const doorman__charge *charge, uint64_t *room) {
     if (charge->lease && doorman__limit_is_leased_rate(charge->limit)) {
         return doorman__leased_meter(permits, charge->lease, charge->limit, 0, room);
     }

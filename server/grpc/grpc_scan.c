@@ -155,7 +155,7 @@ static inline bool scan_short(struct scan *scan, uint64_t *out) {
 }
 
 /* Reduces what follows to the bytes of a value. Nothing remains of a varint. */
-static bool scan_value(struct scan *scan, uint32_t wire) {
+static inline bool scan_value(struct scan *scan, uint32_t wire) {
     uint64_t bytes = wire == WIRE_8_BYTES ? 8 : 4;
     if (wire == WIRE_VARINT) {
         if (!scan_varint(scan, &bytes)) return false;
