@@ -673,7 +673,8 @@ typedef struct doorman_shard_map doorman_shard_map;
 /* Private: see "an arena" in the section >>basics. */
 typedef struct doorman__arena {
     struct doorman__chunk *first, *current;
-    size_t used; /* bytes of `current` */
+    size_t used;        /* bytes of `current` */
+    bool borrows_names; /* what is in it is not used after a change of the configuration */
 } doorman__arena;
 
 typedef struct doorman_request {
@@ -2496,7 +2497,7 @@ static bool doorman__arena_grow(doorman__arena *arena, size_t bytes) {
 
 /* Returns memory that is aligned to 8 bytes and not initialised. Returns NULL if memory runs
  * out. */
-static void *doorman__arena_take(doorman__arena *arena, size_t bytes) {
+static inline void *doorman__arena_take(doorman__arena *arena, size_t bytes) {
     if (bytes > SIZE_MAX / 4) return NULL;
     bytes = (bytes + 7) / 8 * 8;
     bool fits = arena->current && arena->current->bytes - arena->used >= bytes;
@@ -2570,21 +2571,26 @@ static inline bool doorman__word_is_ascii(uint64_t word) {
     return ((word | (word + each)) & tops) == 0 && ((word + 0x60 * each) & tops) == tops;
 }
 
+/* Returns the first byte of a text that is not printable ASCII: mostly the NUL at the end. */
+static const char *doorman__ascii_end(const char *text, const char *end) {
+    while (end - text >= 8 && doorman__word_is_ascii(doorman__word((const unsigned char *)text))) {
+        text += 8;
+    }
+    while (*text >= 0x20 && *text < 0x7f) text++;
+    return text;
+}
+
 /* Checks an id of a resource, holder or node, or an address (C5). NULL is not a valid id. */
 static bool doorman__id_valid(const char *id) {
     if (!id || !*id) return false;
     const char *end = (const char *)memchr(id, 0, DOORMAN_ID_BYTES_MAX + 1);
     if (!end) return false;
-    for (;;) {
+    for (id = doorman__ascii_end(id, end); id < end; id = doorman__ascii_end(id, end)) {
         uint32_t code = 0;
-        while (end - id >= 8 && doorman__word_is_ascii(doorman__word((const unsigned char *)id))) {
-            id += 8;
-        }
-        while (*id >= 0x20 && *id < 0x7f) id++; /* stops at the NUL */
-        if (id == end) return true;
         if (!doorman__utf8_next(&id, end, &code)) return false;
         if (code < 0xa0) return false; /* all other characters below 0xa0 are control characters */
     }
+    return true;
 }
 #define DOORMAN__ID_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
 #define DOORMAN__AMOUNT_RULE "must be a finite number from 0 to 1e15"
@@ -7916,6 +7922,7 @@ doorman_status doorman_server_create(doorman_server **out, const doorman_server_
     doorman_server *server = (doorman_server *)doorman__zalloc(sizeof *server);
     if (!server) return doorman__no_memory(error);
     doorman__server_set_options(server, &own);
+    server->arena.borrows_names = true; /* a response is valid until the next call */
     server->upstream.calls = &doorman__server_calls;
     doorman__server_now(server, now);
     if (DOORMAN__HAS_PERMITS) {

@@ -2732,19 +2732,20 @@ DOORMAN_API doorman_status doorman_agent_settle(doorman_agent *agent,
 #define DOORMAN__TIME_TO_LIVE (15 * DOORMAN_SECOND) /* the default */
 #define DOORMAN__DURABLE (60 * DOORMAN_SECOND)      /* what lasts as long is durable by default */
 
+/* Checks the rest of a key, from the first byte that is not printable ASCII. */
+static bool doorman__key_rest_valid(const char *key, const char *end) {
+    while (key < end) {
+        uint32_t code = 0;
+        if (!doorman__utf8_next(&key, end, &code)) return false;
+        key = doorman__ascii_end(key, end);
+    }
+    return true;
+}
+
 /* Checks a key: 0 to 256 bytes of UTF-8. */
 static bool doorman__key_valid(const char *key) {
     const char *end = (const char *)memchr(key, 0, DOORMAN_ID_BYTES_MAX + 1);
-    uint32_t code = 0;
-    while (end && key < end) {
-        bool word =
-            end - key >= 8 && doorman__word_is_ascii(doorman__word((const unsigned char *)key));
-        if (word) key += 8;
-        if (word) continue;
-        while (key < end && (unsigned char)*key < 0x80) key++;
-        if (key < end && !doorman__utf8_next(&key, end, &code)) return false;
-    }
-    return end != NULL;
+    return end && doorman__key_rest_valid(doorman__ascii_end(key, end), end);
 }
 
 #define DOORMAN__KEY_RULE "must be 0 to 256 bytes of UTF-8"
@@ -4155,7 +4156,8 @@ typedef struct doorman__descriptor {
     size_t count;
 } doorman__descriptor;
 
-static void doorman__item_name_add(doorman__item_name *name, const char *text, size_t bytes) {
+static inline void doorman__item_name_add(doorman__item_name *name, const char *text,
+                                          size_t bytes) {
     if (bytes && name->hash) {
         doorman__sha256_add(name->hash, text, bytes);
     } else if (bytes && bytes <= DOORMAN_ID_BYTES_MAX &&
@@ -5211,8 +5213,10 @@ static bool doorman__chains_unmark(doorman__chains *nodes, size_t bucket) {
 
 /* Makes room for `count` items in a growing array, as doorman__reserve does.
  *   list   the address of the pointer to the array */
-static bool doorman__reserve_list(void *list, size_t *capacity, size_t count, size_t item_bytes) {
+static inline bool doorman__reserve_list(void *list, size_t *capacity, size_t count,
+                                         size_t item_bytes) {
     void *items;
+    if (count <= *capacity) return true;
     memcpy(&items, list, sizeof items);
     bool room = doorman__reserve(&items, capacity, count, item_bytes);
     memcpy(list, &items, sizeof items);
@@ -8281,8 +8285,8 @@ static inline bool doorman__place_resolve(doorman_permits *permits, doorman__pla
     return place->generation == permits->generation || doorman__place_resolve_again(permits, place);
 }
 
-static doorman__place *doorman__permits_find_place(const doorman_permits *permits,
-                                                   const char *resource_id) {
+static inline doorman__place *doorman__permits_find_place(const doorman_permits *permits,
+                                                          const char *resource_id) {
     uint64_t hash = doorman__hash(permits->options.seed, resource_id);
     doorman__chain *node = doorman__chains_first(&permits->place_table, (uint32_t)hash);
     for (; node; node = node->next) {
@@ -8290,15 +8294,6 @@ static doorman__place *doorman__permits_find_place(const doorman_permits *permit
         if (place->hash == hash && strcmp(doorman__place_id(place), resource_id) == 0) return place;
     }
     return NULL;
-}
-
-/* As doorman__permits_template. A place knows its template, unless the configuration has changed
- * since the place was used last. */
-static const doorman_template *doorman__permits_known_template(const doorman_permits *permits,
-                                                               const char *resource_id) {
-    const doorman__place *place = doorman__permits_find_place(permits, resource_id);
-    const bool is_present = place && place->generation == permits->generation;
-    return is_present ? place->template_ : doorman__permits_template(permits, resource_id);
 }
 
 /* Makes room for one more place, and for its index in the list of free places later. */
@@ -9622,7 +9617,6 @@ typedef struct doorman__decision {
     doorman_time turn; /* the position that the permit has, or would get, in all queues */
     bool inspects;     /* nothing is charged */
     bool may_wait;     /* a new permit may wait */
-    doorman_time now;
 } doorman__decision;
 
 /* ---- permits: one decision, prepare */
@@ -9684,7 +9678,7 @@ struct doorman__fair_use {
 
 /* One item of the permit. */
 struct doorman__want {
-    doorman__place *place; /* NULL: no limits */
+    doorman__place *place; /* NULL: no limits, or nobody has looked for it yet */
     doorman__slot *open;   /* counts the grant if the list of limits is empty; else NULL */
     const char *resource_id, *key;
     doorman__identity identity; /* only if there is a place */
@@ -10179,8 +10173,9 @@ static uint32_t doorman__fair_hash(const doorman__place *place, const doorman__i
 
 /* Starts to load the counters of a key into the cache, and what fair limits know of the key. Shared
  * counters are in the cache anyway. */
-static void doorman__place_prefetch(const doorman_permits *permits, const doorman__place *place,
-                                    const doorman__identity *of_key, doorman__ahead what) {
+static inline void doorman__place_prefetch(const doorman_permits *permits,
+                                           const doorman__place *place,
+                                           const doorman__identity *of_key, doorman__ahead what) {
     for (size_t i = 0; i < place->slot_count; i++) {
         const doorman__slot *slot = place->slots[i].slot;
         if (slot->per == DOORMAN_PER_KEY) {
@@ -10211,11 +10206,13 @@ static void doorman__permits_prefetch(const doorman_permits *permits,
 
 /* Finds the place of an item. Returns false if memory runs out. */
 static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want *want) {
-    doorman__place *place = doorman__permits_find_place(permits, want->resource_id);
+    doorman__place *place = want->place;
+    if (!place) place = doorman__permits_find_place(permits, want->resource_id);
     if (place && !doorman__place_resolve(permits, place)) return false;
     const doorman_template *template_ =
         place ? place->template_ : doorman__permits_template(permits, want->resource_id);
-    assert(!want->place && !want->charge_count);
+    assert(!want->charge_count);
+    want->place = NULL;
     if (!template_) {
         bool has_template = doorman_config_find(permits->config, want->resource_id) != NULL;
         want->unmatched = true;
@@ -10281,8 +10278,8 @@ static void doorman__permits_end_call(doorman_permits *permits, size_t item_coun
 
 /* Returns the meter of a charge. If there is no counter, the meter has a fresh state in `room`. A
  * leased limit has the state of its lease, or an empty state. */
-static doorman__meter doorman__charge_meter(const doorman_permits *permits,
-                                            const doorman__charge *charge, uint64_t *room) {
+static inline doorman__meter doorman__charge_meter(const doorman_permits *permits,
+                                                   const doorman__charge *charge, uint64_t *room) {
     if (charge->lease && doorman__limit_is_leased_rate(charge->limit)) {
         return doorman__leased_meter(permits, charge->lease, charge->limit, 0, room);
     }
@@ -11442,14 +11439,14 @@ static void doorman__detail_set_fair(const doorman_permits *permits, const doorm
     out->level = figures.level;
 }
 
-static doorman_permit_detail doorman__charge_detail(const doorman_permits *permits,
-                                                    const doorman__charge *charge, size_t item) {
+static void doorman__charge_describe(const doorman_permits *permits, const doorman__charge *charge,
+                                     size_t item, doorman_permit_detail *out) {
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
     const doorman__meter meter = doorman__charge_meter(permits, charge, room);
     const doorman_figures *figures = meter.figures;
     const doorman_limit_kind kind = charge->limit->kind;
     const double saved = doorman__meter_left(&meter, &permits->at);
-    doorman_permit_detail detail = {
+    *out = (doorman_permit_detail){
         .item_index = item,
         .limit = charge->limit->name,
         .kind = kind,
@@ -11460,30 +11457,29 @@ static doorman_permit_detail doorman__charge_detail(const doorman_permits *permi
         .window = doorman__figures_window(kind, figures, permits->at.epoch),
         .shadow = charge->shadow,
     };
-    if (kind == DOORMAN_TOKEN_BUCKET) detail.most = figures->size;
-    detail.used = doorman__max(0, detail.most - saved);
+    if (kind == DOORMAN_TOKEN_BUCKET) out->most = figures->size;
+    out->used = doorman__max(0, out->most - saved);
     if (kind == DOORMAN_TOKEN_BUCKET) {
-        detail.used = figures->size - doorman__level_at(figures, meter.state, permits->at.now);
+        out->used = figures->size - doorman__level_at(figures, meter.state, permits->at.now);
     } else if (kind == DOORMAN_CONCURRENCY) {
-        detail.used = doorman__grains_units(meter.state[0]);
+        out->used = doorman__grains_units(meter.state[0]);
     } else if (kind == DOORMAN_TIERS) {
-        detail.tier = (size_t)doorman__tiers_current(figures, meter.state, permits->at.now) + 1;
+        out->tier = (size_t)doorman__tiers_current(figures, meter.state, permits->at.now) + 1;
     }
-    detail.moved_up = charge->tier_entered > 0;
-    detail.refused = charge->reason != DOORMAN_NO_REASON;
+    out->moved_up = charge->tier_entered > 0;
+    out->refused = charge->reason != DOORMAN_NO_REASON;
     if (charge->limit->plan_count && charge->own->overridden & DOORMAN__BY_PLAN) {
         const doorman_plan *plan = doorman__counter_plan(permits, charge->own, charge->limit,
                                                          charge->place, &charge->identity);
-        if (plan) detail.plan = plan->name;
+        if (plan) out->plan = plan->name;
     }
-    if (charge->fair) doorman__detail_set_fair(permits, charge, item, &detail);
+    if (charge->fair) doorman__detail_set_fair(permits, charge, item, out);
     bool counts =
         charge->counter && doorman__counter_counts(charge->counter, charge->limit, permits->at.now);
-    if (counts) detail.refusals = (uint32_t)doorman__counter_refusals(charge->counter)[0];
+    if (counts) out->refusals = (uint32_t)doorman__counter_refusals(charge->counter)[0];
     const doorman__set *set = charge->set;
     if (!set && charge->counter) set = doorman__counter_set(charge->counter);
-    detail.set = set && figures == &set->all;
-    return detail;
+    out->set = set && figures == &set->all;
 }
 
 static bool doorman__permits_reserve_details(doorman_permits *permits, size_t count) {
@@ -11500,7 +11496,7 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
         const doorman__want *want = &permits->wants[i];
         for (size_t j = 0; j < want->charge_count; j++) {
             const doorman__charge *charge = &permits->charges[want->charges[j]];
-            permits->details[next++] = doorman__charge_detail(permits, charge, i);
+            doorman__charge_describe(permits, charge, i, &permits->details[next++]);
         }
     }
     assert(next <= permits->detail_capacity);
@@ -13300,24 +13296,25 @@ static bool doorman__permits_needs_hold(const doorman_permits *permits, size_t c
     return false;
 }
 
+/* What a permit needs in addition to its counters. */
+typedef struct doorman__made {
+    bool needs_hold;
+    doorman__hold *hold;
+    doorman__reservation *reservation;
+} doorman__made;
+
 /* Finds what a decision needs. Returns OUT_OF_MEMORY, or INVALID_ARGUMENT if the permit lacks a
  * request_id that it needs. */
 static doorman_status doorman__permits_find(doorman_permits *permits,
-                                            const doorman__decision *decision) {
+                                            const doorman__decision *decision, doorman__made *out) {
     const doorman_permit_request *request = decision->request;
     const size_t count = request->item_count;
     bool room = doorman__permits_prepare(permits, count, decision->inspects) &&
                 (!request->detail || doorman__permits_reserve_details(permits, count));
     if (!room) return DOORMAN_OUT_OF_MEMORY;
-    bool holds = !decision->inspects && doorman__permits_needs_hold(permits, count);
-    return holds && !request->request_id ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
+    out->needs_hold = !decision->inspects && doorman__permits_needs_hold(permits, count);
+    return out->needs_hold && !request->request_id ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
 }
-
-/* What a permit needs in addition to its counters. */
-typedef struct doorman__made {
-    doorman__hold *hold;
-    doorman__reservation *reservation;
-} doorman__made;
 
 /* Divides what is offered, and creates what the grant needs. On failure, nothing remains.
  *   out    gets the hold and the reservation, if the permit needs them
@@ -13338,7 +13335,9 @@ static doorman_status doorman__permits_reserve(doorman_permits *permits,
             return DOORMAN_OUT_OF_MEMORY;
         }
     }
-    status = doorman__permits_reserve_hold(permits, decision, &out->hold, fits);
+    if (out->needs_hold) {
+        status = doorman__permits_reserve_hold(permits, decision, &out->hold, fits);
+    }
     if (out->reservation && (status != DOORMAN_OK || !*fits)) {
         doorman__reservation_free(permits, out->reservation);
     }
@@ -13372,28 +13371,26 @@ static doorman_status doorman__permits_decide(doorman_permits *permits,
     const doorman_permit_request *request = decision->request;
     const size_t count = request->item_count;
     const bool inspects = decision->inspects;
-    doorman__made made = {NULL, NULL};
-    doorman_permit result;
-    memset(&result, 0, sizeof result);
-    doorman_status status = doorman__permits_find(permits, decision);
+    doorman__made made = {.hold = NULL};
+    doorman_status status = doorman__permits_find(permits, decision, &made);
     if (status != DOORMAN_OK) return status;
     bool fits = doorman__permits_evaluate(permits, decision);
     if (fits) status = doorman__permits_reserve(permits, decision, &made, &fits);
+    memset(out, 0, sizeof *out);
     if (!fits && status == DOORMAN_OK && !inspects) {
-        status = doorman__permits_wait(permits, decision, &result);
+        status = doorman__permits_wait(permits, decision, out);
     }
     if (status != DOORMAN_OK) return status;
-    if (!result.pending) {
-        result.granted = fits;
-        if (fits && !inspects) doorman__permits_commit(permits, request, &made, &result);
+    if (!out->pending) {
+        out->granted = fits;
+        if (fits && !inspects) doorman__permits_commit(permits, request, &made, out);
         if (!inspects) doorman__permits_count_keys(permits, count, fits);
-        if (fits) doorman__permits_fill_grants(permits, count, inspects, &result);
-        if (!fits) doorman__permits_refuse(permits, count, request->max_wait, inspects, &result);
+        if (fits) doorman__permits_fill_grants(permits, count, inspects, out);
+        if (!fits) doorman__permits_refuse(permits, count, request->max_wait, inspects, out);
         if (!inspects) doorman__permits_note_fair(permits, count, fits);
-        if (request->detail) doorman__permits_fill_details(permits, count, &result);
+        if (request->detail) doorman__permits_fill_details(permits, count, out);
     }
-    assert(!result.granted || !result.pending);
-    *out = result;
+    assert(!out->granted || !out->pending);
     return DOORMAN_OK;
 }
 
@@ -13727,7 +13724,7 @@ static doorman_reason doorman__wants_gate(doorman_permits *permits, size_t count
 }
 
 /* Decides on the request that doorman__permits_check_whole has checked last. Sets the turn of the
- * decision. */
+ * decision. The caller has moved the clocks. */
 static doorman_status doorman__permits_run_checked(doorman_permits *permits,
                                                    doorman__decision *decision,
                                                    doorman_permit *out) {
@@ -13736,7 +13733,6 @@ static doorman_status doorman__permits_run_checked(doorman_permits *permits,
     const doorman_time before = (doorman_time)(DOORMAN_PRIORITY_MAX - priority) << 58;
     doorman_status status = DOORMAN_OK;
     assert(request->item_count <= permits->want_capacity);
-    doorman__moment_move(&permits->at, decision->now);
     decision->turn = before + (doorman_time)permits->holds.arrivals + 1;
     size_t wrong = 0;
     const doorman_reason moved = doorman__wants_gate(permits, request->item_count, &wrong);
@@ -13764,7 +13760,8 @@ static doorman_status doorman__permits_run_checked(doorman_permits *permits,
 }
 
 static doorman_status doorman__permits_run(doorman_permits *permits, doorman__decision *decision,
-                                           doorman_permit *out, doorman_error *error) {
+                                           doorman_permit *out, doorman_error *error,
+                                           doorman_time now) {
     const char *list = decision->inspects ? NULL : "items"; /* an inspection has arguments (C10) */
     const char *client_id = decision->request->client_id;
     if (client_id && !doorman__id_valid(client_id)) {
@@ -13772,6 +13769,7 @@ static doorman_status doorman__permits_run(doorman_permits *permits, doorman__de
     }
     doorman_status status = doorman__permits_check_whole(permits, decision->request, list, error);
     if (status != DOORMAN_OK) return status;
+    doorman__moment_move(&permits->at, now);
     status = doorman__permits_run_checked(permits, decision, out);
     if (status == DOORMAN_INVALID_ARGUMENT) return doorman__fail(error, status, DOORMAN__HOLD_RULE);
     return status == DOORMAN_OUT_OF_MEMORY ? doorman__no_memory(error) : status;
@@ -13783,8 +13781,8 @@ doorman_status doorman_permits_acquire(doorman_permits *permits,
     if (!permits) return doorman__missing(error, "permits");
     if (!request) return doorman__missing(error, "request");
     if (!out) return doorman__missing(error, "out");
-    doorman__decision decision = {.request = request, .may_wait = true, .now = now};
-    return doorman__permits_run(permits, &decision, out, error);
+    doorman__decision decision = {.request = request, .may_wait = true};
+    return doorman__permits_run(permits, &decision, out, error, now);
 }
 
 doorman_status doorman_permits_inspect(doorman_permits *permits, const doorman_permit_item *item,
@@ -13796,8 +13794,8 @@ doorman_status doorman_permits_inspect(doorman_permits *permits, const doorman_p
     if (!out) return doorman__missing(error, "out");
     const doorman_permit_item of_key = {.resource_id = item->resource_id, .key = item->key};
     const doorman_permit_request request = {.items = &of_key, .item_count = 1, .detail = true};
-    doorman__decision decision = {.request = &request, .inspects = true, .now = now};
-    return doorman__permits_run(permits, &decision, out, error);
+    doorman__decision decision = {.request = &request, .inspects = true};
+    return doorman__permits_run(permits, &decision, out, error, now);
 }
 
 /* ---- permits: reports (P13) */
@@ -17908,7 +17906,8 @@ static doorman_permit_detail doorman__override_after(doorman_permits *permits,
     charge.figures =
         doorman__key_figures(permits, charge.limit, charge.override_, brought, &charge.identity);
     if (charge.counter) doorman__override_copy(&charge, &copy, at);
-    doorman_permit_detail detail = doorman__charge_detail(permits, &charge, 0);
+    doorman_permit_detail detail;
+    doorman__charge_describe(permits, &charge, 0, &detail);
     const doorman_limit_kind kind = charge.limit->kind;
     if (charge.counter && (kind == DOORMAN_FIXED_WINDOW || kind == DOORMAN_SLIDING_WINDOW)) {
         const doorman__meter meter = {charge.limit, charge.figures, copy.state};
@@ -18825,7 +18824,7 @@ static bool doorman__counter_describe(doorman_permits *permits, doorman__slot *s
     }
     out->identifier_glob = charge.own->glob;
     out->limit = charge.own->name;
-    out->state = doorman__charge_detail(permits, &charge, 0);
+    doorman__charge_describe(permits, &charge, 0, &out->state);
     return true;
 }
 
@@ -18868,7 +18867,8 @@ doorman_status doorman_permits_next_counter(doorman_permits *permits, const char
  * often.
  *
  * The decisions of the permits are only valid until the next call. So the response has copies in an
- * arena, also of the names of limits.
+ * arena. The arena of the caller also has copies of the names of limits, which are those of the
+ * configuration.
  */
 
 /* Writes the error of an item of a message, with its path. */
@@ -18878,15 +18878,26 @@ static doorman_status doorman__message_fail(doorman_error *error, doorman_status
     return doorman__fail(error, status, "%s[%zu].%s", list, index, text);
 }
 
+/* Finds the place of an item, and returns its template. A place knows its template, unless the
+ * configuration has changed since the place was used last. The decision finds the place in the
+ * want. Whatever may remove places before the decision reads the wants again. */
+static const doorman_template *doorman__want_find_template(const doorman_permits *permits,
+                                                           doorman__want *want) {
+    doorman__place *place = doorman__permits_find_place(permits, want->resource_id);
+    const bool is_present = place && place->generation == permits->generation;
+    want->place = place;
+    return is_present ? place->template_ : doorman__permits_template(permits, want->resource_id);
+}
+
 /* Checks whether a permit that asks for units of CONCURRENCY has a request_id, before anything of
- * the message is decided. */
+ * the message is decided. Precondition: its wants are read. */
 static doorman_status doorman__permits_check_request_id(const doorman_permits *permits,
                                                         const doorman_permit_request *permit,
                                                         doorman_error *error) {
     if (permit->request_id || !permits->holds.configured) return DOORMAN_OK;
     for (size_t i = 0; i < permit->item_count; i++) {
         const doorman_permit_item *item = &permit->items[i];
-        const doorman_template *found = doorman__permits_known_template(permits, item->resource_id);
+        const doorman_template *found = doorman__want_find_template(permits, &permits->wants[i]);
         for (size_t j = 0; found && item->cost > 0 && j < found->limit_count; j++) {
             if (!doorman__limit_holds(&found->limits[j], item->key ? item->key : "")) continue;
             return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, DOORMAN__HOLD_RULE);
@@ -19106,32 +19117,39 @@ static void *doorman__arena_copy(doorman__arena *arena, const void *from, size_t
     return copy;
 }
 
-/* Copies the name of a limit. Returns false if memory runs out. */
+/* Copies a name. Returns false if memory runs out. */
 static bool doorman__permit_keep_name(doorman__arena *arena, const char **name) {
     if (!*name) return true;
     *name = (const char *)doorman__arena_copy(arena, *name, strlen(*name) + 1);
     return *name != NULL;
 }
 
-/* Copies what a decision points to. Returns false if memory runs out. */
-static bool doorman__permit_keep(doorman__arena *arena, doorman_permit *permit) {
-    doorman_permit_grant *items =
-        (doorman_permit_grant *)doorman__arena_take(arena, permit->item_count * sizeof *items);
-    doorman_permit_detail *details =
-        (doorman_permit_detail *)doorman__arena_take(arena, permit->detail_count * sizeof *details);
-    if (!items || !details || !doorman__permit_keep_name(arena, &permit->limit)) return false;
+/* Copies the names of limits and plans, because the configuration may be destroyed before a message
+ * is written. Returns false if memory runs out. */
+static bool doorman__permit_keep_names(doorman__arena *arena, doorman_permit *permit,
+                                       doorman_permit_grant *items,
+                                       doorman_permit_detail *details) {
+    if (!doorman__permit_keep_name(arena, &permit->limit)) return false;
     for (size_t i = 0; i < permit->item_count; i++) {
-        items[i] = permit->items[i];
         if (!doorman__permit_keep_name(arena, &items[i].limit)) return false;
     }
     for (size_t i = 0; i < permit->detail_count; i++) {
-        details[i] = permit->details[i];
         if (!doorman__permit_keep_name(arena, &details[i].limit)) return false;
         if (!doorman__permit_keep_name(arena, &details[i].plan)) return false;
     }
+    return true;
+}
+
+/* Copies what a decision points to. Returns false if memory runs out. */
+static bool doorman__permit_keep(doorman__arena *arena, doorman_permit *permit) {
+    doorman_permit_grant *items = (doorman_permit_grant *)doorman__arena_copy(
+        arena, permit->items, permit->item_count * sizeof *items);
+    doorman_permit_detail *details = (doorman_permit_detail *)doorman__arena_copy(
+        arena, permit->details, permit->detail_count * sizeof *details);
+    if (!items || !details) return false;
     permit->items = items;
     permit->details = details;
-    return true;
+    return arena->borrows_names || doorman__permit_keep_names(arena, permit, items, details);
 }
 
 static doorman_status doorman__permits_answer_acquire(doorman_permits *permits,
@@ -19151,8 +19169,7 @@ static doorman_status doorman__permits_answer_acquire(doorman_permits *permits,
         own.connection = request->connection;
         /* all permits are checked, and the items of the last one are read */
         if (count > 1) (void)doorman__wants_read(permits->wants, permit, NULL);
-        doorman__decision decision = {
-            .request = permit, .may_wait = request->may_wait, .now = permits->at.now};
+        doorman__decision decision = {.request = permit, .may_wait = request->may_wait};
         doorman_status status = doorman__permits_run_checked(permits, &decision, &decided[i]);
         if (status != DOORMAN_OK) return status;
         if (!doorman__permit_keep(arena, &decided[i])) return DOORMAN_OUT_OF_MEMORY;

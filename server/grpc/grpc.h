@@ -479,8 +479,8 @@ struct grpc_text {
 struct grpc_stream *server_grpc_stream_open(struct grpc_connection *connection, int32_t id);
 void server_grpc_stream_close(struct grpc_stream *stream);
 void server_grpc_spares_free(struct grpc *grpc); /* the buffers kept for the next streams */
-void server_grpc_stream_header(struct grpc_stream *stream, const struct grpc_text *name,
-                               const struct grpc_text *value);
+void server_grpc_stream_header(struct grpc_stream *stream, struct grpc_text name,
+                               struct grpc_text value);
 void server_grpc_stream_head_end(struct grpc_stream *stream);
 void server_grpc_stream_data(struct grpc_stream *stream, const uint8_t *bytes, size_t count);
 void server_grpc_stream_end(struct grpc_stream *stream); /* the request is complete */

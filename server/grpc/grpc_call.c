@@ -298,23 +298,31 @@ static bool is_about_whole(double value) {
     return rest < 1e-6 || rest > 1 - 1e-6;
 }
 
-/* Returns the figures of a limit as requests in a unit: the unit that is as long as the window. If
- * there is none, the smallest unit with a whole number of requests. If there is none, the smallest
- * unit with at least one request, rounded down. A limit without a window has no unit. */
+#define FIGURE_UNITS (sizeof figure_units / sizeof *figure_units)
+
+/* Returns the index of the unit that is as long as the window. If there is none, the smallest unit
+ * with a whole number of requests. If there is none, the smallest unit with at least one request.
+ * If there is none, or no window, FIGURE_UNITS. */
+static size_t figures_choose(double most, double window) {
+    size_t some = FIGURE_UNITS;
+    for (size_t i = 0; i < FIGURE_UNITS; i++) {
+        if (figure_units[i].seconds == window) return i;
+    }
+    for (size_t i = 0; i < FIGURE_UNITS && window > 0; i++) {
+        const double in_unit = most * figure_units[i].seconds / window;
+        if (in_unit >= 1 && is_about_whole(in_unit)) return i;
+        if (in_unit >= 1 && some == FIGURE_UNITS) some = i;
+    }
+    return some;
+}
+
+/* Returns the figures of a limit as requests in a unit, rounded down. */
 static struct grpc_figures figures_of(const struct grpc_outcome *outcome) {
     struct grpc_figures figures = {.unit = GRPC_WIRE__UNIT__NO_UNIT};
-    const size_t count = sizeof figure_units / sizeof *figure_units;
-    double window = figures_seconds(outcome->window);
-    size_t chosen = count, whole = count, some = count;
+    const double window = figures_seconds(outcome->window);
+    const size_t chosen = figures_choose(outcome->most, window);
     double requests = outcome->most;
-    for (size_t i = 0; i < count && window > 0 && chosen == count; i++) {
-        const double in_unit = outcome->most * figure_units[i].seconds / window;
-        if (figure_units[i].seconds == window) chosen = i;
-        if (whole == count && in_unit >= 1 && is_about_whole(in_unit)) whole = i;
-        if (some == count && in_unit >= 1) some = i;
-    }
-    if (chosen == count) chosen = whole < count ? whole : some;
-    if (chosen < count) {
+    if (chosen < FIGURE_UNITS) {
         requests = outcome->most * figure_units[chosen].seconds / window + 1e-6;
         figures.unit = figure_units[chosen].unit;
     }
@@ -448,12 +456,11 @@ static void response_add_body(struct text *out, const struct grpc_call *call) {
 /* The prefix has the length of the message, which is known at its end. */
 static void call_write_limit(const struct grpc_call *call, struct text *out) {
     const size_t before = out->buffer.bytes;
-    char head[PART_HEAD_MAX], length[4];
-    server_grpc_add_prefix(out, 0);
-    server_text_add_bytes(out, head,
-                          part_put_head(head, 1, PART_NUMBER,
-                                        call->is_over ? GRPC_WIRE__DECISION__OVER_LIMIT
-                                                      : GRPC_WIRE__DECISION__ALLOWED));
+    char head[GRPC_PREFIX + PART_HEAD_MAX] = {0}, length[4];
+    const size_t head_bytes = part_put_head(head + GRPC_PREFIX, 1, PART_NUMBER,
+                                            call->is_over ? GRPC_WIRE__DECISION__OVER_LIMIT
+                                                          : GRPC_WIRE__DECISION__ALLOWED);
+    server_text_add_bytes(out, head, GRPC_PREFIX + head_bytes);
     for (size_t i = 0; i < call->descriptor_count; i++) {
         response_add_status(out, &call->descriptors[i].outcome);
     }

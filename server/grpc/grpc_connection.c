@@ -32,11 +32,10 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
                      size_t name_bytes, const uint8_t *value, size_t value_bytes, uint8_t marks,
                      void *context) {
     struct grpc_stream *stream = ((const struct grpc_connection *)context)->heading;
-    const struct grpc_text of_name = {(const char *)name, name_bytes};
-    const struct grpc_text of_value = {(const char *)value, value_bytes};
     (void)session, (void)frame, (void)marks;
     if (!stream) return 0;
-    server_grpc_stream_header(stream, &of_name, &of_value);
+    server_grpc_stream_header(stream, (struct grpc_text){(const char *)name, name_bytes},
+                              (struct grpc_text){(const char *)value, value_bytes});
     return stream->header_bytes > HEADERS_ABSURD ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
 }
 
@@ -102,9 +101,7 @@ static int on_sent(nghttp2_session *session, const nghttp2_frame *frame, void *c
 static int on_close(nghttp2_session *session, int32_t id, uint32_t error, void *context) {
     struct grpc_stream *stream = connection_find(session, id);
     (void)error, (void)context;
-    if (!stream) return 0;
-    nghttp2_session_set_stream_user_data(session, id, NULL);
-    server_grpc_stream_close(stream);
+    if (stream) server_grpc_stream_close(stream); /* nghttp2 does not find it any more */
     return 0;
 }
 

@@ -107,7 +107,7 @@ static void outcome_take(struct grpc_outcome *outcome, const struct limit_fields
     outcome->has_reset = fields->has_retry_after || (least && server_limit_has_times(least));
     if (fields->has_retry_after) outcome->reset = fields->retry_after;
     if (!least) return;
-    memcpy(outcome->name, least->name, sizeof outcome->name);
+    memcpy(outcome->name, least->name, strlen(least->name) + 1);
     outcome->most = least->most;
     outcome->remaining = least->remaining;
     outcome->window = least->window;
@@ -341,8 +341,8 @@ static void call_set_failed(const struct grpc_call *call, struct grpc_status *st
 static void call_report(const struct grpc_call *call, const struct peer *peer,
                         doorman_status status, doorman_time started_at) {
     doorman_json_exchange *exchange = call->exchange;
-    const char *method = doorman_method_name(exchange->request.method, false);
     if (exchange->error.path_bytes > 0) {
+        const char *method = doorman_method_name(exchange->request.method, false);
         const doorman_error error = exchange->error;
         snprintf(exchange->error.text, sizeof exchange->error.text, "%s.%.480s", method,
                  error.text);

@@ -155,7 +155,7 @@ static inline bool scan_short(struct scan *scan, uint64_t *out) {
 }
 
 /* Reduces what follows to the bytes of a value. Nothing remains of a varint. */
-static bool scan_value(struct scan *scan, uint32_t wire) {
+static inline bool scan_value(struct scan *scan, uint32_t wire) {
     uint64_t bytes = wire == WIRE_8_BYTES ? 8 : 4;
     if (wire == WIRE_VARINT) {
         if (!scan_varint(scan, &bytes)) return false;
@@ -253,17 +253,17 @@ static inline uint64_t field_varint(struct grpc_bytes *from) {
 }
 
 bool server_grpc_field_next(struct grpc_bytes *from, struct grpc_field *out) {
-    if (from->count == 0) return false;
-    const uint64_t tag = field_varint(from);
+    struct grpc_bytes rest = *from;
+    if (rest.count == 0) return false;
+    const uint64_t tag = field_varint(&rest);
     const uint32_t wire = (uint32_t)(tag & 7);
     out->number = (uint32_t)(tag >> 3);
-    out->value = wire == WIRE_VARINT ? field_varint(from) : 0;
+    out->value = wire == WIRE_VARINT ? field_varint(&rest) : 0;
     size_t count = 0;
-    if (wire == WIRE_BYTES) count = (size_t)field_varint(from);
+    if (wire == WIRE_BYTES) count = (size_t)field_varint(&rest);
     if (wire == WIRE_8_BYTES || wire == WIRE_4_BYTES) count = wire == WIRE_8_BYTES ? 8 : 4;
-    assert(count <= from->count);
-    out->bytes = (struct grpc_bytes){from->bytes, count};
-    from->bytes += count;
-    from->count -= count;
+    assert(count <= rest.count);
+    out->bytes = (struct grpc_bytes){rest.bytes, count};
+    *from = (struct grpc_bytes){rest.bytes + count, rest.count - count};
     return true;
 }

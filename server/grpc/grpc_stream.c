@@ -204,8 +204,8 @@ static doorman_time timeout_read(const char *value, size_t bytes) {
     return number * lengths[unit - units];
 }
 
-static bool field_is(const struct grpc_text *value, const char *text) {
-    return strlen(text) == value->count && memcmp(value->bytes, text, value->count) == 0;
+static bool field_is(struct grpc_text value, const char *text) {
+    return strlen(text) == value.count && memcmp(value.bytes, text, value.count) == 0;
 }
 
 /* The type may have a suffix: application/grpc+proto. */
@@ -217,29 +217,29 @@ static bool type_is_grpc(const char *value, size_t bytes) {
 }
 
 /* Copies a field with a token. Two of them are no token. */
-static void head_take_token(struct grpc_head *head, const struct grpc_text *value) {
-    bool fits = value->count < sizeof head->authorization && !head->authorization[0];
-    snprintf(head->authorization, sizeof head->authorization, "%.*s", fits ? (int)value->count : 1,
-             fits ? value->bytes : "?");
+static void head_take_token(struct grpc_head *head, struct grpc_text value) {
+    bool fits = value.count < sizeof head->authorization && !head->authorization[0];
+    snprintf(head->authorization, sizeof head->authorization, "%.*s", fits ? (int)value.count : 1,
+             fits ? value.bytes : "?");
 }
 
-void server_grpc_stream_header(struct grpc_stream *stream, const struct grpc_text *name,
-                               const struct grpc_text *value) {
+void server_grpc_stream_header(struct grpc_stream *stream, struct grpc_text name,
+                               struct grpc_text value) {
     struct grpc_head *head = &stream->connection->head;
-    stream->header_bytes += name->count + value->count + 32;
+    stream->header_bytes += name.count + value.count + 32;
     if (stream->is_head || stream->header_bytes > GRPC_HEADERS_MAX) return;
     if (field_is(name, ":path")) {
-        stream->method = server_grpc_method_find(value->bytes, value->count);
+        stream->method = server_grpc_method_find(value.bytes, value.count);
     } else if (field_is(name, ":method")) {
         stream->is_post = field_is(value, "POST");
     } else if (field_is(name, "content-type")) {
-        stream->is_grpc = type_is_grpc(value->bytes, value->count);
+        stream->is_grpc = type_is_grpc(value.bytes, value.count);
     } else if (field_is(name, "grpc-timeout")) {
-        stream->timeout = timeout_read(value->bytes, value->count);
+        stream->timeout = timeout_read(value.bytes, value.count);
     } else if (field_is(name, "authorization")) {
         head_take_token(head, value);
-    } else if (field_is(name, "x-doorman-client") && value->count < sizeof head->client) {
-        snprintf(head->client, sizeof head->client, "%.*s", (int)value->count, value->bytes);
+    } else if (field_is(name, "x-doorman-client") && value.count < sizeof head->client) {
+        snprintf(head->client, sizeof head->client, "%.*s", (int)value.count, value.bytes);
     }
 }
 
@@ -567,10 +567,11 @@ void server_grpc_stream_close(struct grpc_stream *stream) {
     if (stream->state != GRPC_STREAM_ANSWERING) { /* the peer has cancelled the request */
         server_counter_add(&connection->grpc->counters.requests[stream->method][GRPC_CANCELLED], 1);
         server_grpc_connection_charge(connection, RESET_COST);
+        server_grpc_quota_close(stream);
+        stream_free_buffers(stream);
     }
+    assert(!stream->call && !stream->quota);
     if (stream->question) server_grpc_master_forget(stream->question);
-    server_grpc_quota_close(stream);
-    stream_free_buffers(stream);
     spare_give(connection->grpc, &stream->out.buffer);
     if (connection->heading == stream) connection->heading = NULL;
     if (stream->previous) stream->previous->next = stream->next;

@@ -36,7 +36,9 @@ static void limit_fields_copy(struct limit_fields *fields, const doorman_permit 
 void server_limit_fields_take(struct limit_fields *fields, const doorman_permit *permit,
                               size_t item_index) {
     bool decides = permit->granted || permit->item_index == item_index;
-    const char *first = permit->granted ? permit->items[item_index].limit : permit->limit;
+    const char *first = permit->granted ? permit->items[item_index].limit
+                        : decides       ? permit->limit
+                                        : NULL;
     fields->count = 0;
     fields->has_first = false;
     fields->has_retry_after = decides && !permit->granted && permit->has_retry_after;
@@ -46,7 +48,7 @@ void server_limit_fields_take(struct limit_fields *fields, const doorman_permit 
         for (size_t i = 0; i < permit->detail_count; i++) {
             const doorman_permit_detail *detail = &permit->details[i];
             if (detail->item_index != item_index || detail->shadow) continue;
-            bool is_first = decides && first && strcmp(detail->limit, first) == 0;
+            bool is_first = first && (detail->limit == first || strcmp(detail->limit, first) == 0);
             if (is_first == (others > 0)) continue;
             if (fields->count == DOORMAN_LIMITS_MAX) return;
             limit_fields_copy(fields, permit, detail, is_first);

@@ -429,11 +429,11 @@ mutant permit-evict 'P19: the counter that is fresh soonest is evicted, however 
     'if (next.use < best.use || next.rest < best.rest) best = next;' \
     'if (next.rest < best.rest) best = next;' --permits
 mutant permit-detail 'P6: the details say that a limit in shadow does not refuse' \
-    'detail.refused = charge->reason != DOORMAN_NO_REASON;' \
-    'detail.refused = charge->reason != DOORMAN_NO_REASON && !charge->shadow;' --permits
+    'out->refused = charge->reason != DOORMAN_NO_REASON;' \
+    'out->refused = charge->reason != DOORMAN_NO_REASON && !charge->shadow;' --permits
 mutant permit-moved 'P6: the details do not say that a tier was entered' \
-    'detail.moved_up = charge->tier_entered > 0;' \
-    'detail.moved_up = false;' --permits
+    'out->moved_up = charge->tier_entered > 0;' \
+    'out->moved_up = false;' --permits
 mutant permit-tier 'P18: the event of a tier has the number of the next one' \
     '(double)charge->tier_entered); }' \
     '(double)charge->tier_entered + 1); }' --permits
