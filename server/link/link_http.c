@@ -168,11 +168,11 @@ static bool head_read(const char *text, struct answer_head *out) {
     static const char version[] = "HTTP/1.1 ";
     const char *connection = head_find(text, "Connection");
     const char *length = head_find(text, "Content-Length");
+    if (!length || strncmp(text, version, sizeof version - 1) != 0) return false;
     out->code = (int)strtol(text + sizeof version - 1, NULL, 10);
-    out->body_bytes = length ? strtoul(length, NULL, 10) : 0;
+    out->body_bytes = strtoul(length, NULL, 10);
     out->is_last = connection && strncasecmp(connection, "close", 5) == 0;
-    return length && strncmp(text, version, sizeof version - 1) == 0 &&
-           out->body_bytes <= DOORMAN_MESSAGE_BYTES_MAX + READ_BYTES;
+    return out->body_bytes <= DOORMAN_MESSAGE_BYTES_MAX + READ_BYTES;
 }
 
 /* Looks for an answer in what was received. Returns false if it makes no sense.
@@ -186,7 +186,8 @@ static bool http_look(const struct link_http *http, struct answer_head *out) {
     const bool makes_sense = head_read(http->in, out);
     end[2] = '\r'; /* it may be read again */
     if (makes_sense && http->received >= bytes + out->body_bytes) out->bytes = bytes;
-    if (http->received > bytes + out->body_bytes) out->is_last = true; /* nobody has asked more */
+    /* nobody has asked more, or the process has not read all that it answers */
+    if (http->received > bytes + out->body_bytes || http->request) out->is_last = true;
     return makes_sense;
 }
 

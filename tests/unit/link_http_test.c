@@ -358,6 +358,26 @@ TEST_WITH(world, a_long_request_is_sent_in_pieces_and_a_long_answer_is_read) {
     assert_int_equal(http_of(w)->capacity, 0); /* a large buffer is not kept */
 }
 
+/* The rest of the request must not be taken for the next one. */
+TEST_WITH(world, a_process_that_answers_before_it_has_read_gets_no_other_question) {
+    static char text[JOINED_BYTES + 1];
+    int small = 4096;
+    assert_int_equal(setsockopt(w->listener, SOL_SOCKET, SO_RCVBUF, &small, sizeof small), 0);
+    process_agree(w, EMPTY);
+    assert_int_equal(setsockopt(w->socket, SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
+    memset(text, 'x', JOINED_BYTES);
+    struct link_question *question = send_text(w, text, false);
+    assert_true(http_of(w)->has_rest);
+    process_send(w, "A");
+    expect_answer(question, "A");
+    expect_done(w, 1, 0);
+    assert_int_equal(http_of(w)->state, LINK_HTTP_NONE);
+    assert_null(http_of(w)->request);
+    send_text(w, "b", false);
+    node_expect(w, "b", "B");
+    expect_done(w, 1, 0);
+}
+
 TEST_WITH(world, a_connection_that_is_lost_ends_its_questions) {
     process_agree(w, EMPTY);
     send_text(w, "a", false);
