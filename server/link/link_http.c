@@ -266,7 +266,8 @@ static int http_step(struct link_http *http, uint32_t events, struct answer_head
 /* Ends a request, and the connection if it cannot carry another one. */
 static void http_finish(struct link_http *http, const struct answer_head *head, int error) {
     const bool is_new = http->state < LINK_HTTP_IDLE;
-    const bool is_refused = error ? is_new : head->code != 200 && head->code != 500;
+    const bool is_refused = error ? is_new && error != NNG_ECONNREFUSED /* it may start */
+                                  : head->code != 200 && head->code != 500;
     http->question = NULL;
     if (error == 0 && head->code == 200 && !head->is_last) {
         http_move(http, LINK_HTTP_IDLE, doorman_clock() + KEPT);
@@ -326,7 +327,7 @@ void server_link_http_open(struct link_http *http, nng_pipe pipe, const char *ad
     const bool begins =
         connect(http->socket, (struct sockaddr *)&to, bytes) == 0 || errno == EINPROGRESS;
     http_move(http, LINK_HTTP_CONNECTING, doorman_clock() + OPENING);
-    if (!begins || !http_watch(http, true, true)) http_close(http, PAUSE_REFUSED);
+    if (!begins || !http_watch(http, true, true)) http_close(http, PAUSE);
 }
 
 bool server_link_http_is_idle(const struct link_http *http) {

@@ -143,7 +143,7 @@ static void world_teardown(struct world *w) {
     if (w->pool.links) assert_false(http_of(w)->state != LINK_HTTP_NONE);
     server_link_close(w->pool.links);
     nng_close(w->node);
-    close(w->listener);
+    if (w->listener >= 0) close(w->listener);
     if (w->accepted >= 0) close(w->accepted);
     server_lock_uninit(&w->lock);
 }
@@ -499,6 +499,17 @@ TEST_WITH(world, a_connection_that_does_not_come_about_ends) {
     assert_true(turn(w, PATIENCE));
     assert_int_equal(http_of(w)->state, LINK_HTTP_NONE);
     for (int i = 0; i < 16; i++) close(others[i]);
+}
+
+/* A process that starts listens over nng before it does over HTTP. */
+TEST_WITH(world, a_connection_that_is_refused_is_tried_again_after_a_second) {
+    close(w->listener);
+    w->listener = -1;
+    offer(w, w->http);
+    turns(w);
+    assert_int_equal(http_of(w)->state, LINK_HTTP_NONE);
+    assert_true(http_of(w)->again_at > doorman_clock());
+    assert_true(http_of(w)->again_at <= doorman_clock() + DOORMAN_SECOND);
 }
 
 TEST_WITH(world, a_pool_that_stops_closes_the_connection_and_opens_none) {
