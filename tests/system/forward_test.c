@@ -710,11 +710,23 @@ TEST(a_node_whose_http_is_off_asks_over_nng_and_stops) {
     relay_start(key, command);
     key_of_node(0, "other", other);
     cluster_write_config(process->config);
-    const char *const arguments[] = {
-        "--config",       process->config, "--listen",  "tcp://127.0.0.1:0",
-        "--grpc",         "127.0.0.1:0",   "--etcd",    cluster.etcd.url,
-        "--election-key", "doorman/n2",    "--node",    "n2",
-        "--state",        cluster.redis.address, "--shards", "doorman/shards", NULL};
+    const char *const arguments[] = {"--config",
+                                     process->config,
+                                     "--listen",
+                                     "tcp://127.0.0.1:0",
+                                     "--grpc",
+                                     "127.0.0.1:0",
+                                     "--etcd",
+                                     cluster.etcd.url,
+                                     "--election-key",
+                                     "doorman/n2",
+                                     "--node",
+                                     "n2",
+                                     "--state",
+                                     cluster.redis.address,
+                                     "--shards",
+                                     "doorman/shards",
+                                     NULL};
     process_start(process, arguments, (const char *[]){"DOORMAN_HTTP=", NULL});
     process_await(process, "HTTP is off, because its address is in use", 1);
     process_await(process, "this node is in the map of shards", 1);
