@@ -700,7 +700,6 @@ static enum exit_status service_open(struct service *service) {
     EACH_PART(part, waits) service->waits = (*part)->waits;
     EACH_PART(part, forwards) service->forwards = (*part)->forwards;
     EACH_PART(part, batches) service->batches = (*part)->batches;
-    EACH_PART(part, loop) service->loop = (*part)->loop;
     EACH_PART(part, tls_calls) service->tls_calls = (*part)->tls_calls;
     if (exit_status == CONTINUE) exit_status = service_listen(service);
     if (exit_status != CONTINUE) return exit_status;

@@ -407,7 +407,7 @@ struct service {
     const struct waiting_calls *waits;    /* of the part that lets permits wait; NULL: none */
     const struct forward_calls *forwards; /* of the part that asks other nodes; NULL: none */
     const struct batch_calls *batches;    /* of the part with links; NULL: none */
-    const struct loop_calls *loop;        /* of the part with a loop; NULL: none */
+    const struct loop_calls *loop;        /* of the loop that runs; NULL: none */
     const struct tls_calls *tls_calls;    /* TLS for HTTP and gRPC; NULL: the build has none */
     const struct server_part *permit_parts[PERMIT_PARTS_MAX]; /* for events of permits */
     size_t permit_part_count;

@@ -11,7 +11,8 @@ struct loop_source {
     void *context;
 };
 
-/* What the loop does for other parts. service->loop has these functions if a part has a loop. */
+/* What the loop does for other parts. service->loop has these functions once a loop runs: without
+ * HTTP, or if its address is in use, none does. */
 struct loop_calls {
     /* Reports a socket to a source while it has one of these events, until it is closed. Any thread
      * may call this function. Only `ready` may close the socket, because the loop may have its next
@@ -19,7 +20,7 @@ struct loop_calls {
      * before the part with the loop stops.
      *   source    must stay valid until the socket is closed
      *   is_new    false: the loop knows the socket, and other events are wanted
-     *   returns   false: no loop runs, or the system has refused */
+     *   returns   false: the system has refused */
     bool (*watch)(const struct service *service, struct loop_source *source, int socket,
                   uint32_t events, bool is_new);
 };

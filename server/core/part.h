@@ -182,7 +182,6 @@ struct server_part {
     const struct waiting_calls *waits; /* messages whose permits wait. At most one part has them */
     const struct forward_calls *forwards; /* messages for other nodes. At most one part has them */
     const struct batch_calls *batches;    /* messages that travel as one. At most one part */
-    const struct loop_calls *loop;        /* a loop for sockets. At most one part has one */
     const struct tls_calls *tls_calls;    /* TLS for HTTP and gRPC: see server/tls/tls.h. At most
                                           one part has them */
 

@@ -45,7 +45,8 @@ static const doorman_buffer *batch_decide(struct service *service,
     return &exchange->reply;
 }
 
-/* Writes the answers to several messages. Returns NULL if memory has run out. */
+/* Writes the answers to several messages. Returns NULL if memory has run out, or if they are longer
+ * than one message may have, because the node that asks does not read more. */
 static nng_msg *batch_decide_all(struct service *service, const struct http_request *request,
                                  const struct text_span *messages, size_t count,
                                  doorman_json_exchange *exchange) {
@@ -55,7 +56,8 @@ static nng_msg *batch_decide_all(struct service *service, const struct http_requ
     for (size_t i = 0; i < count && made; i++) {
         const doorman_buffer *reply = batch_decide(service, request, messages[i], exchange);
         bytes[i] = reply->bytes;
-        made = reply->bytes > 0 && nng_msg_append(answer, reply->text, reply->bytes) == 0 &&
+        const bool fits = nng_msg_len(answer) + reply->bytes < DOORMAN_MESSAGE_BYTES_MAX;
+        made = fits && reply->bytes > 0 && nng_msg_append(answer, reply->text, reply->bytes) == 0 &&
                nng_msg_append(answer, ",", 1) == 0;
     }
     if (made && service->batches->close(answer, bytes, count)) return answer;

@@ -355,8 +355,8 @@ static void loop_step(void *context, uint32_t events) {
 static bool loop_watch(const struct service *service, struct loop_source *source, int socket,
                        uint32_t events, bool is_new) {
     struct epoll_event event = {.events = events, .data.ptr = source};
-    return service->http && epoll_ctl(service->http->epoll, is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD,
-                                      socket, &event) == 0;
+    const int operation = is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+    return epoll_ctl(service->http->epoll, operation, socket, &event) == 0;
 }
 
 static const struct loop_calls loop_functions = {.watch = loop_watch};
@@ -464,6 +464,7 @@ static enum exit_status http_start(struct service *service) {
     if (error == 0) error = http_listen(http);
     if (error != 0) return http_listen_error(service, error);
     service->http_address = http->address;
+    service->loop = &loop_functions;
     http_set_advertised(service);
     return http_start_threads(http);
 }
@@ -538,5 +539,4 @@ const struct server_part server_part_http = {.name = "HTTP",
                                              .start = http_start,
                                              .stopping = http_stopping,
                                              .stop = http_stop,
-                                             .tls_changed = http_set_tls,
-                                             .loop = &loop_functions};
+                                             .tls_changed = http_set_tls};

@@ -168,11 +168,11 @@ static bool head_read(const char *text, struct answer_head *out) {
     static const char version[] = "HTTP/1.1 ";
     const char *connection = head_find(text, "Connection");
     const char *length = head_find(text, "Content-Length");
+    if (!length || strncmp(text, version, sizeof version - 1) != 0) return false;
     out->code = (int)strtol(text + sizeof version - 1, NULL, 10);
-    out->body_bytes = length ? strtoul(length, NULL, 10) : 0;
+    out->body_bytes = strtoul(length, NULL, 10);
     out->is_last = connection && strncasecmp(connection, "close", 5) == 0;
-    return length && strncmp(text, version, sizeof version - 1) == 0 &&
-           out->body_bytes <= DOORMAN_MESSAGE_BYTES_MAX + READ_BYTES;
+    return out->body_bytes <= DOORMAN_MESSAGE_BYTES_MAX + READ_BYTES;
 }
 
 /* Looks for an answer in what was received. Returns false if it makes no sense.
@@ -186,7 +186,8 @@ static bool http_look(const struct link_http *http, struct answer_head *out) {
     const bool makes_sense = head_read(http->in, out);
     end[2] = '\r'; /* it may be read again */
     if (makes_sense && http->received >= bytes + out->body_bytes) out->bytes = bytes;
-    if (http->received > bytes + out->body_bytes) out->is_last = true; /* nobody has asked more */
+    /* nobody has asked more, or the process has not read all that it answers */
+    if (http->received > bytes + out->body_bytes || http->request) out->is_last = true;
     return makes_sense;
 }
 
@@ -265,7 +266,8 @@ static int http_step(struct link_http *http, uint32_t events, struct answer_head
 /* Ends a request, and the connection if it cannot carry another one. */
 static void http_finish(struct link_http *http, const struct answer_head *head, int error) {
     const bool is_new = http->state < LINK_HTTP_IDLE;
-    const bool is_refused = error ? is_new : head->code != 200 && head->code != 500;
+    const bool is_refused = error ? is_new && error != NNG_ECONNREFUSED /* it may start */
+                                  : head->code != 200 && head->code != 500;
     http->question = NULL;
     if (error == 0 && head->code == 200 && !head->is_last) {
         http_move(http, LINK_HTTP_IDLE, doorman_clock() + KEPT);
@@ -325,7 +327,7 @@ void server_link_http_open(struct link_http *http, nng_pipe pipe, const char *ad
     const bool begins =
         connect(http->socket, (struct sockaddr *)&to, bytes) == 0 || errno == EINPROGRESS;
     http_move(http, LINK_HTTP_CONNECTING, doorman_clock() + OPENING);
-    if (!begins || !http_watch(http, true, true)) http_close(http, PAUSE_REFUSED);
+    if (!begins || !http_watch(http, true, true)) http_close(http, PAUSE);
 }
 
 bool server_link_http_is_idle(const struct link_http *http) {

@@ -699,6 +699,50 @@ TEST(a_process_that_has_the_port_of_another_one_does_not_decide) {
     proxy_stop(&cluster.relay);
 }
 
+/* The third node has gRPC. The default address of HTTP is in use, so no loop of HTTP runs there. */
+TEST(a_node_whose_http_is_off_asks_over_nng_and_stops) {
+    char key[32], other[32], address[64], command[256];
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(15050)};
+    struct process *process = process_new();
+    const int taken = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    (void)(bind(taken, (struct sockaddr *)&at, sizeof at) == 0 && listen(taken, 1) == 0);
+    relay_start(key, command);
+    key_of_node(0, "other", other);
+    cluster_write_config(process->config);
+    const char *const arguments[] = {"--config",
+                                     process->config,
+                                     "--listen",
+                                     "tcp://127.0.0.1:0",
+                                     "--grpc",
+                                     "127.0.0.1:0",
+                                     "--etcd",
+                                     cluster.etcd.url,
+                                     "--election-key",
+                                     "doorman/n2",
+                                     "--node",
+                                     "n2",
+                                     "--state",
+                                     cluster.redis.address,
+                                     "--shards",
+                                     "doorman/shards",
+                                     NULL};
+    process_start(process, arguments, (const char *[]){"DOORMAN_HTTP=", NULL});
+    process_await(process, "HTTP is off, because its address is in use", 1);
+    process_await(process, "this node is in the map of shards", 1);
+    char *log_text = file_read(process->err);
+    assert_int_equal(sscanf(strstr(log_text, " grpc="), " grpc=%63[^ \n]", address), 1);
+    free(log_text);
+    snprintf(command, sizeof command, "/usr/bin/python3 tests/grpc/forward.py web-3 %s %s %s",
+             address, key, other);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(__atomic_load_n(&cluster.relay.accepted, __ATOMIC_RELAXED), 0);
+    process_signal(process, SIGTERM);
+    process_end(process, 0);
+    proxy_stop(&cluster.relay);
+    close(taken);
+}
+
 TEST(only_a_node_sends_a_batch) {
     char key[32], body[256], whole[300], lines[512];
     cluster_share(LIMITS, 2);

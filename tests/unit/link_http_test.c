@@ -143,7 +143,7 @@ static void world_teardown(struct world *w) {
     if (w->pool.links) assert_false(http_of(w)->state != LINK_HTTP_NONE);
     server_link_close(w->pool.links);
     nng_close(w->node);
-    close(w->listener);
+    if (w->listener >= 0) close(w->listener);
     if (w->accepted >= 0) close(w->accepted);
     server_lock_uninit(&w->lock);
 }
@@ -358,6 +358,26 @@ TEST_WITH(world, a_long_request_is_sent_in_pieces_and_a_long_answer_is_read) {
     assert_int_equal(http_of(w)->capacity, 0); /* a large buffer is not kept */
 }
 
+/* The rest of the request must not be taken for the next one. */
+TEST_WITH(world, a_process_that_answers_before_it_has_read_gets_no_other_question) {
+    static char text[JOINED_BYTES + 1];
+    int small = 4096;
+    assert_int_equal(setsockopt(w->listener, SOL_SOCKET, SO_RCVBUF, &small, sizeof small), 0);
+    process_agree(w, EMPTY);
+    assert_int_equal(setsockopt(w->socket, SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
+    memset(text, 'x', JOINED_BYTES);
+    struct link_question *question = send_text(w, text, false);
+    assert_true(http_of(w)->has_rest);
+    process_send(w, "A");
+    expect_answer(question, "A");
+    expect_done(w, 1, 0);
+    assert_int_equal(http_of(w)->state, LINK_HTTP_NONE);
+    assert_null(http_of(w)->request);
+    send_text(w, "b", false);
+    node_expect(w, "b", "B");
+    expect_done(w, 1, 0);
+}
+
 TEST_WITH(world, a_connection_that_is_lost_ends_its_questions) {
     process_agree(w, EMPTY);
     send_text(w, "a", false);
@@ -479,6 +499,17 @@ TEST_WITH(world, a_connection_that_does_not_come_about_ends) {
     assert_true(turn(w, PATIENCE));
     assert_int_equal(http_of(w)->state, LINK_HTTP_NONE);
     for (int i = 0; i < 16; i++) close(others[i]);
+}
+
+/* A process that starts listens over nng before it does over HTTP. */
+TEST_WITH(world, a_connection_that_is_refused_is_tried_again_after_a_second) {
+    close(w->listener);
+    w->listener = -1;
+    offer(w, w->http);
+    turns(w);
+    assert_int_equal(http_of(w)->state, LINK_HTTP_NONE);
+    assert_true(http_of(w)->again_at > doorman_clock());
+    assert_true(http_of(w)->again_at <= doorman_clock() + DOORMAN_SECOND);
 }
 
 TEST_WITH(world, a_pool_that_stops_closes_the_connection_and_opens_none) {
