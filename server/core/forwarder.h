@@ -37,8 +37,14 @@ struct forward_calls {
     struct forward_job *(*prepare)(struct service *service, struct waiter *waiter, const char *text,
                                    size_t bytes);
 
-    /* Sends what `prepare` has found. finish of the waiter is called later, and perhaps before this
-     * call returns. Precondition: the reply of this process is written. */
+    /* The same for a message that is read and not decided here. Returns NULL unless other nodes
+     * decide for all of it, so that it need not be decided and no reply be written here. */
+    struct forward_job *(*prepare_whole)(struct service *service, struct waiter *waiter,
+                                         const char *text, size_t bytes);
+
+    /* Sends what `prepare` or `prepare_whole` has found. finish of the waiter is called later, and
+     * perhaps before this call returns. Precondition: after `prepare` the reply of this process is
+     * written. */
     void (*begin)(struct service *service, struct forward_job *job);
 
     /* Sends a request that was not decided here.
@@ -50,6 +56,7 @@ struct forward_calls {
     /* A loop that handles many messages in a turn calls this first and last in each turn. What it
      * forwards between them is sent at the end, so messages to one node travel together. */
     void (*hold)(void);
+    bool (*holds)(void); /* whether there is something to send at the end */
     void (*release)(struct service *service);
 
     /* Returns whether a message over nng comes from another node of the cluster, which has checked

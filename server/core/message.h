@@ -63,6 +63,19 @@ static bool message_decide(struct service *service, struct waiter *waiter, bool 
     return waits;
 }
 
+/* Sends a message to other nodes, which decide for all of it. No reply is written here. */
+static void message_pass(struct service *service, struct waiter *waiter, struct forward_job *job,
+                         doorman_time started_at) {
+    const struct peer peer = waiter->peer;
+    const struct message_report report = {.exchange = waiter->exchange,
+                                          .peer = &peer,
+                                          .was_read = true,
+                                          .duration = doorman_clock() - started_at};
+    server_note_message(service, &report);
+    doorman_json_exchange_uninit(waiter->exchange);
+    service->forwards->begin(service, job);
+}
+
 bool server_handle_message(struct service *service, struct waiter *waiter, const char *text,
                            size_t bytes) {
     doorman_time started_at = doorman_clock();
@@ -74,11 +87,21 @@ bool server_handle_message(struct service *service, struct waiter *waiter, const
     bool was_read = doorman_json_exchange_read(exchange, waiter->method, text, bytes) == DOORMAN_OK;
     server_shares_memory = false;
     bool may_wait = waits && was_read && waits->prepare(service, waiter, text, bytes, &shared);
+    struct forward_job *job = NULL;
+    if (forwards && was_read && !may_wait) {
+        job = forwards->prepare_whole(service, waiter, text, bytes);
+    }
+    if (job) {
+        server_shares_memory = shared;
+        message_pass(service, waiter, job, started_at);
+        server_shares_memory = false;
+        return false;
+    }
     const struct peer peer = waiter->peer;
     const bool is_waiting = message_decide(service, waiter, may_wait);
     if (waits) waits->finish(service);
     if (is_waiting) return false;
-    struct forward_job *job = forwards ? forwards->prepare(service, waiter, text, bytes) : NULL;
+    if (forwards) job = forwards->prepare(service, waiter, text, bytes);
     doorman_time duration = doorman_clock() - started_at;
     server_shares_memory = shared;
     waiter->status = server_finish_message(service, exchange, &peer, was_read, duration);

@@ -255,32 +255,61 @@ static bool job_count(struct forward *forward, const struct forward_job *job, bo
     return has_room;
 }
 
-static struct forward_job *forward_prepare(struct service *service, struct waiter *waiter,
-                                           const char *text, size_t bytes) {
-    const doorman_json_exchange *exchange = waiter->exchange;
-    const doorman_request *request = &exchange->request;
-    const doorman_response *response = &exchange->response;
+/* Makes a job of a message that is not, or not wholly, decided here. Returns NULL if too much is
+ * under way, or if memory has run out.
+ *   response   NULL: nothing is decided here */
+static struct forward_job *job_accept(struct service *service, struct waiter *waiter,
+                                      const char *text, size_t bytes,
+                                      const doorman_response *response) {
     struct forward *forward = service->forward;
-    if (!waiter->may_forward || !waiter->prepare || !forward->is_started || request->is_server ||
-        !request_count(request) || !waiter->is_decided) {
-        return NULL;
-    }
-    server_lock(&service->lock);
-    const bool is_away = message_is_away(service, request, response);
-    server_unlock(&service->lock);
-    struct forward_job *job = is_away ? job_create(request, text, bytes) : NULL;
+    const doorman_request *request = &waiter->exchange->request;
+    struct forward_job *job = job_create(request, text, bytes);
     if (!job) return NULL;
     job_note_entries(job, service, request, response);
     job->waiter = waiter;
     job->is_body = text && waiter->method;
-    job->has_reply = response->is_master;
+    job->has_reply = response && response->is_master;
     waiter->is_forwarded = true;
     if (job_count(forward, job, true)) {
         if (!text || waiter->prepare(waiter)) return job;
         job_count(forward, job, false);
     }
+    waiter->is_forwarded = false;
     job_free(job);
     return NULL;
+}
+
+static bool forward_may_take(const struct forward *forward, const struct waiter *waiter) {
+    const doorman_request *request = &waiter->exchange->request;
+    return waiter->may_forward && waiter->prepare && forward->is_started && !request->is_server &&
+           request_count(request) > 0;
+}
+
+static struct forward_job *forward_prepare(struct service *service, struct waiter *waiter,
+                                           const char *text, size_t bytes) {
+    const doorman_request *request = &waiter->exchange->request;
+    const doorman_response *response = &waiter->exchange->response;
+    if (!forward_may_take(service->forward, waiter) || !waiter->is_decided) return NULL;
+    server_lock(&service->lock);
+    const bool is_away = message_is_away(service, request, response);
+    server_unlock(&service->lock);
+    return is_away ? job_accept(service, waiter, text, bytes, response) : NULL;
+}
+
+static struct forward_job *forward_prepare_whole(struct service *service, struct waiter *waiter,
+                                                 const char *text, size_t bytes) {
+    const doorman_request *request = &waiter->exchange->request;
+    size_t shard = 0;
+    if (!forward_may_take(service->forward, waiter) || request->method != DOORMAN_ACQUIRE) {
+        return NULL;
+    }
+    server_lock(&service->lock);
+    bool is_away = !server_pauses(service) && service->shards->map;
+    for (size_t i = 0; i < request->permit_count && is_away; i++) {
+        is_away = request_find_shard(service, request, i, &shard) && !shard_is_here(service, shard);
+    }
+    server_unlock(&service->lock);
+    return is_away ? job_accept(service, waiter, text, bytes, NULL) : NULL;
 }
 
 /* Answers a job, and frees it. Precondition: the lock is not held. */
@@ -663,6 +692,8 @@ static _Thread_local bool forward_holds, forward_has_held;
 
 static void forward_hold(void) { forward_holds = true; }
 
+static bool forward_has_more(void) { return forward_has_held; }
+
 static void forward_release(struct service *service) {
     const bool has_held = forward_has_held;
     forward_holds = forward_has_held = false;
@@ -670,6 +701,15 @@ static void forward_release(struct service *service) {
     server_lock(&service->forward->lock);
     server_link_flush(&service->forward->pool);
     server_unlock(&service->forward->lock);
+}
+
+/* Sends what is due, now or at the end of the turn. Precondition: the lock is held. */
+static void forward_flush(struct forward *forward) {
+    if (forward_holds) {
+        forward_has_held = true;
+    } else {
+        server_link_flush(&forward->pool);
+    }
 }
 
 /* Asks the nodes about a job. If it is over at once, the thread answers it, because the caller does
@@ -684,11 +724,7 @@ static void forward_begin(struct service *service, struct forward_job *job) {
     server_lock(&forward->lock);
     forward_take_map(forward);
     job_run(forward, job, now);
-    if (forward_holds) {
-        forward_has_held = true;
-    } else {
-        server_link_flush(&forward->pool);
-    }
+    forward_flush(forward);
     if (forward->finished || forward->pool.stops) server_forward_call(forward);
     server_unlock(&forward->lock);
     server_shares_memory = shares_memory;
@@ -719,7 +755,7 @@ static void forward_take_batch(struct link_pool *pool, const struct link_batch *
         next = each->next;
         question_take(forward, (struct forward_question *)each);
     }
-    server_link_flush(pool);
+    forward_flush(forward);
     struct forward_job *finished = forward_take_finished(forward);
     server_unlock(&forward->lock);
     jobs_finish(forward, finished);
@@ -846,9 +882,11 @@ static void forward_destroy(struct service *service) {
 static const struct forward_calls forward_functions = {.is_away = forward_is_away,
                                                        .find_owner = forward_find_owner,
                                                        .prepare = forward_prepare,
+                                                       .prepare_whole = forward_prepare_whole,
                                                        .begin = forward_begin,
                                                        .ask = forward_ask,
                                                        .hold = forward_hold,
+                                                       .holds = forward_has_more,
                                                        .release = forward_release,
                                                        .is_signed = forward_is_signed};
 

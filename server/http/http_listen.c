@@ -46,6 +46,7 @@
 #include <unistd.h>
 
 #define EVENT_MAX 64
+#define LOOKS_MAX 4    /* in a turn */
 #define ACCEPTS_MAX 64 /* before others have their turn */
 #define EVICTION_INTERVAL (DOORMAN_SECOND / 50)
 #define ACCEPT_PAUSE (DOORMAN_SECOND / 100) /* after an error, such as too many open files */
@@ -361,6 +362,21 @@ static bool loop_watch(const struct service *service, struct loop_source *source
 
 static const struct loop_calls loop_functions = {.watch = loop_watch};
 
+/* Handles events. While messages for other nodes are held, it looks for more events, because each
+ * batch of messages wakes another process. A look costs much less than that. */
+static void loop_handle(struct http *http, struct epoll_event events[EVENT_MAX], int count) {
+    const struct forward_calls *forwards = http->service->forwards;
+    for (int looks = 1;; looks++) {
+        for (int i = 0; i < count; i++) {
+            const struct loop_source *source = (const struct loop_source *)events[i].data.ptr;
+            source->ready(source->context, events[i].events);
+        }
+        server_http_take_answers(http);
+        if (count <= 0 || looks == LOOKS_MAX || !forwards || !forwards->holds()) return;
+        count = epoll_wait(http->epoll, events, EVENT_MAX, 0);
+    }
+}
+
 static void *loop_main(void *argument) {
     struct http *http = (struct http *)argument;
     const struct forward_calls *forwards = http->service->forwards;
@@ -372,12 +388,8 @@ static void *loop_main(void *argument) {
         int count = epoll_wait(http->epoll, events, EVENT_MAX, loop_timeout(http, http->now));
         http->now = doorman_clock();
         if (forwards) forwards->hold();
-        for (int i = 0; i < count; i++) {
-            const struct loop_source *source = (const struct loop_source *)events[i].data.ptr;
-            source->ready(source->context, events[i].events);
-        }
+        loop_handle(http, events, count);
         if (forwards) forwards->release(http->service);
-        server_http_take_answers(http);
         loop_look_at_deadlines(http, http->now);
         loop_look_at_crowd(http, http->now);
     }

@@ -362,7 +362,7 @@ TEST(an_error_in_a_forwarded_message_is_named) {
 /* ---- faults --------------------------------------------------------------------------------- */
 
 TEST(a_killed_node_fails_alone) {
-    char mine[32], other[32], body[512];
+    char mine[32], other[32], body[512], two[512];
     cluster_share(LIMITS, 2);
     key_of_node(0, "mine", mine);
     key_of_node(1, "other", other);
@@ -386,6 +386,11 @@ TEST(a_killed_node_fails_alone) {
              "\"%s\"}]}]}",
              other);
     expect_at(0, "/v1/acquire", body, 503, "the node 'n1' does not answer");
+    snprintf(two, sizeof two,
+             "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"api\", \"key\": "
+             "\"%s\"}]}, {\"item\": [{\"resource_id\": \"api\", \"key\": \"%s\"}]}]}",
+             other, other); /* nothing of it is decided here */
+    expect_at(0, "/v1/acquire", two, 503, "the node 'n1' does not answer");
     cluster_node_start(1);
     EVENTUALLY(cluster_owned(1) == 8);
     EVENTUALLY(number_at(0, "/v1/acquire", body, "\"granted\":") == 1);
