@@ -59,8 +59,8 @@ struct forward_calls {
     bool (*holds)(void); /* whether there is something to send at the end */
     void (*release)(struct service *service);
 
-    /* Returns whether a message over nng comes from another node of the cluster, which has checked
-     * the rights of its sender. */
+    /* Returns whether a message comes from another node of the cluster, which has checked the
+     * rights of its sender. */
     bool (*is_signed)(struct service *service, const char *text, size_t bytes);
 };
 

@@ -3,7 +3,7 @@
  * A message comes over HTTP or gRPC. What belongs to other nodes is sent to them, as one message to
  * each node, and their answers are merged in the order of the entries. If the message must be split
  * again because a shard has moved, this process can be one of the nodes that are asked. It is then
- * asked over nng, as any other node.
+ * asked as any other node is. A message that is wholly for other nodes is not decided here at all.
  *
  *     what happens                             what is done
  *     a node answers                           the entries are done
@@ -17,12 +17,12 @@
  *     over, and the time that the permits      has failed and no entry has an answer
  *     may wait
  *
- * There is one hop: messages that come over nng are never forwarded. So two nodes with different
- * maps cannot send a message to and fro.
+ * There is one hop: messages that come over nng, or from another node over HTTP, are never
+ * forwarded. So two nodes with different maps cannot send a message to and fro.
  *
- * Each thread does its own part under the lock: a thread of HTTP or gRPC sends, a thread of nng
- * takes the answer and gives it to the client, and the thread of the part does what is due later.
- * So no thread is woken for a message between the client and the node. */
+ * Each thread does its own part under the lock: the loop of HTTP or gRPC sends, the loop of HTTP or
+ * a thread of nng takes the answer and gives it to the client, and the thread of the part does what
+ * is due later. So no thread is woken for a message between the client and the node. */
 #include "forward.h"
 
 #include <nng/supplemental/util/platform.h>
