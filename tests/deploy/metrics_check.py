@@ -16,6 +16,7 @@ import ssl
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 
 TIMEOUT = 60
@@ -75,8 +76,27 @@ def start_with_versions(program, folder):
     server = Server(program, f"{folder}/stored", flags)
     with open("config.example.json", "rb") as file:
         config = file.read()
-    server.get("/v1/config?reason=first", config, "PUT", {"If-None-Match": "*"})
+    put_first(server, config)
     return server
+
+
+def put_first(server, config):
+    """Puts the first version of a configuration. A store on a busy disk answers late; the act is
+    then refused, or was perhaps done."""
+    end = time.monotonic() + TIMEOUT
+    late = ""
+    while True:
+        try:
+            server.get("/v1/config?reason=first", config, "PUT", {"If-None-Match": "*"})
+            return
+        except urllib.error.HTTPError as error:
+            if late and error.code == 412:
+                return
+            late = error.read().decode()
+            if error.code != 503 or time.monotonic() > end:
+                sys.exit(f"the first version is refused: {error.code} {late}")
+            print("the first version is late:", late.strip())
+            time.sleep(1)
 
 
 def free_port():
