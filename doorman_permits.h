@@ -19110,17 +19110,18 @@ static doorman_status doorman__permits_check_limits(const doorman_permits *permi
     return DOORMAN_OK;
 }
 
-/* Copies bytes. Returns NULL if memory runs out. */
-static void *doorman__arena_copy(doorman__arena *arena, const void *from, size_t bytes) {
-    void *copy = doorman__arena_take(arena, bytes);
-    if (copy && bytes) memcpy(copy, from, bytes);
+/* Copies objects of one size. Returns NULL if memory runs out. */
+static void *doorman__arena_copy(doorman__arena *arena, const void *from, size_t count,
+                                 size_t size) {
+    void *copy = doorman__arena_take(arena, count * size);
+    if (copy && count) memcpy(copy, from, count * size);
     return copy;
 }
 
 /* Copies a name. Returns false if memory runs out. */
 static bool doorman__permit_keep_name(doorman__arena *arena, const char **name) {
     if (!*name) return true;
-    *name = (const char *)doorman__arena_copy(arena, *name, strlen(*name) + 1);
+    *name = (const char *)doorman__arena_copy(arena, *name, strlen(*name) + 1, 1);
     return *name != NULL;
 }
 
@@ -19143,9 +19144,9 @@ static bool doorman__permit_keep_names(doorman__arena *arena, doorman_permit *pe
 /* Copies what a decision points to. Returns false if memory runs out. */
 static bool doorman__permit_keep(doorman__arena *arena, doorman_permit *permit) {
     doorman_permit_grant *items = (doorman_permit_grant *)doorman__arena_copy(
-        arena, permit->items, permit->item_count * sizeof *items);
+        arena, permit->items, permit->item_count, sizeof *items);
     doorman_permit_detail *details = (doorman_permit_detail *)doorman__arena_copy(
-        arena, permit->details, permit->detail_count * sizeof *details);
+        arena, permit->details, permit->detail_count, sizeof *details);
     if (!items || !details) return false;
     permit->items = items;
     permit->details = details;
@@ -19306,7 +19307,7 @@ static doorman_status doorman__permits_answer_entries(doorman_permits *permits,
 /* Copies what a result points to. Returns false if memory runs out. */
 static bool doorman__hold_keep(doorman__arena *arena, doorman_hold *hold) {
     doorman_hold_item *items = (doorman_hold_item *)doorman__arena_copy(
-        arena, hold->items, hold->item_count * sizeof *items);
+        arena, hold->items, hold->item_count, sizeof *items);
     if (!items) return false;
     for (size_t i = 0; i < hold->item_count; i++) {
         if (!doorman__permit_keep_name(arena, &items[i].resource_id)) return false;
@@ -19356,7 +19357,7 @@ static doorman_status doorman__permits_answer_settles(doorman_permits *permits,
         doorman_status status = doorman__settle_run(permits, &call, result);
         if (status != DOORMAN_OK) return status;
         result->items = (const doorman_settled_item *)doorman__arena_copy(
-            arena, result->items, result->item_count * sizeof *result->items);
+            arena, result->items, result->item_count, sizeof *result->items);
         if (!result->items) return DOORMAN_OUT_OF_MEMORY;
     }
     response->settlements = results;
