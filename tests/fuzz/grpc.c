@@ -27,6 +27,7 @@ int server_main(int argc, char **argv);
 #include "server/http/tokens.c"
 #include "server/link/batch.c"
 #include "server/link/link.c"
+#include "server/link/link_http.c"
 #include "server/grpc/grpc_budget.c"
 #include "server/grpc/grpc_call.c"
 #include "server/grpc/grpc_connection.c"
