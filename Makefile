@@ -366,8 +366,8 @@ build/plain/doorman.o build/plain/doorman_server: build/plain/%: build/%
 
 # Other tests call private functions. Each flavor has an object in which all functions are public,
 # and the tests include their declarations: see tests/unit/open.awk. Unit tests link a copy of it
-# that uses the allocator of tests/unit/unit.h. server_test has the header in it, as a program
-# without nng does. agent_test links a copy in which it stands for two functions of nng.
+# that uses the allocator of tests/unit/unit.h. server_test compiles the header itself, because it
+# uses no nng. agent_test links a copy that calls its functions in place of two of nng.
 OPEN_FLAVORS = $(FLAVORS) coverage
 OPEN_TESTS = $(filter-out unit/server_test, \
     $(patsubst tests/%.c,%,$(shell grep -s -l '^.include "unit.h"' tests/unit/*.c)))

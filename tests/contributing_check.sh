@@ -94,8 +94,8 @@ has_lines() { # list, how many at least
     [ "$(wc -l <"$1")" -ge "$2" ] || echo "$1 has too few lines"
 }
 
-# These checks name each page and each table that lacks a field, a path or a kind. In a page the
-# name of a field stands in backticks, which the patterns match by any character but a letter.
+# These checks name each page and each table that lacks a field, a path or a kind. A page has
+# the name of a field in backticks, so the patterns need a character there that is no letter.
 fields_are_documented() {
     for rows in limit_rows figure_rows; do fields_of "$rows"; done >"$folder/fields"
     {

@@ -38,7 +38,7 @@ struct forward_calls {
                                    size_t bytes);
 
     /* The same for a message that is read and not decided here. Returns NULL unless other nodes
-     * decide for all of it, so that it need not be decided and no reply be written here. */
+     * decide for all of it. Then nothing is decided or written here. */
     struct forward_job *(*prepare_whole)(struct service *service, struct waiter *waiter,
                                          const char *text, size_t bytes);
 

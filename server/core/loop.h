@@ -3,7 +3,7 @@
 #ifndef DOORMAN_SERVER_LOOP_H
 #define DOORMAN_SERVER_LOOP_H
 
-/* Who is told about a socket. */
+/* A source gets the events of a socket. */
 struct loop_source {
     /* The thread of the loop calls this function, without a lock.
      *   events   of epoll */

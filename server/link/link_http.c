@@ -19,8 +19,9 @@
  *     not NONE     each has an end              its end, an error, a wrong answer,  NONE
  *                                               server_link_http_stop
  *
- * Only the thread of the loop leaves a state, but for NONE and IDLE, and only it closes the socket.
- * Other threads shut the socket down, which wakes the loop. */
+ * Only the thread of the loop closes the socket, because it may have the next event already. Other
+ * threads move the state from NONE to CONNECTING and from IDLE to ASKING. To end a connection they
+ * shut the socket down, which wakes the loop. */
 #include "link_http.h"
 #include "../util/host.h"
 

@@ -1,5 +1,6 @@
 /* doorman_server, part LINK: a connection over HTTP to a process. Only link.c and link_http.c
- * include this file. The functions need the lock, but for those that make and free it. */
+ * include this file. The caller of a function holds the lock. server_link_http_init and
+ * server_link_http_uninit do not need it. */
 #ifndef DOORMAN_SERVER_LINK_HTTP_H
 #define DOORMAN_SERVER_LINK_HTTP_H
 
@@ -63,7 +64,7 @@ void server_link_http_send(struct link_http *http, nng_msg *message, doorman_tim
 /* Lets the connection end as soon as it can. Its question gets this error of nng. */
 void server_link_http_stop(struct link_http *http, int error);
 
-/* Frees the memory of a connection that is closed, but for the struct. */
+/* Frees the buffer of a connection that has no question. The caller frees the struct. */
 void server_link_http_uninit(struct link_http *http);
 
 #endif

@@ -37,39 +37,7 @@ struct world {
     size_t done_count;
 };
 
-static struct world *here; /* of the test that runs */
-
-/* ---- in place of other files ---------------------------------------------------------------- */
-
-void server_log(const struct settings *settings, enum log_level level, const char *event, ...) {
-    (void)settings, (void)level, (void)event;
-}
-
-static void take_batch(struct link_pool *pool, const struct link_batch *batch) {
-    server_lock(pool->lock);
-    for (struct link_question *next = NULL, *each = batch->questions; each; each = next) {
-        next = each->next;
-        each->next = here->done;
-        here->done = each;
-        here->done_count++;
-    }
-    server_unlock(pool->lock);
-}
-
-static void note_link(struct link_pool *pool, bool is_lost) {
-    (void)pool, (void)is_lost;
-    __atomic_add_fetch(&here->changes, 1, __ATOMIC_RELAXED);
-}
-
-int server_dial(struct service *service, const char *address, nng_socket *socket,
-                nng_pipe_cb notify, void *context) {
-    (void)service;
-    int error = nng_req0_open(socket);
-    if (error != 0) return error;
-    nng_pipe_notify(*socket, NNG_PIPE_EV_ADD_PRE, notify, context);
-    nng_pipe_notify(*socket, NNG_PIPE_EV_REM_POST, notify, context);
-    return nng_dial(*socket, address, NULL, NNG_FLAG_NONBLOCK);
-}
+#include "links.h"
 
 static bool watch(const struct service *service, struct loop_source *source, int socket,
                   uint32_t events, bool is_new) {
@@ -88,13 +56,9 @@ static void world_setup(struct world *w) {
     socklen_t bytes = sizeof at;
     nng_listener listener;
     int port = 0;
-    here = w;
-    w->service.settings = &w->settings;
     w->service.loop = &loop;
     w->socket = w->accepted = -1;
-    w->pool = (struct link_pool){
-        .service = &w->service, .lock = &w->lock, .take = take_batch, .changed = note_link};
-    assert_true(server_lock_init(&w->lock, LOCK_LINKS));
+    links_init(w);
     assert_int_equal(nng_rep0_open_raw(&w->node), 0);
     assert_int_equal(nng_socket_set_ms(w->node, NNG_OPT_RECVTIMEO, PATIENCE), 0);
     assert_int_equal(nng_listen(w->node, "tcp://127.0.0.1:0", &listener, 0), 0);
@@ -149,17 +113,9 @@ static void world_teardown(struct world *w) {
 }
 FIXTURE(world)
 
-static struct link_question *send_text(struct world *w, const char *text, bool is_alone) {
-    nng_msg *message = NULL;
-    assert_int_equal(nng_msg_alloc(&message, 0), 0);
-    assert_int_equal(nng_msg_append(message, text, strlen(text)), 0);
-    struct link_question *question = (struct link_question *)calloc(1, sizeof *question);
-    lock(w);
-    struct link *link = server_link_open(&w->pool, w->address);
-    assert_true(link && question);
-    assert_true(server_link_send(link, question, message, 2 * DOORMAN_SECOND, is_alone));
-    server_link_flush(&w->pool);
-    unlock(w);
+static struct link_question *ask(struct world *w, const char *text, bool is_alone) {
+    struct link_question *question = send_text(w, text, is_alone);
+    flush(w);
     return question;
 }
 
@@ -254,23 +210,17 @@ static void expect_done(struct world *w, size_t count, int result) {
     unlock(w);
 }
 
-static void expect_answer(const struct link_question *question, const char *text) {
-    assert_int_equal(question->result, 0);
-    assert_int_equal(question->bytes, strlen(text));
-    assert_memory_equal(question->text, text, question->bytes);
-}
-
 /* ---- stories -------------------------------------------------------------------------------- */
 
 TEST_WITH(world, a_process_that_agrees_gets_its_batches_over_http) {
     process_agree(w, EMPTY);
     assert_int_equal(http_of(w)->state, LINK_HTTP_IDLE);
-    struct link_question *first = send_text(w, "a", false);
+    struct link_question *first = ask(w, "a", false);
     const char *body = process_receive(w);
     assert_string_equal(body, "a");
     assert_non_null(strstr(w->got, "POST /v1/batch HTTP/1.1\r\n"));
     assert_non_null(strstr(w->got, w->address)); /* Doorman-To */
-    struct link_question *later[2] = {send_text(w, "b", false), send_text(w, "c", false)};
+    struct link_question *later[2] = {ask(w, "b", false), ask(w, "c", false)};
     process_send(w, "A");
     assert_int_equal(w->done_count, 1);
     expect_answer(first, "A");
@@ -284,13 +234,13 @@ TEST_WITH(world, a_process_that_agrees_gets_its_batches_over_http) {
 }
 
 TEST_WITH(world, nng_carries_what_http_has_no_room_for) {
-    send_text(w, "a", false);
+    ask(w, "a", false);
     node_expect(w, "a", "A"); /* there is no connection */
     expect_done(w, 1, 0);
     process_agree(w, EMPTY);
-    send_text(w, "b", false);
+    ask(w, "b", false);
     assert_string_equal(process_receive(w), "b");
-    send_text(w, "slow", true); /* its answer may come late */
+    ask(w, "slow", true); /* its answer may come late */
     node_expect(w, "slow", "SLOW");
     expect_done(w, 1, 0);
     process_send(w, "B");
@@ -309,7 +259,7 @@ TEST_WITH(world, a_process_that_refuses_is_asked_over_nng_for_a_minute) {
         assert_true(left > 55 * DOORMAN_SECOND && left <= 60 * DOORMAN_SECOND);
         offer(w, w->http);
         assert_int_equal(http_of(w)->state, LINK_HTTP_NONE);
-        send_text(w, "a", false);
+        ask(w, "a", false);
         node_expect(w, "a", "A");
         expect_done(w, 1, 0);
         http_of(w)->again_at = 0;
@@ -321,7 +271,7 @@ TEST_WITH(world, an_answer_may_come_in_pieces) {
     static const char text[] = "HTTP/1.1 200 OK\r\nX-Content-Length: 9\r\ncontent-LENGTH:\t 12\r\n"
                                "Connection: keep-alive\r\n\r\n{\"a\":\"\\r\\n\"}";
     process_agree(w, EMPTY);
-    struct link_question *question = send_text(w, "a", false);
+    struct link_question *question = ask(w, "a", false);
     process_receive(w);
     for (size_t i = 0; i < sizeof text - 1; i++) {
         assert_int_equal(w->done_count, 0);
@@ -339,7 +289,7 @@ TEST_WITH(world, a_long_request_is_sent_in_pieces_and_a_long_answer_is_read) {
     process_agree(w, EMPTY);
     assert_int_equal(setsockopt(w->socket, SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
     memset(text, 'x', JOINED_BYTES);
-    struct link_question *question = send_text(w, text, false);
+    struct link_question *question = ask(w, text, false);
     assert_true(http_of(w)->has_rest);
     assert_string_equal(process_receive(w), text);
     assert_false(http_of(w)->has_rest);
@@ -366,27 +316,27 @@ TEST_WITH(world, a_process_that_answers_before_it_has_read_gets_no_other_questio
     process_agree(w, EMPTY);
     assert_int_equal(setsockopt(w->socket, SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
     memset(text, 'x', JOINED_BYTES);
-    struct link_question *question = send_text(w, text, false);
+    struct link_question *question = ask(w, text, false);
     assert_true(http_of(w)->has_rest);
     process_send(w, "A");
     expect_answer(question, "A");
     expect_done(w, 1, 0);
     assert_int_equal(http_of(w)->state, LINK_HTTP_NONE);
     assert_null(http_of(w)->request);
-    send_text(w, "b", false);
+    ask(w, "b", false);
     node_expect(w, "b", "B");
     expect_done(w, 1, 0);
 }
 
 TEST_WITH(world, a_connection_that_is_lost_ends_its_questions) {
     process_agree(w, EMPTY);
-    send_text(w, "a", false);
+    ask(w, "a", false);
     process_receive(w);
     shutdown(w->accepted, SHUT_RDWR);
     expect_done(w, 1, NNG_ECONNRESET);
     assert_int_equal(http_of(w)->state, LINK_HTTP_NONE);
     assert_true(http_of(w)->again_at <= doorman_clock() + DOORMAN_SECOND);
-    send_text(w, "b", false);
+    ask(w, "b", false);
     node_expect(w, "b", "B");
     expect_done(w, 1, 0);
 }
@@ -401,7 +351,7 @@ TEST_WITH(world, a_refused_batch_is_asked_again_and_a_failed_one_is_lost) {
         {"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n", NNG_ECONNRESET}};
     for (size_t i = 0; i < 2; i++) {
         process_agree(w, EMPTY);
-        send_text(w, "a", false);
+        ask(w, "a", false);
         process_receive(w);
         process_answer(w, cases[i].answer);
         expect_done(w, 1, cases[i].result);
@@ -422,7 +372,7 @@ TEST_WITH(world, an_answer_without_sense_ends_the_connection) {
     memset(long_head + strlen(long_head), 'x', READ_BYTES);
     for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
         process_agree(w, EMPTY);
-        send_text(w, "a", false);
+        ask(w, "a", false);
         process_receive(w);
         process_answer(w, answers[i]);
         expect_done(w, 1, NNG_EPROTO);
@@ -440,7 +390,7 @@ TEST_WITH(world, an_answer_without_sense_ends_the_connection) {
 
 TEST_WITH(world, a_connection_that_the_process_will_close_is_not_used_again) {
     process_agree(w, EMPTY);
-    send_text(w, "a", false);
+    ask(w, "a", false);
     process_receive(w);
     process_answer(w, OK "Connection: close\r\nContent-Length: 1\r\n\r\nA");
     expect_done(w, 1, 0);
@@ -453,7 +403,7 @@ TEST_WITH(world, each_state_has_an_end) {
     doorman_time due = server_link_due(&w->pool);
     assert_true(due > doorman_clock() + 15 * DOORMAN_SECOND); /* idle */
     unlock(w);
-    send_text(w, "a", false);
+    ask(w, "a", false);
     process_receive(w);
     lock(w);
     due = server_link_due(&w->pool);
@@ -514,7 +464,7 @@ TEST_WITH(world, a_connection_that_is_refused_is_tried_again_after_a_second) {
 
 TEST_WITH(world, a_pool_that_stops_closes_the_connection_and_opens_none) {
     process_agree(w, EMPTY);
-    send_text(w, "a", false);
+    ask(w, "a", false);
     process_receive(w);
     w->pool.stops = true;
     lock(w);
