@@ -5,6 +5,8 @@
 #
 #   tests/run.sh build/plain/unit/shares_test ... tests/text_check.sh ...
 #   tests/run.sh build/asan/system/tls_test:1/2 build/asan/system/tls_test:2/2    in two halves
+#   tests/run.sh --into FOLDER build/asan/system/redis_test ...    the first of two runs, and
+#   tests/run.sh --from FOLDER build/plain/unit/shares_test ...    the second, which sums up both
 #
 # JOBS is how many run at a time. The default is six per core, because tests mostly wait. A program
 # that succeeds ends with status 0 and a line of cmocka, "[  PASSED  ] 12 test(s).". After failures
@@ -86,17 +88,41 @@ if [ "${1:-}" = --one ]; then
     exit 0
 fi
 
-RESULTS=$(mktemp -d)
-export RESULTS
-trap 'rm -rf "$RESULTS"' EXIT
+run_all() {
+    printf '%s\n' "$@" | xargs -P "${JOBS:-$((6 * $(nproc 2>/dev/null || echo 1)))}" -n 1 \
+        sh "$0" --one
+}
+
 trap 'exit 1' INT TERM
-cores=$(nproc 2>/dev/null || echo 1)
-printf '%s\n' "$@" | xargs -P "${JOBS:-$((6 * cores))}" -n 1 sh "$0" --one
+programs=0
+case ${1:-} in
+--into)
+    export RESULTS="$2"
+    shift 2
+    rm -rf "$RESULTS"
+    mkdir -p "$RESULTS"
+    echo $# >"$RESULTS/programs"
+    run_all "$@"
+    exit 0 # the second run says what has failed
+    ;;
+--from)
+    export RESULTS="$2"
+    shift 2
+    programs=$(cat "$RESULTS/programs") || exit 1
+    ;;
+*)
+    RESULTS=$(mktemp -d)
+    export RESULTS
+    ;;
+esac
+trap 'rm -rf "$RESULTS"' EXIT
+programs=$((programs + $#))
+run_all "$@"
 for failed in "$RESULTS"/*.failed "$RESULTS"/*.names; do
     if [ -e "$failed" ]; then cat "$failed"; fi
 done
 needs=$(sort -u "$RESULTS"/*.needs | awk '{ printf "%s%s", NR == 1 ? ": " : ", ", $0 }')
-cat "$RESULTS"/*.counts | awk -v programs=$# -v needs="$needs" '
+cat "$RESULTS"/*.counts | awk -v programs=$programs -v needs="$needs" '
     { passed += $1; failed += $2; skipped += $3 }
     END {
         if (NR != programs) print "FAILED: " programs - NR " programs did not finish"

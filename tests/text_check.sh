@@ -106,8 +106,8 @@ blocks_are_checked() {
 # A stage can also be one of several that run at the same time, in quotes.
 ci_runs_its_commands() {
     while read -r stage command; do
-        grep -q -x -F "$stage $command" .ci/run || grep -q -F "'$command'" .ci/run ||
-            echo "$command"
+        sed 's/^ *//' .ci/run | grep -q -x -F "$stage $command" ||
+            grep -q -F "'$command'" .ci/run || echo "$command"
     done <"$folder/commands" >"$folder/unknown"
     [ -s "$folder/commands" ] && ! grep . "$folder/unknown"
 }
