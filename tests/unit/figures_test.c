@@ -1,20 +1,11 @@
 /* Figures that a caller brings with a permit (P31). */
 #include "unit.h"
 
+#include "permits_at_noon.h"
+
 #include <math.h>
-#include <string.h>
 
-#define DOORMAN_JSON
-#define DOORMAN_IMPLEMENTATION
-#include "../../doorman_permits.h"
-
-#define SECOND DOORMAN_SECOND
-#define COUNT(array) (sizeof(array) / sizeof *(array))
-
-static const doorman_time noon =
-    (INT64_C(1767225600) + 43200) * DOORMAN_SECOND; /* 1 January 2026 */
-
-/* ---- a process with permits, at noon --------------------------------------------------------- */
+/* ---- limits, and how they are used ----------------------------------------------------------- */
 
 #define BURST                                                                                      \
     "{\"name\": \"burst\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 10, "                \
@@ -33,46 +24,6 @@ static const doorman_time noon =
     "{\"name\": \"trials\", \"kind\": \"TIERS\", \"tiers\": []}, "                                 \
     "{\"name\": \"day\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, \"window\": \"day\"}"
 
-struct process {
-    doorman_config *config;
-    doorman_permits *permits;
-    doorman_time now; /* since noon */
-    doorman_permit out;
-    doorman_error error;
-};
-
-static doorman_config *limits_of(const char *limits) {
-    static char text[8192];
-    doorman_config *config = NULL;
-    doorman_error error = {0};
-    snprintf(text, sizeof text,
-             "{\"resources\": [{\"identifier_glob\": \"api/*\", \"limits\": [%s]}]}", limits);
-    doorman_status status = doorman_json_config(&config, text, strlen(text), &error);
-    if (status != DOORMAN_OK) fail_msg("%s", error.text);
-    return config;
-}
-
-static struct process process_of(const char *limits) {
-    struct process p = {.config = limits_of(limits)};
-    const doorman_permits_options options = {.config = p.config, .seed = {1, random_bits() | 1}};
-    doorman_status status = doorman_permits_create(&p.permits, &options, NULL, p.now);
-    assert_int_equal(status, DOORMAN_OK);
-    doorman_permits_set_epoch(p.permits, noon, p.now);
-    return p;
-}
-
-static void process_end(struct process *p) {
-    doorman_permits_destroy(p->permits);
-    doorman_config_destroy(p->config);
-}
-
-static void reconfigure(struct process *p, const char *limits) {
-    doorman_config *config = limits_of(limits);
-    assert_int_equal(doorman_permits_configure(p->permits, config), DOORMAN_OK);
-    doorman_config_destroy(p->config);
-    p->config = config;
-}
-
 static doorman_permit_set bucket(double rate, double size) {
     const doorman_figures figures = {.rate = rate, .has_size = size > 0, .size = size};
     return (doorman_permit_set){.limit = "burst", .figures = figures};
@@ -86,7 +37,8 @@ static doorman_permit_set window(const char *limit, double most, doorman_time se
 
 /* Asks for units. Returns whether they are granted.
  *   set   NULL: the caller brings no figures */
-static bool take(struct process *p, const char *key, double units, const doorman_permit_set *set) {
+static bool take_with(struct process *p, const char *key, double units,
+                      const doorman_permit_set *set) {
     const doorman_permit_item item = {
         .resource_id = "api/a", .key = key, .cost = units, .sets = set, .set_count = set ? 1 : 0};
     const doorman_permit_request request = {.items = &item, .item_count = 1, .detail = true};
@@ -94,21 +46,6 @@ static bool take(struct process *p, const char *key, double units, const doorman
         doorman_permits_acquire(p->permits, &request, &p->out, &p->error, p->now);
     if (status != DOORMAN_OK) fail_msg("%s", p->error.text);
     return p->out.granted;
-}
-
-static doorman_permit_detail detail_of(const struct process *p, const char *limit) {
-    for (size_t i = 0; i < p->out.detail_count; i++) {
-        if (!strcmp(p->out.details[i].limit, limit)) return p->out.details[i];
-    }
-    fail_msg("no limit %s", limit);
-    return (doorman_permit_detail){0};
-}
-
-static doorman_permit_detail look(struct process *p, const char *key, const char *limit) {
-    assert_int_equal(
-        doorman_permits_inspect(p->permits, ITEM_OF("api/a", key), &p->out, NULL, p->now),
-        DOORMAN_OK);
-    return detail_of(p, limit);
 }
 
 static doorman_permits_limit count_of(const struct process *p) {
@@ -123,16 +60,16 @@ static doorman_permits_limit count_of(const struct process *p) {
 TEST(a_caller_brings_figures_for_one_key) {
     struct process p = process_of(BURST ", " HOURLY(""));
     const doorman_permit_set large = bucket(5, 100), more = window("hourly", 200, 0);
-    assert_true(take(&p, "acme", 60, &large));
+    assert_true(take_with(&p, "acme", 60, &large));
     assert_exact(detail_of(&p, "burst").most, 100);
     assert_exact(detail_of(&p, "burst").remaining, 40);
     assert_true(detail_of(&p, "burst").set);
     assert_false(detail_of(&p, "hourly").set);
     assert_exact(detail_of(&p, "hourly").most, 100);
-    assert_false(take(&p, "bob", 60, NULL));
-    assert_exact(look(&p, "bob", "burst").most, 10);
+    assert_false(take_with(&p, "bob", 60, NULL));
+    assert_exact(look(&p, "api/a", "bob", "burst").most, 10);
     p.now = 4 * SECOND; /* it gains at the rate of the caller */
-    assert_true(take(&p, "acme", 1, &more));
+    assert_true(take_with(&p, "acme", 1, &more));
     assert_exact(detail_of(&p, "burst").remaining, 59);
     assert_exact(detail_of(&p, "hourly").remaining, 139);
     process_end(&p);
@@ -141,11 +78,11 @@ TEST(a_caller_brings_figures_for_one_key) {
 TEST(a_figure_that_is_not_brought_is_that_of_the_limit) {
     struct process p = process_of(BURST);
     const doorman_permit_set faster = bucket(2, 0), smaller = bucket(0, 4);
-    assert_true(take(&p, "acme", 10, &faster));
+    assert_true(take_with(&p, "acme", 10, &faster));
     p.now = 3 * SECOND;
-    assert_exact(look(&p, "acme", "burst").remaining, 6);
-    assert_false(take(&p, "bob", 5, &smaller));
-    assert_true(take(&p, "bob", 4, &smaller));
+    assert_exact(look(&p, "api/a", "acme", "burst").remaining, 6);
+    assert_false(take_with(&p, "bob", 5, &smaller));
+    assert_true(take_with(&p, "bob", 4, &smaller));
     process_end(&p);
 }
 
@@ -154,35 +91,35 @@ TEST(a_counter_remembers_the_figures_until_it_is_fresh) {
     const doorman_permit_set large = bucket(1, 100);
     const doorman_permit_item cost = {.resource_id = "api/a", .key = "acme", .cost = 3};
     double charged = 0;
-    assert_true(take(&p, "acme", 50, &large));
+    assert_true(take_with(&p, "acme", 50, &large));
     for (; p.now < 40 * SECOND; p.now += SECOND) { /* more is saved than the limit ever saves */
         doorman_permits_update(p.permits, p.now);
-        assert_exact(look(&p, "acme", "burst").remaining, 50 + (double)(p.now / SECOND));
+        assert_exact(look(&p, "api/a", "acme", "burst").remaining, 50 + (double)(p.now / SECOND));
     }
-    assert_true(take(&p, "acme", 30, NULL)); /* without figures */
+    assert_true(take_with(&p, "acme", 30, NULL)); /* without figures */
     assert_true(detail_of(&p, "burst").set);
     assert_exact(detail_of(&p, "burst").remaining, 60);
     doorman_permits_report(p.permits, &cost, &charged, NULL, p.now);
     assert_exact(charged, 3);
-    assert_exact(look(&p, "acme", "burst").remaining, 57);
+    assert_exact(look(&p, "api/a", "acme", "burst").remaining, 57);
     p.now += 43 * SECOND;
     doorman_permits_update(p.permits, p.now);
-    assert_exact(look(&p, "acme", "burst").most, 10);
-    assert_false(look(&p, "acme", "burst").set);
+    assert_exact(look(&p, "api/a", "acme", "burst").most, 10);
+    assert_false(look(&p, "api/a", "acme", "burst").set);
     process_end(&p);
 }
 
 TEST(the_last_figures_count_and_differences_are_counted) {
     struct process p = process_of(BURST);
     const doorman_permit_set large = bucket(1, 100), small = bucket(1, 20);
-    assert_true(take(&p, "acme", 30, &large));
-    assert_true(take(&p, "acme", 30, &large));
+    assert_true(take_with(&p, "acme", 30, &large));
+    assert_true(take_with(&p, "acme", 30, &large));
     assert_int_equal(count_of(&p).set_changes, 0);
-    assert_true(take(&p, "acme", 15, &small)); /* of the 20 that it can save */
+    assert_true(take_with(&p, "acme", 15, &small)); /* of the 20 that it can save */
     assert_int_equal(count_of(&p).set_changes, 1);
-    assert_false(take(&p, "acme", 6, NULL));
+    assert_false(take_with(&p, "acme", 6, NULL));
     assert_exact(detail_of(&p, "burst").most, 20);
-    assert_true(take(&p, "acme", 5, &large)); /* what was cut off is lost */
+    assert_true(take_with(&p, "acme", 5, &large)); /* what was cut off is lost */
     assert_exact(detail_of(&p, "burst").remaining, 0);
     assert_int_equal(count_of(&p).set_changes, 2);
     assert_int_equal(count_of(&p).set_granted, 4);
@@ -208,13 +145,13 @@ static void try_crowd(const char *limits) {
     doorman_permits_set_epoch(p.permits, noon, 0);
     for (int i = 0; i < CROWD; i++) {
         snprintf(key, sizeof key, "%d", i);
-        assert_true(take(&p, key, 1, NULL));
+        assert_true(take_with(&p, key, 1, NULL));
     }
     const size_t before = bytes_of(&p);
     for (int i = CROWD; i-- > 0;) {
         const doorman_permit_set set = window("hourly", 100 + i / 64.0, 0);
         snprintf(key, sizeof key, "%d", i);
-        assert_true(take(&p, key, 1, &set));
+        assert_true(take_with(&p, key, 1, &set));
         assert_true(bytes_of(&p) <= before + TABLES);
     }
     process_end(&p);
@@ -230,11 +167,11 @@ TEST(the_memory_of_remembered_figures_is_bounded) {
 TEST(a_refused_permit_is_not_remembered) {
     struct process p = process_of(BURST);
     const doorman_permit_set large = bucket(1, 100), small = bucket(1, 2);
-    assert_false(take(&p, "acme", 101, &large));
-    assert_true(take(&p, "acme", 7, NULL));
-    assert_false(take(&p, "acme", 3, &small));
-    assert_exact(look(&p, "acme", "burst").most, 10);
-    assert_exact(look(&p, "acme", "burst").remaining, 3);
+    assert_false(take_with(&p, "acme", 101, &large));
+    assert_true(take_with(&p, "acme", 7, NULL));
+    assert_false(take_with(&p, "acme", 3, &small));
+    assert_exact(look(&p, "api/a", "acme", "burst").most, 10);
+    assert_exact(look(&p, "api/a", "acme", "burst").remaining, 3);
     process_end(&p);
 }
 
@@ -249,59 +186,59 @@ TEST(a_row_goes_before_what_a_caller_brings_and_that_before_a_plan) {
                                       .id = 2,
                                       .figures = {.has_size = true, .size = 40},
                                       .ends_at = noon + 60 * SECOND};
-    assert_exact(look(&p, "vip", "burst").most, 20);
+    assert_exact(look(&p, "api/a", "vip", "burst").most, 20);
     assert_int_equal(doorman_permits_set_plan(p.permits, &plan, NULL, p.now), DOORMAN_OK);
-    assert_exact(look(&p, "vip", "burst").most, 50);
-    assert_true(take(&p, "vip", 1, &large));
+    assert_exact(look(&p, "api/a", "vip", "burst").most, 50);
+    assert_true(take_with(&p, "vip", 1, &large));
     assert_exact(detail_of(&p, "burst").most, 30);
     assert_int_equal(doorman_permits_set_override(p.permits, &row, NULL, p.now), DOORMAN_OK);
-    assert_true(take(&p, "vip", 1, &large));
+    assert_true(take_with(&p, "vip", 1, &large));
     assert_exact(detail_of(&p, "burst").most, 40);
     assert_false(detail_of(&p, "burst").set);
     p.now = 60 * SECOND - 1;
-    assert_true(take(&p, "vip", 35, &large));
+    assert_true(take_with(&p, "vip", 35, &large));
     p.now = 60 * SECOND; /* the row has ended */
-    assert_exact(look(&p, "vip", "burst").most, 30);
+    assert_exact(look(&p, "api/a", "vip", "burst").most, 30);
     process_end(&p);
 }
 
 TEST(a_window_of_another_length_starts_fresh_and_the_same_one_continues) {
     struct process p = process_of(SLIDING);
     const doorman_permit_set longer = window("sliding", 8, 3200), more = window("sliding", 20, 0);
-    assert_true(take(&p, "acme", 6, NULL));
-    assert_true(take(&p, "acme", 12, &more));
+    assert_true(take_with(&p, "acme", 6, NULL));
+    assert_true(take_with(&p, "acme", 12, &more));
     assert_exact(detail_of(&p, "sliding").used, 18);
-    assert_false(take(&p, "acme", 3, NULL)); /* the counter remembers 20 */
-    assert_true(take(&p, "acme", 8, &longer));
+    assert_false(take_with(&p, "acme", 3, NULL)); /* the counter remembers 20 */
+    assert_true(take_with(&p, "acme", 8, &longer));
     assert_exact(detail_of(&p, "sliding").used, 8);
     p.now = 2000 * SECOND;
     doorman_permits_update(p.permits, p.now);
-    assert_false(take(&p, "acme", 1, NULL));
+    assert_false(take_with(&p, "acme", 1, NULL));
     process_end(&p);
 }
 
 TEST(a_new_configuration_bounds_what_counters_remember) {
     struct process p = process_of(HOURLY(""));
     const doorman_permit_set most = window("hourly", 1000, 0);
-    assert_true(take(&p, "acme", 50, &most));
+    assert_true(take_with(&p, "acme", 50, &most));
     reconfigure(&p, HOURLY(", \"shadow\": false, \"warn_at\": 0.5"));
-    assert_exact(look(&p, "acme", "hourly").most, 1000);
-    assert_exact(look(&p, "acme", "hourly").used, 50);
+    assert_exact(look(&p, "api/a", "acme", "hourly").most, 1000);
+    assert_exact(look(&p, "api/a", "acme", "hourly").used, 50);
     reconfigure(&p, HOURLY(", \"set_max\": 2"));
-    assert_exact(look(&p, "acme", "hourly").most, 100);
-    assert_exact(look(&p, "acme", "hourly").used, 50);
+    assert_exact(look(&p, "api/a", "acme", "hourly").most, 100);
+    assert_exact(look(&p, "api/a", "acme", "hourly").used, 50);
     reconfigure(&p, HOURLY(", \"set_max\": 9"));
-    assert_exact(look(&p, "acme", "hourly").most, 100);
+    assert_exact(look(&p, "api/a", "acme", "hourly").most, 100);
     for (int i = 0; i < 8; i++) { /* a configuration may be where an earlier one was */
         reconfigure(&p, HOURLY(", \"set_max\": 20"));
-        assert_exact(look(&p, "acme", "hourly").most, 1000);
+        assert_exact(look(&p, "api/a", "acme", "hourly").most, 1000);
         reconfigure(&p, HOURLY(", \"set_max\": 30"));
         reconfigure(&p, HOURLY(", \"set_max\": 2"));
-        assert_exact(look(&p, "acme", "hourly").most, 100);
+        assert_exact(look(&p, "api/a", "acme", "hourly").most, 100);
     }
     reconfigure(&p, HOURLY(", \"ban\": {\"refusals\": 2, \"window\": 60, \"duration\": 60}"));
-    assert_exact(look(&p, "acme", "hourly").most, 1000);
-    assert_false(take(&p, "acme", 951, &most));
+    assert_exact(look(&p, "api/a", "acme", "hourly").most, 1000);
+    assert_false(take_with(&p, "acme", 951, &most));
     assert_int_equal(detail_of(&p, "hourly").refusals, 1);
     process_end(&p);
 }
@@ -315,7 +252,7 @@ TEST(items_of_one_counter_use_the_last_figures) {
     const doorman_permit_request request = {.items = items, .item_count = 2};
     assert_int_equal(doorman_permits_acquire(p.permits, &request, &p.out, NULL, p.now), DOORMAN_OK);
     assert_true(p.out.granted);
-    assert_exact(look(&p, "k", "burst").most, 30);
+    assert_exact(look(&p, "api/a", "k", "burst").most, 30);
     process_end(&p);
 }
 
@@ -385,7 +322,7 @@ TEST(wrong_figures_are_refused_by_name_and_charge_nothing) {
             fail_msg("%s, expected %s", p.error.text, wrong[i].text);
         }
     }
-    assert_exact(look(&p, "k", "burst").used, 0);
+    assert_exact(look(&p, "api/a", "k", "burst").used, 0);
     process_end(&p);
 }
 
@@ -556,7 +493,7 @@ TEST(figures_agree_with_a_slow_model) {
         for (size_t j = 0; j < 3; j++) model_move(&models[j], seconds);
         struct model m = brings ? model_with(models[k], &set, seconds) : models[k];
         const bool fits = model_level(&m, seconds) >= cost && m.used + cost <= m.limit;
-        assert_int_equal(take(&p, keys[k], cost, brings ? &set : NULL), fits);
+        assert_int_equal(take_with(&p, keys[k], cost, brings ? &set : NULL), fits);
         if (fits) {
             m.saved = model_level(&m, seconds) - cost;
             m.used += cost;

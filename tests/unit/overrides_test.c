@@ -1,21 +1,11 @@
 /* Override rows: other figures of one limit for one key, for some time (E1). */
 #include "unit.h"
 
-#include <string.h>
+#include "permits_at_noon.h"
 
-#define DOORMAN_JSON
-#define DOORMAN_IMPLEMENTATION
-#include "../../doorman_permits.h"
-
-#define SECOND DOORMAN_SECOND
-#define HOUR (3600 * SECOND)
-#define DAY (24 * HOUR)
-#define COUNT(array) (sizeof(array) / sizeof *(array))
-
-static const doorman_time noon = INT64_C(1767225600) * SECOND + 12 * HOUR; /* 1 January 2026 */
 static const doorman_time february = INT64_C(1767225600) * SECOND + 31 * DAY;
 
-/* ---- a process with permits, at noon --------------------------------------------------------- */
+/* ---- limits, and how they are used ----------------------------------------------------------- */
 
 #define MONTH                                                                                      \
     "{\"name\": \"month\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1000, \"window\": \"month\"}"
@@ -23,81 +13,6 @@ static const doorman_time february = INT64_C(1767225600) * SECOND + 31 * DAY;
 #define JOBS                                                                                       \
     "{\"name\": \"jobs\", \"kind\": \"CONCURRENCY\", \"limit\": 1, \"queue\": 9, "                 \
     "\"max_wait\": 600, \"time_to_live\": 3600, \"on_restart\": \"full\"}"
-
-struct process {
-    doorman_config *config;
-    doorman_permits *permits;
-    doorman_time now; /* since noon */
-    doorman_permit out;
-    uint64_t ids;
-};
-
-/* Returns a configuration that gives these limits to "api/" and what follows. */
-static doorman_config *limits_of(const char *limits) {
-    static char text[8192];
-    doorman_config *config = NULL;
-    doorman_error error = {0};
-    snprintf(text, sizeof text,
-             "{\"resources\": [{\"identifier_glob\": \"api/*\", \"limits\": [%s]}]}", limits);
-    doorman_status status = doorman_json_config(&config, text, strlen(text), &error);
-    if (status != DOORMAN_OK) fail_msg("%s", error.text);
-    return config;
-}
-
-static void process_start(struct process *p) {
-    const doorman_permits_options options = {.config = p->config, .seed = {1, random_bits() | 1}};
-    doorman_status status = doorman_permits_create(&p->permits, &options, NULL, p->now);
-    assert_int_equal(status, DOORMAN_OK);
-    doorman_permits_set_epoch(p->permits, noon + p->now, p->now);
-}
-
-static struct process process_of(const char *limits) {
-    struct process p = {.config = limits_of(limits)};
-    process_start(&p);
-    return p;
-}
-
-static void process_end(struct process *p) {
-    doorman_permits_destroy(p->permits);
-    doorman_config_destroy(p->config);
-}
-
-static void reconfigure(struct process *p, const char *limits) {
-    doorman_config *config = limits_of(limits);
-    assert_int_equal(doorman_permits_configure(p->permits, config), DOORMAN_OK);
-    doorman_config_destroy(p->config);
-    p->config = config;
-}
-
-/* Returns how many of `units` units a key gets now. */
-static double take(struct process *p, const char *resource, const char *key, double units) {
-    const doorman_permit_item item = {
-        .resource_id = resource, .key = key, .cost = units, .has_min = true};
-    const doorman_permit_request request = {.items = &item, .item_count = 1};
-    doorman_error error = {0};
-    doorman_status status = doorman_permits_acquire(p->permits, &request, &p->out, &error, p->now);
-    if (status != DOORMAN_OK) fail_msg("%s", error.text);
-    return p->out.granted ? p->out.items[0].granted : 0;
-}
-
-/* Returns the state of a limit for a key. */
-static doorman_permit_detail look(struct process *p, const char *resource, const char *key,
-                                  const char *limit) {
-    assert_int_equal(
-        doorman_permits_inspect(p->permits, ITEM_OF(resource, key), &p->out, NULL, p->now),
-        DOORMAN_OK);
-    for (size_t i = 0; i < p->out.detail_count; i++) {
-        if (!strcmp(p->out.details[i].limit, limit)) return p->out.details[i];
-    }
-    fail_msg("no limit %s", limit);
-    return (doorman_permit_detail){0};
-}
-
-static doorman_permits_info info_of(const struct process *p) {
-    doorman_permits_info info;
-    doorman_permits_read(p->permits, &info);
-    return info;
-}
 
 /* Sets a row that is written in JSON, with apostrophes instead of quotes.
  *   restores   as after a restart */
