@@ -1,6 +1,6 @@
 """Calls of all methods with gRPC for Python, against a server that is master.
 
-    python3 tests/grpc/calls.py HOST:PORT TEST
+    python3 tests/grpc/calls.py HOST:PORT TEST...
 
 Each function whose name starts with `test_` is one promise. The limits are those of
 tests/grpc_check.sh, and each test has keys of its own."""
@@ -8,7 +8,7 @@ import sys
 import time
 
 import grpc
-from client import ENVOY, HEALTH, KUADRANT, Client, request, wire
+from client import ENVOY, HEALTH, KUADRANT, Client, request, run_tests, wire
 
 OK, OVER = wire.ALLOWED, wire.OVER_LIMIT
 SHOULD = ENVOY + "ShouldRateLimit"
@@ -302,16 +302,9 @@ def test_answers_many_streams_of_one_connection(client):
     equal((answers.count(OK), answers.count(OVER)), (5, 295))
 
 
-def main():
-    address, name = sys.argv[1:]
-    tests = {k[5:]: v for k, v in globals().items() if k.startswith("test_")}
-    if name == "--list":
-        print("\n".join(tests))
-        return
-    started = time.monotonic()
-    with grpc.insecure_channel(address) as channel:
-        tests[name](Client(channel))
-    print(f"{name}: {time.monotonic() - started:.1f} s")
+def run(_, test):
+    with grpc.insecure_channel(sys.argv[1]) as channel:
+        test(Client(channel))
 
 
-main()
+run_tests(globals(), run)

@@ -6,7 +6,7 @@
 #   $main      the address that run_all tests
 #   $crowded   one with few connections, for the tests that need that
 
-# shellcheck shell=sh disable=SC2154
+# shellcheck shell=sh disable=SC2034,SC2154
 # shellcheck source=tests/check.sh
 . tests/check.sh
 python=/usr/bin/python3 # that of the packages
@@ -33,15 +33,27 @@ stop() { # process
 run() { # program, arguments...
     program=tests/grpc/$1
     shift
-    timeout 300 $python "$program" "$@" || { tail -n 5 "$folder"/*.log && return 1; }
+    timeout 1000 $python "$program" "$@" || { tail -n 5 "$folder"/*.log && return 1; }
 }
 
-# Each program says which tests it has.
+# Each program says which tests it has, and runs them one after the other.
 run_all() { # program
-    for test in $($python "tests/grpc/$1" '' --list); do
-        case $test in *do_not_take_all) address=$crowded ;; *) address=$main ;; esac
-        check "$(echo "$test" | tr _ ' ')" run "$1" "$address" "$test"
-    done
+    names=$($python "tests/grpc/$1" '' --list)
+    few=$(echo "$names" | grep 'do_not_take_all$')
+    # shellcheck disable=SC2046,SC2086 # words
+    {
+        run "$1" "$main" $(echo "$names" | grep -v 'do_not_take_all$')
+        [ ! "$few" ] || run "$1" "$crowded" $few
+    } >"$folder/ran"
+    for test in $names; do check "$(echo "$test" | tr _ ' ')" has_passed "$test"; done
+}
+
+# Prints why a test has failed.
+has_passed() { # test
+    grep -q -x "passed $1" "$folder/ran" && return
+    awk -v test="$1" '/^(passed|failed) / { if ($2 == test) print text; text = ""; next }
+        { text = text $0 "\n" } END { print text }' "$folder/ran"
+    return 1
 }
 
 # Ends the script with one skipped test if what the clients in Python need is missing.

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import traceback
 
 import grpc
 
@@ -99,3 +100,23 @@ class Client:
             response_deserializer=wire.HealthResponse.FromString,
         )
         return method(wire.HealthRequest(service=service), timeout=timeout or self.timeout)
+
+
+def run_tests(namespace, run):
+    """The main function of a program of tests, with HOST:PORT, and --list or names of tests.
+
+    `run` gets each function. A failure does not end the others. Prints a line for each test."""
+    tests = {k[5:]: v for k, v in namespace.items() if k.startswith("test_")}
+    if sys.argv[2] == "--list":
+        print("\n".join(tests))
+        return
+    failed = False
+    for name in sys.argv[2:]:
+        try:
+            run(name, tests[name])
+            print("passed", name, flush=True)
+        except Exception:
+            traceback.print_exc(file=sys.stdout)
+            print("failed", name, flush=True)
+            failed = True
+    sys.exit(failed)

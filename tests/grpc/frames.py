@@ -1,7 +1,7 @@
 """Frames of HTTP/2 that a client of gRPC does not send, by hand. After each test, and in most of them
 meanwhile, another client gets its answers.
 
-    python3 tests/grpc/frames.py HOST:PORT TEST
+    python3 tests/grpc/frames.py HOST:PORT TEST...
 
 Each function whose name starts with `test_` is one promise. A test that waits for the patience of
 the server takes its ten seconds."""
@@ -12,7 +12,7 @@ import time
 
 import grpc
 import hpack
-from client import ENVOY, HEALTH, Client, request, wire
+from client import ENVOY, HEALTH, Client, request, run_tests, wire
 
 DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
@@ -355,15 +355,10 @@ def test_silent_connections_do_not_take_all():
         peer.close()
 
 
-def main():
-    name = sys.argv[2]
-    tests = {k[5:]: v for k, v in globals().items() if k.startswith("test_")}
-    if name == "--list":
-        print("\n".join(tests))
-        return
-    tests[name]()
+def run(name, test):
+    test()
     equal(good("/after/" + name), wire.ALLOWED)
 
 
 if __name__ == "__main__":
-    main()
+    run_tests(globals(), run)

@@ -1,6 +1,6 @@
 """Quotas for Envoy, over a stream: what is assigned, and how a stream ends.
 
-    python3 tests/grpc/quotas.py HOST:PORT TEST
+    python3 tests/grpc/quotas.py HOST:PORT TEST...
 
 Each function whose name starts with `test_` is one promise. The server has a resource shop/name=...
 with a capacity of 120, and leases of 4 s that are renewed each second."""
@@ -10,7 +10,7 @@ import sys
 import time
 
 import grpc
-from client import Client, wire
+from client import Client, run_tests, wire
 from envoy import STREAM, Stream, bucket_id, reports, usage
 from frames import (
     DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, RST, SETTINGS, Peer, body, frame, head
@@ -306,16 +306,11 @@ def test_rapid_resets_of_streams_end_the_connection():
     peer.close()
 
 
-def main():
-    name = sys.argv[2]
-    tests = {k[5:]: v for k, v in globals().items() if k.startswith("test_")}
-    if name == "--list":
-        print("\n".join(tests))
-        return
-    tests[name]()
+def run(_, test):
+    test()
     with channel() as own:
         equal(Client(own).health(b"envoy.service.rate_limit_quota.v3.RateLimitQuotaService"), 1)
 
 
 if __name__ == "__main__":
-    main()
+    run_tests(globals(), run)
