@@ -3136,7 +3136,8 @@ static bool doorman__duration_valid(doorman_time duration) {
 #define DOORMAN__LEASE_LENGTH (60 * DOORMAN_SECOND) /* the default */
 #define DOORMAN__DRIFT 0.05                         /* the default */
 
-/* Returns an algorithm with its zeros replaced by the defaults. */
+/* Returns an algorithm with defaults for the durations and the decay_factor that it does not give.
+ * A learning_mode_duration that is not given has no fixed default (R8), so it stays as it is. */
 static doorman_algorithm doorman__algorithm_resolve(const doorman_algorithm *given) {
     doorman_algorithm all = *given;
     if (!all.lease_length) all.lease_length = DOORMAN__LEASE_LENGTH;

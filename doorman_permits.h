@@ -982,7 +982,7 @@ typedef struct doorman_permits_usage {
     double total; /* units of all keys of the limit in the window */
 } doorman_permits_usage;
 
-/* Iterates over the (resource, key)s that have used most units of one limit, the largest first.
+/* Iterates over the (resource, key)s that have used the most units of one limit, the largest first.
  * There are at most 100. A key with at least a fiftieth of `total` is among them (P20). A limit
  * has no such list if its first grant finds a quarter of memory_max in use. Times count in steps of
  * five seconds.
@@ -1036,9 +1036,10 @@ DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits
                                                         doorman_time now);
 
 /* ---- state, the public part ------------------------------------------------------------------ */
-/* A limit that is `durable` has a row for each of its counters that is not fresh, and for each of
- * its bans. So do the bans of an administrator. A store keeps the rows, so that what was used
- * before a restart is used after it. The permits know no store: the application writes and reads.
+/* A row has the state of one counter, ban or reservation as bytes. Each counter of a `durable`
+ * limit has a row unless it is fresh, and each ban of such a limit or of an administrator has one.
+ * A store keeps the rows, so that what was used before a restart is used after it. The permits know
+ * no store: the application writes and reads.
  *
  *     each second                       doorman_permits_next_changed until it returns 0, then write
  *     a batch could not be written      write the same bytes again before later rows; or
@@ -1972,8 +1973,9 @@ typedef enum doorman_shard_result {
 
 /* A mover says what the master of a node must do about shards, one action at a time. It reads no
  * clock and does no I/O: the caller does what the actions say. So a server and a simulator run the
- * same code. The caller decides for a shard only from the end of TAKE or RESUME until GIVE or DROP
- * stops that, and only while its process is master. GIVE stops it before the first row is written.
+ * same code. The caller decides for a shard only from the end of TAKE or RESUME until it begins
+ * GIVE or DROP, and only while its process is master. In GIVE it stops deciding before it writes
+ * the first row.
  *
  *     state     the node                                event                    next state
  *     AWAY      does not decide, and knows nothing      the map says it owns     TAKING
@@ -14423,7 +14425,7 @@ static doorman_status doorman__hold_copied(doorman_status status, doorman_hold *
     return doorman__hold_refused(DOORMAN_REASON_MAX_HOLDS, out);
 }
 
-/* Answers a transfer that was made already. */
+/* Answers a repeated request for a transfer: renews the transfer, unless it has ended. */
 static doorman_status doorman__transfer_repeat(doorman_permits *permits, doorman__hold *transfer,
                                                doorman_hold *out, doorman_error *error) {
     bool ended = transfer->state == DOORMAN__SPENT || transfer->end.at <= permits->at.now;
@@ -16921,11 +16923,11 @@ doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows r
  * and >>counters finds the rows of a key. What is said of override rows is true for both.
  *
  *     scope      one limit of a resource, or of the template with a glob. It knows the slot of the
- *                limit in the present configuration. Of plan rows: all limits of a template
+ *                limit in the present configuration. A scope of plan rows is all limits of a
+ *                template
  *     figures    what rows of a scope give, resolved for that limit. Equal ones are shared, so a
- *                million rows with a few different figures need about 100 bytes each
- *                What plan rows of a scope give is the name of a plan. A decision looks for it
- *                among the plans of its limit
+ *                million rows with a few different figures need about 100 bytes each. Plan rows
+ *                give the name of a plan. A decision looks for it among the plans of its limit
  *     row        one key of a scope, with its beginning and its end
  *
  *     state of a row    meaning                      event                next state
@@ -16933,11 +16935,12 @@ doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows r
  *                                                    ended, replaced      (freed)
  *     begun             it ends at ends_at           end, ended, replaced (freed)
  *
- * Decisions look at the clock, and not at the state. So the state is only about what a beginning
- * and an end must do at once: give units to a bucket, wake permits that wait, and free the row.
- * Rows are ordered by the time of their next event in a treap (Aragon and Seidel 1989), whose
- * priorities are the hashes of the rows. A heap would need more memory, and could not list the rows
- * in order. Override rows and plan rows have a treap each, so that each can be listed alone.
+ * Decisions look at the clock, and not at the state. The state only says whether the beginning of a
+ * row was processed. The beginning gives units to a bucket, the end frees the row, and both decide
+ * again on the permits that wait. Rows are ordered by the time of their next event in a treap
+ * (Aragon and Seidel 1989), whose priorities are the hashes of the rows. A heap would need more
+ * memory, and could not list the rows in order. Override rows and plan rows have a treap each, so
+ * that each can be listed alone.
  */
 
 /* ---- overrides: the treap */

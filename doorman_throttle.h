@@ -225,9 +225,9 @@ DOORMAN_API void doorman_throttle_read(const doorman_throttle *throttle,
 DOORMAN_API void doorman_throttle_report(doorman_throttle *throttle, doorman_time target,
                                          doorman_overload_report *out, doorman_time now);
 
-/* The retry budget of a client (H10). It limits retries to a tenth of the first tries, so retries
- * cannot keep a server overloaded. The caller provides the memory. Only one thread at a time may
- * use a budget. */
+/* The retry budget of a client (H10). After n first tries, it has allowed at most 10 + n / 10
+ * retries. So retries cannot keep a server overloaded. The caller provides the memory. Only one
+ * thread at a time may use a budget. */
 typedef struct doorman_retry_budget {
     uint32_t tenths; /* tokens, in tenths: 0 to 100 */
 } doorman_retry_budget;

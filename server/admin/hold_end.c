@@ -160,8 +160,9 @@ static bool hold_refuse_unknown(const struct hold_call *call, struct service *se
                                  "id: there is no such hold"));
 }
 
-/* Finds what the request names. Returns false if it is not the one that is meant: then the response
- * is an error. */
+/* Finds the hold or the reservation that the request names. Returns false, with an error as the
+ * response, if this process is not the master, if it does not know the id, or if the one with this
+ * id has another resource or key. */
 static bool hold_find(struct hold_call *call, struct service *service,
                       struct http_response *response) {
     server_lock(&service->lock);

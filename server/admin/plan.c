@@ -317,11 +317,12 @@ static bool plan_check_left(struct act *act, struct store *store) {
 
 /* ---- how often the role support has changed a plan ------------------------------------------ */
 
-/* The changes of an act, in the order of their names. */
+/* The changes of an act, sorted by glob and key. */
 struct plan_count {
     struct plan_change **sorted;
     size_t count;
-    char since[32]; /* the times of rows are texts whose order is that of the times */
+    char since[32]; /* later entries count. It is a text, as the times of entries are: these texts
+                       have the order of the times */
 };
 
 static int plan_compare_names(const void *a, const void *b) {

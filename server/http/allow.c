@@ -234,7 +234,8 @@ static doorman_status allow_decide(struct allow *allow, struct service *service)
 
 /* ---- the response --------------------------------------------------------------------------- */
 
-/* A query in a Location keeps its escapes. A control character would end the line. */
+/* Returns the escape of a character in a Location, or NULL if the character stays. A `%` stays,
+ * because the query has its escapes already. A line break would end the header line. */
 static const char *escape_target(char character, char room[8]) {
     unsigned char code = (unsigned char)character;
     if (code > ' ' && code < 0x7f) return NULL;

@@ -29,8 +29,9 @@ struct redis_tls {
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
-/* Reads the files of the flags. Returns false if one is not valid.
- *   error   out: which one, and why */
+/* Reads the files that --state-ca, --state-cert and --state-key name. Without --state-ca, the
+ * authorities of the system are trusted. Returns false if a file is not valid.
+ *   error   out: which flag and file, and why */
 static bool tls_read_files(struct redis_tls *tls, const struct store_place *place,
                            char error[STORE_TEXT]) {
     const char *flag = "--state-ca", *path = place->authority;
