@@ -398,11 +398,12 @@ struct sim_world {
     size_t version_count, version; /* number of versions; the version in force */
     bool kept[SIM_RESOURCES];      /* a child that learns has just had its lease repeated (R7) */
 
-    /* Checks observe only what can have changed: the uses of a client that was touched or whose
-     * observation is due, and the limits when the state of a process has changed. */
+    /* A check computes again only what can have changed. It observes what a client uses if an event
+     * may have changed that, or if the time of the next observation has come. It computes a limit
+     * if the last one is no longer valid: see "limits" in sim_check.c. */
     doorman_time checked_at; /* when the last check was made */
     sim_limit limits[SIM_RESOURCES];
-    doorman_time observe_at[SIM_RESOURCES][SIM_CLIENTS]; /* next observation; 0: touched */
+    doorman_time observe_at[SIM_RESOURCES][SIM_CLIENTS]; /* next observation; 0: now */
     doorman_time first_observe_at[SIM_RESOURCES];        /* at or before the earliest of them */
 
     sim_permits *permits;   /* NULL: the run has no permits */

@@ -540,7 +540,7 @@ static double in_use(const sim_usage *usage, const doorman_resource_info *info,
     return local < usage->abandoned_until ? fmin(usage->abandoned, maximum) : 0;
 }
 
-/* Returns until when, by the client's clock, a use stays unchanged if nothing touches the
+/* Returns until when, by the client's clock, a use stays unchanged if no event changes the
  * client. */
 static doorman_time unchanged_until(const sim_usage *usage, const doorman_resource_info *info,
                                     doorman_time local) {
@@ -616,8 +616,8 @@ static bool observe_usage(sim_world *world, size_t index, size_t resource) {
     return !same;
 }
 
-/* Observes the uses that were touched or whose observation is due. Returns whether that changes the
- * sums. */
+/* Observes the uses whose observation is due: sim_invalidate_client makes it due at once. Returns
+ * whether that changes the sums. */
 static bool observe_usages(sim_world *world, size_t resource) {
     doorman_time *observe_at = world->observe_at[resource], first = DOORMAN_NEVER;
     bool changed = false;

@@ -272,8 +272,9 @@ static void grow(sim_followed *model, doorman_time local) {
 
 /* Computes the bounds of the capacity after a cut: the mean of the leases in the time of the
  * reports is at least the smallest sum and at most the largest. The server does not know when the
- * sum has changed within a part, so the two spans before that time count too. It subtracts two
- * integrals, so the mean of a very short time has a rounding error. */
+ * sum has changed within a part. So the two spans before the one in which that time begins count
+ * too. The server subtracts two integrals, so the mean of a very short time has a rounding
+ * error. */
 static void cut(sim_followed *model, doorman_time local) {
     doorman_time from;
     doorman_overload_report sum = sum_up(model, local, &from);

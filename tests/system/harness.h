@@ -520,7 +520,8 @@ static inline int raw_connect(const struct server *server) {
     return fd;
 }
 
-/* Returns false if the peer has closed the connection or accepts no more bytes. */
+/* Returns false if it could not send all bytes: the peer has closed the connection, or accepts no
+ * more bytes. */
 static inline bool raw_send(int fd, const void *bytes, size_t count) {
     size_t sent = 0;
     ssize_t part = 1;

@@ -179,7 +179,8 @@ TEST(plans_that_are_wrong_or_not_allowed_are_refused) {
     server_stop(&fixture.server);
 }
 
-/* E6: each change lets a counter start fresh whose plan has another window. */
+/* E6: if the new plan of a key has another window, its counter starts fresh. So the role support
+ * may change a plan only a few times a day. */
 TEST(the_role_support_changes_a_plan_twenty_times_a_day) {
     static const char path[] = "/v1/plans?glob=api/*&key=acme&reason=r";
     struct place place = {.path = ""};

@@ -247,7 +247,8 @@ TEST_WITH(world, nng_carries_what_http_has_no_room_for) {
     expect_done(w, 1, 0);
 }
 
-/* The answers of older versions, and of a process that listens on a port that was another's. */
+/* A process of an older version answers 404. If another process listens on the port now, it answers
+ * 421. */
 TEST_WITH(world, a_process_that_refuses_is_asked_over_nng_for_a_minute) {
     static const char *const answers[] = {"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}",
                                           "HTTP/1.1 421 Misdirected Request\r\n"

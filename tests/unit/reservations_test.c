@@ -1101,7 +1101,8 @@ TEST(an_unknown_settle_is_not_charged_beside_the_reservation_in_the_store) {
     free(store.rows);
 }
 
-/* P27: if the store stays away, nothing in it is remembered after 70 minutes. */
+/* P27: rows that are not read may have the reservation, but only for 70 minutes: it ends after at
+ * most an hour, and is forgotten 10 minutes later. */
 TEST(an_unknown_settle_waits_at_most_70_minutes_for_the_rows) {
     struct process p = process_of(WINDOW ", \"on_unread\": \"grant\"" DURABLE);
     assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_UNREAD), DOORMAN_OK);
