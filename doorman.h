@@ -1660,9 +1660,10 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  *                       units and continues at once. The next caller waits 1 s
  *
  *   promise   at most size + rate * t units in any time t, if all callers wait as long as `wait`
- *             says. A bucket with debt may exceed this bound by the n of one caller. Time counts
- *             in steps of 1/256 ns, so a rate above 2.56e11 units/s may give what it gains in a
- *             few steps more. A leaky bucket has no burst at all
+ *             says. A bucket with debt may exceed this bound by the n of one caller. Times are
+ *             counted in steps of 1/256 ns. In such a step, a rate above 2.56e11 units/s gains
+ *             more than one unit. So it may exceed this bound by what it gains in a few steps. A
+ *             leaky bucket has no burst at all
  *   drawback  a full bucket allows a burst of its size at once, and another burst after a pause.
  *             After a loan of many units all later callers wait. A queue that is full of old
  *             requests refuses or delays new requests
@@ -15166,8 +15167,8 @@ static void doorman__put_outcome(doorman__writer *out, const void *from) {
     doorman__put_fields(out, is_granted ? doorman__gets_rows : doorman__refused_rows, &shown);
 }
 
-/* Reads the algorithm of a response to a server. The sender leaves out defaults, so this function
- * sets them. */
+/* Reads the algorithm of a response to a server. The sender leaves out the parameters that have
+ * their default value, so this function sets them. */
 static void doorman__read_policy(const doorman__field *settings, void *out) {
     static const doorman__row whole =
         DOORMAN__ROW(BOOL, OPTIONAL, doorman_capacity_response, whole);

@@ -2078,8 +2078,9 @@ DOORMAN_API doorman_status doorman_permits_own(doorman_permits *permits, size_t 
 DOORMAN_API bool doorman_permits_owns(const doorman_permits *permits, size_t shard);
 
 /* Returns how many permits were decided for a shard, granted or refused, since
- * doorman_permits_set_shards. A permit that waits counts once; one that is refused as MOVED or
- * SHARDS does not count. Returns 0 if there is no such shard. */
+ * doorman_permits_set_shards. A permit that waits counts once, when it arrives. A permit that is
+ * refused as MOVED or SHARDS when it arrives does not count. Returns 0 if there is no such
+ * shard. */
 DOORMAN_API uint64_t doorman_permits_shard_decided(const doorman_permits *permits, size_t shard);
 
 /* Returns the shard of an item by the configuration of the permits. Precondition: there are shards.
@@ -2784,14 +2785,14 @@ static void doorman__check_rules(doorman__check *check, const doorman__rule *rul
 #define DOORMAN__CHECK(check, rules)                                                               \
     doorman__check_rules((check), (rules), sizeof(rules) / sizeof *(rules))
 
-/* Returns a check of the item of a list below a part. */
+/* Returns the doorman__check for an item of a list. The list is in the part that `check` is for. */
 static doorman__check doorman__check_item(doorman__check *check, const char *list, size_t item) {
     doorman__check below = {.report = check->report, .parent = check, .index = check->index};
     snprintf(below.object, sizeof below.object, "%.60s%s[%zu].", check->object, list, item);
     return below;
 }
 
-/* Returns a check of a struct below a part. */
+/* Returns the doorman__check for a struct in the part that `check` is for. */
 static doorman__check doorman__check_part(doorman__check *check, const char *part) {
     doorman__check below = {.report = check->report, .parent = check, .index = check->index};
     snprintf(below.object, sizeof below.object, "%.60s%.20s.", check->object, part);
@@ -3659,7 +3660,7 @@ static void doorman__most_warn(doorman__check *check, const doorman_permit_limit
                            : "grants nothing, so every permit that costs something is refused");
 }
 
-/* Returns for how long a limit that begins empty refuses everything. */
+/* Returns for how long, at most, a limit that begins empty refuses all permits of cost 1. */
 static doorman_time doorman__empty_time(doorman_limit_kind kind, const doorman_figures *all) {
     if (kind == DOORMAN_TOKEN_BUCKET) return doorman__rate_time(all, 1);
     return doorman__figures_period(kind, all);
@@ -7285,7 +7286,7 @@ typedef struct doorman__reservation_list {
     size_t count;
 } doorman__reservation_list;
 
-/* All request_ids that are remembered: see >>reservations. */
+/* All reservations, settlements and reports that are remembered: see >>reservations. */
 typedef struct doorman__reservations {
     doorman__chains by_request; /* by client, letter and number: all */
     doorman__chains by_id;      /* those that have an id */
@@ -11337,7 +11338,8 @@ static void doorman__charge_note_use(doorman_permits *permits, const doorman__ch
                                      doorman__fair_use *use, double asked, double granted) {
     doorman__fair_use *first = &permits->fair_uses[charge->fair - 1];
     if (!(asked > 0) && !(granted < 0)) return;
-    /* No cost is larger than what the limit can ever give: it would count for years. */
+    /* A cost counts only up to what the limit can ever give at once. Otherwise a huge cost would
+     * count for years. */
     const doorman_figures *figures = &charge->limit->figures;
     asked = doorman__min(asked, figures->size + doorman__lent(figures));
     if (!first->pool && asked > 0) {
@@ -23914,7 +23916,7 @@ static doorman__call *doorman__permit_start(doorman_permit_client *client, const
     return call;
 }
 
-/* Takes units out of a hold, for a transfer. Returns whether there were some.
+/* Takes units out of a hold, for a transfer. Returns whether it has taken any.
  *   moved   out: the units of each item */
 static bool doorman__client_hold_take(doorman__client_hold *hold,
                                       const doorman_hold_request *request, double *moved) {
@@ -23929,9 +23931,10 @@ static bool doorman__client_hold_take(doorman__client_hold *hold,
     return moves;
 }
 
-/* Starts a transfer with two calls. The call that is returned gets the result. The other one
- * travels, and has an amount for each item of the hold behind it. Returns NULL if memory runs
- * out. */
+/* Starts a transfer. The transfer has two calls. The call that is returned gets the result. The
+ * other call is sent to a server. The amounts for the items of the hold are stored behind it. If
+ * the hold has no units to transfer, nothing is sent, and the result is decided at once. Returns
+ * NULL if memory runs out. */
 static doorman__call *doorman__transfer_start(doorman_permit_client *client,
                                               const doorman__ask *ask, doorman_time now) {
     const doorman_permit_request none = {.item_count = 0};

@@ -241,8 +241,8 @@ bool server_rows_read(struct service *service, struct store *store,
  * the service is free. Precondition: the rows of the cluster are in force.
  *   from      the store of this node, of this mastership
  *   to        the notes of the cluster, as they were read
- *   returns   false: a store has failed, or another process has written since. This is called
- *             again */
+ *   returns   false: a store has failed, memory has run out, or another process has written since.
+ *             The caller tries again later */
 bool server_rows_adopt(struct service *service, struct store *from, struct store *to);
 
 /* Returns the row of an act for cJSON_Delete, or NULL if the list leaves it out. */

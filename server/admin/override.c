@@ -345,7 +345,7 @@ static double figure_of_plan(const doorman_permits *permits, const doorman_permi
 /* Returns the largest size or limit that a key has without a row, now or until the row ends. That
  * may be one of a plan, or of an override of the configuration. Precondition: the lock is held, and
  * the row is set.
- *   added   to the key by another row */
+ *   added   what another row adds to the key */
 static double figure_without(doorman_permits *permits, const doorman_permit_limit *limit,
                              const doorman_override_info *info, const doorman_override_row *row,
                              double added) {
@@ -365,9 +365,10 @@ static double figure_without(doorman_permits *permits, const doorman_permit_limi
     return row->resource_id ? fmax(most, figure_of_glob(permits, limit, info->glob, row)) : most;
 }
 
-/* Returns the units that something else gives a key beside a row that adds: the size or the limit
- * of another row, of its plan, or of an override of the configuration. 0: it has the figures of the
- * limit. Precondition: the lock is held, and the row is set. */
+/* Returns the size or the limit that a key has without a row that adds units to it. Another row,
+ * the plan of the key, or an override of the configuration may give it. 0: there is no such row,
+ * and the plan and the override give no more than the limit does. Precondition: the lock is held,
+ * and the row is set. */
 static double figure_beside(doorman_permits *permits, const doorman_permit_limit *limit,
                             const doorman_override_info *info, const doorman_override_row *row) {
     const doorman_override_row name = {

@@ -189,7 +189,8 @@ static void election_log_etcd(struct service *service, bool reachable) {
     }
 }
 
-/* Returns the time between two reads of the configuration, which is that between two polls. */
+/* Returns the time between two reads of the configuration. The polls of the election usually have
+ * the same period. */
 static doorman_time election_period(const struct service *service) {
     doorman_time period = service->settings->election_ttl * DOORMAN_SECOND / 5;
     return period < DOORMAN_SECOND ? period : DOORMAN_SECOND;

@@ -9,8 +9,10 @@
  * CheckRateLimit asks whether one more hit fits. A cost of 0 is granted as long as the key is not
  * banned, so the answer comes from what remains of each limit.
  *
- * A Reserve is a permit that is settled by a Commit: see grpc_reserve.c. A Commit always charges
- * what it says. If it cannot be settled, it is a report. */
+ * A Reserve is a permit that is settled by a Commit: see grpc_reserve.c. If the reservation of a
+ * Commit cannot be settled, the Commit is a report, which charges the same amounts. But a Commit
+ * fails and charges nothing while the master reads its store, and if its keys are in different
+ * shards. */
 #include "grpc.h"
 
 /* ---- requests ------------------------------------------------------------------------------- */

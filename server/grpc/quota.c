@@ -699,10 +699,10 @@ bool server_quotas_request(struct quotas *quotas, doorman_request *out, doorman_
 
 /* ---- responses ------------------------------------------------------------------------------ */
 
-/* Takes the safe capacity, which the estimate needs, as in a client. A new bucket wants at
- * least a part of it, so that its first assignment is not a single request. A safe capacity that is
- * not configured is the capacity divided by the number of holders. So the parts of many new
- * streams, 1/1 + 1/2 + 1/3 ... of an eighth, fit together. */
+/* Takes the safe capacity from a response. The estimate of the wants needs it, like the estimate of
+ * a client. A new bucket wants at least a part of it, so that its first assignment is not a single
+ * request. A safe capacity that is not configured is the capacity divided by the number of holders.
+ * So the parts of many new streams, 1/1 + 1/2 + 1/3 ... of an eighth, fit together. */
 static void quota_take_safe(struct quota_bucket *bucket, const doorman_capacity_response *item,
                             doorman_time now) {
     if (!item->has_safe_capacity || item->safe_capacity > DOORMAN_AMOUNT_MAX) return;

@@ -1,5 +1,5 @@
-/* doorman_server, part HTTP: the graphs of the status page, as SVG. This file reads the history,
- * and otherwise uses only its arguments.
+/* doorman_server, part HTTP: the graphs of the status page, as SVG. The functions read the
+ * history, and otherwise use only their arguments.
  *
  * A bar shows what the holders of a resource have and want now. A trend shows the last ten minutes
  * of a resource, or of a limit of permits. The Content-Security-Policy forbids style attributes, so

@@ -195,8 +195,8 @@ void server_shards_work_again(struct shards *shards);
  * master knows all of them, also those about keys of other nodes. So a move needs to carry none.
  *
  *    - Any master writes them. A write succeeds only if nobody has written since the writer has
- *      read all. Otherwise it reads again, checks its act again, and tries again. So of two acts
- *      at once one sees the other.
+ *      read all. Otherwise the writer reads again, checks its act again, and tries again. So if two
+ *      acts come at the same time, one sees the other.
  *    - The id of a row comes from the revision of the last write before it. So ids grow in the
  *      order of the writes, and no two acts have the same one.
  *    - Each master looks twice a second whether somebody has written, and then reads all notes. A

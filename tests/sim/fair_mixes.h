@@ -3,8 +3,9 @@
  * tests/unit/fair_test.c checks what is promised of them.
  *
  * The keys of a group ask at random times (Poisson), each for the same units on average. A greedy
- * key just asks for much more than it can get, as a program does that tries again at once. What the
- * keys got is compared with exact max-min shares of what they asked for, in each ten windows.
+ * key asks for much more than it can get, like a program that tries again at once. At the end of
+ * each window, what the keys got in the last ten windows is compared with exact max-min shares of
+ * what they asked for.
  */
 #ifndef FAIR_MIXES_H
 #define FAIR_MIXES_H

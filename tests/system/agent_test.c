@@ -1312,7 +1312,7 @@ TEST(a_fork_at_any_moment_leaves_both_processes_working) {
     test_server_stop(&server);
 }
 
-/* Adds a lane with the mutex of the permits, as their thread does. */
+/* Locks the mutex of the permits and adds a lane, like the thread of the permits. */
 static void *add_lane(void *context) {
     doorman__agent_permits *permits = (doorman__agent_permits *)context;
     pthread_mutex_lock(&permits->mutex);
@@ -1321,7 +1321,7 @@ static void *add_lane(void *context) {
     return NULL;
 }
 
-/* Returns 0 while another thread has the mutex. */
+/* Returns the number of lanes. Returns 0 while another thread has locked the mutex. */
 static size_t lane_count(doorman__agent_permits *permits) {
     if (pthread_mutex_trylock(&permits->mutex) != 0) return 0;
     size_t count = permits->transport_count - 1; /* the first one is that of the client */
@@ -1329,8 +1329,9 @@ static size_t lane_count(doorman__agent_permits *permits) {
     return count;
 }
 
-/* A fork has the mutex of the process, and waits for that of the agent. A stop has that, and waits
- * for the mutex of the permits. So a thread that has this one may wait for no other. */
+/* A fork locks the mutex of the process, and then waits for the mutex of the agent. A stop locks
+ * the mutex of the agent, and then waits for the mutex of the permits. So a thread that has locked
+ * the mutex of the permits must not wait for the other two. */
 TEST(a_lane_is_added_while_a_thread_forks) {
     test_server server = {.capacity = 90};
     test_server_start(&server);

@@ -320,7 +320,7 @@ TEST(a_body_in_chunks_is_the_same_for_any_split_of_its_bytes) {
     server_stop(&fixture.server);
 }
 
-/* After such a request, no byte is read as the next request. */
+/* After a request that is refused, no byte is read as the next request. */
 TEST(a_body_whose_end_is_not_clear_is_refused) {
 #define CHUNKS(text) DISCOVERY CHUNKED "\r\n" text
     static const struct request_case cases[] = {

@@ -1,6 +1,6 @@
 /* What a page says about other processes and other resources: links to the parent and to the child
  * nodes, the description and the unit of a resource on all nodes, and the search for a client over
- * all resources. Hostile texts stay texts. */
+ * all resources. Pages show hostile texts as text. */
 #define _GNU_SOURCE
 #include "http.h"
 

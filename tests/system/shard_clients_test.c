@@ -1,6 +1,6 @@
-/* The client packages follow the map of shards (N9), with real nodes, an etcd and a Redis. Each
- * client knows the HTTP address of one node, and uses keys of both. run_shards.py says what it
- * does. */
+/* The client packages follow the map of shards (N9), with two real nodes, an etcd and a Redis. Each
+ * client knows the HTTP address of one node, and uses a key of each node. run_shards.py says what
+ * the clients do. */
 #define _GNU_SOURCE
 #include "shards_fixture.h"
 
@@ -65,7 +65,8 @@ static struct process *client_start(const char *language, const char *script, ch
     return process;
 }
 
-/* Waits until a client has done a number of rounds, in which servers have decided all. */
+/* Waits until a client has done a number of rounds. Fails unless servers have granted all permits
+ * of each round, and have counted its settle. */
 static void await_rounds(const struct process *client, int count) {
     char wanted[256] = "";
     for (int i = 0; i < count; i++) {

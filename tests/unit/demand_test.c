@@ -299,8 +299,8 @@ TEST(an_estimate_does_not_depend_on_how_often_reports_arrive) {
     }
 }
 
-/* L4: refused units count in full while the server has more, and then up to seven times what the
- * holder could use. */
+/* L4: while the server has more capacity, refused units count in full. When it has no more, they
+ * count up to seven times what the holder could use. */
 TEST(an_estimate_counts_refused_units_as_a_resource_does) {
     doorman_estimate *estimate = create_estimate();
     doorman_time now = 1000 * SECOND;

@@ -952,7 +952,7 @@ TEST(a_discovery_request_has_no_other_fields) {
     world_stop(w);
 }
 
-/* T3: default values are not sent, and the receiver fills them in. */
+/* T3: parameters with their default value are not sent, and the receiver fills them in. */
 TEST(a_response_to_a_server_has_the_algorithm_and_terms) {
     static const doorman_algorithm usual = {.learning_mode_duration = 63 * SECOND,
                                             .has_learning_mode_duration = true};

@@ -1395,9 +1395,9 @@ static world *world_start_after_long_leases(doorman_config *config) {
     return w;
 }
 
-/* G1, G5, R8: the template of a resource is removed, or another one comes before it. The template
- * that the resource gets has learned already. But the leases that the predecessor has granted may
- * last longer than those of this template. */
+/* G1, G5, R8: the template of a resource is removed, or another one comes before it. The resource
+ * gets a template whose time to learn has passed already. But the leases that the predecessor has
+ * granted may last longer than those of this template. */
 TEST(resources_that_match_another_template_learn_as_long_as_before) {
     doorman_config *changes[][2] = {
         {config_of_two("db", "d*"), config_of_one("d*", 60 * SECOND)},

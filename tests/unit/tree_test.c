@@ -1224,8 +1224,9 @@ TEST(a_lease_that_is_given_back_does_not_count_as_ended) {
     forest_stop(f);
 }
 
-/* Leases of clients end with the lease of their node. A node that sees all ends late and at once,
- * as a busy machine does, forgets the resource, and still reports the end. */
+/* Leases of clients end with the lease of their node at the latest. On a busy machine, a node may
+ * notice all these ends late and at the same time. It then removes the resource, and still reports
+ * the end of its lease. */
 TEST(a_lease_that_ends_with_those_of_its_holders_is_reported) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
