@@ -14161,7 +14161,7 @@ static const doorman__number doorman__numbers[] = {
     [DOORMAN__JSON_CLIENTS] = {DOORMAN__IN_DOUBLE, true, false, 1, DOORMAN_SUBCLIENTS_MAX,
                                "must be an integer from 1 to 1e9"},
     [DOORMAN__JSON_SECONDS] = {DOORMAN__IN_TIME, false, false, 0, 1e8,
-                               "must be from 0 to 1e8 seconds"},
+                               DOORMAN__DURATION_OR_ZERO_RULE},
     [DOORMAN__JSON_DURATION] = {DOORMAN__IN_TIME, false, false, 1e-9, 1e8, DOORMAN__DURATION_RULE},
     [DOORMAN__JSON_HOUR] = {DOORMAN__IN_TIME, false, false, 1e-9, 3600, DOORMAN__HOUR_RULE},
     [DOORMAN__JSON_ID] = {DOORMAN__IN_UINT64, true, false, 1, DOORMAN__INTEGER_MAX,

@@ -90,9 +90,12 @@
  *     size, limit, max_cost             size, limit, max_cost         units
  *     max_debt, max_wait                max_debt, max_wait            ns; s in JSON
  *     window, time_to_live              window, time_to_live          ns; s in JSON
+ *     fair_window                       fair_window                   ns; s in JSON
  *     calendar                          window: "day", ...            minute to month, in UTC
  *     queue                             queue                         permits
  *     max_keys                          max_keys                      counters
+ *     warn_at                           warn_at                       a fraction
+ *     set_max, weight, subclients       set_max, weight, subclients   numbers without a unit
  *     refuse_new                        overflow: "refuse"
  *     empty_at_start, full_at_start     on_restart: "empty", "full"
  *     leased                            rate: "leased", limit: "leased"

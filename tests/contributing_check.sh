@@ -70,6 +70,13 @@ fields_of() { # rows
         'DOORMAN__[A-Z_]*\("[a-z_]+"|DOORMAN__ROW(_HAS)?\([^"]*, [a-z_]+\)' doorman_permits.h
 }
 
+# Those of them that are numbers of a unit.
+numbers_of() { # rows
+    types='RATE|AMOUNT|SECONDS|DURATION|SIZE|UINT32|NUMBER|FRACTION'
+    table_of "doorman__row doorman__$1\\\\[" \
+        "($types), ([A-Z_]+, )?doorman_[a-z_]+, [a-z_]+" doorman_permits.h
+}
+
 # The paths that the parts of the server have.
 paths_of_server() {
     table_of 'struct http_route [a-z_]*\\[' '\{"/[^"]*"' server/*/*.c | sed 's:\(.\)/$:\1:'
@@ -102,6 +109,15 @@ fields_are_documented() {
         has_lines "$folder/fields" 30
         missing_in "$folder/fields" '^\|[^|]*[^|a-z_]NAME[^|a-z_][^|]*\|' docs/configuration.md
         missing_in "$folder/fields" '"NAME[^a-z_]' tests/fuzz/json.dict
+    } | nothing_is_missing
+}
+numbers_have_units() {
+    for rows in limit_rows figure_rows; do numbers_of "$rows"; done >"$folder/fields"
+    table='the table NAMES AND UNITS of doorman_permits.h'
+    sed -n '/^ \* NAMES AND UNITS/,/^ \* CONTENTS/p' doorman_permits.h >"$folder/$table"
+    {
+        has_lines "$folder/fields" 12
+        missing_in "$folder/fields" '^ \*     .*[ ,]NAME[ ,]' "$folder/$table"
     } | nothing_is_missing
 }
 # The simulator sets each field of a limit, except for two: it has no other fair_window than the
@@ -145,14 +161,25 @@ paths_are_everywhere() {
 kinds_are_everywhere() {
     table_of 'define DOORMAN_KINDS' 'X\([A-Z_]+, "[A-Z_]+"' doorman.h >"$folder/kinds"
     table_of 'define DOORMAN_KINDS' 'X\([A-Z_]+' doorman.h >"$folder/codes"
+    schema='Kind of openapi.json' enum='the list in Kind of openapi.json'
+    examples='the examples of >>shares' solvers='doorman__solvers'
+    sed -n '/^    "Kind": {/,/^    },/p' server/pages/openapi.json >"$folder/$schema"
+    sed -n '/"enum"/,/\]/p' "$folder/$schema" >"$folder/$enum"
+    sed -n '/^\/\* ---- >>shares /,/^ \*\//p' doorman.h >"$folder/$examples"
+    sed -n '/ doorman__solvers\[.* = {$/,/^};/p' doorman.h >"$folder/$solvers"
     {
         has_lines "$folder/kinds" 5
         missing_in "$folder/kinds" '^\| .algorithm.kind. \|.*.NAME.' docs/configuration.md
-        missing_in "$folder/kinds" '"enum": \[.*"NAME"' server/pages/openapi.json
-        missing_in "$folder/kinds" '"description": .*[ .]NAME: ' server/pages/openapi.json
+        missing_in "$folder/kinds" '"NAME"' "$folder/$enum"
+        missing_in "$folder/kinds" '[ .]NAME: ' "$folder/$schema"
+        missing_in "$folder/kinds" '^ \*   NAME ' "$folder/$examples"
+        missing_in "$folder/codes" '\[NAME\] = doorman__solve_' "$folder/$solvers"
         missing_in "$folder/kinds" '[^A-Z_]NAME[^A-Z_]' tests/fuzz/json.dict
-        missing_in "$folder/kinds" '[ "]NAME[,\\]' tests/system/server_test.c
-        for file in unit/configuration_test.c unit/tree_test.c fuzz/message.c sim/sim_faults.c; do
+        for file in system/server_test.c unit/json_test.c; do
+            missing_in "$folder/kinds" '[ "]NAME(, |[,"]*$|\\)' "tests/$file"
+        done
+        for file in unit/shares_test.c unit/configuration_test.c unit/tree_test.c fuzz/message.c \
+            sim/sim_faults.c sim/sim_check.c; do
             missing_in "$folder/codes" '[^A-Z_]NAME([^A-Z_]|$)' "tests/$file"
         done
     } | nothing_is_missing
@@ -194,6 +221,7 @@ check 'the files that docs/architecture.md names exist' paths_exist docs/archite
 check 'the functions that docs/architecture.md names exist' names_exist docs/architecture.md \
     '[a-z]+_[a-z_]+[a-z]'
 check 'each field of a limit is in docs/configuration.md and a dictionary' fields_are_documented
+check 'each number of a limit has a unit in the table NAMES AND UNITS' numbers_have_units
 check 'each field of a limit is in the simulator, or fields_are_simulated leaves it out' \
     fields_are_simulated
 check 'each figure of an override has a bound for the role support' figures_have_bounds
