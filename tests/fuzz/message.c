@@ -72,29 +72,38 @@ static const doorman_permit_limit hold_limits[] = {
      .kind = DOORMAN_CONCURRENCY,
      .figures = {.limit = 6, .time_to_live = 5 * DOORMAN_SECOND}}};
 
+/* A template for each kind of share. The first one that matches counts. The limits: NULL refuses
+ * permits as UNMATCHED. */
+static const struct {
+    const char *glob;
+    doorman_kind kind;
+    double reserve;
+    const doorman_permit_limit *limits;
+    size_t limit_count;
+} shared[] = {
+    {"pr*", DOORMAN_PRIORITY_SHARE, 0.25, limits, 4},
+    {"p*", DOORMAN_PROPORTIONAL_SHARE, 0, limits, 0}, /* permits are granted and counted */
+    {"s*", DOORMAN_STATIC_SHARE, 0, NULL, 0},
+    {"n*", DOORMAN_NO_ALGORITHM, 0, hold_limits, 2},
+    {"[!u]*", DOORMAN_FAIR_SHARE, 0, NULL, 0},
+};
+enum { TEMPLATES = sizeof shared / sizeof *shared };
+
 static void start(message_world *world) {
-    static const doorman_kind kinds[] = {DOORMAN_PRIORITY_SHARE, DOORMAN_PROPORTIONAL_SHARE,
-                                         DOORMAN_STATIC_SHARE, DOORMAN_NO_ALGORITHM,
-                                         DOORMAN_FAIR_SHARE};
-    static const char *const globs[] = {"pr*", "p*", "s*", "n*", "[!u]*"};
     static const char *const parents[] = {"tcp://above:1"};
-    doorman_template templates[5] = {{0}};
-    for (size_t i = 0; i < 5; i++) {
+    doorman_template templates[TEMPLATES] = {{0}};
+    for (size_t i = 0; i < TEMPLATES; i++) {
         doorman_template *next = &templates[i];
-        *next = (doorman_template){.identifier_glob = globs[i], .capacity = 100};
+        *next = (doorman_template){.identifier_glob = shared[i].glob, .capacity = 100};
         next->has_algorithm = next->algorithm.has_learning_mode_duration = true;
-        next->algorithm.kind = kinds[i];
-        if (i == 0) next->algorithm.reserve = 0.25;
-        next->has_limits = i < 2; /* the others refuse permits as UNMATCHED */
-        next->limits = i == 0 ? limits : NULL;
-        next->limit_count = i == 0 ? 4 : 0;
-        if (i != 3) continue;
-        next->has_limits = true;
-        next->limits = hold_limits;
-        next->limit_count = 2;
+        next->algorithm.kind = shared[i].kind;
+        next->algorithm.reserve = shared[i].reserve;
+        next->has_limits = shared[i].limits != NULL;
+        next->limits = shared[i].limits;
+        next->limit_count = shared[i].limit_count;
     }
     doorman_config_options options = {
-        .templates = templates, .template_count = 5, .reject_unmatched = true};
+        .templates = templates, .template_count = TEMPLATES, .reject_unmatched = true};
     must(doorman_config_create(&world->config, &options, NULL) == DOORMAN_OK);
     doorman_server_options node = {.node = "root", .config = world->config};
     node.resource_max = 12;

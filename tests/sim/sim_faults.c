@@ -42,15 +42,27 @@ size_t sim_bound_minimum(size_t bound) {
 
 /* ---- random configurations */
 
+static doorman_kind random_kind(uint64_t *random) {
+    static const struct {
+        doorman_kind kind;
+        uint64_t parts; /* of all draws */
+    } kinds[] = {{DOORMAN_FAIR_SHARE, 16},
+                 {DOORMAN_PROPORTIONAL_SHARE, 7},
+                 {DOORMAN_PRIORITY_SHARE, 7},
+                 {DOORMAN_STATIC_SHARE, 1},
+                 {DOORMAN_NO_ALGORITHM, 1}};
+    uint64_t all = 0;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) all += kinds[i].parts;
+    uint64_t drawn = sim_below(random, all);
+    size_t at = 0;
+    for (; drawn >= kinds[at].parts; at++) drawn -= kinds[at].parts;
+    return kinds[at].kind;
+}
+
 static doorman_algorithm random_algorithm(uint64_t *random) {
     static const doorman_time lengths[] = {12 * SECOND, 20 * SECOND, 30 * SECOND, 60 * SECOND};
     doorman_algorithm algorithm = {.lease_length = lengths[sim_below(random, 4)]};
-    uint64_t kind = sim_below(random, 32);
-    algorithm.kind = kind < 16   ? DOORMAN_FAIR_SHARE
-                     : kind < 23 ? DOORMAN_PROPORTIONAL_SHARE
-                     : kind < 30 ? DOORMAN_PRIORITY_SHARE
-                     : kind < 31 ? DOORMAN_STATIC_SHARE
-                                 : DOORMAN_NO_ALGORITHM;
+    algorithm.kind = random_kind(random);
     if (sim_below(random, 16) == 0) algorithm.handover = DOORMAN_IMMEDIATE;
     algorithm.refresh_interval =
         sim_time_between(random, algorithm.lease_length / 12, algorithm.lease_length);
