@@ -5,6 +5,7 @@
 #     at the top, "_destroy" behind "doorman_server_create" means doorman_server_destroy.
 #   - Each rule that a comment of these files or of the tests quotes (T7, R4, ...) is defined
 #     exactly once. A definition is a line of a comment that starts with the number of the rule.
+#   - A section that a comment names with its header (">>NAME of doorman.h") is in that header.
 set -u
 awk '
     function complain(text) { print text; failed++ }
@@ -55,6 +56,12 @@ awk '
                 }
             }
         }
+        if (header && match(text, /---- >>[a-z_]+/)) {
+            sections[substr(text, RSTART + 5, RLENGTH - 5) " of " FILENAME] = 1
+        }
+        if (match(text, />>[a-z_]+ of doorman[a-z_]*\.h/)) {
+            placed[substr(text, RSTART, RLENGTH)] = where
+        }
         if (header && text ~ / THE API[,.]/) in_list = 1
         if (header && text ~ / (There are three ways|ERRORS,)/) in_list = 0
         count = split(text, words, /[^A-Za-z0-9_*]+/)
@@ -86,6 +93,10 @@ awk '
             checked++
             if (word ~ /^(C11|C99|H7|H8)$/) continue # standards, and two rules that were dropped
             if (!(word in rules)) complain(quoted[word] ": no rule " word)
+        }
+        for (section in placed) {
+            checked++
+            if (!(section in sections)) complain(placed[section] ": no " section)
         }
         if (checked == 0) complain("there are no comments")
         print "[  PASSED  ] " checked - failed + 0 " test(s)."

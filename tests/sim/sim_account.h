@@ -1,7 +1,7 @@
 /*
  * An exact account of the permits of one mastership, to check every decision against: see
- * sim_account.c. It has the same rules as the section >>permits of doorman.h, written a second time
- * and as simply as possible. It only reads the public types of doorman.h.
+ * sim_account.c. It has the same rules as >>permits of doorman_permits.h, written a second time and
+ * as simply as possible. It only reads the public types of doorman_permits.h.
  */
 #ifndef SIM_ACCOUNT_H
 #define SIM_ACCOUNT_H

@@ -1,6 +1,6 @@
-/* Leased limits of permits (P17), as the section >>leased of doorman.h promises them. Servers,
- * lease clients and permits are in one process, the test delivers the messages, and time is a
- * variable. An exact account is held against the capacity at every moment. */
+/* Leased limits of permits (P17), as >>leased of doorman_permits.h promises them. Servers, lease
+ * clients and permits are in one process, the test delivers the messages, and time is a variable.
+ * An exact account is held against the capacity at every moment. */
 #include "unit.h"
 
 #include <string.h>
