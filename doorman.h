@@ -3993,7 +3993,8 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS and one in
  *    doorman__solvers. The row of a kind that divides the capacity is before that of STATIC. Only
  *    the checks of a configuration also depend on the kind. T2 (in a tree) and A5 (turns for whole
- *    units) assume that a kind leaves no capacity unused that somebody wants.
+ *    units) assume that a kind leaves no capacity unused that somebody wants. CONTRIBUTING.md says
+ *    what a kind needs that does.
  * A4 No holder gets more than it wants. If leases are whole units (A5, see >>leases), no holder
  *    gets more than its wants rounded up.
  */
