@@ -1,8 +1,9 @@
-/* Any bytes as calls: on a root, on a node below it and on four clients, two for each server; and
- * as what happens to their messages. Two bytes are a call and its argument.
+/* Makes calls from any bytes: on a root, on a node below it, and on four clients, two for each
+ * server. Some calls deliver, copy or fail a message. Two bytes are a call and its argument.
  *
- * After each call T7 holds: the leases add up to at most the capacity. The sums of both servers
- * hold too. At the end everything is closed, and after a while no server knows any resource. */
+ * After each call T7 holds: the leases add up to at most the largest capacity. The sums of both
+ * servers are right too. At the end everything is closed, and after a while no server knows any
+ * resource. */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #include "fuzz.h"
@@ -161,7 +162,7 @@ static void deliver(call_world *world, call_message *message, bool keep) {
     if (!keep) message->text.bytes = 0;
 }
 
-/* A request that is delivered twice gets two responses. */
+/* Copies a message. A request that is delivered twice gets two responses. */
 static void copy_message(call_world *world, const call_message *message) {
     if (!message->text.bytes) return;
     world->newest = (world->newest + 1) % MESSAGES;
@@ -174,7 +175,7 @@ static void copy_message(call_world *world, const call_message *message) {
     memcpy(copy->text.text, message->text.text, message->text.bytes + 1);
 }
 
-/* An unknown holder claims a lease that was never granted. */
+/* Sends a request in which an unknown holder claims a lease that was never granted. */
 static void send_false_claim(call_world *world, doorman_server *server, unsigned argument) {
     doorman_demand demand = {
         .wants = 0, .subclients = 1 + argument / 64, .priority = (int)argument % 16};

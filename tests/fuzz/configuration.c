@@ -1,6 +1,6 @@
-/* Any bytes as a configuration. One that is accepted has every field in its range, and finds the
- * template that the rules say. A node below a server gets it unchanged. The server can switch to it
- * and away from it while leases are in force. */
+/* Reads any bytes as a configuration. If it is accepted, each field is in its range, and the search
+ * for a template finds what the rules say. A node below a server receives the same settings. The
+ * server can switch to the configuration and away from it while leases are in force. */
 #define DOORMAN_STATIC /* compiles in less time */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
@@ -58,7 +58,8 @@ static void check_find(const doorman_config *config, const char *id) {
     must(doorman_config_find(config, id) == wanted);
 }
 
-/* G4: the list has the same result. Each problem is at a character of the text, or at its end. */
+/* G4: the check that lists the problems has the same result as reading the text. Each problem is at
+ * a character of the text, or at its end. */
 static void check_problems(const char *text, size_t bytes, doorman_status expected,
                            const doorman_error *error) {
     doorman_config_problem problems[4];
@@ -78,8 +79,8 @@ static void check_problems(const char *text, size_t bytes, doorman_status expect
     }
 }
 
-/* W1: the names of an item are valid, and a rule gives each of its own descriptors to itself or to
- * an earlier rule. */
+/* W1: a descriptor made of the entries of a rule resolves to valid names. If no value of the rule
+ * has a "[" or a "\", the descriptor matches this rule or an earlier one. */
 static void check_descriptors(const doorman_config *config, const doorman_config_options *read) {
     for (size_t i = 0; i < read->descriptor_count; i++) {
         const doorman_descriptor_rule *rule = &read->descriptors[i];
@@ -155,7 +156,8 @@ static void check_below(config_world *world) {
     }
 }
 
-/* Sends requests six times: after steps of 1 s, and every third step longer than any lease. */
+/* Sends requests six times. Before each time 1 s passes, or every third time more than any
+ * lease. */
 static void run_servers(config_world *world, const doorman_config *other) {
     for (int i = 0; i < 6; i++) {
         world->now += i % 3 ? DOORMAN_SECOND : FAR;

@@ -79,8 +79,8 @@ static inline bool fuzz_whole(const doorman_algorithm *algorithm) {
 }
 
 /* Compares all sums of a server with a recount. Returns the number of its resources.
- *   bounded   nothing is learning and no capacity was ever reduced, so the sums must be within
- *             it */
+ *   bounded   nothing is learning and no capacity was ever reduced, so where the algorithm divides
+ *             the capacity, the committed sum must be within it */
 static inline size_t fuzz_check_server(doorman_server *server, bool bounded, doorman_time now) {
     doorman_cursor cursor = {0};
     doorman_server_resource resource;

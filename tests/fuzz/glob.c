@@ -1,5 +1,6 @@
-/* Any two lines as a glob and an id: compares the matcher with a slow and simple one, and its steps
- * with a bound. Compares the check of both lines as ids with the table of the Unicode standard. */
+/* Reads any two lines as a glob and an id. Compares the matcher with a slow and simple one, and its
+ * steps with a bound. Compares the check whether a line is a valid id with the table of the Unicode
+ * standard. */
 #define DOORMAN_STATIC /* compiles in less time */
 #define DOORMAN_IMPLEMENTATION
 #include "fuzz.h"
@@ -61,7 +62,7 @@ static uint32_t decode(const unsigned char *at, size_t left, size_t *used) {
     return 0;
 }
 
-/* Returns false if the line is not a valid id. */
+/* Decodes a line. Returns false if it is not a valid id. */
 static bool read_text(fuzz_text line, glob_text *out) {
     out->count = 0;
     if (line.bytes < 1 || line.bytes > DOORMAN_ID_BYTES_MAX) return false;
@@ -77,7 +78,7 @@ static uint32_t code_at(const glob_text *text, size_t at) {
     return at < text->count ? text->codes[at] : 0;
 }
 
-/* Returns the place behind the `]` of the bracket that begins at `at`; 0 if it has no end. Sets
+/* Returns the position behind the `]` of the bracket that begins at `at`; 0 if it has no end. Sets
  * *holds to whether the bracket matches a character. */
 static size_t bracket(const glob_text *glob, size_t at, uint32_t character, bool *holds) {
     bool negated = code_at(glob, at + 1) == '!' || code_at(glob, at + 1) == '^', found = false;

@@ -1,5 +1,5 @@
-/* Any bytes as what a peer of gRPC sends, or as an answer of the master. The first byte says what
- * the rest is:
+/* Reads any bytes as what a peer of gRPC sends, or as an answer of the master. The first byte says
+ * what the rest is:
  *
  *     0 to 3   frames of HTTP/2, behind the preface, in pieces of 1, 7, 100 or 100,000 bytes
  *     4        the message of a call. If it is accepted, its response can be read
@@ -79,7 +79,7 @@ static void stop(struct grpc *grpc, struct service *service) {
     doorman_config_destroy(service->config);
 }
 
-/* Each stream of the connection is in its list once, and the counts are right. */
+/* Checks that the list of streams is linked correctly, and that the counts are right. */
 static void check_streams(const struct grpc_connection *connection) {
     size_t count = 0, bytes = 0;
     for (const struct grpc_stream *each = connection->streams; each; each = each->next) {
@@ -140,7 +140,7 @@ static void check_response(const struct grpc_call *call) {
     doorman_buffer_uninit(&out.buffer);
 }
 
-/* Whatever the scan accepts can be read. */
+/* Reads a message and decides it. If both succeed, the response is valid. */
 static void run_message(struct grpc *grpc, fuzz_text input) {
     const enum grpc_method method = (enum grpc_method)(input.bytes % 5);
     struct grpc_status status = {.code = GRPC_OK};
@@ -174,7 +174,8 @@ static void run_answer(struct grpc *grpc, fuzz_text input) {
     server_grpc_memory_give(&grpc->memory, call);
 }
 
-/* Each action has the id of a bucket, and an assignment is a token bucket, or denies all. */
+/* Checks that each action in `out` has the id of a bucket, and that an assignment is a token
+ * bucket, or denies all. */
 static void check_actions(const struct text *out) {
     const uint8_t *at = (const uint8_t *)out->buffer.text, *end = at + out->buffer.bytes;
     while (at < end) {
@@ -219,7 +220,7 @@ static void run_reports(struct grpc *grpc, fuzz_text input) {
     server_grpc_connection_destroy(connection);
 }
 
-/* Reads two descriptors, with an empty line between them. */
+/* Reads a descriptor: pairs of lines with a key and a value, up to an empty line. */
 static size_t read_entries(fuzz_text *input, doorman_descriptor_entry entries[GRPC_ENTRY_MAX]) {
     fuzz_text key = {NULL, 0}, value = {NULL, 0};
     size_t count = 0;

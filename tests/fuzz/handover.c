@@ -1,7 +1,7 @@
-/* Any bytes as what a master has handed over: the first byte says whether the server is a root, a
- * root with whole units, a node with a parent, or a root with holds. Either all of it is taken
- * over, or nothing. The sums are then those of the leases, and holders can renew, until all leases
- * have ended. The units of the holds are those of their counter, until all have ended. */
+/* Reads any bytes as what a master has handed over. The first byte says whether the server is a
+ * root, a root with whole units, a node with a parent, or a root with holds. Either all of the rest
+ * is taken over, or nothing. Then the sums of the server are those of its leases, and a holder can
+ * renew. The server can hand everything over again. The counter of the holds has their units. */
 #define DOORMAN_IMPLEMENTATION
 #include "fuzz.h"
 
@@ -27,7 +27,7 @@ static doorman_server *start(const doorman_config *config) {
     return server;
 }
 
-/* A holder that may have a lease already asks for a resource. */
+/* Asks for a resource as a holder that may have a lease already. */
 static void ask(doorman_server *server, const char *resource_id, doorman_time now) {
     const doorman_demand demand = {10, 1, 0};
     doorman_capacity_request item = {
@@ -39,7 +39,7 @@ static void ask(doorman_server *server, const char *resource_id, doorman_time no
     must(fuzz_amount(response.items[0].gets.capacity));
 }
 
-/* Returns what all holds of the resource "db" hold in their first item. */
+/* Returns the units of all holds that have "db" as their only item. */
 static double held(const doorman_permits *permits) {
     doorman_cursor cursor = {0};
     doorman_permits_hold hold;
@@ -50,7 +50,8 @@ static double held(const doorman_permits *permits) {
     return sum;
 }
 
-/* One counter counts all units of "db". Holds of several items may have more of it. */
+/* Checks that the counter of "db" has at least the units of the holds whose only item is "db".
+ * Holds of several items may add more. Then all holds end, and nothing is left. */
 static void check_holds(doorman_server *server) {
     doorman_permits *permits = doorman_server_permits(server);
     doorman_permit permit;

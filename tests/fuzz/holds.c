@@ -81,7 +81,7 @@ static void check_decision(holds_world *world, const doorman_permit *permit) {
     remember(world, permit->hold_id);
 }
 
-/* Takes all decisions that were made later. */
+/* Reads the decisions on permits that have waited. */
 static void take_decisions(holds_world *world) {
     doorman_permit permit;
     uint64_t ticket = 0;
@@ -124,7 +124,8 @@ static void acquire(holds_world *world, unsigned op, unsigned value, unsigned mo
 typedef doorman_status (*hold_call)(doorman_permits *permits, const doorman_hold_request *request,
                                     doorman_hold *out, doorman_error *error, doorman_time now);
 
-/* Calls one of the functions on holds, with an id of somebody and amounts that may be too large. */
+/* Calls one of the functions on holds, with an id that any client may have, and amounts that may be
+ * too large. */
 static void call_hold(holds_world *world, unsigned op, unsigned value, unsigned more) {
     static const hold_call functions[] = {doorman_permits_renew, doorman_permits_release,
                                           doorman_permits_transfer, doorman_permits_seize};

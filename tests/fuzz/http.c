@@ -1,5 +1,5 @@
-/* Any bytes as what an HTTP connection sends to doorman_server. Each request has one response,
- * which is valid HTTP, and no byte of a request gets into the head of a response.
+/* Sends any bytes to doorman_server on an HTTP connection. Each request has one response, which is
+ * valid HTTP, and no byte of a request gets into the head of a response.
  *
  * The first byte says how many bytes are read or written at once, whether there are tokens, and
  * when the thread of pages makes a response. The input replaces the socket; all other code is the
@@ -68,7 +68,7 @@ int server_main(int argc, char **argv);
 
 #define STEPS 4000
 
-/* The socket of the connection. */
+/* This replaces the socket of the connection. */
 static struct {
     fuzz_text input;
     size_t most; /* bytes that one call reads or writes */
@@ -160,8 +160,8 @@ static bool has_body(const char *body, size_t length) {
     return !end && (!body[length] || strncmp(body + length, "HTTP/1.1 ", 9) == 0);
 }
 
-/* Checks one response. Returns its end; NULL if its head is not complete. The server itself never
- * writes "<zz". So if a page has it, an id or a part of a query was not escaped. */
+/* Checks one response. Returns its end; NULL if it is not complete. The server itself never writes
+ * "<zz". So if a page has it, an id or a part of a query was not escaped. */
 static const char *check_response(const char *at) {
     static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
     must(strncmp(at, "HTTP/1.1 ", 9) == 0);

@@ -1,5 +1,5 @@
-/* Any lines as messages to a root, and to a node below it, which sends requests to the root. Both
- * answer, keep their sums right, and continue.
+/* Reads any lines as messages to a root, and to a node below it, which sends requests to the root.
+ * Both answer each message, and their sums stay right.
  *
  * A line is a message to the root; with `<` in front, to the node. With a digit n in front of that,
  * 2^n seconds pass. What the node sends to its parent and receives from it is text too.
@@ -31,7 +31,8 @@ static const doorman_tier tiers[] = {
     {.limit = 4, .window = DOORMAN_SECOND, .active = 2 * DOORMAN_SECOND},
     {.limit = 8, .window = DOORMAN_SECOND, .active = 3 * DOORMAN_SECOND, .skippable = true}};
 
-/* One limit of each kind, and a ban. Few keys fit, so that counters are evicted. */
+/* One limit of each kind except CONCURRENCY, and a ban. Few keys fit, so that counters are
+ * evicted. */
 static const doorman_permit_limit limits[] = {
     {.name = "bucket",
      .kind = DOORMAN_TOKEN_BUCKET,
@@ -162,7 +163,7 @@ static bool can_be_sent(const doorman_request *request) {
     return valid;
 }
 
-/* Writes a request that was read, reads that and writes it again: the texts are the same. */
+/* Writes a request, reads the text, and writes it again. Both texts must be the same. */
 static void check_round_trip(message_world *world, const doorman_request *request) {
     doorman_buffer second = {NULL, 0, 0};
     if (!can_be_sent(request)) return;

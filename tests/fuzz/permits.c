@@ -1,6 +1,6 @@
-/* The first line is a configuration, as JSON. Each of the next bytes is a call on permits with this
- * configuration. No window and no tier grants more than its limit, and when all keys are idle, all
- * counters are gone. */
+/* The first line is a configuration, as JSON. Each of the next pairs of bytes is a call on permits
+ * with this configuration. No window and no tier grants more than its limit, and when all keys are
+ * idle, all counters are gone. */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #include "fuzz.h"
@@ -57,7 +57,8 @@ static void acquire(permits_world *world, unsigned op) {
     if (status == DOORMAN_OK) check_permit(&permit, &request);
 }
 
-/* Settles a permit, by its request_id or a guessed id, or reports once. */
+/* Settles a permit by its request_id or by a guessed id, or sends a report that counts once
+ * (P28). */
 static void settle(permits_world *world, unsigned op, unsigned value) {
     doorman_permit_item items[3];
     doorman_settlement out;

@@ -1,12 +1,12 @@
-/* Any lines as responses to a client and to a node. Both accept what is valid, ask again in time,
- * and send only valid requests themselves.
+/* Reads any lines as responses to a client and to a node. Both accept what is valid, ask again in
+ * time, and send only valid requests themselves.
  *
  * A line is a response to the client; with `<` in front, to the node. With a digit n in front of
  * that, 2^n seconds pass. In front of that, up to four of these letters:
  *   o   the client closes the resource "db", or opens it again
  *   u   it uses half of its gauge, or releases that
  *   w   it wants more, or less
- *   f   the requests in progress fail, of both
+ *   f   the requests in progress of both fail
  *   m   the node loses its mastership, and wins it again */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
@@ -80,7 +80,7 @@ static void check_request(const doorman_request *request) {
     doorman_buffer_uninit(&text);
 }
 
-/* A client of the node requests a lease. */
+/* Requests a lease from the node as one of its clients, and checks what it gets. */
 static void request_from_node(response_world *world, const char *client, double wants) {
     doorman_demand demand = {.wants = wants, .subclients = 1, .priority = 1};
     doorman_capacity_request item = {.resource_id = "db", .wants = &demand, .wants_count = 1};

@@ -1,7 +1,7 @@
 /* The input is a row of a counter, a ban or a reservation, as a store may have it: damaged, or
- * written by somebody else. A row is refused by name, or restored. A restored counter never offers
- * more than its limit. To restore the row twice changes nothing. The rows that are yielded then are
- * read again. */
+ * written by another program. The row is refused with an error, or restored. A restored counter
+ * never offers more than its limit. To restore the row twice changes nothing. After further calls,
+ * another object of permits can restore all changed rows. */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #include "fuzz.h"
@@ -63,7 +63,7 @@ static void use(rows_world *world, const doorman_permit_row *row) {
     }
 }
 
-/* Settles what a row of a reservation is about, if it is one. */
+/* Settles the reservation of a row. Does nothing for other rows. */
 static void settle(rows_world *world, const doorman_permit_row *row) {
     doorman_settlement out;
     const doorman_permit_item item = {.resource_id = "x", .key = "k", .cost = 3};
@@ -79,7 +79,7 @@ static void settle(rows_world *world, const doorman_permit_row *row) {
     must(out.reason || (out.items[0].charged >= 0 && out.items[0].returned >= 0));
 }
 
-/* Reads all rows of one object into another. */
+/* Restores all changed rows of one object in another. */
 static void move(rows_world *from, rows_world *to) {
     unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
     for (size_t bytes; (bytes = doorman_permits_next_changed(from->permits, row, from->now));) {

@@ -1,7 +1,7 @@
 /* The input is a map of shards as JSON, or the rows of a shard that has moved: damaged, or written
- * by somebody else. Either is refused by name, or taken. A map that was read is read again from its
- * own text. A shard that was restored is given to a third node, which then knows the same, and is
- * forgotten. */
+ * by another program. It is accepted, or refused with an error. A map is written as text, and is
+ * the same when that text is read. A shard that was restored is given to a third node, which then
+ * knows the same, and is forgotten. */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #include "fuzz.h"
@@ -23,7 +23,7 @@ static doorman_permits *start(const doorman_config *config, doorman_time now) {
     return permits;
 }
 
-/* Reads a map, and reads it again from what is written of it. */
+/* Reads a map, writes it, and reads the text that was written. */
 static void read_map(const char *text, size_t bytes) {
     doorman_shard_map *map = NULL, *again = NULL;
     doorman_buffer first = {0}, second = {0};

@@ -1,6 +1,7 @@
 /* The first bytes choose the options of a throttle. Each of the next triples of bytes is a call on
- * it. A list of all requests says what each of them may do next. After each call, the counters, the
- * queues and the bounds are compared with a recount. At the end no request is lost. */
+ * it. A list of all requests says what may happen next to each of them. After each call, the
+ * counters, the queues and the bounds are compared with a recount. At the end no request is
+ * lost. */
 #define DOORMAN_STATIC /* compiles in less time */
 #define DOORMAN_IMPLEMENTATION
 #include "fuzz.h"
@@ -28,7 +29,7 @@ typedef struct throttle_world {
     doorman_throttle *throttle;
     doorman_throttle_options options;
     request requests[IDS];
-    doorman_time now; /* the latest that a call has told the throttle */
+    doorman_time now; /* the latest time that a call has passed */
 } throttle_world;
 
 static const double costs[] = {1, 0, 0.3, 25, 1000, 1e15, 1.1e15, -1, NAN, INFINITY, 2, 7};
@@ -43,7 +44,7 @@ static size_t count_of(const throttle_world *world, request_state state) {
 
 /* ---- the recount ---- */
 
-/* What waits, by a recount. */
+/* The costs of the requests that wait, counted again: their sum, and the largest one. */
 typedef struct recount {
     double sum, largest;
 } recount;
@@ -110,7 +111,7 @@ static void check_wait(const throttle_world *world, doorman_time retry_after) {
     must(!world->options.max_wait || retry_after <= 150 * MILLISECOND + 2 * counters.max_wait);
 }
 
-/* Reads refusals: some of them, so that the others keep their room, or all. */
+/* Reads up to `at_most` refusals. Those that are not read keep their slots. */
 static void read_refusals(throttle_world *world, unsigned at_most) {
     doorman_throttle_refusal refusal;
     for (unsigned i = 0; i < at_most; i++) {
@@ -166,7 +167,8 @@ static void offer(throttle_world *world, unsigned op, unsigned value, unsigned m
     *own = (request){WAITS, offered.criticality, own->unread, world->now, offered.deadline};
 }
 
-/* The highest criticality goes first, and nobody starts whose wait was too long. */
+/* Starts the next request. Checks that it has the highest criticality, and has not waited too
+ * long. */
 static void next(throttle_world *world, doorman_time now) {
     uint64_t id = IDS;
     bool started = doorman_throttle_next(world->throttle, &id, now);
@@ -207,7 +209,7 @@ static void call(throttle_world *world, unsigned op, unsigned value, unsigned mo
     check(world);
 }
 
-/* Ends all work. Then nothing is left. */
+/* Ends all requests, and checks that nothing is left. */
 static void drain(throttle_world *world) {
     doorman_throttle_counters counters;
     for (size_t id = 0; id < IDS; id++) {
