@@ -115,7 +115,7 @@ static inline void test_keep_measures(void) {
     if (kept > 0) test__count = kept;
 }
 
-/* Keeps every third test, from the second one on, for example. */
+/* Keeps the tests of the part that a text like "2/3" names: every third, from the second one on. */
 static inline void test_keep_part(const char *text) {
     char *at = NULL;
     const unsigned long part = strtoul(text, &at, 10), parts = *at ? strtoul(at + 1, NULL, 10) : 0;

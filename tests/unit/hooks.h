@@ -1,5 +1,5 @@
-/* What the objects of the headers that tests link call, so that agent_test can replace it: its
- * functions win over these weak ones. See open.awk. */
+/* Functions that the linked objects of the headers call (see open.awk). They are weak, so that
+ * agent_test can replace them by its own. */
 #ifndef DOORMAN_TESTS_HOOKS_H
 #define DOORMAN_TESTS_HOOKS_H
 

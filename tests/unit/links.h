@@ -1,5 +1,5 @@
-/* What the tests of links share: the functions that stand in place of other files, and the steps of
- * the part that asks. Include this file behind `struct world`, which has the members settings,
+/* What the tests of links share: functions that replace those of other files, and what a part that
+ * sends questions does. Include this file behind `struct world`, which has the members settings,
  * service, lock, pool, address, done, done_count and changes. */
 #ifndef DOORMAN_TESTS_LINKS_H
 #define DOORMAN_TESTS_LINKS_H
@@ -51,7 +51,7 @@ static inline void flush(struct world *w) {
     server_unlock(&w->lock);
 }
 
-/* Prepares to send a message. The test ends the question. */
+/* Opens a link and queues a message on it. Returns its question, which the test frees. */
 static inline struct link_question *send_text(struct world *w, const char *text, bool is_alone) {
     nng_msg *message = NULL;
     assert_int_equal(nng_msg_alloc(&message, 0), 0);

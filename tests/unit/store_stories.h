@@ -14,7 +14,7 @@
 
 #ifndef STORIES_OF_NOTES
 
-/* A time that no test reaches, because a store may drop what is long fresh. */
+/* Returns a time that no test reaches, because a store may drop rows that have long been fresh. */
 static int64_t tomorrow(int64_t more) { return (int64_t)time(NULL) + 86400 + more; }
 
 /* A row of the limit "user" whose identity is its key. Its record is a text; NULL: the row is
@@ -100,7 +100,7 @@ STORY(all_fields_of_a_row_come_back) {
     assert_int_equal(server_store_next(w->store, &out), STORE_END);
 }
 
-/* Only the identity tells rows apart: it has a zero byte in the middle. */
+/* Only the bytes behind the zero byte in their identities tell these rows apart. */
 STORY(rows_with_another_identity_are_other_rows) {
     struct store_row rows[2] = {row_of("k", "1", tomorrow(10)), row_of("k", "2", tomorrow(10))};
     rows[0].identity = "a\0b", rows[1].identity = "a\0c";
@@ -178,7 +178,7 @@ STORY(the_next_mastership_takes_what_was_left_and_only_once) {
     expect_taken(w, "other leases");
 }
 
-/* D9: a process of an earlier version begins a mastership, and does not know what was left. */
+/* D9: a process of an earlier version may begin a mastership and not take what was left. */
 STORY(what_was_left_is_only_for_the_next_mastership) {
     leave(w, "leases");
     reopen(w);
@@ -234,7 +234,7 @@ STORY(notes_are_listed_from_the_largest_identity_down) {
                                        {"act", "b*[", 1, "3"},
                                        {"act", "z", 1, "4"}};
     assert_int_equal(server_store_put_notes(w->store, notes, 4), STORE_OK);
-    expect_notes(w, "act", "", "z=4@1 stop=2@1"); /* the visitor wants no more */
+    expect_notes(w, "act", "", "z=4@1 stop=2@1"); /* the visitor stops */
     expect_notes(w, "act", "stop", "b*[=3@1 a=1@1");
     expect_notes(w, "act", "b*[", "a=1@1");
     expect_notes(w, "act", "a", "");

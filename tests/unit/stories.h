@@ -218,7 +218,7 @@ static void reorder(cJSON *object, const char *key, const cJSON *order) {
 
 /* ---- addresses */
 
-/* The library knows the schemes of nng. Stories have those of HTTP. */
+/* Translates an address: the library has the schemes of nng, and stories have those of HTTP. */
 static void translate(char *to, size_t bytes, const char *address, bool to_http) {
     static const char *const http[] = {"http://", "https://"}, *const nng[] = {"ws://", "wss://"};
     const char *const *from = to_http ? nng : http, *const *other = to_http ? http : nng;
@@ -240,8 +240,8 @@ static void remove_jitter(world *w) {
     }
 }
 
-/* The first random number of a call is 0, but others are not. So the renewals of further resources
- * are put to where they would be without jitter. */
+/* The first random number of a call is 0, but others are not. So this moves the renewals of further
+ * resources to the times that they have without jitter. */
 static void remove_jitter_of_renewals(world *w) {
     doorman__held_lease *held = w->client ? w->client->upstream.first : NULL;
     for (; held; held = held->next) {
@@ -296,7 +296,7 @@ static bool collect_change(world *w) {
     return true;
 }
 
-/* Takes all that the client has to send and to tell now. */
+/* Takes all requests, results and changes that the client has now. */
 static void collect(world *w) {
     bool more = true;
     for (int turn = 0; more && !w->fault[0]; turn++) {

@@ -11,8 +11,8 @@
  *
  * numbers   random_bits(), random_below(n), random_unit(), random_amount(): one random sequence for
  *           each program. It prints its seed, or takes it from the environment: SEED=42.
- *           random_runs(n): how often a long test draws a new case. With the address sanitizer,
- *           which makes each take several times as long, a third of n; `make matrix` runs n
+ *           random_runs(n): how often a long test draws a new case. It is a third of n with the
+ *           address sanitizer, which makes each take several times as long, and n without it
  * memory    memory_fails_at(n): the n-th allocation from now on fails, once;
  *           memory_fails_from(n): it fails, and so do all after it; memory_works(): allocations
  *           succeed again, and returns true if none has failed since the last call. These affect
@@ -47,7 +47,7 @@
 
 static uint64_t unit__random_state;
 
-/* xorshift64* (Vigna 2014), which is not the library's generator. */
+/* Returns 64 random bits of xorshift64* (Vigna 2014). The library uses another generator. */
 static inline uint64_t random_bits(void) {
     uint64_t x = unit__random_state;
     x ^= x >> 12;
@@ -105,7 +105,7 @@ static inline bool unit__memory_refuses(void) {
     return unit__memory.failed = true;
 }
 
-/* The object that the Makefile links calls these three too. */
+/* The object of doorman.h that the Makefile links to a test calls these functions too. */
 void *unit_malloc(size_t bytes);
 void *unit_realloc(void *old, size_t bytes);
 void unit_free(void *block);
@@ -123,8 +123,8 @@ void unit_free(void *block) {
     free(block);
 }
 
-/* A test has the implementation in it, unless the Makefile links it: see open.awk. The compiler
- * drops the static functions that a test does not reach, before it spends time on them. */
+/* A test compiles the implementation, unless the Makefile links an object of it: see open.awk. The
+ * compiler drops the static functions that a test does not reach, before it spends time on them. */
 #ifndef DOORMAN_H
 #define DOORMAN_STATIC
 #define DOORMAN_MALLOC(bytes) unit_malloc(bytes)
