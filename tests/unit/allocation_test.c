@@ -1,9 +1,9 @@
-/* C4: every call reports running out of memory as a status, and then changes nothing. Each public
- * function is called while its first allocation fails, then while its second allocation fails, and
- * so on, until no allocation fails. Each test runs twice: one run fails a single allocation, and
- * the other run also fails all later allocations. After each failure the visible state has not
- * changed. The same call then has the result that it has without a failure. At the end no memory is
- * left allocated. */
+/* C4: every call reports running out of memory as a status, and then changes nothing. Each function
+ * of the test cases is called while its first allocation fails, then while its second allocation
+ * fails, and so on, until no allocation fails. Each test runs twice: one run fails a single
+ * allocation, and the other run also fails all later allocations. After each failure the visible
+ * state has not changed. The same call then has the result that it has without a failure. At the
+ * end no memory is left allocated. */
 #include "unit.h"
 
 #include <arpa/inet.h>
@@ -482,7 +482,8 @@ static void prepare_counters(fixture *s) {
     assert_int_equal(acquire_permit(s), DOORMAN_OK);
 }
 
-/* P31: asks for more than the limit has. After a failure the counter remembers nothing. */
+/* P31: acquires with a size that replaces that of the limit. After a failure the size is
+ * forgotten. */
 static doorman_status acquire_with_figures(fixture *s) {
     const doorman_permit_set set = {.limit = "bucket", .figures = {.has_size = true, .size = 20}};
     const doorman_permit_item item = {
@@ -617,7 +618,7 @@ static void prepare_override(fixture *s) {
     assert_int_equal(set_override(s), DOORMAN_OK);
 }
 
-/* A row is replaced by one with other figures. */
+/* Replaces a row by one with other figures. */
 static doorman_status replace_override(fixture *s) {
     doorman_override_info info;
     doorman_override_row other = override_row;
@@ -654,7 +655,7 @@ static doorman_status restore_plan(fixture *s) {
     return note_plan(s, doorman_permits_restore_plan(s->permits, &plan_row, NULL, s->now));
 }
 
-/* A row of the limit of prepare_rows, as other permits have yielded it. */
+/* A row of a counter that prepare_row_of has taken from another object of permits. */
 static unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
 static size_t row_bytes;
 
@@ -713,7 +714,7 @@ static doorman_status mark_removal(fixture *s) {
     return status;
 }
 
-/* Creates permits with a hold of 2 units, whose id is that of the first hold. */
+/* Creates permits with one hold of 2 units. */
 static void prepare_holds(fixture *s) {
     const doorman_permit_limit limit = {
         .name = "slots", .kind = DOORMAN_CONCURRENCY, .figures = {.limit = 4}};
@@ -736,7 +737,8 @@ static void prepare_holds(fixture *s) {
     assert_true(permit.granted);
 }
 
-/* Calls a function of holds on the hold that was granted last. Without memory the units stay. */
+/* Calls a function of holds on the hold that was granted last. Without memory the hold keeps its
+ * units. */
 static doorman_status
 call_holds(fixture *s, doorman_status (*function)(doorman_permits *, const doorman_hold_request *,
                                                   doorman_hold *, doorman_error *, doorman_time)) {
@@ -819,7 +821,8 @@ static void prepare_limits_server(fixture *s) {
     assert_int_equal(doorman_server_set_master(s->created_server, &mastership, s->now), DOORMAN_OK);
 }
 
-/* P9: without memory some units may have been charged. So the cost is 0. */
+/* P9: a call that runs out of memory may have charged some units. The costs are 0, so that the
+ * state must be the same all the same. */
 static doorman_status acquire_from_server(fixture *s) {
     const doorman_permit_item items[] = {{.resource_id = "r", .key = "a"},
                                          {.resource_id = "s", .key = "vip-1"}};
@@ -935,7 +938,8 @@ static bool keep_handed(void *context, const void *bytes, size_t count) {
     return true;
 }
 
-/* Needs no memory. The server is then master again, and has no leases. */
+/* Hands over the leases of the root, which needs no memory. Then the root is master again, without
+ * leases. */
 static void hand_over(fixture *s) {
     const doorman_mastership other = {.address = "tcp://other:1"};
     const doorman_mastership mastership = {.address = "tcp://here:1", .until = DOORMAN_NEVER};
@@ -1032,7 +1036,7 @@ static doorman_status request_by_server(fixture *s, const char *holder_id) {
 static doorman_status request_by_new_server(fixture *s) { return request_by_server(s, "new"); }
 static doorman_status request_by_known_server(fixture *s) { return request_by_server(s, "node"); }
 
-/* This request has more resources than any before. */
+/* Releases the lease with a request that has more resources than any before. */
 static doorman_status release_by_client(fixture *s) {
     static const char *const ids[] = {"db/1", "a", "b", "c", "d", "e", "f", "g", "h", "i", "j"};
     doorman_server_lease lease;
@@ -1213,7 +1217,7 @@ static const char request_text[] =
     "\"a\":1,\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1,\"j\":1,\"k\":1,"
     "\"l\":1,\"m\":1,\"n\":1,\"o\":1,\"p\":1,\"q\":1},{\"resource_id\":\"db/2\",\"wants\":50}]}}";
 
-/* Without memory for a reply, the reply is an error, or empty. */
+/* Adds a reply to the outcome. Without memory the reply is an error, or empty. */
 static void dump_reply(fixture *s, const doorman_buffer *reply, doorman_status status) {
     static const char error[] = "{\"error\":{\"code\":\"INTERNAL\",\"message\":"
                                 "\"out of memory; nothing has changed\"}}";
@@ -1255,7 +1259,7 @@ static doorman_status read_message(fixture *s) {
     return doorman_json_exchange_read(&s->exchange, NULL, request_text, sizeof request_text - 1);
 }
 
-/* A decision is final until another message is read. */
+/* Decides a message twice. The decision is final until another message is read. */
 static doorman_status decide_message(fixture *s) {
     doorman_status status = read_message(s);
     if (status == DOORMAN_OK) status = doorman_json_exchange_decide(&s->exchange, s->root, s->now);
@@ -1286,7 +1290,7 @@ static void prepare_waiting_message(fixture *s) {
 }
 
 /* Without memory, the decision on a permit that has waited is lost, as if its response were lost.
- * Each attempt repeats the message, which takes over the place of the permit. */
+ * Each attempt sends the message again, and so replaces the permit that waited before. */
 static doorman_status settle_message(fixture *s) {
     static const char message[] =
         "{\"acquire\": {\"client_id\": \"bob\", \"permit\": [{\"request_id\": 1, "
@@ -1370,7 +1374,8 @@ static void prepare_node_response(fixture *s) {
     prepare_response(s, doorman_server_upstream(s->created_server));
 }
 
-/* A lack of memory does not count as a failure. The same text can be passed again. */
+/* A lack of memory does not count as a failure of the request. The same text can be passed
+ * again. */
 static doorman_status read_response_text(fixture *s, doorman_upstream *upstream) {
     doorman_error error = {0};
     doorman_status status = doorman_json_response(upstream, s->request.sequence, s->message.text,
@@ -1415,7 +1420,7 @@ static void prepare_permit_client(fixture *s) {
 static const doorman_permit_item one_item = {.resource_id = "r", .key = "a", .cost = 1};
 static const doorman_permit_request one_request = {.items = &one_item, .item_count = 1};
 
-/* Whether permits and reports wait must agree with the result of the call. */
+/* Checks that something waits, and that a message is due, only if the call has succeeded. */
 static void check_permit_client(fixture *s, doorman_status status) {
     doorman_permit_client_info info;
     doorman_permit_client_read(s->permit_client, &info);
@@ -1443,7 +1448,7 @@ static doorman_status report_by_permit_client(fixture *s) {
 static const doorman_settle_request one_settle = {
     .id = 7, .items = &one_item, .item_count = 1, .timeout = SECOND};
 
-/* A caller that waits has one more call. */
+/* The settle and the caller that waits for its result count as two. */
 static doorman_status settle_by_permit_client(fixture *s) {
     doorman_status status =
         doorman_permit_client_settle(s->permit_client, &one_settle, NULL, NULL, s->now);
@@ -1482,7 +1487,7 @@ static void prepare_number(fixture *s) {
     assert_int_equal(new_hold_of_permit_client(s), DOORMAN_OK);
 }
 
-/* After an error the number has no permit yet. */
+/* Acquires with a number that is known before. After an error the number has no permit yet. */
 static doorman_status acquire_number_by_permit_client(fixture *s) {
     doorman_permit_request request = one_request;
     request.request_id = client_hold;
@@ -1927,7 +1932,8 @@ TEST(resources_that_do_not_fit_are_in_the_next_request) {
     fixture_stop(s);
 }
 
-/* An agent's waits need no memory. Its own thread has memory. */
+/* An agent's waits need no memory. Only allocations of this thread fail, not those of the agent's
+ * thread. */
 TEST(waits_need_no_memory) {
     fixture *s = fixture_start();
     prepare_agent(s);
@@ -2136,8 +2142,9 @@ static void transport_fixture_answer(transport_fixture *c) {
     }
 }
 
-/* A request that cannot be written counts as a failure. A response that cannot be read counts as a
- * failure too. Nothing has been accepted then, and the next request follows after a back-off. */
+/* Sends a request through a transport while an allocation fails. A request that cannot be written
+ * and a response that cannot be read count as failures: nothing is accepted, and the next request
+ * follows after a back-off. Returns whether no allocation failed. */
 static bool try_without_memory(size_t nth, bool once) {
     size_t blocks = memory_blocks();
     transport_fixture c;
@@ -2214,7 +2221,7 @@ TEST(the_transport_of_a_node_waits_for_memory) {
 
 enum { HOLDERS = 12, IDS = 5, WANTED = 3 };
 
-/* A request of a random holder for random resources, without a claim. Some of the holders are
+/* Sends a request of a random holder for random resources, without a claim. Some of the holders are
  * servers. */
 static doorman_status random_request(fixture *s, doorman_server *server) {
     static const char *const ids[IDS] = {"db/1", "db/2", "disk", "net", "tape"};

@@ -1,6 +1,6 @@
-/* Arguments that must not be NULL, for every public function. The last test compares the functions
- * that this file calls with those that the headers declare. The errors of all calls name arguments
- * and fields as their caller knows them (C10). */
+/* Every public function gets NULL for the arguments that must not be NULL. The last test compares
+ * the functions that this file calls with those that the headers declare. The errors of all calls
+ * name arguments and fields as their caller knows them (C10). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +79,7 @@ TEST(configurations_and_shares_refuse_null) {
     doorman_config_destroy(config);
 }
 
-/* A count without its array, and an element that is NULL. */
+/* A count without its array is refused, and so is an element that is NULL. */
 TEST(arrays_of_a_configuration_must_be_there) {
     static const char *const none[] = {NULL};
     static const doorman_override no_keys = {.key_count = 1}, null_key = {none, 1, {.limit = 1}};
@@ -252,7 +252,6 @@ TEST(a_server_refuses_null) {
     doorman_config_destroy(config);
 }
 
-/* The counts of a message without its arrays, and the parts of its elements. */
 /* Requests that say how many elements a list has, and lack the list or a field of an element. */
 static const doorman_capacity_request bare_items[] = {{.wants_count = 1},
                                                       {.resource_id = "db"},
@@ -340,7 +339,7 @@ TEST(an_election_refuses_null) {
     doorman_election_abstain(NULL, true, 0);
 }
 
-/* The caller destroys the configuration behind the permits. */
+/* Creates permits. The caller destroys them before the configuration. */
 static doorman_permits *permits_create(const doorman_config *config) {
     const doorman_permits_options options = {.config = config, .seed = {1, 2}};
     doorman_permits *permits = NULL;
@@ -947,7 +946,7 @@ TEST(a_transport_refuses_null) {
 
 /* ---- names in errors (C10) ------------------------------------------------------------------- */
 
-/* The text of the error is `text`, or `text` is its beginning if it ends with a space. */
+/* Checks that the error is `text`, or that it begins with `text` if that ends with a space. */
 static void check_text(int line, const doorman_error *error, const char *text) {
     size_t bytes = strlen(text);
     bool begins = strncmp(error->text, text, bytes) == 0;
@@ -1127,7 +1126,7 @@ static const struct {
 };
 #undef GET
 
-/* A message with an error has the names of C, and those of the wire if it was read from JSON. */
+/* The error of a wrong message has the names of C, or those of the wire if JSON was read. */
 TEST(errors_of_messages_have_the_names_of_their_caller) {
     doorman_config *config = config_create();
     doorman_server *server = NULL;
@@ -1207,7 +1206,7 @@ static const struct {
      "ban.duration: "},
 };
 
-/* A configuration with an error, and the same one in JSON. */
+/* Creates each wrong configuration, and reads the same one from JSON. */
 TEST(errors_of_configurations_have_the_names_of_their_caller) {
     for (size_t i = 0; i < COUNT(wrong_limits); i++) {
         const doorman_template template_ = {.identifier_glob = "*",
@@ -1238,7 +1237,7 @@ TEST(errors_of_configurations_have_the_names_of_their_caller) {
     }
 }
 
-/* A configuration remembers where it is from. */
+/* A configuration remembers whether it was read from JSON. */
 TEST(a_configuration_that_does_not_fit_has_the_names_of_its_caller) {
     static const char json[] = "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 1}]}";
     const doorman_template template_ = {.identifier_glob = "*", .capacity = 1};
@@ -1403,7 +1402,8 @@ static bool has_pointers(const char *name, size_t bytes) {
     return true;
 }
 
-/* Returns how many public functions a header has. */
+/* Checks that this file names each public function of a header that has pointers. Returns how many
+ * public functions the header has. */
 static size_t check_functions_of(const char *path) {
     char *header = read_file(path), *here = read_file("tests/unit/arguments_test.c");
     size_t count = 0;

@@ -1,4 +1,4 @@
-/* Which rows of the audit are removed (E5), held against slow obvious code with random audits.
+/* Which rows of the audit are removed (E5), compared with slow, simple code for random audits.
  * SEED=N repeats a run. The store is a list in memory. */
 #define AUDIT_BYTES_MAX ((size_t)20000)
 #include "../../server/admin/audit_trim.c"
@@ -100,7 +100,7 @@ static bool is_free(const struct store *store, size_t index, const bool *gone) {
     return index > 0 && !gone[index] && !(row->is_support && age < DAY);
 }
 
-/* Returns the row that goes next, or 0: none. */
+/* Returns the row that is removed next; 0: none. */
 static size_t next_of(const struct store *store, const bool *gone) {
     size_t most = 0, found = 0;
     int token = -1;
@@ -197,7 +197,8 @@ TEST(a_token_pushes_only_its_own_rows_out) {
     store_free(store);
 }
 
-/* The rows of the last day count for the bounds of the role support. */
+/* E5: rows of the role support stay for a day, even if the audit exceeds its bound. They count
+ * towards the bound that each token of this role has. */
 TEST(the_last_day_of_the_role_support_stays_also_above_the_bound) {
     const struct token_identity first = {.role = ROLE_SUPPORT, .name = "t\"0"};
     const struct token_identity other = {.role = ROLE_SUPPORT, .name = "t\"1"};
@@ -226,7 +227,7 @@ TEST(the_last_day_of_the_role_support_stays_also_above_the_bound) {
     store_free(store);
 }
 
-/* A file has fewer tokens, but their names can change. */
+/* A file has fewer tokens than AUDIT_SUPPORT_TOKENS, but their names can change over time. */
 TEST(tokens_without_a_bound_of_their_own_share_one) {
     struct audit_size size = {.bytes = 0};
     struct token_identity token = {.role = ROLE_SUPPORT};

@@ -196,7 +196,7 @@ TEST(every_character_except_controls_is_allowed_in_an_id) {
     }
 }
 
-/* C5. The check reads eight bytes at a time. A wrong byte is found at any place, between any two
+/* C5. The check reads eight bytes at a time. A wrong byte is found at any position, between any two
  * neighbours. A single byte of 0x80 or more is not UTF-8. */
 TEST(a_wrong_byte_is_found_anywhere_in_an_id) {
     const char neighbours[] = {' ', '0', '~'};
@@ -444,7 +444,7 @@ TEST(the_reported_rest_never_exceeds_the_true_rest) {
 
 enum { TIMERS = 60 };
 
-/* Returns when a timer was set, as the counter of its heap. 0: it is not set. */
+/* Returns the number that the heap gave the timer when it was set; 0: the timer is not set. */
 static uint64_t order_of(const doorman__timers *timers, const doorman__timer *timer) {
     return timer->position ? timers->heap[timer->position - 1].order : 0;
 }

@@ -1,4 +1,4 @@
-/* Messages of other nodes that come as one over HTTP (N4): how long their answers may be. */
+/* N4: other nodes send several messages as one over HTTP. Tests how long the answers may be. */
 #define _GNU_SOURCE
 #include "../../server/http/batch.c"
 #include "../../server/link/batch.c"
@@ -49,7 +49,8 @@ static bool is_signed(struct service *service, const char *text, size_t bytes) {
 
 /* ---- stories -------------------------------------------------------------------------------- */
 
-/* Sends as many messages as a batch has. Returns whether their answers were sent. */
+/* Sends a batch of BATCH_MAX messages. Returns whether their answers, of `bytes` each, were
+ * sent. */
 static bool answers_fit(size_t bytes) {
     static const struct batch_calls batches = {server_batch_split, server_batch_open,
                                                server_batch_close};
@@ -80,7 +81,7 @@ static bool answers_fit(size_t bytes) {
     return fit;
 }
 
-/* The node that asks reads no more than one message may have. */
+/* The node that asks reads no more bytes than one message may have. */
 TEST(answers_that_are_longer_together_than_a_message_are_not_sent) {
     assert_true(answers_fit(1));
     assert_true(answers_fit(DOORMAN_MESSAGE_BYTES_MAX / BATCH_MAX - 100));

@@ -7,7 +7,7 @@
 #define PEM_BEGIN "-----BEGIN CERTIFICATE-----"
 #define PEM_END "-----END CERTIFICATE-----"
 
-/* The random bytes are the same in each run. */
+/* Returns a number below the bound. The numbers are the same in each run. */
 static unsigned random_below(unsigned bound) {
     static uint64_t state = 1;
     state = state * 6364136223846793005U + 1442695040888963407U;
@@ -41,7 +41,7 @@ static const char far[] = "-----BEGIN CERTIFICATE-----\n"
                           "-----END CERTIFICATE-----\n";
 #define FAR_END INT64_C(3523375475)
 
-/* Has no end. */
+/* Ends at 9999-12-31 23:59:59, which stands for no end. */
 static const char endless[] = "-----BEGIN CERTIFICATE-----\n"
                               "MIIBATCBqAIBATAKBggqhkjOPQQDAjAMMQowCAYDVQQDDAFjMCAXDTI2MTEyMjE5\n"
                               "MjQzNVoYDzk5OTkxMjMxMjM1OTU5WjAMMQowCAYDVQQDDAFjMFkwEwYHKoZIzj0C\n"
@@ -81,7 +81,8 @@ TEST(a_certificate_is_valid_from_its_begin_to_its_end) {
     }
 }
 
-/* The first certificate is that of the node. Of authorities, one is enough. */
+/* In the file of a node the first certificate must be valid. In a file of authorities one is
+ * enough. */
 TEST(one_valid_authority_is_enough) {
     struct certificate_period first;
     char text[4096];
@@ -110,8 +111,8 @@ TEST(what_is_no_certificate_has_no_end) {
     }
 }
 
-/* Cut texts and changed bytes lead to another end or to none, and never outside the text, which a
- * sanitizer would notice. */
+/* Cut texts and changed bytes lead to another end or to none. They never lead to a read outside the
+ * text, which a sanitizer would detect. */
 TEST(damaged_certificates_are_read_safely) {
     size_t first = strlen(PEM_BEGIN) + 1, last = sizeof near - 1 - strlen(PEM_END) - 1;
     for (size_t cut = first; cut < last; cut++) {

@@ -1,5 +1,5 @@
-/* Holds of permit clients: ends, renewals, releases, transfers. Stories have one promise each. At
- * the end, some clients with clocks of different rates use one server over a network that loses
+/* Holds of permit clients: ends, renewals, releases, transfers. Most tests check one promise each.
+ * At the end, some clients with clocks of different rates use one server over a network that loses
  * and delays messages, and a plain account adds up what they use. */
 #include "unit.h"
 
@@ -231,7 +231,7 @@ TEST(after_gone_the_client_says_once_what_it_holds) {
     take(w, DOORMAN_RENEW);
     respond_gone(w);
     assert_true(next_change(w) && w->change.gone);
-    assert_int_equal(w->change.ends_at, 120 * SECOND); /* it may use what it had until then */
+    assert_int_equal(w->change.ends_at, 120 * SECOND); /* the client may use its units until then */
     assert_int_equal(hold_count(w), 0);
     assert_true(is_quiet(w));
     world_end(w);
@@ -408,7 +408,7 @@ TEST(a_permit_that_waits_delays_no_other_message) {
     world_end(w);
 }
 
-/* Without a lane, the client gives the server the same time. */
+/* Without a lane, the client waits for the answer for as long as with one. */
 TEST(without_a_lane_a_permit_that_waits_delays_the_next_message) {
     world *w = world_start();
     acquire_for(w, 1, 20 * SECOND, 30 * SECOND);
@@ -480,7 +480,7 @@ TEST(a_canceled_wait_is_released_in_the_queue) {
 
 /* ---- numbers that the application knows before it asks --------------------------------------- */
 
-/* Asks with the number of the world. */
+/* Acquires with the number that the world has in `hold`. */
 static doorman_status acquire_as(world *w, double cost, doorman_error *error) {
     const doorman_permit_item item = {.resource_id = "job", .key = "a", .cost = cost};
     const doorman_permit_request request = {.items = &item, .item_count = 1, .request_id = w->hold};
@@ -710,7 +710,8 @@ TEST(a_message_has_no_more_transfers_than_a_response_has_room_for) {
     world_end(w);
 }
 
-/* A release says what is kept. Before the transfer it would also release what is moved. */
+/* A release names the units that are kept. If it arrived before the transfer, it would also release
+ * the units that are transferred. */
 TEST(a_release_does_not_overtake_a_transfer) {
     world *w = world_with_hold();
     const double keep = 1.5, moved = 0.5;
@@ -749,7 +750,7 @@ TEST(a_late_answer_to_a_transfer_does_not_change_its_result) {
     respond_holds(w, &refused, 1);
     assert_true(next(w) && !w->acquired.granted);
     assert_int_equal(w->acquired.decided_by, DOORMAN_BY_FALLBACK);
-    assert_float_equal(held(w).units[0], 1.5, 0); /* they do not return */
+    assert_float_equal(held(w).units[0], 1.5, 0); /* the units do not return */
     world_end(w);
 }
 
@@ -819,7 +820,7 @@ TEST(the_kill_switch_keeps_what_is_granted_later) {
     world_end(w);
 }
 
-/* The permit of this hold has its result already, so no caller compares the answer with it. */
+/* The kill switch has already decided this permit, so its caller does not wait for the answer. */
 TEST(a_broken_answer_for_a_hold_whose_caller_is_gone_is_refused) {
     const doorman_permit_grant item = {.granted = -1};
     const doorman_permit broken[] = {

@@ -66,7 +66,7 @@ static void world_end(world *w) {
     assert_int_equal(memory_blocks(), 0);
 }
 
-/* A new master, which knows nothing. */
+/* Replaces the master by a new one, which knows nothing. */
 static void change_master(world *w) {
     doorman_server_destroy(w->server);
     server_start(w);
@@ -111,7 +111,7 @@ static doorman_settle_request settle_of(const doorman_permit_item *item, uint64_
     return (doorman_settle_request){.id = reservation, .items = item, .item_count = 1};
 }
 
-/* Settles without waiting, or for a result. */
+/* Settles a reservation. If the timeout is 0, there is no result. */
 static void settle(world *w, const char *resource_id, uint64_t reservation, double cost,
                    doorman_time timeout) {
     const doorman_permit_item item = {.resource_id = resource_id, .key = "ann", .cost = cost};
@@ -127,7 +127,7 @@ static bool next(world *w) {
     return doorman_permit_client_next(w->client, &w->context, &w->out, w->now);
 }
 
-/* Reserves units, which a server grants. Returns the number. */
+/* Reserves units, which the server grants. Returns the number of the reservation. */
 static uint64_t reserved(world *w, double cost) {
     reserve(w, "llm", cost, NULL);
     travel_all(w);
@@ -179,7 +179,7 @@ TEST(what_a_reservation_did_not_cost_comes_back) {
     world_end(w);
 }
 
-/* The second settle with other figures is refused by name. */
+/* A second settle with another cost is refused. */
 TEST(a_reservation_is_settled_once) {
     world *w = world_start((doorman_permit_policy){.shadow = false});
     const uint64_t number = reserved(w, 40);
@@ -246,7 +246,7 @@ TEST(a_settle_continues_after_the_timeout_of_its_caller) {
     world_end(w);
 }
 
-/* A server remembers a settlement for a minute, so a client repeats it for less. */
+/* A server remembers a settlement for a minute, so a client repeats a settle for less than that. */
 TEST(a_settle_is_not_sent_for_longer_than_a_server_remembers_it) {
     world *w = world_start((doorman_permit_policy){.shadow = false});
     settle(w, "llm", reserved(w, 40), 50, 0);
@@ -263,7 +263,7 @@ TEST(a_settle_is_not_sent_for_longer_than_a_server_remembers_it) {
     world_end(w);
 }
 
-/* Without a server the breaker is open. A settle waits for its first message for 5 minutes. */
+/* Without a server the breaker opens. A settle waits up to 5 minutes until it can be sent first. */
 TEST(a_settle_waits_until_a_server_can_be_reached) {
     world *w = world_start((doorman_permit_policy){.fallback = DOORMAN_FAIL_CLOSED});
     const uint64_t first = reserved(w, 40), second = reserved(w, 40);
@@ -280,7 +280,7 @@ TEST(a_settle_waits_until_a_server_can_be_reached) {
     assert_true(next(w));
     assert_int_equal(w->out.decided_by, DOORMAN_BY_FALLBACK);
     travel_all(w);
-    assert_exact(used(w), 80); /* it is late: nothing comes back */
+    assert_exact(used(w), 80); /* the settle is late: no units come back */
     settle(w, "llm", second, 45, 0);
     travel_all(w);
     assert_exact(used(w), 85);
@@ -363,7 +363,8 @@ TEST(a_settle_is_repeated_while_a_server_learns) {
 
 /* ---- without a server ----------------------------------------------------------------------- */
 
-/* The fallback has granted. No server knows it, so the settle charges the real cost. */
+/* No server knows a reservation that the fallback has granted, so the settle charges the real
+ * cost. */
 TEST(what_the_fallback_has_granted_is_charged_when_it_is_settled) {
     world *w = world_start((doorman_permit_policy){.fallback = DOORMAN_FAIL_OPEN});
     reserve(w, "llm", 40, NULL);
@@ -381,7 +382,8 @@ TEST(what_the_fallback_has_granted_is_charged_when_it_is_settled) {
     world_end(w);
 }
 
-/* The same, if a server has reserved it and its answer was lost: nothing is charged twice. */
+/* The fallback grants after the server has granted and its answer was lost: nothing is charged
+ * twice. */
 TEST(what_a_server_has_granted_too_is_settled) {
     world *w = world_start((doorman_permit_policy){.fallback = DOORMAN_FAIL_OPEN});
     reserve(w, "llm", 40, NULL);
@@ -398,7 +400,7 @@ TEST(what_a_server_has_granted_too_is_settled) {
     world_end(w);
 }
 
-/* A caller that is refused settles nothing, so the client does. */
+/* A caller that is refused does not settle. So the client settles what the server has reserved. */
 TEST(a_refused_caller_leaves_no_reservation) {
     world *w = world_start((doorman_permit_policy){.fallback = DOORMAN_FAIL_CLOSED});
     reserve(w, "llm", 40, NULL);
@@ -456,7 +458,7 @@ TEST(a_bypassed_permit_that_a_server_refuses_is_not_charged) {
     world_end(w);
 }
 
-/* An idle client forgets the copies. */
+/* An idle client forgets the copies that it sent in shadow. */
 TEST(refused_copies_are_forgotten) {
     world *w = world_start((doorman_permit_policy){.shadow = true});
     for (int i = 0; i < 3; i++) {
@@ -533,7 +535,7 @@ TEST(a_report_counts_once_if_the_policy_says_so) {
     }
 }
 
-/* The server remembers too many reports. */
+/* The server has no room to remember another report. */
 TEST(a_report_that_a_server_cannot_remember_is_charged_without_an_id) {
     world *w = world_start((doorman_permit_policy){.report_once = true});
     report(w, 5);
@@ -600,7 +602,7 @@ TEST(a_report_keeps_its_id_while_a_new_master_learns) {
     world_end(w);
 }
 
-/* Lets a server say LEARNING to the report under way. */
+/* Answers the next report with LEARNING. */
 static void refuse_to_learn(world *w) {
     const doorman_permit_result result = {.reason = DOORMAN_REASON_LEARNING};
     const doorman_response response = {
@@ -626,7 +628,8 @@ TEST(a_report_is_lost_if_servers_learn_for_longer_than_they_may) {
     world_end(w);
 }
 
-/* Reports that wait count in the bound of 10,000, and an outage does not lose them. */
+/* A report that a server did not count while it learned counts towards the bound of 10,000. An
+ * outage does not lose it, unlike the other reports. */
 TEST(reports_that_wait_are_bounded_and_stay_in_an_outage) {
     world *w = world_start((doorman_permit_policy){.report_once = true});
     report(w, 5);
@@ -680,7 +683,7 @@ TEST(wrong_settles_are_refused_with_the_name_of_the_field) {
 
 #define STORIES 200
 
-/* Whatever messages are lost: each reservation is charged once, with what it has really cost. */
+/* Each reservation is charged once, with its real cost, whatever messages are lost. */
 TEST(lost_messages_never_charge_twice_or_not_at_all) {
     for (int round = 0; round < 30; round++) {
         const doorman_permit_policy policies[] = {

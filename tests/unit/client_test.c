@@ -80,7 +80,7 @@ static void server_restart(world *w, double capacity) {
     server_start(w);
 }
 
-/* Every test ends here, so every test checks for leaks. */
+/* Destroys everything, and checks that all memory was freed. */
 static void world_stop(world *w) {
     for (size_t i = 0; i < w->client_count; i++) doorman_client_destroy(w->clients[i]);
     doorman_server_destroy(w->server);
@@ -602,7 +602,7 @@ TEST(on_change_is_called_exactly_when_something_has_changed) {
     assert_true(w.changed.leased);
     assert_exact(w.changed.capacity, 40);
     sleep_until_due(&w, client);
-    /* Matters only after the lease. */
+    /* This safe capacity matters only after the lease. */
     respond(&w, client, with_safe_capacity(granted_lease(40), 8));
     assert_int_equal(w.change_count, 1);
     sleep_until_due(&w, client);
@@ -706,7 +706,7 @@ TEST(without_a_lease_an_optimistic_capacity_follows_its_wants) {
     assert_int_equal(w.change_count, 1);
     respond(&w, client, granted_lease(40));
     set_wants(&w, resource, 300);
-    assert_int_equal(w.change_count, 2); /* only the lease has changed it */
+    assert_int_equal(w.change_count, 2); /* only the lease has changed the capacity */
     w.now += MINUTE;
     work(client, w.now);
     assert_exact(w.changed.capacity, 300);
@@ -1130,7 +1130,8 @@ static void change_lease_length(world *w, double capacity, doorman_time lease_le
 
 /* Gives back all units in flight if there is no lease. T7 counts units in flight only while a lease
  * covers them. When a lease has ended, the server grants its amount to other clients. The context
- * points to the application's gauge. It is NULL while the gauge is opened: its caller releases. */
+ * points to the application's gauge. It is NULL while the gauge is being opened. Then
+ * open_gauge_randomly releases. */
 static void release_without_lease(void *context, const doorman_resource_info *info) {
     doorman_client_resource *const *gauge = context;
     if (*gauge && !info->leased && info->in_use > 0) release(*gauge, info->in_use);
@@ -1455,7 +1456,7 @@ static doorman_time gauges_wake(gauges *g, size_t at) {
     return g->w.now - start;
 }
 
-/* K6: the server knows the idle clients all the same. */
+/* K6: the idle clients are still holders at the server. */
 TEST(idle_gauges_leave_every_unit_to_a_busy_one) {
     gauges g;
     gauges_start(&g, 20, 0);
@@ -1471,7 +1472,7 @@ TEST(idle_gauges_leave_every_unit_to_a_busy_one) {
     world_stop(&g.w);
 }
 
-/* K6, L4: the unit is free at the server. */
+/* K6, L4: the server has free units. */
 TEST(the_first_call_of_an_idle_gauge_gets_a_free_unit_at_once) {
     gauges g;
     gauges_start(&g, 3 * IDLE_GAUGES, 0); /* a unit that was refused first may count twice */
@@ -1510,7 +1511,7 @@ TEST(what_idle_gauges_leave_is_used_within_two_refresh_intervals) {
         for (size_t i = 1; i < IDLE_GAUGES; i++) gauges_wake(&g, i);
         gauges_take(&g, 1);
         doorman_time end = g.w.now + 30 * SECOND + (doorman_time)random_below(20000) * MILLISECOND;
-        while (g.w.now < end) { /* it asks for more all the time */
+        while (g.w.now < end) { /* the busy gauge asks for more all the time */
             assert_int_equal(doorman_client_try(g.busy, 1, NULL, g.w.now), DOORMAN_REFUSED);
             run_for(&g.w, SECOND / 100);
         }
@@ -1521,7 +1522,7 @@ TEST(what_idle_gauges_leave_is_used_within_two_refresh_intervals) {
     }
 }
 
-/* L4: a unit that is often in use stays. */
+/* L4: a unit that is often in use stays with its gauge. */
 TEST(a_gauge_that_is_used_now_and_then_keeps_its_units) {
     gauges g;
     gauges_start(&g, 20, 0);
@@ -1719,7 +1720,7 @@ static doorman_time time_to_grow(world *w, doorman_client_resource *resource, do
 
 static const double safe_capacities[] = {-1, 0, 10, 500};
 
-/* L4: the client starts, or has been idle for any time, with any safe capacity. */
+/* L4: this is so at the start and after any idle time, with any safe capacity. */
 TEST(a_free_resource_is_granted_within_250_ms_of_the_first_refusal) {
     static const doorman_time idle[] = {0, 3 * SECOND, 25 * SECOND, 10 * MINUTE};
     for (size_t i = 0; i < sizeof safe_capacities / sizeof *safe_capacities; i++) {
@@ -1753,7 +1754,7 @@ TEST(a_new_load_is_seen_within_250_ms) {
     }
 }
 
-/* L4, K4: this works without a server. */
+/* L4, K4: the fallback grows without a server. */
 TEST(an_optimistic_fallback_follows_a_new_load_within_250_ms) {
     world w;
     world_start(&w, 1000);
@@ -2018,8 +2019,8 @@ TEST(a_refusal_says_when_to_try_again) {
     world_stop(&w);
 }
 
-/* L2: a lease cannot save the units sooner than the largest wants allow. Wants that are set do not
- * grow. The growth time is a fifth of the window. */
+/* L2: retry_after is the time in which the largest possible wants save the units up. Wants that are
+ * set do not grow. Others grow until that time is a fifth of the window. */
 TEST(a_refusal_of_many_units_knows_how_far_wants_can_grow) {
     static const struct {
         doorman_resource_options options;

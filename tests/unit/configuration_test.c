@@ -542,7 +542,7 @@ TEST(an_error_says_how_many_more_there_are) {
     assert_null(config);
 }
 
-/* A field that is out of range breaks no rule about several fields. */
+/* A field that is out of range causes no second error from a rule about several fields. */
 TEST(a_wrong_field_has_one_error) {
     static const doorman_template wrong[] = {
         {.identifier_glob = NULL},
@@ -614,7 +614,7 @@ TEST(the_number_of_templates_is_limited) {
     assert_int_equal(create_many(10001, 10001, &error), DOORMAN_OK);
 }
 
-/* A warning is expected for an algorithm with these fields. */
+/* Algorithms, and whether a warning about them is expected. */
 static const struct {
     bool expected;
     doorman_algorithm algorithm;

@@ -284,7 +284,7 @@ struct decided {
     int limit;
 };
 
-/* Compares what a random descriptor becomes with the model. */
+/* Compares the result for a random descriptor with that of the model. */
 static void compare_one(const struct tree *root, const doorman_config *config,
                         struct decided *out) {
     static const char *const given[] = {"", "a", "b", "ab", "abc", "x/y", "x", "[a]", "a/"};

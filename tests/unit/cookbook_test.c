@@ -18,8 +18,8 @@
 #define PAGE "docs/permits.md"
 #define HEAD "| at | resource | key | asks for | decision |"
 #define TIMES "\xc3\x97"                /* the multiplication sign */
-#define MONDAY 1704067200               /* 2024-01-01 00:00 UTC: a minute to a month begin here */
-#define UPTIME (86400 * DOORMAN_SECOND) /* `now` at the start of each table: slices begin here */
+#define MONDAY 1704067200               /* 2024-01-01 00:00 UTC, when each kind of window begins */
+#define UPTIME (86400 * DOORMAN_SECOND) /* `now` at the start of each table, when slices begin */
 
 enum { CELLS = 5, CELL_BYTES = 128, ITEMS_MAX = 4, FACTS_MAX = 24 };
 
@@ -145,7 +145,8 @@ static void row_read_amount(row *out, const char *clause) {
     if (settles) amount = strstr(settles, ": ") + 2;
     char each[CELL_BYTES], *end = NULL;
     double cost = 0;
-    for (size_t i = 0; i < ITEMS_MAX && !out->resets; i++) { /* the last one is that of the rest */
+    for (size_t i = 0; i < ITEMS_MAX && !out->resets; i++) { /* the last cost is also that of the
+                                                              * other items */
         const bool more = next_part(&amount, " + ", each);
         if (more) cost = strtod(each, &end);
         if (more && (end == each || *end)) fail_msg(PAGE ":%d: %s", out->line, clause);
@@ -207,7 +208,8 @@ static char *add_fact(facts *out, bool needed) {
     return out->texts[out->count++];
 }
 
-/* Writes the amounts only if an item got less than it asked for. */
+/* Describes a permit that was granted. Writes the amounts only if an item got less than it asked
+ * for. */
 static void describe_grant(facts *out, const row *asked, const doorman_permit *permit) {
     char *text = add_fact(out, true);
     size_t used = (size_t)snprintf(text, CELL_BYTES, "granted");
@@ -303,7 +305,7 @@ static void player_stop(player *p) {
     p->in_table = false;
 }
 
-/* A configuration of the page is valid, and nothing in it causes a warning. */
+/* Starts permits with a configuration of the page, which must be valid and cause no warning. */
 static void player_start(player *p, const char *text, size_t bytes, int line) {
     player_stop(p);
     doorman_error error = {0};
@@ -372,7 +374,7 @@ static void player_ask(player *p, const row *asked, facts *out) {
     } else {
         doorman_permit_request request = asked->request;
         request.client_id = "cookbook";
-        request.request_id = ++p->request_id; /* each hold is another one */
+        request.request_id = ++p->request_id; /* each permit has a hold of its own */
         status = doorman_permits_acquire(p->permits, &request, &permit, &error, now);
         if (status == DOORMAN_OK) describe_permit(out, asked, &permit);
     }
@@ -400,7 +402,7 @@ static void player_row(player *p, const char *line, int number) {
     p->rows++;
 }
 
-/* Takes one line of the page that is not in a block. */
+/* Handles one line of the page that is not in a block. */
 static void player_line(player *p, const char *line, int number) {
     if (strcmp(line, HEAD) == 0) {
         if (!p->config) fail_msg(PAGE ":%d: the table has no configuration", number);

@@ -126,7 +126,7 @@ TEST(a_counter_is_shown_with_the_figures_of_an_inspection) {
     stop(&f);
 }
 
-/* P17: what is held of a lease is shown with what the lease has: here nothing, without a server. */
+/* The counter of a limit of holds shows the units that holds have taken. */
 TEST(units_that_are_held_are_shown) {
     struct fixture f = start(
         CONFIG(TEMPLATE("jobs", "{\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 5, "
@@ -204,7 +204,7 @@ TEST(a_counter_is_shown_with_the_limit_that_it_has_now) {
 
 enum { KEYS = 3000 };
 
-/* Counts visits of keys "0" to "2999". */
+/* How often each of the keys "0" to "2999" was visited. */
 struct visits {
     unsigned counts[KEYS];
 };

@@ -56,7 +56,7 @@ static double poll_demand(fixture *f) {
     return f->estimator.wants;
 }
 
-/* Counts for a second. */
+/* Counts units for a second, and takes a sample. Returns the wants. */
 static double run_for(fixture *f, double allowed, double refused) {
     count(f, allowed, refused, SECOND);
     return sample(f);
@@ -106,7 +106,7 @@ TEST(refused_units_count_until_the_server_has_no_more) {
     assert_near(wants, 7.35, 1e-6); /* seven times the minimum */
 }
 
-/* L4: refusals may begin at any moment of the 0.1 s. */
+/* L4: refusals may begin at any moment between two polls. */
 TEST(a_poll_sees_a_rate_within_a_tenth_of_a_second) {
     for (int ms = 0; ms < 900; ms += 7) {
         fixture f = start(1);
@@ -116,7 +116,7 @@ TEST(a_poll_sees_a_rate_within_a_tenth_of_a_second) {
         assert_near(poll_demand(&f), 2400, 0.1);
         assert_true(f.estimator.unmet);
         count(&f, 24, 0, (900 - ms) * MILLISECOND);
-        assert_near(sample(&f), 2400, 0.1); /* it holds on, */
+        assert_near(sample(&f), 2400, 0.1); /* the demand stays, */
         for (int i = 0; i < 11; i++) run_for(&f, 0, 0);
         assert_exact(f.estimator.wants, 1); /* and is forgotten */
     }
@@ -129,7 +129,7 @@ TEST(the_first_refusal_only_starts_the_measurement) {
     assert_exact(poll_demand(&f), 1);
     count(&f, 0, 50, 100 * MILLISECOND);
     f.reading.largest = 50;
-    assert_near(poll_demand(&f), 25, 1e-3); /* which saves 50 units in 2 s */
+    assert_near(poll_demand(&f), 25, 1e-3); /* 25 a second save 50 units in 2 s */
     count(&f, 0, 50, 100 * MILLISECOND);
     assert_near(poll_demand(&f), 1.05 * 250, 1);
 }
@@ -174,12 +174,12 @@ TEST(wants_for_more_than_the_server_has_are_bounded) {
     assert_true(run_for(&f, 0, 1e9) <= 84);
     f.reading.largest = 100;
     f.supply.amount = 40;
-    assert_true(poll_demand(&f) >= 50); /* what is within eight times stays */
+    assert_true(poll_demand(&f) >= 50); /* wants within eight times the supply stay */
 }
 
 /* L4: a request of a gauge can be larger than what the server gives. After two windows, this
- * request is no demand for ten windows. It would take capacity from other clients, and never use
- * it. */
+ * request is no demand for ten windows. Otherwise it would take capacity from other clients, and
+ * never use it. */
 TEST(a_request_that_never_fits_causes_no_demand) {
     fixture f = start_kind(true, 1);
     f.supply = (doorman__supply){.amount = 50, .exhausted = true};
@@ -241,11 +241,11 @@ TEST(wants_of_a_gauge_are_units_in_flight_and_waiting_units) {
     f.reading.waiting = 0;
     for (int i = 0; i < 10; i++) run_for(&f, 0, 0);
     assert_exact(f.estimator.wants, 1);
-    f.reading.refused += units(8); /* one of eight */
+    f.reading.refused += units(8); /* one request for 8 units */
     f.reading.largest = 8;
     assert_exact(poll_demand(&f), 8);
     f.reading.refused += units(1e6);
-    assert_exact(run_for(&f, 0, 0), 8); /* a loop that spins */
+    assert_exact(run_for(&f, 0, 0), 8); /* a loop that spins adds no demand */
 }
 
 /* L4: the wants are never NaN, and never outside the bounds. */

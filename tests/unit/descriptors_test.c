@@ -1,4 +1,4 @@
-/* What a descriptor of a gateway becomes (W1). Random rules and descriptors are held against a
+/* What a descriptor of a gateway becomes (W1). Random rules and descriptors are compared with a
  * slow model. */
 #include "unit.h"
 
@@ -162,7 +162,8 @@ TEST(sha256_has_the_published_results) {
     assert_string_equal(digits, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-/* All lengths up to two blocks, in two pieces, beside one piece. */
+/* Compares the hash of two pieces with that of one, for all lengths up to a little over two
+ * blocks. */
 TEST(sha256_does_not_depend_on_the_pieces) {
     char text[130], one[65], two[65];
     for (size_t i = 0; i < sizeof text; i++) text[i] = (char)random_bits();
@@ -214,7 +215,7 @@ TEST(a_rule_needs_the_same_domain_keys_order_and_count) {
     doorman_config_destroy(config);
 }
 
-/* A client cannot leave a rule by a byte that is not UTF-8, or by a zero. */
+/* A client cannot evade a rule by a byte that is not UTF-8, or by a zero. */
 TEST(a_rule_matches_values_of_any_bytes) {
     doorman_config *config = config_of(
         "{\"domain\": \"d\", \"entries\": [[\"p\", \"/login*\"]], \"resource\": \"login\"},"
@@ -445,7 +446,7 @@ static void random_rules_make(random_rules *r) {
     assert_int_equal(doorman_config_create(&r->config, &options, NULL), DOORMAN_OK);
 }
 
-/* A glob with the elements of `globs`: `*`, `?`, `[ab]` and literal bytes, by recursion. */
+/* Matches a glob with the elements of `globs`: `*`, `?`, `[ab]` and literal bytes, by recursion. */
 static bool model_glob(const char *glob, const char *text) {
     if (*glob == '*') return model_glob(glob + 1, text) || (*text && model_glob(glob, text + 1));
     if (!*text || !*glob) return !*text && !*glob;
@@ -487,7 +488,7 @@ static void model_expand(model_text *to, const char *text, size_t count,
     }
 }
 
-/* Compares a name with what the model makes. A name that is not valid is only a hash. */
+/* Compares a name with what the model makes. A name that is not valid must be a hash. */
 static void model_compare(const model_text *wanted, const char *name, bool is_key) {
     char text[513];
     memcpy(text, wanted->text, wanted->bytes);

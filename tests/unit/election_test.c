@@ -1,6 +1,6 @@
 /* Tests the section >>election of doorman.h: rule V2. The first tests make the calls of one process
- * by hand. At the end, random histories of several processes run against an obvious model of a
- * store, with clocks that differ and calls that are lost, late or made twice. */
+ * by hand. At the end, several processes with random histories use a simple model of a store, with
+ * clocks that differ and calls that are lost, late or made twice. */
 #include "unit.h"
 
 #include <string.h>
@@ -33,13 +33,13 @@ static fixture start_with_ttl(doorman_time ttl) {
 
 static fixture start(void) { return start_with_ttl(TTL); }
 
-/* The next call is of this kind. */
+/* Expects that the next call is of this kind. */
 static void expect(fixture *f, doorman_election_call_kind kind) {
     assert_true(doorman_election_next(&f->election, &f->call, f->now));
     assert_int_equal(f->call.kind, kind);
 }
 
-/* No call is due before this time. */
+/* Expects that no call is due before this time. */
 static void expect_pause(fixture *f, doorman_time due) {
     assert_false(doorman_election_next(&f->election, &f->call, f->now));
     assert_int_equal(f->call.kind, DOORMAN_NO_CALL);
@@ -351,7 +351,8 @@ TEST(a_master_that_misses_its_key_steps_down_before_it_tries_again) {
     win(&f, 8);
 }
 
-/* Also if its store lease is still there: somebody has deleted the key. */
+/* A master whose store lease is still there steps down too, because somebody has deleted the
+ * key. */
 TEST(a_master_whose_key_was_deleted_steps_down_first_too) {
     fixture f = start();
     win(&f, 7);
@@ -446,7 +447,7 @@ TEST(a_process_can_resign_at_any_time) {
     fixture f = start();
     doorman_election_resign(&f.election, f.now);
     expect_state(&f, DOORMAN_RESIGNED);
-    expect_pause(&f, DOORMAN_NEVER); /* it has no store lease to give back */
+    expect_pause(&f, DOORMAN_NEVER); /* the process has no store lease to give back */
     f = start();
     expect(&f, DOORMAN_READ_KEY);
     answer(&f, NO_KEY);
@@ -485,7 +486,7 @@ TEST(a_master_that_does_not_stand_gives_back_the_key_and_names_the_next_master) 
     win(&f, 8);
 }
 
-/* Nobody else may come for a long time. */
+/* No other process creates the key for a long time. */
 TEST(a_process_that_does_not_stand_creates_no_key_and_polls_seldom) {
     fixture f = start();
     doorman_election_abstain(&f.election, true, f.now);
@@ -573,7 +574,7 @@ TEST(a_master_in_between_is_a_predecessor_too) {
     assert_int_equal(predecessor_gone(0, 0, 0), 0); /* this store does not count */
 }
 
-/* Its own first mastership is then its predecessor. */
+/* The predecessor of its second mastership is then its own first one. */
 TEST(a_master_that_becomes_master_again_learns_again) {
     fixture f = start();
     expect(&f, DOORMAN_READ_KEY);
@@ -631,7 +632,7 @@ TEST(wrong_options_are_refused) {
 
 /* ---- random histories ----------------------------------------------------------------------- */
 
-/* An obvious store: a key, and all store leases ever granted. Its clock is the true time. */
+/* A simple store: a key, and all store leases ever granted. Its clock is the true time. */
 enum { PROCESSES = 4, LEASES = 4096, EVENTS = 512 };
 
 typedef struct process {
@@ -645,7 +646,7 @@ typedef struct process {
 typedef enum event_kind { WAKE, ARRIVES, ANSWERED, TIMED_OUT } event_kind;
 
 typedef struct event {
-    doorman_time at; /* true time; 0: this place is free */
+    doorman_time at; /* true time; 0: this slot is free */
     event_kind kind;
     size_t process;
     uint64_t incarnation, number; /* number: of the call, or of the planned wake-up */
@@ -687,7 +688,7 @@ static bool lease_lives(int64_t id) {
     return id > 0 && (size_t)id <= model.lease_count && model.lease_ends[id - 1] > model.now;
 }
 
-/* What the store does with a call. */
+/* Lets the store handle a call. Returns its answer. */
 static doorman_election_answer store_handle(const doorman_election_call *call, size_t caller) {
     doorman_election_answer answer = {.term = model.term};
     if (!lease_lives(model.key)) model.key = 0;
@@ -724,7 +725,7 @@ static doorman_election_answer store_handle(const doorman_election_call *call, s
     return answer;
 }
 
-/* Sends a call or an answer: it may be lost, late or doubled. */
+/* Sends a call or an answer, which may be lost, late or duplicated. */
 static void transmit(event sent) {
     for (int copies = faults_with(0.1) ? 2 : 1; copies > 0; copies--) {
         doorman_time delay = between(0, 50 * MILLISECOND);
@@ -733,7 +734,7 @@ static void transmit(event sent) {
     }
 }
 
-/* One iteration of the owner's loop. */
+/* Runs one iteration of the loop of a process. */
 static void step(size_t index) {
     process *p = &model.processes[index];
     event call = {.kind = ARRIVES, .process = index, .incarnation = p->incarnation};
@@ -790,8 +791,7 @@ static void handle(event *now) {
     step(now->process);
 }
 
-/* Something happens to a process: it freezes, dies and starts again, or resigns and starts again.
- */
+/* Lets a process freeze, die and start again, or resign and start again. */
 static void disturb(void) {
     size_t index = random_below(model.process_count);
     process *p = &model.processes[index];
@@ -805,7 +805,7 @@ static void disturb(void) {
     }
 }
 
-/* V2: at no true time are two processes master. */
+/* V2: checks that at most one process is master now. Returns how many are. */
 static size_t check_masters(void) {
     size_t masters = 0;
     for (size_t i = 0; i < model.process_count; i++) {
@@ -847,7 +847,7 @@ static doorman_time run_until(doorman_time end) {
     }
 }
 
-/* Without faults, one process is master and the others name it. */
+/* Checks that one process is master and the others name it, as it must be without faults. */
 static void check_settled(void) {
     size_t masters = 0;
     for (size_t i = 0; i < model.process_count; i++) {
@@ -874,7 +874,7 @@ TEST(random_histories_never_have_two_masters) {
         for (size_t i = 0; i < model.process_count; i++) {
             process *p = &model.processes[i];
             p->offset = between(0, 1000 * SECOND);
-            p->rate = 951 + (doorman_time)random_below(99); /* of the store's clock: 1000 */
+            p->rate = 951 + (doorman_time)random_below(99); /* that of the store's clock is 1000 */
             process_start(i);
         }
         doorman_time duration = 40 * model.ttl;

@@ -42,7 +42,7 @@ static void world_teardown(struct world *w) {
 }
 FIXTURE(world)
 
-/* A number below `bound` (xorshift). */
+/* Returns a random number below `bound` (xorshift). */
 static size_t draw(uint64_t *random, size_t bound) {
     *random ^= *random << 13;
     *random ^= *random >> 7;
@@ -52,7 +52,7 @@ static size_t draw(uint64_t *random, size_t bound) {
 
 /* ---- the ring ------------------------------------------------------------------------------- */
 
-/* Makes an event whose texts and numbers follow from its number.
+/* Makes an event whose texts and numbers are derived from its number.
  *   room   for its texts */
 static struct event event_of(uint64_t seq, char room[EVENT_TEXT_COUNT][EVENT_TEXT_MAX + 2]) {
     uint64_t random = seq * UINT64_C(0x9e3779b97f4a7c15) | 1;
@@ -137,7 +137,8 @@ TEST_WITH(world, a_long_text_is_cut_off) {
 
 #define EVENTS_OF_THREAD 100000
 
-/* Pushes events, and never waits. An event that finds no room is lost, as in the server. */
+/* Pushes events. An event that finds no room is lost, as in the server. Only the last event waits
+ * for room. Returns how many were lost. */
 static void *push_all(void *context) {
     struct event_ring *ring = (struct event_ring *)context;
     char room[EVENT_TEXT_COUNT][EVENT_TEXT_MAX + 2];

@@ -15,9 +15,10 @@
 
 /* ---- mixes of keys (P29) */
 
-/* Mixes at new random times: the part of the limit that is in use, shares within some percent of
- * the exact ones in any ten windows where this is promised, and what the first group gets. A
- * quarter of the mixes, and with a sanitizer one of them, because `make sim FAIR=1` runs all. */
+/* Checks, at new random times, how much of the limit is in use, that no key lacks more than some
+ * percent of its exact share in any ten windows, where this is promised, and what the first group
+ * of keys gets. Runs a quarter of the mixes, and fewer with a sanitizer, because `make sim FAIR=1`
+ * runs all. */
 TEST(keys_get_their_exact_shares_in_mixes_of_keys) {
     const size_t step = FAIR_MIXES / random_runs(FAIR_MIXES / 4);
     for (size_t i = random_below(step); i < FAIR_MIXES; i += step) {
@@ -36,7 +37,7 @@ TEST(keys_get_their_exact_shares_in_mixes_of_keys) {
     }
 }
 
-/* The mixes differ from first come first served, so the test above can fail. */
+/* First come first served gives other results, so the test above can fail. */
 TEST(without_fair_a_greedy_key_starves_the_others) {
     fair_mix mix = fair_mixes[0];
     mix.seed = random_bits();
@@ -100,8 +101,8 @@ static bool ask_of(fixture *f, const char *resource, const char *key, double cos
 
 static bool ask(fixture *f, const char *key, double cost) { return ask_of(f, "a", key, cost); }
 
-/* Lets two keys ask for more than they can get, `times` times in each 10 ms. Returns what the first
- * gets, as a part of what both get, without the first 10 s. */
+/* Lets two keys ask for more than they can get: each ten times in each 10 ms. Returns what the
+ * first gets, as a part of what both get, without the first 10 s. */
 static double part_of(fixture *f, const char *one, const char *other, double seconds) {
     double got[2] = {0, 0};
     const doorman_time begin = f->now;
@@ -177,7 +178,7 @@ TEST(keys_together_never_get_more_than_the_limit) {
     stop(f);
 }
 
-/* P29: the level is that of the demands in the index, by a slow search. */
+/* P29: the level is the one that a slow search finds for the demands in the index. */
 TEST(the_level_is_where_the_demands_sum_up_to_the_rate) {
     fixture *f = start(FAIR);
     for (int i = 0; i < 20000; i++) {
@@ -204,7 +205,7 @@ TEST(the_level_is_where_the_demands_sum_up_to_the_rate) {
     stop(f);
 }
 
-/* The sums of the index are those of all demands, after a million changes. */
+/* After a million changes, the sums of the index are still those of all demands. */
 TEST(the_sums_of_demands_do_not_drift) {
     enum { KEYS = 500, CHANGES = 1000000 };
     static doorman__demand own[KEYS];
@@ -712,8 +713,8 @@ TEST(a_weight_is_right_after_many_configurations) {
 
 /* ---- memory */
 
-/* P19: a limit measures at most max_keys keys. A flood takes the place of newcomers, and not of the
- * keys that ask all the time. */
+/* P19: a limit measures at most max_keys keys. A flood replaces newcomers, but not the keys that
+ * ask all the time. */
 TEST(a_flood_of_keys_stays_within_max_keys) {
     fixture *f = start(WEIGHTED("\"max_keys\": 50"));
     for (int i = 0; i < 300; i++, f->now += SECOND / 100) (void)ask(f, "stays", 1);
@@ -807,7 +808,7 @@ TEST(a_reset_and_a_configuration_keep_the_demands) {
     while (ask(f, "a", 1)) continue;
     assert_int_equal(doorman_permits_reset(f->permits, ITEM_OF("a", ""), "f", NULL, NULL),
                      DOORMAN_OK);
-    assert_true(ask(f, "a", 1)); /* it is full */
+    assert_true(ask(f, "a", 1)); /* the bucket is full */
     configure(f, FAIR);
     assert_near(inspect(f, "a").demand, 100, 0.05);
     assert_near(inspect(f, "a").share, 50, 0.01);

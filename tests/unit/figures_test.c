@@ -68,7 +68,7 @@ TEST(a_caller_brings_figures_for_one_key) {
     assert_exact(detail_of(&p, "hourly").most, 100);
     assert_false(take_with(&p, "bob", 60, NULL));
     assert_exact(look(&p, "api/a", "bob", "burst").most, 10);
-    p.now = 4 * SECOND; /* it gains at the rate of the caller */
+    p.now = 4 * SECOND; /* the bucket fills at the rate of the caller */
     assert_true(take_with(&p, "acme", 1, &more));
     assert_exact(detail_of(&p, "burst").remaining, 59);
     assert_exact(detail_of(&p, "hourly").remaining, 139);
@@ -115,7 +115,7 @@ TEST(the_last_figures_count_and_differences_are_counted) {
     assert_true(take_with(&p, "acme", 30, &large));
     assert_true(take_with(&p, "acme", 30, &large));
     assert_int_equal(count_of(&p).set_changes, 0);
-    assert_true(take_with(&p, "acme", 15, &small)); /* of the 20 that it can save */
+    assert_true(take_with(&p, "acme", 15, &small)); /* of the 20 that the bucket can save */
     assert_int_equal(count_of(&p).set_changes, 1);
     assert_false(take_with(&p, "acme", 6, NULL));
     assert_exact(detail_of(&p, "burst").most, 20);
@@ -133,7 +133,7 @@ static size_t bytes_of(const struct process *p) {
 }
 
 #define CROWD 2000
-#define TABLES 32768 /* more than the buckets of the tables of so few figures */
+#define TABLES 32768 /* bytes; more than the hash tables of so few figures need */
 
 /* Lets a crowd of keys bring different figures, in bounded memory. Nobody is refused. */
 static void try_crowd(const char *limits) {
@@ -229,7 +229,7 @@ TEST(a_new_configuration_bounds_what_counters_remember) {
     assert_exact(look(&p, "api/a", "acme", "hourly").used, 50);
     reconfigure(&p, HOURLY(", \"set_max\": 9"));
     assert_exact(look(&p, "api/a", "acme", "hourly").most, 100);
-    for (int i = 0; i < 8; i++) { /* a configuration may be where an earlier one was */
+    for (int i = 0; i < 8; i++) { /* a configuration may have the address of an earlier one */
         reconfigure(&p, HOURLY(", \"set_max\": 20"));
         assert_exact(look(&p, "api/a", "acme", "hourly").most, 1000);
         reconfigure(&p, HOURLY(", \"set_max\": 30"));
@@ -420,7 +420,8 @@ TEST(a_message_is_refused_if_its_sender_must_not_bring_figures) {
 
 /* ---- against a slow model -------------------------------------------------------------------- */
 
-/* As in P15, the time since the last grant counts at the rate of the present figures. */
+/* A model of one key. As in P15, the time since the last grant counts at the rate of the present
+ * figures. */
 struct model {
     double rate, size, saved; /* of the bucket */
     double limit, used;       /* of the window */
@@ -441,7 +442,7 @@ static int64_t model_index(const struct model *m, doorman_time seconds) {
     return (noon / SECOND + seconds) / m->length;
 }
 
-/* Forgets what is fresh at a time. */
+/* Moves a model to a time, and forgets what is fresh then. */
 static void model_move(struct model *m, doorman_time seconds) {
     if (model_index(m, seconds) != m->index) m->used = 0;
     m->has_bucket = m->has_bucket && model_level(m, seconds) < m->size;
@@ -512,7 +513,7 @@ TEST(figures_agree_with_a_slow_model) {
     doorman_permits_update(p.permits, p.now);
     doorman_permits_read(p.permits, &info);
     assert_int_equal(info.counter_count, 0);
-    assert_int_equal(p.permits->sets.count, 0); /* nobody remembers any */
+    assert_int_equal(p.permits->sets.count, 0); /* no counter remembers figures */
     process_end(&p);
 }
 
@@ -545,7 +546,8 @@ TEST(each_figure_of_json_has_a_row_in_the_table_of_figures) {
     assert_int_equal(count, DOORMAN__FIGURE_COUNT);
 }
 
-/* Each figure that differs makes figures unequal, is given, and replaces that of the limit. */
+/* Figures that differ in any one field are unequal. Each figure counts as given, and replaces that
+ * of the limit. */
 TEST(each_figure_of_an_override_replaces_that_of_the_limit) {
     static const doorman_tier one = {.limit = 1, .window = SECOND, .active = SECOND};
     static const doorman_figures none = {.rate = 0}, all = {.rate = 1,
@@ -586,7 +588,7 @@ TEST(each_figure_of_an_override_replaces_that_of_the_limit) {
     }
 }
 
-/* A NaN is no number of C that a person has written, but an error of a program. */
+/* A NaN is refused, because only an error of a program can have made it. */
 TEST(an_override_whose_figure_is_nan_is_refused) {
     static const char *const keys[] = {"a"};
     const doorman_override nan = {.keys = keys, .key_count = 1, .figures = {.rate = (double)NAN}};

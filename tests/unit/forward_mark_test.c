@@ -1,5 +1,6 @@
-/* The mark of messages between nodes (N4): its hash is SipHash-2-4, held against the values that
- * its authors have published, and only a whole message with the right secret and time has it. */
+/* The mark of messages between nodes (N4): its hash is SipHash-2-4, which is compared with the
+ * values that its authors have published. Only a whole message with the right secret and time has a
+ * right mark. */
 #define _GNU_SOURCE
 #include "../../server/forward/forward_mark.c"
 #include "../../server/util/siphash.c"
@@ -59,7 +60,7 @@ TEST(a_message_is_only_right_as_a_whole) {
         message[i] ^= 1;
         assert_int_not_equal(server_mark_check(message, i, secret, NOW), MARK_RIGHT);
     }
-    assert_true(none > 0 && none < 32); /* of the head alone */
+    assert_true(none > 0 && none < 32); /* these are in the head */
 }
 
 TEST(another_secret_or_another_time_is_wrong) {

@@ -6,7 +6,8 @@ int server_main(int argc, char **argv);
 #include "../../doorman_server.c"
 #undef main
 
-/* What the files below allocate. The allocation with the number `fails_at` fails; 0: none does. */
+/* Counts the allocations of the files below. That with the number `fails_at` fails; 0: none
+ * does. */
 static size_t allocated, fails_at;
 
 static bool allocation_fails(void) { return ++allocated == fails_at; }
@@ -167,7 +168,7 @@ static void world_teardown(struct world *w) {
 }
 FIXTURE(world)
 
-/* What the thread does in a turn. */
+/* Does what the thread does in a turn. */
 static void step(struct world *w) {
     server_lock(&w->forward.lock);
     forward_turn(&w->forward);
@@ -204,7 +205,7 @@ static void take_answer(void *context, const char *text, size_t bytes) {
     snprintf(w->last, sizeof w->last, "%.*s", (int)bytes, text ? text : "");
 }
 
-/* Asks for permits, each of one key. Returns as `ask` of struct forward_calls. */
+/* Asks for permits, each of one key. Returns what `ask` of struct forward_calls returns. */
 static const char *ask(struct world *w, const char *const *keys, size_t count) {
     doorman_permit_item items[4];
     doorman_permit_request permits[4];

@@ -12,7 +12,7 @@
 
 #include "../test.h"
 
-/* What this test needs of the rest of the server. */
+/* This replaces the rest of the server. */
 bool server_http_is_on(const struct settings *settings) {
     (void)settings;
     return true;
@@ -30,7 +30,7 @@ const struct suspect *server_suspect_find(const struct service *service, const c
     return NULL;
 }
 
-/* A service with one resource, "db", whose clients want a total. */
+/* A service whose clients request "db". */
 struct world {
     struct settings settings;
     struct service service;
@@ -62,7 +62,7 @@ static void configure(struct world *w, double capacity) {
     configure_with(w, &all);
 }
 
-/* Each key gets `amount` permits a month. */
+/* Configures a limit that gives each key `amount` permits a month. */
 static void configure_limit(struct world *w, const char *name, double amount) {
     const doorman_permit_limit limit = {.name = name,
                                         .kind = DOORMAN_FIXED_WINDOW,
@@ -101,7 +101,7 @@ static void world_teardown(struct world *w) {
 }
 FIXTURE(world)
 
-/* Returns the id of the lease. */
+/* Requests a lease of "db". Returns its id. */
 static uint64_t request(struct world *w, const char *client, double wants) {
     const doorman_demand demand = {.wants = wants, .subclients = 1, .priority = 1};
     const doorman_capacity_request item = {.resource_id = "db", .wants = &demand, .wants_count = 1};
@@ -314,8 +314,8 @@ static const char *draw_limit(struct world *w, const char *name, bool is_small) 
     return w->text.buffer.text;
 }
 
-/* Twenty permits in ten seconds are two a second. What was decided before the first sight of the
- * limit is in no point. */
+/* Twenty permits in ten seconds are two a second. Decisions before the first point of the limit are
+ * in no point. */
 TEST_WITH(world, a_graph_of_a_limit_shows_what_it_grants_and_refuses_in_a_second) {
     configure_limit(w, "l", 120);
     acquire(w, "ann", 100);
@@ -395,7 +395,7 @@ TEST_WITH(world, a_process_that_is_not_master_has_no_history_of_limits) {
     assert_null(w->service.limit_history->trends);
 }
 
-/* The sums of a limit start again at 0, for example with a new mastership. */
+/* A smaller sum than before has started again at 0, for example with a new mastership. */
 TEST(a_rate_is_what_was_added_since_the_last_point) {
     assert_true(limit_rate(300, 100, 10 * DOORMAN_SECOND) == 20);
     assert_true(limit_rate(300, 100, 40 * DOORMAN_SECOND) == 5);
