@@ -53,7 +53,7 @@ static void elect(doorman_server *server, doorman_time now) {
     assert_int_equal(doorman_server_set_master(server, &mastership, now), DOORMAN_OK);
 }
 
-/* A holder asks for "db". Returns the item of the response. */
+/* Asks for "db" as a holder. Returns the item of the response. */
 static doorman_capacity_response ask(doorman_server *server, const char *holder, double wants,
                                      const doorman_lease *has, doorman_time now) {
     const doorman_demand demand = {wants, 1, 0};
@@ -83,7 +83,7 @@ typedef struct world {
     bytes handed;
     doorman_time now;
     int ends;     /* calls of on_mastership_end */
-    bool is_deaf; /* it hands nothing over */
+    bool is_deaf; /* the listener hands nothing over */
 } world;
 
 static void world_start(world *w) {
@@ -133,7 +133,7 @@ static void on_end(void *context, doorman_server *server, doorman_time now) {
     assert_int_equal(doorman_server_hand_over(server, keep, &w->handed, now), DOORMAN_UNAVAILABLE);
 }
 
-/* Lets the first server of a world have a listener. a has 100. */
+/* Starts a world whose first server has a listener. The holder a has 100. */
 static void world_listen(world *w) {
     world_start(w);
     doorman_server_destroy(w->first);
@@ -151,7 +151,8 @@ static void elect_until(doorman_server *server, doorman_time until, doorman_time
     assert_int_equal(doorman_server_set_master(server, &mastership, now), DOORMAN_OK);
 }
 
-/* Lets the first server be master again, with what its listener has. */
+/* Checks that the listener was called once. Then makes the first server master again, and gives it
+ * what the listener has received. */
 static void expect_memory_stands(world *w) {
     assert_int_equal(w->ends, 1);
     assert_true(sum_of(w->first, w->now) < 0); /* it has forgotten */
@@ -258,7 +259,7 @@ TEST(holders_confirm_leases_of_the_last_master) {
     world_stop(&w);
 }
 
-/* A holder that has died keeps its capacity for its rest, with the drift, once more. */
+/* The lease of a holder that has died lasts for its rest, to which the drift is added once more. */
 TEST(a_lease_that_is_not_renewed_ends_after_its_rest) {
     world w;
     world_start(&w);
@@ -310,7 +311,7 @@ TEST(a_master_that_learns_hands_its_learning_over) {
 
 /* ---- another configuration ------------------------------------------------------------------- */
 
-/* R8: the last master granted its resources without a record. */
+/* R8: the last master kept no record of resources without a template, so the next one learns. */
 TEST(a_template_that_the_last_master_had_not_learns) {
     world w;
     world_start(&w);
@@ -338,7 +339,7 @@ TEST(leases_of_a_resource_without_a_template_are_dropped) {
     doorman_config_destroy(config);
 }
 
-/* T7: the sum is above the new capacity, so the round lets no lease grow. */
+/* T7: the sum is above the new capacity, so leases are cut, and no lease grows. */
 TEST(a_smaller_capacity_of_the_next_master_is_a_cut) {
     world w;
     world_start(&w);
@@ -388,7 +389,7 @@ TEST(a_wrong_time_in_refused_bytes_does_not_prolong_the_learning) {
     world_stop(&w);
 }
 
-/* Any change of one byte is refused, or gives leases within the capacity and K. */
+/* Bytes of which one bit has changed are refused, or give a server that holders can ask. */
 TEST(a_changed_byte_does_no_harm) {
     world w;
     world_start(&w);

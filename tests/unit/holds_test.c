@@ -1,5 +1,5 @@
-/* Holds: units of CONCURRENCY limits, queues, transfers and learning. Each story has one promise.
- * Slow and obvious models are compared with the code over random histories. */
+/* Holds: units of CONCURRENCY limits, queues, transfers and learning. Most tests check one promise
+ * each. At the end, random histories compare the code with a slow, simple model. */
 #include "unit.h"
 
 #include <string.h>
@@ -116,7 +116,7 @@ static bool ask_with(fixture *f, const doorman_permit_request *given, const char
     return f->out.granted;
 }
 
-/* Takes the next decision. Returns its ticket, or 0. */
+/* Reads the next decision. Returns its ticket, or 0. */
 static uint64_t next(fixture *f) {
     uint64_t ticket = 0;
     return doorman_permits_next_decision(f->permits, &ticket, &f->out) ? ticket : 0;
@@ -125,7 +125,7 @@ static uint64_t next(fixture *f) {
 typedef doorman_status (*hold_call)(doorman_permits *permits, const doorman_hold_request *request,
                                     doorman_hold *out, doorman_error *error, doorman_time now);
 
-/* Returns whether the hold is not gone. */
+/* Calls a function on a hold. Returns whether the hold is not gone. */
 static bool call(fixture *f, hold_call function, doorman_hold_request request) {
     doorman_status status = function(f->permits, &request, &f->hold, &f->error, f->now);
     if (status != DOORMAN_OK) fail_msg("%s", f->error.text);
@@ -389,7 +389,6 @@ TEST(items_are_held_and_released_one_by_one) {
     stop(&f);
 }
 
-/* Each item is rounded up to 1/4096 of a unit, so no part of a hold is counted too low. */
 /* P8, P11: a list that is too short or too long is a mistake of the client, so nothing happens. */
 TEST(a_list_of_amounts_must_have_one_for_each_item) {
     fixture f = start(SLOTS "}");
@@ -418,6 +417,8 @@ TEST(a_list_of_amounts_must_have_one_for_each_item) {
     stop(&f);
 }
 
+/* What a hold takes is rounded up to 1/4096 of a unit, and what a transfer moves is rounded down.
+ * So the units that a hold keeps are never counted too low. */
 TEST(fractions_of_units_come_back_in_full) {
     fixture f = start(SLOTS "}");
     begin(&f);
@@ -477,7 +478,7 @@ TEST(a_limit_of_zero_is_never_granted) {
     stop(&f);
 }
 
-/* The error of the last call begins with a text. */
+/* Checks that the error of the last call begins with a text. */
 static void expect_error(const fixture *f, const char *text) {
     if (strncmp(f->error.text, text, strlen(text)) != 0) {
         fail_msg("\"%s\" does not begin with \"%s\"", f->error.text, text);
@@ -609,7 +610,7 @@ TEST(a_repeat_takes_over_the_place_of_a_waiting_permit) {
     stop(&f);
 }
 
-/* Otherwise a message that may not wait would have a pending permit. */
+/* The wait ends, because otherwise a message that may not wait would have a pending permit. */
 TEST(a_repeat_that_may_not_wait_ends_the_wait) {
     fixture f = start(QUEUE);
     begin(&f);
@@ -753,7 +754,7 @@ static void expect_wait(fixture *f, const doorman_permit_request *request, bool 
     if (!waits) assert_int_equal(f->out.reason, DOORMAN_REASON_QUEUE_FULL);
 }
 
-/* A repeat does not pass the bound. It takes the place of the permit that it repeats. */
+/* A repeat does not count twice, because it replaces the permit that it repeats. */
 TEST(the_permits_that_wait_on_a_connection_have_a_bound) {
     fixture f = start(QUEUE);
     f.options.connection_waiting_max = 1;
@@ -768,8 +769,8 @@ TEST(the_permits_that_wait_on_a_connection_have_a_bound) {
     expect_wait(&f, &request, true);
     request.connection = 8;
     expect_wait(&f, &request, false);
-    assert_int_equal(info(&f).wait_count, 2); /* the first one waits on */
-    request.request_id = 1;                   /* it waits for this connection already */
+    assert_int_equal(info(&f).wait_count, 2); /* the first one still waits */
+    request.request_id = 1;                   /* its permit waits on this connection already */
     expect_wait(&f, &request, true);
     assert_int_not_equal(next(&f), 0);
     assert_int_equal(f.out.reason, DOORMAN_REASON_REPEATED);
@@ -838,7 +839,7 @@ TEST(a_closed_connection_cancels_its_permits) {
     assert_int_equal(doorman_permits_cancel(f.permits, 9, f.now), 0);
     assert_int_equal(doorman_permits_cancel(f.permits, 8, f.now), 100);
     assert_true(next(&f) && f.out.granted); /* cyd */
-    assert_true(next(&f) == 0);             /* nobody is there to hear the others */
+    assert_true(next(&f) == 0);             /* the connection of the others has ended */
     assert_int_equal(info(&f).wait_count, 0);
     recount(&f);
     stop(&f);
@@ -1081,7 +1082,8 @@ TEST(a_transfer_ends_and_frees_its_units) {
     stop(&f);
 }
 
-/* What was never held cannot be moved. A holder may not know yet that it holds less than before. */
+/* To move more than was asked for is an error. To move more than is still held is none, because a
+ * holder may not know yet that it holds less than before. */
 TEST(a_transfer_of_more_than_was_asked_for_is_an_error) {
     fixture f = start(SLOTS "}");
     begin(&f);
@@ -1391,8 +1393,8 @@ TEST(a_permit_with_the_request_id_of_a_transfer_is_refused_as_repeated) {
     stop(&f);
 }
 
-/* The bounds that the options have by default. With a sanitizer a million would take 8 s, so the
- * second bound is lowered. `make matrix` runs this test without one. */
+/* These are the default bounds. With a sanitizer a million would take 8 s, so the second bound is
+ * lower then. `make matrix` runs this test without a sanitizer. */
 TEST(a_client_has_ten_thousand_holds_and_a_server_a_million) {
 #ifdef __SANITIZE_ADDRESS__
     enum { OF_CLIENT = 10000, OF_SERVER = 30000 };
@@ -1415,7 +1417,7 @@ TEST(a_client_has_ten_thousand_holds_and_a_server_a_million) {
     assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_HOLDS);
     assert_int_equal(info(&f).hold_count, OF_SERVER);
     pass(&f, 100 * SECOND);
-    for (int i = 0; i <= OF_SERVER / 1000; i++) update(&f); /* each ends at most 1,000 */
+    for (int i = 0; i <= OF_SERVER / 1000; i++) update(&f); /* each update ends at most 1,000 */
     assert_int_equal(info(&f).hold_count, 0);
     assert_true(ask(&f, "one more", 1, "k", 1, 0));
     stop(&f);
@@ -1718,7 +1720,7 @@ static void model_spend(model *m, int index) {
     if (!h->source) h->state = M_NONE;
 }
 
-/* Returns how much a permit gets that asks for cost, and accepts min. */
+/* Returns how much a permit gets that asks for `cost` and accepts `min`; -1: it is not granted. */
 static double model_fit(double room, double cost, double min) {
     if (room < min) return -1;
     double extra = cost - min <= room - min ? cost - min : (double)(int)(room - min);
@@ -1740,7 +1742,7 @@ static void model_serve(model *m, doorman_time now) {
     }
 }
 
-/* Ends what has ended. */
+/* Ends each wait, hold and transfer whose time is over. */
 static void model_settle(model *m, doorman_time now) {
     for (int i = 0; i < MODEL_HOLDS; i++) {
         model_hold *h = &m->holds[i];
@@ -1756,7 +1758,7 @@ static void model_settle(model *m, doorman_time now) {
     model_serve(m, now);
 }
 
-/* Compares the decisions that came later. */
+/* Compares the decisions on permits that have waited. */
 static void compare_late(fixture *f, model *m) {
     uint64_t ticket = 0;
     doorman_permit out;
@@ -1841,8 +1843,8 @@ static doorman_time model_wait(const model *m, doorman_time max_wait) {
     return max_wait < m->max_wait ? max_wait : m->max_wait;
 }
 
-/* The decision on a permit whose request_id is in use. Returns whether it is decided like a new
- * one. */
+/* Checks the decision on a permit whose request_id is in use. Returns whether it is decided like a
+ * new one. */
 static bool expect_repeated(fixture *f, model *m, int known, const model_hold *h,
                             doorman_time max_wait) {
     model_hold *old = &m->holds[known];
@@ -1872,7 +1874,7 @@ static bool expect_repeated(fixture *f, model *m, int known, const model_hold *h
     return false;
 }
 
-/* The decision on a permit whose request_id is new: it is granted, waits, or is refused. */
+/* Checks the decision on a permit whose request_id is new: it is granted, waits, or is refused. */
 static void expect_new(fixture *f, model *m, model_hold *h, doorman_time max_wait) {
     model_hold *new = &m->holds[model_free(m)];
     int first = model_first(m, h->key);
@@ -1905,7 +1907,7 @@ static void expect_new(fixture *f, model *m, model_hold *h, doorman_time max_wai
     }
 }
 
-/* Asks for a permit. */
+/* Asks for a random permit, and checks the decision. */
 static void random_ask(fixture *f, model *m) {
     int known = -1;
     model_hold h = random_request(f, m, &known);
@@ -1916,7 +1918,7 @@ static void random_ask(fixture *f, model *m) {
     if (is_new) expect_new(f, m, &h, max_wait);
 }
 
-/* Returns a random hold or transfer, or -1. */
+/* Returns a random entry in this state; -1: none was found. */
 static int random_hold(const model *m, model_state wanted) {
     for (int i = 0; i < 40; i++) {
         int index = (int)random_below(MODEL_HOLDS);
@@ -2035,7 +2037,7 @@ static void random_give_up(fixture *f, model *m) {
     model_serve(m, f->now);
 }
 
-/* A predecessor's hold that its client tells of, or a lie. */
+/* Claims a hold that a predecessor may have granted, or may not. */
 static void random_claim(fixture *f, model *m) {
     int client = (int)random_below(3), key = (int)random_below(3), room = model_free(m);
     uint64_t id = 1 + random_below(1000);
@@ -2058,7 +2060,7 @@ static void random_claim(fixture *f, model *m) {
                                   .until = model_end(f->now, m->life)};
 }
 
-/* Other figures, or another order of the same. */
+/* Loads a configuration with random figures. */
 static void random_reload(fixture *f, model *m) {
     char text[256];
     m->limit = (double)random_below(9);
@@ -2097,8 +2099,8 @@ static void random_step(fixture *f, model *m) {
     }
 }
 
-/* A changed limit may refuse what waits. The model does not know that, so nobody waits before a
- * change of the configuration. */
+/* Runs a random history. A changed limit may refuse permits that wait. The model does not know
+ * that, so the configuration only changes while no permit waits. */
 static void random_history(size_t steps, uint64_t *decided) {
     fixture f = {.now = 1000 * SECOND};
     static model m;
@@ -2130,9 +2132,10 @@ TEST(random_histories_are_those_of_the_model) {
 
 /* ---- histories with several limits ---------------------------------------------------------- */
 
-/* Permits with several items, three limits that share counters, rates, changes of the configuration
- * and loss of memory. Each call is checked by the recount, and each ticket gets one decision. The
- * units that holders may use by their own clocks never exceed a limit that was never lowered. */
+/* These have permits with several items, three limits that share counters, rates, changes of the
+ * configuration, and allocations that fail. Each call is checked by the recount, and each ticket
+ * gets one decision. The units that holders may use by their own clocks never exceed a limit that
+ * was never lowered. */
 #define MANY 200
 
 typedef struct holder {
@@ -2158,7 +2161,8 @@ static const char *const many_limits[] = {
           "\"keys\": [\"a\", \"b\"], \"kind\": \"CONCURRENCY\", \"limit\": 5, \"time_to_live\": 4}",
 };
 
-/* What a holder may use now by its own clock, on one key; -1: on all keys. */
+/* Returns the units that all holders may use now by their own clocks, of one key; -1: of all
+ * keys. */
 static double many_used(const fixture *f, const holder *all, int key) {
     double sum = 0;
     for (int i = 0; i < MANY; i++) {
@@ -2208,7 +2212,7 @@ static void many_ask(fixture *f, holder *h, uint64_t request_id) {
     h->item_count = count;
     h->sent = f->now;
     h->request_id = request_id;
-    h->speed = 1 + 0.05 * random_unit(); /* at most the drift slower than that of the permits */
+    h->speed = 1 + 0.05 * random_unit(); /* clocks differ by at most the drift */
     h->speed = random_below(2) ? 1 / h->speed : h->speed;
     h->waits = out.pending;
     h->ticket = out.ticket;
@@ -2460,7 +2464,7 @@ TEST(a_queue_is_served_when_memory_comes_back) {
 
 /* ---- messages ------------------------------------------------------------------------------- */
 
-/* Sends a message with ' for ". The caller frees the reply. */
+/* Sends a message, in which ' stands for ". The caller frees the reply. */
 static doorman_buffer reply_to(doorman_server *server, const char *message, doorman_time now) {
     doorman_buffer reply = {NULL, 0, 0};
     char text[512];
@@ -2478,7 +2482,7 @@ static void serve(doorman_server *server, const char *message, const char *expec
     doorman_buffer_uninit(&reply);
 }
 
-/* Ids are random, so the reply of an acquire is read by the caller. */
+/* Sends a message. Returns the number behind `name` in the reply, because ids are random. */
 static uint64_t serve_id(doorman_server *server, const char *message, const char *name,
                          doorman_time now) {
     doorman_buffer reply = reply_to(server, message, now);
@@ -2541,7 +2545,8 @@ TEST(holds_are_asked_for_and_renewed_by_messages) {
     doorman_config_destroy(config);
 }
 
-/* Without the field a hold lasts as long as its limits allow. 0 would mean that too. */
+/* Without the field a hold lasts as long as its limits allow. A 0 is refused, because it would mean
+ * that too. */
 TEST(a_time_to_live_of_0_is_an_error_in_a_message) {
     doorman_config *config = limits_of(SLOTS ", \"on_restart\": \"full\"}");
     doorman_time now = 1000 * SECOND;
@@ -2630,8 +2635,8 @@ TEST(messages_on_holds_are_read_back_the_same) {
     }
 }
 
-/* P16: each victory begins with the holds of the predecessor, for as long as any configuration has
- * allowed. */
+/* P16: after each victory a server learns the holds of its predecessor, for the longest time to
+ * live that any configuration has had. */
 TEST(a_server_learns_holds_after_a_victory) {
     doorman_config *config = limits_of(SLOTS ", \"time_to_live\": 20}");
     doorman_config *shorter = limits_of(SLOTS ", \"time_to_live\": 1}");
@@ -2908,7 +2913,7 @@ TEST(an_administrator_ends_a_transfer) {
     stop(&f);
 }
 
-/* The 100th allocation would fail. */
+/* The 100th allocation would fail, so there are fewer. */
 TEST(a_reload_allocates_nothing_for_each_hold) {
     fixture f;
     start_crowd(&f);

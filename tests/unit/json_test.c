@@ -770,7 +770,7 @@ static doorman_status write_response(doorman_buffer *text, const doorman_respons
     return doorman__put_end(&out);
 }
 
-/* Both texts may be missing. */
+/* Compares two texts. Both may be NULL. */
 static void assert_same_text(const char *a, const char *b) {
     assert_int_equal(a == NULL, b == NULL);
     if (a) assert_string_equal(a, b);
@@ -890,7 +890,7 @@ TEST(a_server_sends_the_demand_of_its_clients_in_groups) {
     doorman_buffer_uninit(&text);
 }
 
-/* H11: a message of its own, and its response. */
+/* H11: a report of overload is a message of its own, and has a response. */
 TEST(a_report_of_overload_has_its_numbers_in_the_resource) {
     static const doorman_capacity_request items[] = {
         {.resource_id = "db", .overload = {SECOND / 2, 400, 300, 90, 7}},
@@ -1062,7 +1062,7 @@ static doorman_request random_request(random_message *d) {
     return request;
 }
 
-/* Every field is sometimes 0, and sometimes has a value. */
+/* Returns an algorithm in which each field is sometimes 0, and sometimes has a value. */
 static doorman_algorithm random_given_algorithm(void) {
     doorman_algorithm given = {.kind = (doorman_kind)random_below(DOORMAN_KIND_COUNT)};
     if (random_below(2)) given.handover = DOORMAN_IMMEDIATE;
@@ -1178,7 +1178,7 @@ TEST(unknown_fields_of_a_newer_parent_keep_the_lease) {
         SERVER_RESPONSE("\"algorithm\":{\"kind\":\"STATIC\",\"whole\":true}"),
     };
     parsed_message r;
-    for (size_t i = 0; i < COUNT(whole); i++) { /* A5: applies even if the kind is unknown */
+    for (size_t i = 0; i < COUNT(whole); i++) { /* A5: even if the kind is unknown */
         assert_int_equal(read_response(&r, whole[i], strlen(whole[i])), DOORMAN_OK);
         assert_true(r.response.items->whole);
         doorman__read_end(&r.reader);
@@ -1559,7 +1559,7 @@ TEST(a_node_and_its_parent_tell_each_other_their_http_addresses) {
     world_stop(w);
 }
 
-/* The fields that only a server gets do not change either. */
+/* The fields of a reply that only a server gets do not change later either. */
 TEST(a_reply_to_a_server_can_be_written_after_it_has_changed) {
     random_message *d = calloc(1, sizeof *d);
     doorman_buffer expected = {0};
@@ -2720,7 +2720,7 @@ TEST(without_memory_the_only_error_says_so) {
     assert_int_equal(failures, n - 1);
 }
 
-/* C4: a list that has no memory does not look like a wrong list. */
+/* C4: a list for which memory is missing does not look like a wrong list. */
 TEST(without_memory_a_good_configuration_has_no_other_error) {
     static const char text[] =
         "{\"shadow\": [\"s*\"], \"resources\": [{\"identifier_glob\": \"a\", \"capacity\": 5, "
@@ -2850,7 +2850,8 @@ __attribute__((constructor)) static void use_allocator(void) {
     cJSON_InitHooks(&(cJSON_Hooks){cjson_malloc, cjson_free});
 }
 
-/* Fails unless a configuration in JSON has exactly this first warning. "": none. */
+/* Fails unless the first warning about a configuration in JSON begins with this text, behind its
+ * position. "": there must be no warning. */
 static void expect_warning(const char *json, const char *expected) {
     doorman_config *config = NULL;
     doorman_error error = {0};
@@ -2953,7 +2954,7 @@ static const struct {
      "overrides[1].window: a quota of 86400 s is"},
 };
 
-/* Nothing keeps a counter over a restart. */
+/* Nothing keeps the counters of these quotas over a restart. */
 TEST(a_quota_of_an_hour_that_a_restart_renews_causes_a_warning) {
     char json[600], warning[400];
     for (size_t i = 0; i < COUNT(kept_quotas); i++) {

@@ -1,6 +1,6 @@
-/* Leased limits of permits (P17), as >>leased of doorman_permits.h promises them. Servers, lease
- * clients and permits are in one process, the test delivers the messages, and time is a variable.
- * An exact account is held against the capacity at every moment. */
+/* Leased limits of permits (P17), as the section >>leased of doorman_permits.h promises them.
+ * Servers, lease clients and permits are in one process, the test delivers the messages, and time
+ * is a variable. An exact account is compared with the capacity at every moment. */
 #include "unit.h"
 
 #include <string.h>
@@ -58,7 +58,7 @@ static void start_server(fixture *f, size_t index) {
     make_master(f, index, DOORMAN_NEVER);
 }
 
-/* A restart without a gap: the new process knows nothing. */
+/* Restarts a server without a gap. The new process knows nothing. */
 static void restart_server(fixture *f, size_t index) {
     doorman_server_destroy(f->servers[index]);
     start_server(f, index);
@@ -222,8 +222,9 @@ TEST(a_permit_of_cost_0_and_an_inspection_open_no_lease) {
     stop(&f);
 }
 
-/* P17: never over, and nearly all in use. What is used in any t seconds is at most rate times (t +
- * burst), as L1 says for each limiter, and the bursts add up as leases do. */
+/* Lets all holders use what they can. Returns the part of the capacity that is used in the second
+ * half. P17: what is used in any t seconds is at most rate times (t + burst), as L1 says for each
+ * limiter, because the bursts add up as leases do. */
 static double run_model(fixture *f, const char *resource_id, double capacity, int seconds) {
     const int steps = seconds * (int)(SECOND / STEP);
     double *used = calloc((size_t)steps + 1, sizeof *used); /* the sum up to each step */
@@ -310,7 +311,7 @@ TEST(permits_stop_with_the_mastership_and_begin_without_a_lease) {
     stop(&f);
 }
 
-/* Restarts of both nodes at random times. The account counts what each process has granted. */
+/* Both nodes restart at random times. The account counts what each process has granted. */
 TEST(the_capacity_is_never_exceeded_when_masters_change) {
     for (int run = 0; run < 4; run++) {
         fixture f = start(ROOT, CHILD);
@@ -371,11 +372,11 @@ TEST(a_refusal_by_another_limit_takes_nothing_of_the_lease) {
     doorman_permits *permits = doorman_server_permits(f.servers[0]);
     assert_int_equal(doorman_permits_inspect(permits, ITEM_OF("db", ""), &f.out, &f.error, f.now),
                      DOORMAN_OK);
-    assert_about(f.out.details[0].remaining, 1); /* the wants of an idle lease are 1, all saved */
+    assert_about(f.out.details[0].remaining, 1); /* an idle lease is 1, and all of it is saved */
     stop(&f);
 }
 
-/* Several limits with one lease: what the items want is added up. */
+/* Several resources may have limits with one lease. The wants of their items are added up. */
 TEST(limits_with_one_lease_share_it) {
     fixture f = start("{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": 1000}, "
                       "{\"identifier_glob\": \"api/*\", \"limits\": [{\"name\": \"share\", "
@@ -571,7 +572,7 @@ TEST(permits_without_a_server_have_no_lease) {
     "{\"name\": \"slots\", \"per\": \"resource\", \"kind\": \"CONCURRENCY\", "                     \
     "\"limit\": \"leased\", \"time_to_live\": 15, \"queue\": 100, \"max_wait\": 10}"
 
-/* What a holder believes to have. */
+/* A hold, as its holder knows it. */
 typedef struct slot {
     size_t server;
     uint64_t id;
@@ -601,7 +602,7 @@ static bool hold_one(fixture *f, slots *all, size_t server, doorman_time max_wai
     return true;
 }
 
-/* The holder stops before it releases. */
+/* Releases a hold. Its holder stops using it before. */
 static void release_one(fixture *f, slots *all, size_t index) {
     const slot own = all->list[index];
     const doorman_hold_request request = {.client_id = "web", .id = own.id};
@@ -721,8 +722,8 @@ TEST(a_hold_ends_no_later_than_its_lease) {
     stop(&f);
 }
 
-/* P17. Another limit has holds that last for an hour, so the permits learn for as long. Their lease
- * is in force long before. */
+/* P17. Another limit has holds that last for an hour, so the permits learn for as long. The lease
+ * of "gpu" is in force long before. */
 TEST(a_new_master_does_not_believe_a_hold_out_of_a_lease) {
     fixture f =
         start("{\"resources\": [{\"identifier_glob\": \"gpu\", \"capacity\": 40, \"whole\": "

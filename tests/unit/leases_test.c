@@ -19,7 +19,7 @@ typedef struct fixture {
     size_t blocks; /* allocated before the start */
 } fixture;
 
-/* The lease table of a root gets this template. */
+/* Gives this template to the lease table of a root. */
 static void set_template(fixture *f, const doorman_template *settings) {
     doorman__leases_set_algorithm(f->leases, &settings->algorithm, settings->whole);
     doorman__leases_set_capacity(f->leases, settings->capacity, DBL_MAX, DOORMAN_NEVER);
@@ -271,7 +271,7 @@ TEST(leases_never_exceed_the_capacity) {
                 double next = i % 2 ? DOORMAN_AMOUNT_MAX : random_amount() / 2 + capacity / 2;
                 if (round < 4) wants[j] = next;
                 double given = renew(&f, id, wants[j]);
-                assert_exact(doorman__floor(given), given); /* the sum has all of it */
+                assert_exact(doorman__floor(given), given); /* sums can represent it exactly */
                 assert_true(fits(&f));
             }
         }
@@ -770,13 +770,13 @@ TEST(a_new_template_shares_by_its_own_kind) {
     fixture_stop(&f);
 }
 
-/* C9. Random operations in random order. */
 /* With 8 bytes of malloc's own, such an entry fills a block of 144 bytes. One byte more would take
  * 160. */
 TEST(a_lease_entry_with_an_id_of_32_bytes_takes_136_bytes) {
     assert_true(offsetof(doorman__lease_entry, holder_id) + 32 + 1 <= 136);
 }
 
+/* C9. Random operations in random order. */
 TEST(the_sums_of_a_lease_table_equal_a_recount) {
     fixture f;
     fixture_start(&f, 1000, DOORMAN_PRIORITY_SHARE, DOORMAN_CONFIRMED);

@@ -261,7 +261,7 @@ TEST(a_request_larger_than_the_burst_saves_up_for_it) {
     assert_int_equal(doorman__rate_try(&rate, 20, due - 1), DOORMAN_REFUSED);
     assert_int_equal(doorman__rate_try(&rate, 20, due), DOORMAN_ALLOWED);
     assert_int_equal(doorman__rate_try(&rate, 1, due), DOORMAN_REFUSED);
-    /* One unit takes what was saved beyond the burst. */
+    /* A try for one unit drops what was saved beyond the burst. */
     assert_int_equal(doorman__rate_try(&rate, 1, 2 * MINUTE), DOORMAN_ALLOWED);
     assert_int_equal(doorman__rate_try(&rate, 20, 2 * MINUTE), DOORMAN_REFUSED);
     assert_int_equal(doorman__rate_delay(&rate, 20, 2 * MINUTE), 110 * MILLISECOND);
@@ -796,7 +796,8 @@ static doorman_limit_options subject_options(const subject *s) {
     return (doorman_limit_options){.kind = kinds[s->kind], .limit = LIMIT, .window = s->length};
 }
 
-/* A log's arrivals are in the subject. The subject must not move after this call. */
+/* Prepares a subject. The arrivals of a log are in the subject, so it must not move after this
+ * call. */
 static void subject_init(subject *s, limiter_kind kind, doorman_time now) {
     static const int64_t rates[] = {1, 2, 4, 5, 10, 100, 1000};
     *s = (subject){.kind = kind, .length = (doorman_time)(1 + random_below(90)) * SECOND / 4};
@@ -975,15 +976,16 @@ TEST(a_log_also_counts_refused_attempts) {
     const doorman_time times[] = {CLOCK(60, 1), CLOCK(60, 30), CLOCK(60, 50), CLOCK(61, 40),
                                   CLOCK(61, 49)};
     const doorman_decision expected[] = {DOORMAN_ALLOWED, DOORMAN_ALLOWED, DOORMAN_REFUSED,
-                                         DOORMAN_ALLOWED, DOORMAN_REFUSED}; /* 1:00:50 */
+                                         DOORMAN_ALLOWED, DOORMAN_REFUSED}; /* the attempt at
+                                                                             * 1:00:50 counts */
     assert_int_equal(doorman_limiter_init(&log, &limit, arrivals, 0), DOORMAN_OK);
     for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
         assert_int_equal(doorman_limiter_try(&log, &limit, 1, NULL, times[i]), expected[i]);
     }
 }
 
-/* L2: a place of the log stores the latest clock that it has seen. Otherwise a window would begin
- * too early for the threads whose clock is right. */
+/* L2: an arrival in the log stores the latest time that any clock has shown. Otherwise a window
+ * would begin too early for the threads whose clock is right. */
 TEST(a_late_clock_makes_no_arrival_older) {
     const doorman_limit_options options = {
         .kind = DOORMAN_SLIDING_LOG, .limit = 1, .window = SECOND};
@@ -1032,7 +1034,7 @@ TEST(a_sliding_window_counts_a_part_of_the_last_window) {
     }
     doorman_limiter half = window, more = window;
     assert_int_equal(limiter_try(&window, &limit, 1, &wait, now), DOORMAN_REFUSED);
-    assert_int_equal(wait, 6 * SECOND); /* 3 */
+    assert_int_equal(wait, 6 * SECOND); /* 5 count as 3 then */
     assert_int_equal(doorman_limiter_try(&half, &limit, 0.5, NULL, now), DOORMAN_ALLOWED);
     double too_much = 0.5 + 1.0 / 4096;
     assert_int_equal(doorman_limiter_try(&more, &limit, too_much, NULL, now), DOORMAN_REFUSED);
@@ -1060,7 +1062,6 @@ TEST(a_late_clock_does_not_reopen_a_window) {
     }
 }
 
-/* A fixed window allows twice the limit around a border. */
 TEST(a_fixed_window_allows_twice_its_limit_at_the_border) {
     const doorman_limit_options options = {
         .kind = DOORMAN_FIXED_WINDOW, .limit = 100, .window = MINUTE};
@@ -1085,7 +1086,7 @@ TEST(calls_after_a_debt_wait_until_it_is_paid) {
     assert_int_equal(limiter_try(&bucket, &limit, 10, &wait, 0), DOORMAN_ALLOWED);
     assert_int_equal(wait, SECOND);
     assert_int_equal(limiter_try(&bucket, &limit, 1, &wait, 0), DOORMAN_REFUSED);
-    assert_int_equal(wait, SECOND / 10); /* 20 are owed */
+    assert_int_equal(wait, SECOND / 10); /* 20 units are owed */
     assert_int_equal(doorman_limiter_delay(&bucket, &limit, 1, 0), SECOND / 10);
     assert_int_equal(limiter_try(&bucket, &limit, 25.1, &wait, MINUTE), DOORMAN_IMPOSSIBLE);
     assert_int_equal(wait, DOORMAN_NEVER);

@@ -24,8 +24,8 @@ struct world {
     struct service service;
     struct lock lock;
     struct link_pool pool;
-    struct loop_source *source; /* that the loop has */
-    int socket;                 /* of it; -1: none */
+    struct loop_source *source; /* which the loop watches */
+    int socket;                 /* of the source; -1: none */
     uint32_t events;
     size_t changes; /* how often the pool was told that a connection has changed */
     char address[64], http[64];
@@ -130,7 +130,7 @@ static void offer(struct world *w, const char *address) {
     unlock(w);
 }
 
-/* The process receives a request, with a body of its length. */
+/* Receives a request in the process. Returns its body. */
 static const char *process_receive(struct world *w) {
     const char *end = NULL;
     size_t length = 0;
@@ -174,7 +174,7 @@ static void process_agree(struct world *w, const char *answer) {
     process_answer(w, answer);
 }
 
-/* The process answers a message of nng. */
+/* Receives a message of nng in the process, and answers it. */
 static void node_expect(const struct world *w, const char *text, const char *answer) {
     nng_msg *message = NULL;
     assert_int_equal(nng_recvmsg(w->node, &message, 0), 0);
@@ -342,7 +342,8 @@ TEST_WITH(world, a_connection_that_is_lost_ends_its_questions) {
     expect_done(w, 1, 0);
 }
 
-/* A refused batch was not decided, and may be asked again. One that has failed may have been. */
+/* A refused batch was not decided, and may be asked again. A batch that has failed may have been
+ * decided. */
 TEST_WITH(world, a_refused_batch_is_asked_again_and_a_failed_one_is_lost) {
     static const struct {
         const char *answer;

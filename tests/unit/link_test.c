@@ -1,5 +1,5 @@
 /* Messages to a process that travel together (N4, W4): when a message waits for others, what the
- * process gets, and whose answer is whose. The test is the process. */
+ * process gets, and which message gets which answer. The test is the process. */
 #define _GNU_SOURCE
 #include "../../server/link/batch.c"
 #include "../../server/link/link.c"
@@ -99,7 +99,7 @@ static void node_answer(const struct world *w, nng_msg *message, const char *tex
     assert_int_equal(nng_sendmsg(w->node, message, 0), 0);
 }
 
-/* Waits until questions are over, and no more than these. */
+/* Waits until so many questions are over. Fails if more of them are. */
 static void await_done(struct world *w, size_t count) {
     size_t done = 0;
     for (int i = 0; i < PATIENCE && done < count; i++) {
@@ -136,7 +136,7 @@ TEST_WITH(world, messages_that_wait_for_an_answer_travel_together) {
     struct link_question *first, *later[3];
     send_letters(w, &first, 'a', 1);
     nng_msg *message = node_take(w);
-    node_expect(message, "a"); /* at once, and as it is */
+    node_expect(message, "a"); /* it is sent at once, and not in a batch */
     send_letters(w, later, 'b', 3);
     assert_int_equal(queued(w), 3);
     node_answer(w, message, "A");
@@ -210,13 +210,13 @@ TEST_WITH(world, a_process_that_takes_no_batches_gets_each_message_alone) {
     assert_int_equal(end_done(w), 3);
 }
 
-/* A dialer keeps the files of TLS that it was made with. */
+/* A dialer keeps the files of TLS that it was made with, so new files need a new link. */
 TEST_WITH(world, a_link_with_old_certificates_is_opened_anew_when_it_is_lost) {
     struct link *link = open_link(w);
     assert_int_equal(open_link(w), link);
-    link->is_stale = true; /* server_link_note_tls does it for addresses of TLS */
+    link->is_stale = true; /* as server_link_note_tls does for addresses of TLS */
     await_reached(w, true);
-    assert_int_equal(open_link(w), link); /* it works */
+    assert_int_equal(open_link(w), link); /* the old link still works */
     nng_close(w->node);
     await_reached(w, false);
     assert_int_not_equal(open_link(w), link);
@@ -253,7 +253,7 @@ TEST_WITH(world, long_messages_go_alone_and_a_batch_has_64_kib_at_most) {
     text[JOINED_BYTES / 3] = 0;
     for (int i = 0; i < 4; i++) (void)send_text(w, text, false);
     flush(w);
-    assert_int_equal(queued(w), 1); /* three are as much as a batch may have */
+    assert_int_equal(queued(w), 1); /* a batch has room for three */
     nng_msg *batch = node_take(w);
     assert_int_equal(server_batch_split((char *)nng_msg_body(batch), nng_msg_len(batch), spans), 3);
     node_answer(w, whole, "1");
@@ -282,7 +282,8 @@ TEST_WITH(world, a_lost_node_ends_what_was_sent_and_what_waits) {
 
 /* ---- the text of a batch -------------------------------------------------------------------- */
 
-/* A batch of any texts has their lengths; every other text is refused, or has parts in it. */
+/* A whole batch is split by the lengths that it lists. Any other text is refused, or its parts are
+ * inside it. */
 TEST(only_a_whole_batch_is_split) {
     static const char good[] = "{\"batch\":{\"bytes\":[5,0,2],\"messages\":[{[,]},,ab]}}";
     static const char *const bad[] = {"",
@@ -303,7 +304,7 @@ TEST(only_a_whole_batch_is_split) {
         assert_int_equal(server_batch_split(bad[i], strlen(bad[i]), spans), 0);
     }
     for (size_t bytes = 0; bytes < sizeof good - 1; bytes++) {
-        char *cut = (char *)malloc(bytes + 1); /* so that a sanitizer sees what reads too far */
+        char *cut = (char *)malloc(bytes + 1); /* a sanitizer finds reads behind its end */
         assert_non_null(cut);
         memcpy(cut, good, bytes);
         assert_int_equal(server_batch_split(cut, bytes, spans), 0);

@@ -1,5 +1,5 @@
-/* The order of the locks of the server: a thread that breaks it stops at an assertion, also when no
- * other thread is there to wait for. */
+/* The order of the locks of the server: a thread that breaks it stops at an assertion, even if no
+ * other thread holds a lock. */
 #define DOORMAN_IMPLEMENTATION
 #include "../../server/server.h"
 

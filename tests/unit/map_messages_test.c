@@ -1,4 +1,5 @@
-/* The map of shards on the wire (N9): who asks for it, who tells it, and its JSON in a response. */
+/* The map of shards on the wire (N9): which clients ask for it, which servers send it, and its JSON
+ * in a response. */
 #include "unit.h"
 
 #include <string.h>
@@ -122,7 +123,7 @@ TEST(a_server_without_a_map_answers_as_before) {
         assert_string_equal(serve(&n, "{\"discovery\": {\"map_epoch\": 0}}"),
                             "{\"discovery\":{\"is_master\":true,\"mastership\":"
                             "{\"master_address\":\"tcp://here:1\"}}}");
-        set_map(&n, 12); /* the second round: the map is there, and gone again */
+        set_map(&n, 12); /* in the second round the server has had a map */
         assert_int_equal(doorman_server_set_shard_map(n.server, NULL), DOORMAN_OK);
     }
     node_end(&n);

@@ -147,7 +147,7 @@ static doorman_time report(world *w, double arrived, double finished, double ref
     return response.items[0].overload_target;
 }
 
-/* Four holders have leased this sum for four refresh intervals. */
+/* Starts a world in which four holders have leased this sum for four refresh intervals. */
 static world *start_leased(double capacity, double capacity_min, double leased) {
     world *w = start(capacity, capacity_min);
     for (size_t i = 0; i < 4; i++) w->holders[i].wants = leased / 4;
@@ -231,7 +231,7 @@ TEST(without_a_target_reports_have_no_effect) {
 
 /* ---- cuts ---- */
 
-/* Just below, at and just above each limit of the rule. */
+/* The reports are just below, at and just above each limit of the rule. */
 TEST(a_resource_is_overloaded_beyond_each_limit) {
     const struct {
         double arrived, finished, refused, late;
@@ -291,7 +291,7 @@ TEST(the_capacity_stays_within_its_bounds) {
     stop(w);
 }
 
-/* Reports of the last two refresh intervals count, and of at most a quarter more. */
+/* Reports of the last two refresh intervals count, and those of at most a quarter more. */
 TEST(old_reports_do_not_count) {
     for (int quarters = 7; quarters <= 9; quarters++) {
         world *w = start_leased(100, 0, 80);
@@ -303,7 +303,7 @@ TEST(old_reports_do_not_count) {
     }
 }
 
-/* T7: a cut takes nothing away that is in force. Others get more only when it fits. */
+/* T7: a cut ends no lease that is in force. Other holders get more only when it fits. */
 TEST(leases_in_force_never_exceed_the_capacity_before_the_cut) {
     world *w = start_leased(100, 0, 100);
     report(w, HALF_LOST);
@@ -352,7 +352,7 @@ TEST(the_capacity_comes_back_in_steps_that_grow) {
     w->now += REFRESH;
     for (size_t k = 0; k < 4; k++) renew(w, k);
     work(w);
-    assert_about(capacity_of(w), wanted); /* for the last time */
+    assert_about(capacity_of(w), wanted); /* the report counts for the last time */
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         w->now += REFRESH;
         for (size_t k = 0; k < 4; k++) renew(w, k);
@@ -374,8 +374,8 @@ TEST(it_does_not_grow_while_the_resource_is_overloaded) {
         assert_true(capacity_of(w) <= 48.5 + 1e-6);
         least = fmin(least, capacity_of(w));
     }
-    assert_true(least < 40);   /* it is still overloaded, so it is cut on */
-    pass_intervals(w, 30, 10); /* 1 % and not more */
+    assert_true(least < 40);   /* it is still overloaded, so it is cut again */
+    pass_intervals(w, 30, 10); /* 1 % are refused, and not more */
     assert_exact(capacity_of(w), 100);
     stop(w);
 }
@@ -480,7 +480,7 @@ TEST(a_node_passes_the_sum_of_its_reports_on_once) {
         renew(w, 0);
         child_asks(w);
     }
-    assert_int_equal(report(w, 600, 300, 300, 0), SECOND / 10); /* from the root, by the child */
+    assert_int_equal(report(w, 600, 300, 300, 0), SECOND / 10); /* the child has it from the root */
     assert_int_equal(report(w, 400, 200, 200, 0), SECOND / 10);
     assert_exact(capacity_of(w), 100);
     for (int i = 0; i < 30; i++, w->now += SECOND) {
@@ -511,7 +511,8 @@ static doorman_overload_report client_asks(world *w, doorman_client *client) {
     return sent;
 }
 
-/* A server behind the resource reports what its throttle has counted with its own client. */
+/* A server that the resource protects has a client. It reports what the throttle of the server has
+ * counted. */
 TEST(a_client_sends_the_sum_of_its_reports_once) {
     world *w = start_leased(100, 0, 80);
     const char *const addresses[] = {"tcp://root:1"};
@@ -527,7 +528,7 @@ TEST(a_client_sends_the_sum_of_its_reports_once) {
     doorman_client_read(resource, &info, w->now);
     assert_int_equal(info.overload_target, 0);
     assert_int_equal(doorman_client_report_overload(resource, &half, w->now), DOORMAN_OK);
-    assert_int_equal(client_asks(w, client).interval, 0); /* nobody has asked for it */
+    assert_int_equal(client_asks(w, client).interval, 0); /* no server has asked for reports */
     doorman_client_read(resource, &info, w->now);
     assert_int_equal(info.overload_target, SECOND / 10);
     assert_int_equal(doorman_client_report_overload(resource, &wrong, w->now),

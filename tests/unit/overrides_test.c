@@ -181,7 +181,7 @@ TEST(what_a_row_does_not_give_is_that_of_the_limit) {
     assert_exact(info.all.rate, 1);
     assert_exact(info.all.size, 100);
     assert_int_equal(info.all.max_debt, 70 * SECOND);
-    assert_int_equal(info.all.max_wait, 70 * SECOND); /* neither of them gives it */
+    assert_int_equal(info.all.max_wait, 70 * SECOND); /* neither row gives it */
     assert_true(info.in_force && !info.idle);
     assert_string_equal(info.glob, "api/*");
     process_end(&p);
@@ -216,7 +216,7 @@ TEST(a_row_changes_the_number_of_tiers_of_a_counter_and_they_come_back) {
     assert_exact(take(&p, "api/a", "acme", 1e6), 5);
     p.now = 30 * SECOND;
     assert_exact(look(&p, "api/a", "acme", "steps").most, 60);
-    assert_exact(take(&p, "api/a", "acme", 1e6), 50); /* the first tier is over, others are fresh */
+    assert_exact(take(&p, "api/a", "acme", 1e6), 50); /* tier 1 is used up, the others are fresh */
     process_end(&p);
 }
 
@@ -412,7 +412,7 @@ TEST(a_store_may_have_rows_that_do_not_fit_the_configuration) {
     assert_int_equal(info_of(&p).override_count, 3);
     assert_int_equal(info_of(&p).override_idle_count, 3);
     assert_exact(look(&p, "api/a", "acme", "month").most, 1000);
-    /* what has ended has no effect, and no person can set it */
+    /* a row that has ended has no effect, and only a restart can set it */
     const char *ended = "{'resource': 'api/a', 'limit': 'month', 'key': 'acme', "
                         "'set': {'limit': 5}, 'starts_at': 1767268000, 'ends_at': 1767268800}";
     doorman_error error = {0};
@@ -568,7 +568,7 @@ TEST(rows_are_listed_in_the_order_of_their_next_event) {
     process_end(&p);
 }
 
-/* A call must not keep others waiting. */
+/* One update does not end all rows, so that it keeps no other call waiting for long. */
 TEST(an_update_ends_a_thousand_rows_and_says_that_more_are_due) {
     enum { ROWS = 2500 };
     struct process p = process_of(MONTH);
@@ -615,7 +615,7 @@ struct model_row {
     doorman_time starts_at, ends_at;
 };
 
-/* Rows by resource (the last one: the glob), key, and whether they add. */
+/* The rows, by resource (the last one: the glob), by key, and by whether they add. */
 struct model {
     struct model_row rows[RESOURCES + 1][KEYS][2];
     double used[RESOURCES][KEYS];
@@ -689,7 +689,7 @@ static void model_compare(struct process *p, struct model *m) {
     }
 }
 
-/* Counts the rows that a list must have, except those that are over and not freed yet. */
+/* Compares how many rows are listed and expected, except those that are over and not freed yet. */
 static void model_compare_lists(const struct process *p, const struct model *m) {
     size_t expected = 0, listed = 0;
     doorman_override_cursor cursor = {0};
