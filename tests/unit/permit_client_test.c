@@ -77,8 +77,8 @@ static void prepare_grants(world *w) {
     }
 }
 
-/* A call without a message leaves the last one, which may still be under way. The items of a
- * message are valid until the next call on the client. */
+/* Takes the next message. If there is none, w->request stays the last one, which may still be under
+ * way. The items of a message are valid until the next call on the client. */
 static bool take_message(world *w) {
     doorman_request request;
     bool made = doorman_upstream_request(w->upstream, &request, w->now);
@@ -463,7 +463,7 @@ TEST(an_idle_client_forgets_its_refusals_when_the_last_one_ends) {
     world_end(w);
 }
 
-/* Holds the refusals against a list that remembers the last one of each key. */
+/* Compares the refusals with a list that remembers the last one of each key. */
 TEST(refusals_are_those_of_a_slow_model) {
     struct {
         double min;
@@ -584,7 +584,7 @@ TEST(an_unmatched_resource_falls_back) {
     assert_int_equal(respond(w, &response), DOORMAN_OK);
     assert_next(w, 1, true, DOORMAN_BY_FALLBACK);
     assert_int_equal(info_of(w).failures, 0);
-    acquire(w, "ann", 2); /* the server need not say it again for a second (P5) */
+    acquire(w, "ann", 2); /* the last answer is valid for a second (P5) */
     assert_false(take_message(w));
     assert_next(w, 2, true, DOORMAN_BY_FALLBACK);
     world_end(w);
@@ -604,7 +604,7 @@ TEST(a_late_response_has_no_effect_on_a_call_that_timed_out) {
     world_end(w);
 }
 
-/* A caller that is in a hurry does not end the message: the server has 0.1 s. */
+/* A caller with a short timeout does not end the message: the server has at least 0.1 s. */
 TEST(a_hurry_is_no_failure) {
     world *w = world_start();
     acquire_for(w, "ann", 1, 0, MILLISECOND, 1);
@@ -625,7 +625,7 @@ TEST(a_failed_message_is_sent_again_to_the_next_address) {
     assert_true(take_message(w));
     fail_message(w);
     acquire(w, "cat", 3);
-    assert_true(take_message(w)); /* alone */
+    assert_true(take_message(w)); /* with only one permit */
     assert_string_equal(w->request.address, "tcp://b:1");
     assert_int_equal(w->request.permit_count, 1);
     assert_string_equal(w->request.permits[0].items[0].key, "ann");
@@ -723,7 +723,7 @@ TEST(the_breaker_opens_after_five_failures_in_a_row) {
     open_breaker(w);
     assert_int_equal(info_of(w).failures, 5);
     assert_int_equal(info_of(w).pauses, 1);
-    acquire(w, "ann", 2); /* nobody is asked */
+    acquire(w, "ann", 2); /* no server is asked */
     assert_false(take_message(w));
     assert_next(w, 2, true, DOORMAN_BY_FALLBACK);
     assert_int_equal(report(w, "ann", 1), DOORMAN_OK);
@@ -733,7 +733,7 @@ TEST(the_breaker_opens_after_five_failures_in_a_row) {
     assert_next(w, 3, true, DOORMAN_BY_FALLBACK);
     w->now += 1;
     acquire(w, "ann", 4);
-    assert_true(take_message(w)); /* the test */
+    assert_true(take_message(w)); /* this message tests the server */
     acquire(w, "ann", 5);         /* does not wait for the test */
     assert_next(w, 5, true, DOORMAN_BY_FALLBACK);
     grant_message(w);
@@ -761,7 +761,8 @@ TEST(a_success_ends_the_row_of_failures) {
     world_end(w);
 }
 
-/* Opens the breaker, and lets each test fail after one of these pauses, in seconds. */
+/* Opens the breaker. Lets the message that tests the server fail after each of these pauses, in
+ * seconds. */
 static void check_pauses(doorman_time max_pause, const int *pauses, size_t count) {
     world *w = world_start_with((doorman_permit_policy){.max_pause = max_pause}, 1);
     open_breaker(w);
@@ -834,8 +835,8 @@ TEST(closed_says_when_the_breaker_asks_again) {
     world_end(w);
 }
 
-/* Holds the breaker against a model with a number of failures and a time. One address, and one call
- * at a time whose message fails twice before the call falls back. */
+/* Compares the breaker with a model that has a number of failures and a time. There is one address,
+ * and one call at a time. Its message may fail twice before the call falls back. */
 TEST(the_breaker_is_that_of_a_slow_model) {
     world *w = world_start();
     unsigned failures = 0;

@@ -59,7 +59,7 @@ static doorman_server *elected(world *w, const doorman_config *config, uint64_t 
     return server;
 }
 
-/* The first master has learned. */
+/* Starts a world whose first master has learned. */
 static void world_start(world *w) {
     *w = (world){.config = config_of(LIMIT), .next_config = config_of(LIMIT), .now = START};
     w->options.node = "root";
@@ -73,7 +73,7 @@ static void set_next_limits(world *w, const char *limits) {
     w->next_config = config_of(limits);
 }
 
-/* The first master stops, and two seconds later the next one is elected. */
+/* Stops the first master, and two seconds later elects the next one. */
 static void hand_over(world *w) {
     w->count = 0;
     assert_int_equal(doorman_server_hand_over(w->first, keep, w, w->now), DOORMAN_OK);
@@ -117,7 +117,7 @@ static uint64_t acquire(world *w, const char *client, uint64_t request_id, doubl
 typedef doorman_status hold_function(doorman_permits *permits, const doorman_hold_request *request,
                                      doorman_hold *out, doorman_error *error, doorman_time now);
 
-/* Returns whether the hold is known.
+/* Calls a function on a hold. Returns whether it has succeeded.
  *   amount   of its item; < 0: none is given */
 static bool call(world *w, hold_function *function, doorman_hold_request request, double amount) {
     if (amount >= 0) request.amounts = &amount, request.amount_count = 1;
@@ -185,7 +185,7 @@ TEST(a_hold_of_the_last_master_is_released) {
     world_stop(&w);
 }
 
-/* P8: its holder may use it until then. */
+/* P8: the holder may use the hold until the end that it knows. */
 TEST(a_hold_that_is_not_renewed_ends_after_its_rest) {
     world w;
     world_start(&w);
@@ -266,7 +266,7 @@ static void hand_over_to_shards(world *w) {
     }
 }
 
-/* Their ids do not tell their shard, so they could not move with their counter. */
+/* The ids of these holds do not contain a shard, so they could not move with their counter. */
 TEST(holds_that_were_granted_without_shards_are_learned_with_them) {
     doorman_error error = {0};
     uint64_t last = 0;
@@ -307,7 +307,7 @@ TEST(a_transfer_is_seized_from_the_next_master) {
     assert_true(transfer(&w, id, 2, 4));
     uint64_t transferred = w.hold.id;
     restart(&w);
-    assert_int_equal(acquire(&w, "c", 1, 1), 0); /* its units stay taken */
+    assert_int_equal(acquire(&w, "c", 1, 1), 0); /* the transferred units stay taken */
     assert_true(seize(&w, "b", transferred, 1));
     assert_exact(w.hold.items[0].amount, 4);
     assert_true(renew(&w, "a", id));
@@ -315,7 +315,7 @@ TEST(a_transfer_is_seized_from_the_next_master) {
     world_stop(&w);
 }
 
-/* Without the used transfer, the late copy would take four more units from the hold. */
+/* The next master knows the used transfer. Otherwise the late copy would take four more units. */
 TEST(a_late_copy_of_a_transfer_does_not_take_units_again) {
     world w;
     world_start(&w);
@@ -428,7 +428,7 @@ TEST(the_longest_time_to_live_of_the_last_master_counts_for_the_next_mastership)
 
 /* ---- bad input ------------------------------------------------------------------------------- */
 
-/* A hold, a transfer, and a used one. */
+/* Hands over a hold, a transfer, and a transfer that was used. */
 static void hand_much_over(world *w) {
     uint64_t id = acquire(w, "a", 1, 9);
     assert_true(transfer(w, id, 2, 3));
@@ -479,7 +479,7 @@ TEST(a_changed_byte_of_a_hold_does_no_harm) {
     world_stop(&w);
 }
 
-/* A part of the permits stands between the template and the end. */
+/* The test repeats the permits at the end of the bytes. */
 TEST(permits_that_occur_twice_are_refused) {
     world w;
     world_start(&w);
@@ -531,7 +531,7 @@ TEST(without_memory_no_hold_is_taken_over) {
     world w;
     world_start(&w);
     hand_much_over(&w);
-    do { /* it also succeeds when only what can be made later has no memory */
+    do { /* it also succeeds if the failed allocation is one that can be made later */
         memory_fails_at(++n);
         status = take_over(&w, NULL);
         (void)memory_works();

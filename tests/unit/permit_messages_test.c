@@ -139,7 +139,7 @@ TEST(a_new_master_has_fresh_counters) {
     n->now += 3600 * SECOND;
     become_master(n, false);
     become_master(n, true);
-    doorman_permit permit = acquire(n, "slow", "a", 1); /* empty: it has gained nothing yet */
+    doorman_permit permit = acquire(n, "slow", "a", 1); /* the new bucket is empty */
     assert_true(permit.granted);
     assert_int_equal(permit.wait, 0);
     permit = acquire(n, "slow", "a", 3);
@@ -203,7 +203,7 @@ TEST(an_epoch_that_steps_back_opens_no_new_window) {
     node_stop(n);
 }
 
-/* A clock that goes back stands still. */
+/* Time that goes back counts as standing still. */
 TEST(a_clock_that_steps_back_gives_no_units) {
     node *n = node_start(limits, NULL);
     assert_true(acquire(n, "login", "alice", 5).granted);
@@ -350,7 +350,7 @@ TEST(the_loop_of_the_server_removes_fresh_counters) {
 
 /* ---- whole messages ------------------------------------------------------------------------- */
 
-/* P1 holds for each permit by itself. The parts of the response do not move. */
+/* P1 holds for each permit by itself. The parts of the response stay at their addresses. */
 TEST(the_permits_of_a_message_are_decided_in_their_order) {
     enum { PERMITS = 60 };
     node *n = node_start(limits, NULL);
@@ -424,7 +424,8 @@ TEST(a_wrong_message_charges_nothing) {
     node_stop(n);
 }
 
-/* The release of the first entry grants the permit of the second one, which waits until then. */
+/* To release the first entry would grant the permit of the second one, which waits. So the amounts
+ * of the second one are checked before anything is released. */
 TEST(a_wrong_release_of_a_permit_that_waits_releases_nothing) {
     node *n = node_start("{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [{\"name\": "
                          "\"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 1, \"queue\": 5, "
@@ -529,7 +530,8 @@ TEST(reports_charge_what_an_action_has_cost) {
     const doorman_permit_entry other = {.resource_id = "few", .key = "b", .cost = 1};
     assert_true(fabs(result_of(n, DOORMAN_REPORT, six).charged - 5) < 1e-9); /* max_cost */
     assert_false(acquire(n, "login", "alice", 1).granted);
-    assert_true(fabs(result_of(n, DOORMAN_REPORT, refund).charged) < 1e-9); /* `all` has none */
+    assert_true(fabs(result_of(n, DOORMAN_REPORT, refund).charged) <
+                1e-9); /* `all` has no refunds */
     assert_true(fabs(result_of(n, DOORMAN_REPORT, one).charged - 1) < 1e-9);
     assert_true(fabs(result_of(n, DOORMAN_REPORT, other).charged) < 1e-9); /* max_keys */
     node_stop(n);
@@ -614,7 +616,7 @@ TEST(resets_remove_counters_and_set_and_end_bans) {
     node_stop(n);
 }
 
-/* P20: what a reset has removed, and what was counted before. */
+/* P20: a reset says which counters it has removed, and what they had counted. */
 TEST(a_reset_tells_what_it_has_reset) {
     node *n = node_start(limits, NULL);
     doorman_permit_entry entry = {.resource_id = "login", .key = "alice"};
@@ -806,7 +808,7 @@ struct refused {
     const char *message, *error;
 };
 
-/* Every error answers the whole message, and names the field by its path. */
+/* Checks that the reply to each message is an error that contains this text. */
 static void expect_refused(const struct refused *rows, size_t count) {
     node *n = node_start(limits, NULL);
     for (size_t i = 0; i < count; i++) {
@@ -979,7 +981,7 @@ TEST(large_messages_are_answered_up_to_the_bounds) {
     node_stop(n);
 }
 
-/* A response that a client could not read is refused before anything is charged. */
+/* A request whose response a client could not read is refused before anything is charged. */
 TEST(a_response_of_more_than_4_mib_is_not_begun) {
     node *n = node_start(limits, NULL);
     static const char item[] = "{\"resource_id\":\"login\",\"key\":\"" KEY_OF_256 "\"}";
@@ -1186,7 +1188,7 @@ static void make_request(random_request *r) {
         if (reports) entry->cost = whole_below(999) / 61 - 5;
         if (reports) entry->request_id = random_below(2) ? 1 + random_below(9) : 0;
         bool administers = r->request.method > DOORMAN_REPORT;
-        if (administers) entry->resource_id = ids[random_below(2)]; /* it has limits */
+        if (administers) entry->resource_id = ids[random_below(2)]; /* these have limits */
         if (administers && !random_below(3)) entry->limit = "w";
         if (r->request.method == DOORMAN_RESET && !entry->limit && !random_below(3)) {
             entry->sets_ban = true;
@@ -1211,7 +1213,8 @@ static void assert_same_settlements(const doorman_response *sent, const doorman_
     }
 }
 
-/* Decides what the exchange has read, and reads the reply as a client. */
+/* Sends a request through the exchange. Compares the response with the reply as a client reads
+ * it. */
 static void check_round_trip(node *n, doorman_json_exchange *exchange, const random_request *r) {
     doorman_buffer text = {0};
     doorman__incoming incoming;
@@ -1239,7 +1242,7 @@ static void check_round_trip(node *n, doorman_json_exchange *exchange, const ran
         doorman_permit_result expected = sent->results[i];
         bool inspects = got->method == DOORMAN_INSPECT;
         if (inspects) expected.state.items = NULL, expected.state.item_count = 0;
-        expected.state.valid_for = 0; /* not in an inspection */
+        expected.state.valid_for = 0; /* an inspection does not have it */
         if (!inspects) expected.state = (doorman_permit){.granted = !expected.reason};
         assert_true(doorman__equal(expected.charged, got->results[i].charged));
         assert_int_equal(expected.count, got->results[i].count);

@@ -156,7 +156,7 @@ static void key_of(char key[32], size_t shard) {
 }
 
 /* Moves what the owner of a shard knows to another node, which decides from now on. The map has the
- * new owner, but no node knows it yet. */
+ * new owner, but no node knows this map yet. */
 static void move(struct world *w, size_t shard, size_t to) {
     const size_t from = w->owners[shard].owner;
     doorman_shard_cursor cursor = {0};
@@ -289,7 +289,7 @@ static doorman_permit_client_info info_of(const struct world *w) {
     return info;
 }
 
-/* Asks for a permit. The number tells the calls. */
+/* Asks for a permit. The number identifies the call. */
 static void ask(struct world *w, const char *key, size_t number) {
     const doorman_permit_item item = {.resource_id = "r", .key = key, .cost = 1};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
@@ -310,7 +310,7 @@ static void assert_next(struct world *w, bool granted, doorman_decider decider) 
     assert_int_equal(w->out.granted, granted);
 }
 
-/* A client that knows the map. */
+/* Starts a world whose client knows the map. */
 static struct world *world_start_routed(void) {
     struct world *w = world_start();
     ask_shard(w, 0, 0);
@@ -342,7 +342,7 @@ TEST(without_a_map_all_calls_go_to_the_addresses_of_the_options) {
 
 TEST(the_first_answer_leads_to_the_map_and_the_map_to_the_owners) {
     struct world *w = world_start();
-    ask_shard(w, 1, 7); /* of another node than the one that is asked first */
+    ask_shard(w, 1, 7); /* another node than the one that is asked first owns it */
     run(w);
     assert_next(w, true, DOORMAN_BY_SERVER);
     assert_int_equal(w->messages, 3); /* refused as MOVED, discovery, granted */
@@ -382,7 +382,7 @@ TEST(calls_that_wait_for_the_first_map_go_to_their_owners) {
     struct world *w = world_start();
     doorman_upstream *home = doorman_permit_client_upstream(w->client);
     ask_shard(w, 0, 0);
-    assert_true(exchange(w, home)); /* tells of a map */
+    assert_true(exchange(w, home)); /* the answer names a map */
     for (size_t i = 0; i < SHARDS; i++) ask_shard(w, i, i);
     assert_true(exchange(w, home)); /* the discovery goes first */
     assert_int_equal(w->discoveries, 1);
@@ -454,7 +454,7 @@ TEST(a_call_that_waits_goes_to_the_new_owner_with_the_next_map) {
     own(w, 0, 0, true);
     move(w, 0, 2);
     tell_all(w);
-    ask_shard(w, 1, 2); /* brings the map */
+    ask_shard(w, 1, 2); /* its answer brings the map */
     run(w);
     assert_next(w, true, DOORMAN_BY_SERVER);
     assert_int_equal(w->number, 2);
@@ -516,7 +516,7 @@ TEST(a_call_that_waits_for_its_shard_ends_with_its_timeout) {
     world_end(w);
 }
 
-/* A server that names a later map and does not tell it is not asked without an end. */
+/* A server that names a later map, but does not send it, is not asked endlessly. */
 TEST(a_client_asks_for_a_map_at_most_every_50_ms) {
     struct world *w = world_start_routed();
     doorman_upstream *port = doorman_permit_client_port(w->client, 1);
@@ -594,7 +594,8 @@ TEST(each_node_has_a_failover_of_its_own_addresses) {
     world_end(w);
 }
 
-/* All shards of a node that is gone have moved. Nobody else may be asked for anything. */
+/* All shards of a node that is gone have moved. No other call is made whose answer could bring the
+ * map. */
 TEST(after_a_failure_the_servers_of_the_options_are_asked_for_a_map) {
     struct world *w = world_start_routed();
     for (size_t i = 1; i < SHARDS; i += 3) move(w, i, 0);
@@ -749,7 +750,7 @@ TEST(new_addresses_of_a_node_are_used_from_its_next_message_on) {
     assert_string_equal(request.address, "tcp://other:1");
     map.epoch = 7;
     map.nodes = nodes;
-    assert_int_equal(give_map(w, &map), DOORMAN_OK); /* the text of the address stays */
+    assert_int_equal(give_map(w, &map), DOORMAN_OK); /* the text of the address stays valid */
     assert_string_equal(request.address, "tcp://other:1");
     world_end(w);
 }
@@ -848,7 +849,7 @@ TEST(a_hold_whose_shard_never_comes_back_ends_at_its_end) {
     world_end(w);
 }
 
-/* A hold that is granted at the last moment of a shard is known to the new owner. */
+/* A hold that was granted just before its shard moved is known to the new owner. */
 TEST(a_permit_whose_answer_was_lost_has_the_same_hold_at_the_new_owner) {
     struct world *w = world_start_routed();
     char key[32];
@@ -1282,7 +1283,7 @@ TEST(a_map_without_memory_is_asked_for_again) {
 #define KEYS 16
 #define CALLS 40
 
-/* What the client owes its callers, and what they owe it. */
+/* The calls without a decision, the holds in use, and the units that were granted. */
 struct account {
     bool is_open[CALLS]; /* the call has no decision yet */
     doorman_time asked[CALLS];
@@ -1323,7 +1324,7 @@ static void take_decisions(struct world *w, struct account *account) {
     while (next(w)) {
         const size_t call = w->number - 1;
         assert_true(w->number >= 1 && account->is_open[call]); /* one decision for each call */
-        assert_true(w->now <= account->asked[call] + 2200 * MILLISECOND); /* and a pass */
+        assert_true(w->now <= account->asked[call] + 2200 * MILLISECOND); /* 2 s, and a pass */
         account->is_open[call] = false;
         const bool is_hold = account->holds[call] != 0;
         if (is_hold && !w->out.hold) account->holds[call] = 0;

@@ -1,5 +1,5 @@
-/* Permits: the configuration of limits, the arithmetic of each kind, and decisions. Slow and
- * obvious models are compared with the code over random histories. */
+/* Permits: the configuration of limits, the arithmetic of each kind, and decisions. Random
+ * histories compare the code with slow, simple models. */
 #include "unit.h"
 
 #include <math.h>
@@ -31,7 +31,7 @@ static doorman_config *limits_of(const char *limits) {
     return config_of(text);
 }
 
-/* It has each field of a limit. */
+/* This configuration has each field of a limit. */
 static const char example[] =
     "{\"resources\": [\n"
     "  {\"identifier_glob\": \"login\", \"refused_body\":\"{\\\"a\\\": 1}\",\"limits\": [\n"
@@ -118,7 +118,8 @@ TEST(limits_are_read_with_all_their_fields) {
     doorman_config_destroy(config);
 }
 
-/* A field that was forgotten in the writer is missing from both texts of the test below. */
+/* Checks that a text has all keys of the original. The test below compares two written texts. If
+ * the writer forgot a field, both would lack it. */
 static void assert_has_the_keys_of(const char *text, const char *original) {
     for (const char *at = original; (at = strchr(at, '"'));) {
         const size_t bytes = strcspn(++at, "\"") + 1; /* with the second quote */
@@ -293,7 +294,7 @@ TEST(a_wrong_limit_is_named_by_path_and_position) {
     }
 }
 
-/* The same in a text: each error has the line and column of the field. */
+/* In a text, each error also has the line and column of the field. */
 TEST(wrong_lists_of_limits_are_named_by_path_and_position) {
     static const char *const texts[] = {
         "[{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": []},\n"
@@ -371,7 +372,7 @@ TEST(a_template_has_at_most_16_limits_with_different_names) {
     assert_string_equal(error.text, "templates[0].limits: a template needs capacity or limits");
 }
 
-/* A configuration in C has no reader of JSON in front of its checks. */
+/* A configuration in C is not read from JSON, so its checks must have the bounds of the reader. */
 TEST(the_checks_of_c_have_each_bound_of_the_rows_of_a_limit) {
     size_t bounded = 0;
     for (const doorman__row *row = doorman__limit_rows; row->type; row++) {
@@ -407,7 +408,7 @@ TEST(the_checks_of_c_have_each_bound_of_the_rows_of_a_limit) {
     assert_true(bounded >= 3);
 }
 
-/* Each warning has a position in the text. */
+/* Checks the warnings about a text, and that each one has a position. */
 static void expect_warnings(const char *text, const char *const *warnings, size_t expected) {
     doorman_config_problem problems[8];
     doorman_config_problems list = {.items = problems, .room = COUNT(problems)};
@@ -437,7 +438,8 @@ TEST(limits_that_cannot_act_cause_warnings) {
     expect_warnings(text, warnings, COUNT(warnings));
 }
 
-/* A request of cost 1 is refused for ever. A limit of 0 for some keys is a way to refuse them. */
+/* These limits always refuse a request of cost 1. But a limit of 0 for some keys causes no warning,
+ * because it is a way to refuse them. */
 TEST(limits_that_refuse_everything_cause_warnings) {
     static const char text[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": ["
@@ -507,7 +509,7 @@ TEST(a_limit_per_key_above_one_that_all_keys_share_causes_a_warning) {
     expect_warnings(text, warnings, COUNT(warnings));
 }
 
-/* Fields that only leases use have no effect. The template "*" lends its algorithm to others. */
+/* Fields that only leases use have no effect. But other templates use the algorithm of "*". */
 TEST(fields_of_leases_in_a_template_without_capacity_cause_warnings) {
     static const char text[] =
         "{\"resources\": [\n"
@@ -774,7 +776,8 @@ TEST(a_limit_grants_a_cost_that_is_equal_to_it) {
     }
 }
 
-/* The level of a full bucket may be less than whole parts, so the time must not depend on them. */
+/* A size need not be a whole number of grains, so the time until a bucket is full must not depend
+ * on whole grains. */
 TEST(a_bucket_grants_its_size_as_soon_as_it_is_full) {
     fixture f = start_config(
         limits_of("{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1.3}"));
@@ -953,7 +956,8 @@ TEST(items_of_huge_amounts_never_get_more_than_there_is) {
     }
 }
 
-/* P12: a slice has at least a nanosecond, so a window of one never runs over, at any time. */
+/* P12: a slice has at least a nanosecond, so a window of one nanosecond never overflows, at any
+ * time. */
 TEST(the_shortest_window_is_never_reset_in_the_past) {
     fixture f = start_config(limits_of("{\"name\": \"w\", \"kind\": \"SLIDING_WINDOW\", "
                                        "\"limit\": 1, \"window\": 1e-9}"));
@@ -984,7 +988,7 @@ TEST(a_debt_is_waited_for_and_no_longer_than_allowed) {
     assert_int_equal(f.out.retry_after, 6 * SECOND / 10);
     item.has_min = true;
     item.min = 0;
-    assert_true(acquire_items(&f, &item, 1, 0)); /* never out of debt above the minimum */
+    assert_true(acquire_items(&f, &item, 1, 0)); /* units above the minimum are never borrowed */
     assert_exact(f.out.items[0].granted, 0);
     assert_int_equal(f.out.wait, 0);
     stop(&f);
@@ -1250,7 +1254,7 @@ TEST(a_key_that_keeps_sending_is_banned) {
     stop(&f);
 }
 
-/* P4. The caller is told of MAX_COST or UNMATCHED, and not of the limit with the ban. */
+/* P4. The refusal names MAX_COST or UNMATCHED, and not the limit with the ban. */
 TEST(a_refusal_that_names_another_reason_counts_for_no_ban) {
     fixture f = start_config(config_of(
         "{\"resources\": [{\"identifier_glob\": \"r\", \"limits\": [" BANS
@@ -1358,7 +1362,6 @@ TEST(reset_makes_a_key_fresh_and_ends_its_ban) {
     stop(&f);
 }
 
-/* P13 */
 /* P20 */
 static doorman_status ban(fixture *f, const char *id, const char *key, doorman_time duration) {
     return doorman_permits_ban(f->permits, ITEM_OF(id, key), duration, NULL, f->now);
@@ -1411,6 +1414,7 @@ TEST(a_ban_holds_also_where_nothing_is_limited) {
     stop(&f);
 }
 
+/* P13 */
 TEST(a_report_charges_what_was_used) {
     fixture f = start_config(limits_of("{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": "
                                        "10, \"size\": 5, \"refunds\": true},"
@@ -1656,7 +1660,7 @@ TEST(nothing_is_saved_at_the_start_if_the_limit_says_so) {
     }
 }
 
-/* P16: an epoch that is said late counts back to the creation. */
+/* P16: an epoch that is set late counts back to the creation. */
 TEST(the_first_epoch_says_in_which_window_the_permits_began) {
     const doorman_time minute = 1700000040 * SECOND;
     for (doorman_time at = 5; at <= 15; at += 10) {
@@ -1832,7 +1836,7 @@ TEST(a_bucket_keeps_its_level_when_the_rate_changes) {
     assert_true(acquire(&f, "r", "a", 2));
     assert_false(acquire(&f, "r", "a", 1));
     configure(&f, limits_of(ALL));
-    configure(&f, limits_of(BUCKET)); /* another limit in between: fresh */
+    configure(&f, limits_of(BUCKET)); /* another limit came between, so the bucket is fresh */
     assert_true(acquire(&f, "r", "a", 5));
     stop(&f);
 }
@@ -1983,7 +1987,7 @@ typedef struct model {
 static const char *const model_keys[MODEL_KEYS] = {"", "ann", "vip-1", "bob"};
 static const char *const model_resources[MODEL_RESOURCES] = {"r", "api-x", "beta-y", "s"};
 
-/* Whether a glob matches; the globs of the test are literals or end with one `*`. */
+/* Returns whether a glob matches. The globs of the test are literals or end with one `*`. */
 static bool model_glob(const char *glob, const char *text) {
     size_t bytes = strlen(glob);
     if (bytes && glob[bytes - 1] == '*') return strncmp(glob, text, bytes - 1) == 0;
@@ -2062,7 +2066,7 @@ static int64_t model_slice(doorman_time since, doorman_time window) {
     return since / window * 16 + since % window * 16 / window;
 }
 
-/* The units of hits that count in a window of 16 slices, which begin at `base`. */
+/* Returns the units of the hits that count in a window of 16 slices, which begin at `base`. */
 static double model_sum(const model_hit *hits, size_t count, doorman_time base, doorman_time window,
                         doorman_time now) {
     double sum = 0;
@@ -2098,7 +2102,7 @@ static double model_tier_used(const model_tier *t, const doorman_tier *d, doorma
     return model_sum(t->hits, t->count, t->origin, d->window, now);
 }
 
-/* One hit. Returns whether it is accepted. */
+/* Adds one hit. Returns whether it is accepted. */
 static bool model_tiers_hit(model_counter *c, const doorman_figures *f, doorman_time now) {
     int current = -1; /* the tier before the first one is always active, and full */
     for (int i = 0; i < (int)f->tier_count; i++) {
@@ -2378,7 +2382,7 @@ static doorman_time model_count_refusals(model *m, model_decision *d) {
     return banned;
 }
 
-/* Whether the permit would fit at another time, if nothing else happened. */
+/* Returns whether the permit would fit after this delay, if nothing else happened. */
 static bool model_fits_at(model *m, const model_decision *d, const doorman_permit_request *request,
                           doorman_time delay) {
     doorman_time slowed = delay + m->rest;
@@ -2479,8 +2483,8 @@ static void add_text(char *to, size_t room, const char *format, ...) {
     assert_true(bytes >= 0 && used + (size_t)bytes < room);
 }
 
-/* How long each tier is active and cools down. They stay the same during a history: if they grow, a
- * tier that is over may be active again, unless it was removed before. */
+/* How long each tier is active and cools down. These times stay the same during a history. If they
+ * grew, a tier that is over could be active again, unless it was removed before. */
 static int tier_times[3][2];
 
 static void random_tier_times(void) {
@@ -2614,8 +2618,8 @@ static bool is_same(const doorman_permit_request *request, const model_decision 
     return same;
 }
 
-/* Compares what is said to a refused caller. With several refusals the longest is named, and tiers
- * may refuse again by then. */
+/* Compares a refusal with the model. Of several refusals the longest is named. Tiers may refuse
+ * again when it is over. */
 static void compare_refusal(const doorman_permit *out, model *m,
                             const doorman_permit_request *request, model_decision *d) {
     doorman_reason reason = out->reason;
@@ -2639,7 +2643,7 @@ static void compare_refusal(const doorman_permit *out, model *m,
     assert_false(model_fits_at(m, d, request, out->retry_after - 1));
 }
 
-/* Compares one decision. */
+/* Makes a random request, and compares the decision with that of the model. */
 static void compare(fixture *f, model *m, const doorman_config_options *config) {
     static model_decision d;
     doorman_permit_item items[MODEL_ITEMS];
@@ -2758,7 +2762,7 @@ static void recount(const doorman_permits *p) {
     free(of_place);
 }
 
-/* DECISIONS=N sets how many. */
+/* DECISIONS=N sets how many decisions there are. */
 TEST(random_decisions_are_those_of_the_model) {
     const char *given = getenv("DECISIONS");
     size_t left = given ? strtoull(given, NULL, 10) : 20000, granted = 0, reloads = 0;
@@ -2768,7 +2772,7 @@ TEST(random_decisions_are_those_of_the_model) {
         model m = {.counters = (model_counter *)calloc(MODEL_COUNTERS, sizeof(model_counter))};
         assert_non_null(m.counters);
         create(&f);
-        m.now = f.now; /* no decision has used an epoch yet, so the first may be set back */
+        m.now = f.now; /* no decision has used an epoch yet, so the epoch may be set back */
         doorman_config_options config;
         doorman_config_read(f.config, &config);
         for (size_t i = 0; i < 4000 && left > 0; i++, left--) {
@@ -2820,7 +2824,7 @@ static size_t longest_list(const doorman__chains *chains) {
     return longest;
 }
 
-/* Keys that nobody can guess, as an attacker sends them. */
+/* Writes a random key, as an attacker sends it. */
 static void flood_key(char out[40]) {
     snprintf(out, 40, "%08x%08x%08x%08x", (unsigned)pick(1 << 30), (unsigned)pick(1 << 30),
              (unsigned)pick(1 << 30), (unsigned)pick(1 << 30));
@@ -2828,8 +2832,8 @@ static void flood_key(char out[40]) {
 
 enum { FLOOD_KEYS = 1000, LOYAL_KEYS = 20 };
 
-/* Loyal keys have used up their units. They must stay refused while others flood, because a counter
- * that is forgotten is fresh again. */
+/* Asks for a unit of each loyal key. When loyal keys have used up their units, they must stay
+ * refused while others flood, because a counter that is forgotten is fresh again. */
 static void check_loyal(fixture *f, bool used_up) {
     for (int i = 0; i < LOYAL_KEYS; i++) {
         char key[16];
@@ -2838,7 +2842,7 @@ static void check_loyal(fixture *f, bool used_up) {
     }
 }
 
-/* FLOOD=N sets how many keys come; FLOOD=10000000 takes some seconds. */
+/* Floods a limit with keys. FLOOD=N sets how many; FLOOD=10000000 takes some seconds. */
 static void flood(const char *overflow) {
     char text[256], key[40];
     const char *given = getenv("FLOOD");
@@ -2867,15 +2871,15 @@ static void flood(const char *overflow) {
         assert_true(longest_list(&f.permits->slots[1]->nodes) <= 20);
         check_loyal(&f, true);
     }
-    assert_true(most <= FLOOD_KEYS * 120 + 50000); /* the second number: frequent keys, buckets */
+    assert_true(most <= FLOOD_KEYS * 120 + 50000); /* 50000: frequent keys, hash table */
     recount(f.permits);
     stop(&f);
 }
 
 TEST(a_flood_of_keys_evicts_no_key_that_is_used_up) { flood("evict"); }
 
-/* All windows of a month end at the same time, so how soon a key is fresh says nothing. A reload
- * changes nothing either. P19 */
+/* P19: all windows of a month end at the same time, so their end does not show which key to evict.
+ * A reload evicts no quota either. */
 TEST(a_flood_of_keys_evicts_no_quota_of_the_month) {
     const char *text = "{\"name\": \"m\", \"kind\": \"FIXED_WINDOW\", \"limit\": 5, "
                        "\"window\": \"month\", \"max_keys\": 1000}";
@@ -2925,7 +2929,7 @@ TEST(the_key_that_has_used_the_smallest_fraction_is_evicted) {
     assert_exact(f.evicted, 0.9);
     assert_true(acquire(&f, "r", "fifth", 10));
     assert_exact(f.evicted, 0.9);
-    assert_true(acquire(&f, "r", "sixth", 10)); /* all refuse */
+    assert_true(acquire(&f, "r", "sixth", 10)); /* all keys have used all of their units */
     assert_exact(f.evicted, 1);
     stop(&f);
 }
@@ -2948,7 +2952,7 @@ TEST(a_flood_of_keys_leaves_the_lists_of_a_map_short) {
     doorman_limiter_map_destroy(map);
 }
 
-/* Each limit evicts its own counters alone. A limit that has none is refused. */
+/* A limit evicts only its own counters. If it has none, the permit is refused. */
 TEST(all_limits_together_have_at_most_counter_max_counters) {
     fixture f =
         start_config(config_of("{\"resources\": [{\"identifier_glob\": \"a\", \"limits\": [" BUCKET
@@ -2978,7 +2982,7 @@ TEST(all_limits_together_have_at_most_counter_max_counters) {
     stop(&f);
 }
 
-/* Long keys, new resources, frequent keys and bans: all count. */
+/* Long keys, new resources, frequent keys and bans all count as memory. */
 TEST(all_memory_of_permits_stays_within_memory_max) {
     fixture f = start_config(
         limits_of("{\"name\": \"k\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1e-6, \"size\": 10}"));
@@ -3123,7 +3127,7 @@ TEST(of_several_bans_the_one_that_ends_first_makes_room) {
     stop(&f);
 }
 
-/* P20: also a ban that takes over that of a limit, and the reverse. */
+/* P20: this is also so if an administrator bans a key that a limit has banned. */
 TEST(a_ban_of_an_administrator_gives_way_only_to_his_own) {
     fixture f = start_config(limits_of(BANS_AT_ONCE));
     create_bounded(&f, 3, 0);
@@ -3137,7 +3141,7 @@ TEST(a_ban_of_an_administrator_gives_way_only_to_his_own) {
     }
     assert_true(is_banned(&f, "3") && is_banned(&f, "4") && is_banned(&f, "5"));
     assert_false(is_banned(&f, "2"));
-    assert_int_equal(ban(&f, "r", "5", 2 * SECOND), DOORMAN_OK); /* it is his now */
+    assert_int_equal(ban(&f, "r", "5", 2 * SECOND), DOORMAN_OK); /* the ban is his now */
     assert_true(acquire(&f, "r", "6", 1));
     assert_false(acquire(&f, "r", "6", 1));
     assert_int_equal(f.out.retry_after, SECOND); /* there is no room for a ban */
@@ -3297,7 +3301,7 @@ TEST(counts_of_frequent_keys_are_halved_each_minute) {
 
 static const double usage_windows[DOORMAN_USAGE_WINDOW_COUNT] = {60, 3600, 86400};
 
-/* The units of each key, with their factors: a slow exact count. */
+/* The units of each key, which a factor lowers over time: a slow exact count. */
 struct usage_model {
     double units[DOORMAN_USAGE_WINDOW_COUNT][TOP_KEYS];
     doorman_time slice;
@@ -3578,7 +3582,8 @@ TEST(a_map_decides_as_a_limiter_for_each_key) {
             double n = (double)random_below(6) / 2;
             doorman_result a, b;
             if (random_below(4) == 0) now += (doorman_time)random_below(2000) * SECOND / 1000;
-            const bool steps_back = random_below(8) == 0 && i > 0; /* a map has no time before */
+            const bool steps_back = random_below(8) == 0 && i > 0; /* a map has no time before its
+                                                                    * first call */
             doorman_time at = steps_back ? now - (doorman_time)random_below(1000000) : now;
             if (at > seen) seen = at;
             doorman_decision expected = doorman_limiter_try(&limiters[key], &limit, n, &a, seen);

@@ -115,7 +115,7 @@ TEST(overrides_go_before_a_plan_and_a_plan_before_those_of_the_configuration) {
                                 .figures = {.limit = 5, .has_limit = true}};
     assert_int_equal(doorman_permits_set_override(p.permits, &row, NULL, p.now), DOORMAN_OK);
     assert_exact(quota_of(&p, "api/a", "acme"), 5);
-    assert_string_equal(look(&p, "api/a", "acme", "quota").plan, "pro"); /* it is hidden */
+    assert_string_equal(look(&p, "api/a", "acme", "quota").plan, "pro"); /* a row hides the plan */
     assert_int_equal(doorman_permits_end_override(p.permits, &row, NULL, p.now), DOORMAN_OK);
     doorman_override_row adds = {
         .resource_id = "api/a", .limit = "quota", .key = "acme", .id = 2, .add = 50};
@@ -506,7 +506,7 @@ struct model_limit {
     double usual, acme, plans[NAMES];
 };
 
-/* Rows by template and key. The last index is that of an override row of the limit "m". */
+/* The plan rows, and the override rows of the limit "m", by template and key. */
 struct model {
     struct model_limit limits[LIMITS];
     struct model_row {

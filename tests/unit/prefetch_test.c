@@ -57,7 +57,8 @@ static world *world_start_with(doorman_permit_limit limit, doorman_permit_policy
     return w;
 }
 
-/* A bucket of `size` units, and a client that takes units ahead for a second. */
+/* Starts a world with a bucket of `size` units, and a client that takes units ahead for a
+ * second. */
 static world *world_start(double rate, double size) {
     return world_start_with(
         (doorman_permit_limit){.figures = {.rate = rate, .size = size}},
@@ -317,7 +318,7 @@ TEST(a_permit_that_costs_more_than_any_before_asks_the_server) {
         (doorman_permit_policy){.fallback = DOORMAN_FAIL_CLOSED, .prefetch = SECOND});
     for (int i = 0; i < 2; i++) assert_int_equal(decide(w, "ann", 3), DOORMAN_BY_SERVER);
     exchange(w, 0);
-    assert_exact(info_of(w).prefetched, 3); /* it has asked for 6 */
+    assert_exact(info_of(w).prefetched, 3); /* the client has asked for 6 */
     assert_int_equal(decide(w, "ann", 4), DOORMAN_BY_SERVER);
     assert_int_equal(w->acquired.reason, DOORMAN_REASON_MAX_COST);
     assert_int_equal(decide(w, "ann", 3), DOORMAN_BY_PREFETCH);
@@ -373,7 +374,8 @@ TEST(the_kill_switch_spends_no_units) {
 
 /* ---- failures */
 
-/* A lost answer may have charged. So the message is not sent again, and nobody notices. */
+/* The server may have charged although its answer was lost. So the message is not sent again, and
+ * no caller notices. */
 TEST(a_message_that_fails_is_not_sent_again) {
     world *w = world_start(1, 100);
     for (int i = 0; i < 2; i++) assert_int_equal(decide(w, "ann", 1), DOORMAN_BY_SERVER);
@@ -389,7 +391,7 @@ TEST(a_message_that_fails_is_not_sent_again) {
     world_end(w);
 }
 
-/* While the breaker is open, the units that are there can be used. Nothing is asked. */
+/* While the breaker is open, the units that are there can be used. No server is asked. */
 TEST(units_can_be_used_while_servers_fail) {
     world *w = world_start(0.001, 1000);
     fill_stock(w, 10);
@@ -450,7 +452,7 @@ TEST(wrong_times_are_refused) {
 
 /* ---- many permits */
 
-/* One permit each 10 ms for 10 s, one after the other. */
+/* Acquires a permit every 10 ms for 10 s. Returns the number of messages. */
 static size_t messages_for_a_hot_key(doorman_time prefetch) {
     world *w = world_start_with(
         (doorman_permit_limit){.figures = {.rate = 1000, .size = 1000}},

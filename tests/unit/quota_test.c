@@ -37,7 +37,8 @@ struct world {
     doorman_time lease_length; /* that the owner describes; 0: LEASE */
 };
 
-/* The server object of these tests does not learn, so that they are short. Only some say so. */
+/* Describes a resource to the quotas. The server object does not learn, so that the tests are
+ * short. But only tests that set does_not_learn say so. */
 static void describe(void *context, const char *resource_id, struct quota_facts *out) {
     const struct world *w = (const struct world *)context;
     (void)resource_id;
@@ -108,7 +109,7 @@ static double next_tokens(struct world *w, size_t index) {
     return tokens;
 }
 
-/* A stream asks for much until the time has come, and returns its last tokens. */
+/* Lets a stream ask for much until a time. Returns its last tokens. */
 static double run_until(struct world *w, size_t index, doorman_time until) {
     double tokens = -1;
     while (w->now < until) {
@@ -164,7 +165,7 @@ TEST_WITH(world, a_larger_assignment_stays_committed_until_it_has_ended) {
     assert_true(w->now <= cut_at + LEASE + LEASE / 2);
 }
 
-/* W5: what a stream has that has ended goes to others when its time to live has passed; a stream
+/* W5: what an ended stream has goes to other streams when its time to live has passed. A new stream
  * with its name has it at once. */
 TEST_WITH(world, a_stream_continues_the_one_that_had_its_name) {
     assert_non_null(stream_of(w, 0, "edge"));
@@ -200,7 +201,7 @@ TEST_WITH(world, an_idle_bucket_is_abandoned_when_nothing_is_committed) {
     assert_true(w->now >= used_at + 3 * LEASE && w->now >= assigned_at + 9 * SECOND);
     assert_true(w->now <= used_at + 4 * LEASE + SECOND);
     assert_int_equal(server_quotas_counts(w->quotas)->buckets, 0);
-    assert_true(report(w, 0, "shop/a", 1)); /* it begins again */
+    assert_true(report(w, 0, "shop/a", 1)); /* the bucket begins again */
     work(w);
     assert_true(next_tokens(w, 0) >= 1);
 }
@@ -292,7 +293,7 @@ TEST_WITH(world, one_stream_leaves_buckets_for_others) {
     assert_true(report(w, 0, "shop/200", 1));
 }
 
-/* What /v1/status says of them. */
+/* These are the counts that /v1/status shows. */
 TEST_WITH(world, counts_are_those_of_streams_and_their_ends) {
     const struct quota_counts *counts = server_quotas_counts(w->quotas);
     assert_non_null(stream_of(w, 0, "edge"));
@@ -310,7 +311,7 @@ TEST_WITH(world, counts_are_those_of_streams_and_their_ends) {
     assert_int_equal(counts->streams, 1);
     assert_int_equal(counts->ended_streams, 2);
     assert_true(counts->ended_committed > 100 && counts->ended_committed <= 200);
-    assert_non_null(stream_of(w, 0, "edge")); /* it continues */
+    assert_non_null(stream_of(w, 0, "edge")); /* the new stream continues the old one */
     assert_int_equal(counts->ended_streams, 1);
     assert_true(counts->ended_committed > 0 && counts->ended_committed <= 100);
     server_quota_close(w->streams[0], w->now);

@@ -12,7 +12,7 @@
 
 enum { PAGE_BYTES_MAX = 1 << 20, PROBLEMS_MAX = 4 };
 
-/* Returns the number of configurations of a page. */
+/* Checks the configurations of a page. Returns how many there are. */
 static int check_page(const char *path) {
     static char text[PAGE_BYTES_MAX];
     FILE *file = fopen(path, "r");

@@ -41,7 +41,7 @@ struct history {
     doorman_permits *permits;
     doorman_time now, passed; /* now: of the process. passed: since noon */
     double rate, size, added; /* of the limit, and of a row that adds */
-    doorman_time added_until; /* passed */
+    doorman_time added_until; /* as `passed` */
     bool shadow;
     struct act acts[ACTS_MAX];
     size_t act_count;
@@ -177,7 +177,7 @@ static size_t open_request(const struct history *h) {
     return SIZE_MAX;
 }
 
-/* A row adds units for some time. */
+/* Sets a row that adds units for some time. */
 static void pour(struct history *h) {
     if (h->passed < h->added_until) return;
     const double units = 1 + (double)(random_bits() % 40);
@@ -215,7 +215,7 @@ static void restart(struct history *h) {
     static unsigned char rows[STORED_MAX][ROW_MAX];
     static size_t bytes[STORED_MAX];
     size_t count = 0;
-    if (h->passed < h->added_until) return; /* rows of overrides are the business of the store */
+    if (h->passed < h->added_until) return; /* this test does not restore override rows */
     while (count < STORED_MAX &&
            (bytes[count] = doorman_permits_next_changed(h->permits, rows[count], h->now))) {
         count++;

@@ -188,7 +188,7 @@ TEST(each_step_of_a_reservation_is_an_event) {
     struct told told = {.last = {.amount = 0}};
     struct process p = process_telling(WINDOW ", \"unsettled\": \"refund\"}", &told);
     assert_true(reserve(&p, 1, 400, MINUTE));
-    assert_true(reserve(&p, 1, 400, MINUTE)); /* a repeat is none */
+    assert_true(reserve(&p, 1, 400, MINUTE)); /* a repeat is no event */
     assert_int_equal(told.counts[DOORMAN_PERMIT_RESERVED], 1);
     assert_exact(told.last.amount, 400);
     assert_settled(settle(&p, 1, 100), 300, 0);
@@ -228,7 +228,7 @@ TEST(the_ends_of_reservations_are_counted) {
 }
 
 /* Ends reservation 1 of 400 units as an administrator, and settles it with 30.
- *   limit   what it says of the end does not count */
+ *   limit   what it says of unsettled reservations does not count */
 static void try_end(const char *limit, bool refunds) {
     struct told told = {.last = {.amount = 0}};
     struct process p = process_telling(limit, &told);
@@ -255,7 +255,7 @@ static void try_end(const char *limit, bool refunds) {
     assert_true(settle(&p, 1, 30)->late);
     assert_int_equal(told.last.id, id);
     (void)settle(&p, 2, 30);
-    assert_int_equal(told.last.id, 0); /* it was not known */
+    assert_int_equal(told.last.id, 0); /* the reservation was not known */
     assert_exact(used(&p, 0), refunds ? 60 : 430);
     process_end(&p);
 }
@@ -279,7 +279,7 @@ TEST(an_end_without_memory_is_named_and_changes_nothing) {
         assert_int_equal(open_count(&p), 1);
         assert_exact(used(&p, 0), 400);
         failures++;
-        DOORMAN_FREE(p.permits->wants); /* the inspection has got it */
+        DOORMAN_FREE(p.permits->wants); /* the inspection has allocated it */
         p.permits->wants = NULL;
         p.permits->want_capacity = 0;
     }
@@ -316,7 +316,7 @@ TEST(a_reservation_of_no_time_names_its_bounds) {
 
 /* ---- what comes back ------------------------------------------------------------------------ */
 
-/* P27: a window of the same number has what was reserved and not used. */
+/* P27: what was reserved and not used comes back to a window with the same number. */
 TEST(what_a_request_did_not_cost_comes_back_to_its_window) {
     struct process p = process_of(WINDOW "}");
     assert_true(reserve(&p, 7, 400.3, MINUTE));
@@ -412,7 +412,7 @@ TEST(tiers_give_nothing_back) {
     process_end(&p);
 }
 
-/* P27, P13: what is more is charged as a report is. */
+/* P27, P13: what a request cost beyond its reservation is charged as a report is. */
 TEST(what_a_request_cost_in_addition_is_charged) {
     struct process p = process_of(LARGE ", " TIERS "}");
     assert_true(reserve(&p, 7, 400, MINUTE));
@@ -625,7 +625,8 @@ TEST(an_unsettled_reservation_stays_charged) {
     process_end(&p);
 }
 
-/* P27: with refund_unsettled it comes back. A late settle is charged in full. */
+/* P27: with refund_unsettled, what was not settled in time comes back. A late settle is charged in
+ * full. */
 TEST(an_unsettled_reservation_can_come_back) {
     struct process p = process_of(WINDOW ", \"unsettled\": \"refund\"}, " BUCKET "}");
     assert_true(reserve(&p, 7, 400, MINUTE));
@@ -668,7 +669,7 @@ TEST(an_unknown_settle_is_charged_once) {
     process_end(&p);
 }
 
-/* P27: the right to a reservation is its client_id. */
+/* P27: only the client_id of a reservation may settle it. */
 TEST(a_client_cannot_settle_for_another) {
     struct process p = process_of(WINDOW "}");
     assert_true(reserve(&p, 7, 400, MINUTE));
@@ -837,7 +838,8 @@ TEST(too_many_request_ids_are_refused_by_name) {
     process_end(&p);
 }
 
-/* P28: all clients together have a bound too. What nobody has set is 100,000 and 1,000,000. */
+/* P28: all clients together have a bound too. The defaults are 100,000 for one client and 1,000,000
+ * for all. */
 TEST(the_request_ids_of_all_clients_are_bounded) {
     struct process p = {.config = limits_of(WINDOW "}"), .now = 5 * SECOND, .epoch = noon};
     p.options.request_max = 3;
@@ -1113,7 +1115,8 @@ TEST(an_unknown_settle_waits_at_most_70_minutes_for_the_rows) {
     process_end(&p);
 }
 
-/* P28: if the store stays away, a report may be in it for 10 minutes. Later nobody repeats it. */
+/* P28: if the store stays away, a report waits for 10 minutes, because the store may have it. Later
+ * no client repeats a report. */
 TEST(a_report_waits_at_most_10_minutes_for_the_rows) {
     struct process p = process_of(WINDOW DURABLE);
     assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_AWAITED), DOORMAN_OK);
@@ -1316,7 +1319,7 @@ static bool model_counts(const struct model *m, const struct model_limit *limit,
     return model_slice(charge->epoch) + 16 > model_slice(m->epoch);
 }
 
-/* All shares together are at most what is missing. */
+/* Lowers the shares, so that all together are at most what is missing. */
 static void model_bound(struct model *m, double missing) {
     double sum = 0;
     for (size_t i = 0; i < MODEL_REQUESTS; i++) sum += m->requests[i].share;

@@ -3,7 +3,8 @@
 
 #include "../test.h"
 
-/* Rows as they were taken: each has a letter, in upper case if it is a last row. */
+/* Makes rows in the order in which they were taken. Each has a letter, in upper case if it is a
+ * last row. */
 static size_t rows_of(const char *taken, struct store_row *rows) {
     static char memory[64];
     const size_t count = strlen(taken);
