@@ -59,7 +59,7 @@ static world *world_start_full(double capacity, const doorman_algorithm *algorit
     return w;
 }
 
-/* Starts a node that has finished learning, unless the algorithm sets a learning duration. */
+/* Starts a node. Without an algorithm it does not learn. */
 static world *world_start(double capacity, const doorman_algorithm *algorithm) {
     doorman_algorithm quick = {.has_learning_mode_duration = true};
     const doorman_server_options options = {.node = NULL};
@@ -815,7 +815,8 @@ TEST(a_holder_that_claims_more_than_its_lease_is_marked) {
     world_stop(w);
 }
 
-/* A restart, a lost response and a late copy each add 1 to the count. */
+/* A restart, a lost response and a late copy each add only 1 to the requests without a
+ * confirmation. */
 TEST(a_restart_and_lost_messages_do_not_mark_a_holder) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100};
@@ -833,7 +834,7 @@ TEST(a_restart_and_lost_messages_do_not_mark_a_holder) {
     world_stop(w);
 }
 
-/* A client whose lease has ended names no lease. Its entry lasts longer than the lease. */
+/* A client whose lease has ended names no lease. Its lease entry lasts longer than the lease. */
 TEST(requests_after_the_end_of_the_lease_need_no_confirmation) {
     for (int early = 0; early < 2; early++) {
         world *w = world_start(100, NULL);
@@ -977,9 +978,10 @@ TEST(no_lease_grows_while_the_leases_do_not_fit) {
     world_stop(w);
 }
 
-/* R5, R6: a child node reports more in use than the leases that a new master could grant. It is
- * committed, but it is no lease. So the lease of the child does not grow at the expense of another
- * lease, even if that lease was made smaller and its holder has not received the smaller one. */
+/* R5, R6: a child node reports more in use than the leases that a new master could grant. That
+ * amount is committed, but it is no lease. So the lease of the child does not grow at the expense
+ * of another lease, even if that lease was made smaller and its holder has not received the smaller
+ * one. */
 TEST(what_a_child_uses_without_a_lease_is_no_room_for_a_lease) {
     world *w = world_start(100, &learns);
     const doorman_lease old = {.id = 5, .node = "root", .capacity = 70, .expires_in = 60 * SECOND};
@@ -1174,7 +1176,7 @@ TEST(a_holder_that_wants_more_than_the_capacity_has_its_share) {
     world_stop(w);
 }
 
-/* S14: CUT. From the cut until all holders have confirmed, leases of before do not fit. */
+/* S14: CUT. Leases from before the cut do not fit until all holders have confirmed smaller ones. */
 TEST(a_lease_says_that_the_capacity_was_cut_until_the_leases_fit) {
     const doorman_algorithm quick = {.has_learning_mode_duration = true};
     world *w = world_start(100, &quick);
@@ -1272,7 +1274,7 @@ TEST(an_amount_that_is_not_divided_is_the_share_of_each) {
 }
 
 /* S14, R11: within the minimum interval a holder gets its last lease with the same reason again. If
- * that lease had none, because the holder wanted less, there is one now. */
+ * that lease had no reason, because the holder wanted less, it has one now. */
 TEST(a_repeated_lease_has_its_reason_again) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 10}, b = {.id = "b", .wants = 60}, c = {.id = "c", .wants = 90};
@@ -1646,8 +1648,6 @@ TEST(an_invalid_request_changes_nothing) {
     world_stop(w);
 }
 
-/* C5: a server with invalid options is not created, and an invalid call does not change a
- * server. */
 TEST(a_list_without_its_elements_is_named) {
     static const struct {
         doorman_request request;
@@ -1672,6 +1672,8 @@ TEST(a_list_without_its_elements_is_named) {
     world_stop(w);
 }
 
+/* C5: a server with invalid options is not created, and an invalid call does not change a
+ * server. */
 TEST(invalid_server_options_are_refused) {
     world *w = world_start(100, NULL);
     const doorman_config *config = w->config;
@@ -1811,7 +1813,8 @@ TEST(update_frees_expired_leases) {
     world_stop(w);
 }
 
-/* The heap of resources is in order, and has no resource later than its first lease entry ends. */
+/* Checks that the heap of resources is in order, and that each resource is due no later than its
+ * first lease entry ends. */
 static void audit_dues(const world *w) {
     const doorman__timers *dues = &w->server->dues;
     assert_int_equal(dues->count, w->server->resources.count);
@@ -1862,7 +1865,7 @@ TEST(an_update_removes_all_resources_that_have_ended) {
     world_stop(w);
 }
 
-/* A resource without holders is not kept for a second. */
+/* A resource without holders is removed at once, and not a second later. */
 TEST(an_update_is_due_at_once_when_the_last_holder_releases) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 1}, b = {.id = "b", .wants = 1};
@@ -2000,7 +2003,7 @@ TEST(a_cut_is_no_overshoot_until_the_older_leases_have_ended) {
 }
 
 /* S12: after two cuts, each older capacity counts for its own time. After a third cut the second
- * capacity counts for the time of the third. A raise ends what it covers. */
+ * capacity counts for the time of the third. A raise ends the older capacities that it covers. */
 TEST(each_older_capacity_counts_until_its_own_leases_have_ended) {
     const double capacities[] = {80, 50, 20};
     const doorman_algorithm quick = {.has_learning_mode_duration = true};

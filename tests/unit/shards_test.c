@@ -1,5 +1,6 @@
-/* Shards (N1 to N7): which node decides for a key, what is known of a shard as bytes for its next
- * owner, and the mover, which several nodes run against a map that is changed by transactions. */
+/* Shards (N1 to N7): which node decides for a key, the bytes that tell the next owner of a shard
+ * what is known of it, and the mover, which several nodes run with a map that transactions
+ * change. */
 #include "unit.h"
 
 #include <string.h>
@@ -209,7 +210,8 @@ TEST(a_map_knows_which_resources_are_one_shard) {
     assert_int_equal(doorman_shard_map_find(&map, "orders", "x"), shard_of("x"));
 }
 
-/* The client packages have the hash and the globs once more. */
+/* The client packages have their own code for the hash and the globs, and the same vectors test
+ * it. */
 TEST(keys_are_in_the_shards_of_the_vectors_of_the_client_packages) {
     static char text[1 << 16];
     FILE *file = fopen("clients/stories/vectors/shards.json", "r");
@@ -618,7 +620,8 @@ TEST(a_settlement_of_two_shards_is_refused_and_says_which_item) {
     nodes_end(&node, NULL, config);
 }
 
-/* Its owner knows it, so it must not be charged as an unknown one by the owner of the items. */
+/* The owner of a reservation knows it, so the owner of other items must not charge it as
+ * unknown. */
 TEST(a_reservation_of_another_shard_is_not_settled_with_items_that_it_has_not) {
     setup();
     doorman_config *config = config_of(limits_text);
@@ -917,7 +920,7 @@ TEST(a_new_master_forgets_the_rows_of_shards_that_have_moved) {
     doorman_permits_info info;
     doorman_permits_read(b.permits, &info);
     assert_int_equal(info.counter_count, 3);
-    /* the rows of a store are a part for the next owner */
+    /* the next owner can read the rows of a store as a part */
     struct node c = node_of(config, &eight);
     const doorman_shard_part whole = {shard_of("k"), part, used};
     assert_int_equal(doorman_permits_restore_shard(c.permits, &whole, NULL, NULL, now), DOORMAN_OK);
@@ -1005,8 +1008,7 @@ TEST(a_shard_that_moves_while_it_learns_learns_at_its_next_owner) {
     const size_t shard = shard_of("k");
     assert_int_equal(doorman_permits_own(a.permits, shard, true, false, now), DOORMAN_OK);
     pass(&a, 100 * SECOND);
-    move(&a, &b,
-         shard); /* it also says that the holds are known, which they are as far as a knew */
+    move(&a, &b, shard); /* it says that all holds are known, although `a` was learning them */
     assert_false(hold(&b, "k", 1));
     assert_int_equal(b.out.reason, DOORMAN_REASON_LEARNING);
     const doorman_hold_item item = {.resource_id = "hold", .key = "k", .amount = 3};
@@ -1141,8 +1143,8 @@ static const char hundred_text[] =
     "    {\"name\": \"rate\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 0.01, \"size\": 1000},\n"
     "    {\"name\": \"hour\", \"kind\": \"FIXED_WINDOW\", \"limit\": 600, \"window\": 3600}]}]}";
 
-/* Two permits that do the same. Only the first ones look for shards, so the others are a slow
- * model: they look at all that they know to find one shard. */
+/* Two nodes that do the same. Only the first one finds out where the keys of shards are. So the
+ * second one is a slow model: it looks at all that it knows to find one shard. */
 struct twins {
     doorman_config *config;
     struct node nodes[2];
@@ -1164,7 +1166,8 @@ static struct twins twins_begin(void) {
     return t;
 }
 
-/* Returns a key. Many keys make tables split, and then many keys are gone. */
+/* Writes a random key. There are many keys, so that tables split, and later most of them are
+ * gone. */
 static void twins_key(const struct twins *t, char key[32]) {
     snprintf(key, 32, "u%zu", random_below(t->keys));
 }
@@ -1206,7 +1209,7 @@ static void twins_act(struct twins *t) {
             .client_id = "client", .id = node->out.hold_id, .request_id = ++t->requests};
         doorman_hold out;
         assert_int_equal(doorman_permits_transfer(permits, &transfer, &out, NULL, now), DOORMAN_OK);
-        t->requests -= n == 0; /* the twin uses the same one */
+        t->requests -= n == 0; /* the twin uses the same request_id */
     }
 }
 
@@ -1237,8 +1240,8 @@ static size_t twins_write(struct twins *t, size_t n, size_t shard, unsigned char
     return all;
 }
 
-/* Both write the same of a shard, so nothing is missing and nothing is there twice. Then they
- * forget it. Returns the bytes. */
+/* Checks that both write the same of a shard, so that nothing is missing or there twice. Then both
+ * forget the shard. Returns the bytes. */
 static size_t twins_leave(struct twins *t, size_t shard) {
     enum { ROOM = 1 << 20 };
     static unsigned char written[2][ROOM];
@@ -1264,7 +1267,7 @@ static size_t twins_leave(struct twins *t, size_t shard) {
     return bytes[0];
 }
 
-/* One step of the first permits. Returns whether more are needed. */
+/* Lets the first node look for one more step. Returns whether more steps are needed. */
 static bool twins_find(struct twins *t, size_t most) {
     return doorman_permits_find_shards(t->nodes[0].permits, most, now);
 }
@@ -1423,7 +1426,7 @@ TEST(where_keys_are_is_noted_again_after_a_minute_without_use_and_when_many_have
     assert_true(ask(&node, "r", "u0", 1));
     assert_true(doorman_permits_find_shards(node.permits, 1, now));
     while (doorman_permits_find_shards(node.permits, 1, now)) continue;
-    assert_false(doorman_permits_find_shards(node.permits, 1, now)); /* it serves again */
+    assert_false(doorman_permits_find_shards(node.permits, 1, now)); /* the notes are still valid */
     pass(&node, 50 * SECOND);
     assert_false(doorman_permits_find_shards(node.permits, 1, now));
     pass(&node, 50 * SECOND);
@@ -1654,7 +1657,7 @@ static doorman_shard_map movers_map(const struct movers *m, doorman_shard_node n
                                .node_count = NODES};
 }
 
-/* Does a transaction, if its conditions hold. */
+/* Does a transaction, if its conditions hold. Returns whether they do. */
 static bool movers_apply(struct movers *m, const struct flying *t) {
     const doorman_shard_action *action = &t->action;
     const struct mover_node *node = &m->nodes[t->node];
@@ -1856,7 +1859,7 @@ TEST(a_map_with_other_shards_is_refused) {
     doorman_shard_mover_destroy(mover);
 }
 
-/* Gives a mover a sure map in which all shards have one owner, one target and one last move. */
+/* Gives a mover a sure map, in which shard 0 is `shard`, and node 1 owns all others. */
 static void give_sure(doorman_shard_mover *mover, struct movers *m, doorman_shard shard) {
     doorman_shard_node nodes[NODES];
     for (size_t i = 0; i < SHARDS; i++) m->owners[i] = (doorman_shard){.owner = 1, .target = 1};

@@ -136,7 +136,8 @@ static size_t process_write(struct process *p) {
     return count;
 }
 
-/* Returns 1 if no limit is there for a row. Any other reason fails the test. */
+/* Returns 1 if no limit is there for a row, and 0 if it was restored. Any other status fails the
+ * test. */
 static size_t is_unknown(doorman_status status, const doorman_error *error) {
     if (status != DOORMAN_OK && status != DOORMAN_NOT_FOUND) fail_msg("%s", error->text);
     return status == DOORMAN_NOT_FOUND;
@@ -184,7 +185,8 @@ static size_t process_read(struct process *p) {
     return unknown;
 }
 
-/* Stops without a word, and starts after some time. The clock `now` of the machine begins again. */
+/* Stops without writing, and starts after some time. The clock `now` of the machine begins
+ * again. */
 static void process_crash(struct process *p, doorman_time down) {
     doorman_permits_destroy(p->permits);
     p->now = p->boot ? p->boot : (doorman_time)random_below(100) * SECOND;
@@ -307,7 +309,7 @@ TEST(a_tier_stays_active_and_cools_down_over_a_restart) {
     process_restart(&p, 100 * SECOND);
     assert_exact(left(&p, "a"), 15);
     assert_int_equal(p.out.details[0].tier, 2);
-    pass(&p, 201 * SECOND); /* it cools down, and blocks */
+    pass(&p, 201 * SECOND); /* tier 2 cools down, and cannot be entered */
     process_restart(&p, SECOND);
     assert_true(take(&p, "a", 10));
     assert_false(take(&p, "a", 1));
@@ -635,7 +637,8 @@ TEST(a_ban_that_ends_early_is_deleted_from_the_store) {
     process_end(&p);
 }
 
-/* What is fresh because time has passed is not written. fresh_at says when that is. */
+/* When a counter gets fresh because time has passed, no row is written. Its last row says in
+ * fresh_at when that is. */
 TEST(a_row_says_when_it_is_fresh) {
     static const struct {
         const char *limit;
@@ -797,7 +800,7 @@ TEST(rows_that_were_not_written_come_again) {
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
-/* D4. Read first, then grant. Other limits do not wait. */
+/* D4. Durable limits grant nothing until the rows are read. Other limits do not wait. */
 TEST(durable_limits_learn_until_the_rows_are_read) {
     struct process p = process_of(QUOTA ", {\"name\": \"fast\", \"kind\": \"TOKEN_BUCKET\", "
                                         "\"rate\": 1, \"size\": 1, \"keys\": [\"never\"]}");
@@ -815,7 +818,8 @@ TEST(durable_limits_learn_until_the_rows_are_read) {
         .resource_id = "r", .key = "a", .cost = 5, .has_min = true, .min = 0};
     const doorman_permit_request request = {.items = &greedy, .item_count = 1};
     assert_int_equal(doorman_permits_acquire(p.permits, &request, &p.out, NULL, p.now), DOORMAN_OK);
-    assert_false(p.out.granted); /* it accepts nothing too, but nobody knows what is left */
+    assert_false(p.out.granted); /* the item accepts 0 units too, but it is not known what is
+                                  * left */
     assert_int_equal(p.out.reason, DOORMAN_REASON_LEARNING);
     assert_false(take(&p, "a", 0)); /* it only looks */
     assert_int_equal(p.out.reason, DOORMAN_REASON_LEARNING);
@@ -826,7 +830,7 @@ TEST(durable_limits_learn_until_the_rows_are_read) {
     process_end(&p);
 }
 
-/* D4. "on_unread": by limit. What is read later only takes away. */
+/* D4. Each limit has its own "on_unread". Rows that are read later only take units away. */
 TEST(without_the_rows_each_limit_does_what_it_says) {
     struct process p = process_of(QUOTA);
     assert_true(take(&p, "a", 60));
@@ -890,7 +894,7 @@ TEST(what_is_read_late_is_added_to_what_was_used_meanwhile) {
         p.now = 1000 * SECOND;
         p.epoch += 20 * SECOND;
         process_start(&p);
-        assert_true(take(&p, "a", i == 3 ? 25 : 30)); /* the row is read after it */
+        assert_true(take(&p, "a", i == 3 ? 25 : 30)); /* the row is read after this */
         process_read(&p);
         assert_exact(left(&p, "a"), cases[i].left);
         process_read(&p);
@@ -916,7 +920,8 @@ TEST(a_row_waits_until_its_limit_comes_back) {
 
 /* ---- clocks --------------------------------------------------------------------------------- */
 
-/* P26, D5. Without its lead, the clock would go back to a window that was used, or begin one. */
+/* P26, D5. The permits remember a later time. Otherwise the clock would go back to a window that
+ * was used, or begin one. */
 TEST(a_clock_that_was_set_back_gives_no_new_window) {
     struct process p = process_of(
         "{\"name\": \"q\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, \"window\": \"day\"}");
@@ -1154,7 +1159,8 @@ TEST(a_removal_that_was_not_written_needs_memory) {
     process_end(&p);
 }
 
-/* P19. Also if a limit evicts: the row of the evicted counter would be lost. */
+/* P19. This is so even if the limit evicts, because the row of the evicted counter would be
+ * lost. */
 TEST(a_row_without_room_is_refused) {
     struct process p = process_of("{\"name\": \"q\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, "
                                   "\"window\": \"month\", \"max_keys\": 1}");
@@ -1168,8 +1174,8 @@ TEST(a_row_without_room_is_refused) {
     process_end(&p);
 }
 
-/* Rows before the malformed one are restored, and none after it. Rows that have ended before the
- * strings of a row, and pieces of a row, harm nothing. */
+/* Rows before the malformed one are restored, and none after it. A row that is cut off anywhere
+ * does no harm. */
 TEST(the_first_row_that_cannot_be_restored_is_named) {
     enum { ROWS = 40 };
     static unsigned char bytes[ROWS][ROW_MAX];
@@ -1251,7 +1257,7 @@ static void assert_same_permit(const doorman_permit *p, const doorman_permit *tw
     }
 }
 
-/* The same call for both. The second one is never stopped. */
+/* Makes the same random call on both processes. The second one is never stopped. */
 static void random_call(struct process *p, struct process *twin) {
     struct process *both[] = {p, twin};
     doorman_permit_item item;
@@ -1333,9 +1339,9 @@ static double granted_lately(const struct grant *grants, size_t count, const cha
     return units;
 }
 
-/* D5. Wherever the clock of the wall is set to, a restarted process never offers more than one
- * that is not restarted and that measures time without that clock. Slices begin at other times
- * after a restart, so a window is held against the grants. */
+/* D5. Wherever the clock of the wall is set to, a restarted process never offers more than one that
+ * is not restarted and that measures time without that clock. Slices begin at other times after a
+ * restart, so a window is compared with the grants. */
 TEST(a_clock_that_is_set_back_never_gives_more) {
     for (int history = 0; history < 40; history++) {
         struct process p = process_of(BUCKET ", " SLIDING), twin = process_of(BUCKET);
@@ -1366,8 +1372,8 @@ TEST(a_clock_that_is_set_back_never_gives_more) {
     }
 }
 
-/* D5, D5. In each window of the clock `epoch` at most the limit is granted, plus what was granted
- * since the last write before each crash. The clock is set back and forward at any moment. */
+/* D5. In each window of the clock `epoch` at most the limit is granted, plus what was granted since
+ * the last write before each crash. The clock is set back and forward at any moment. */
 TEST(a_crash_forgets_only_what_was_granted_since_the_last_write) {
     enum { WINDOWS = 4096 };
     for (int history = 0; history < 40; history++) {

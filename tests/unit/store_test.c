@@ -79,7 +79,7 @@ TEST_WITH(world, rows_are_dropped_after_a_time) {
     expect_rows(w, "b=2 c=3");
 }
 
-/* D5: so that a commit outlasts a loss of power, which no test makes. */
+/* D5: this lets a commit outlast a loss of power, which no test causes. */
 TEST_WITH(world, a_commit_waits_for_the_disk) {
     int64_t synchronous = 0, tables = 0;
     struct file_store *file = (struct file_store *)w->store;
@@ -97,7 +97,7 @@ TEST_WITH(world, an_opening_that_is_refused_has_no_epoch) {
     assert_int_equal(server_store_epoch(w->store), 2);
 }
 
-/* D9: also under another name. */
+/* D9: this is so even if the file has another name. */
 TEST_WITH(world, a_second_server_is_refused) {
     expect_refused(w, w->path, "another process uses it");
     assert_int_equal(link(w->path, w->kept), 0);
@@ -319,7 +319,7 @@ TEST_WITH(world, what_is_damaged_is_not_taken) {
     expect_not_taken(w, STORE_FAILED, "earlier start");
 }
 
-/* D10: the schema has no other number, because such a version can use the file too. */
+/* D10: the schema keeps its number, because a version without the table can use the file too. */
 TEST_WITH(world, a_file_of_a_version_without_the_table_is_extended) {
     put(w, "a", "1");
     server_store_close(w->store);
@@ -333,7 +333,8 @@ TEST_WITH(world, a_file_of_a_version_without_the_table_is_extended) {
     expect_taken(w, "leases");
 }
 
-/* Removing it needs a write. If that fails, it is not used: another process could use it too. */
+/* What a planned stop left must be removed by a write. If that fails, it is not used, because
+ * another process could use it too. */
 TEST_WITH(world, what_cannot_be_removed_is_not_taken) {
     sqlite3 *person = NULL;
     leave(w, "leases");

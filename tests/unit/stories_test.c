@@ -316,7 +316,7 @@ static void step_reads(world *w, const cJSON *from) {
 
 /* ---- steps: permits, holds and reservations ---- */
 
-/* Returns the call of a name. Fails if it is unknown, or decided and seen. */
+/* Returns the call of a name. Fails if there is none. */
 static story_call *call_named(world *w, const char *name) {
     for (size_t i = 0; i < w->call_count; i++) {
         if (strcmp(w->calls[i].name, name) == 0) return &w->calls[i];
@@ -790,7 +790,7 @@ TEST(a_story_that_is_wrong_fails) {
         /* another time */
         "{'client':{},'steps':[{'opens':{'resource_id':'a','wants':5}},{'sends':{}},{'breaks':{}},"
         "{'at':[1.5,2],'sends':{}}]}",
-        /* a request that is not told */
+        /* a request that the story does not tell */
         "{'client':{},'steps':[{'opens':{'resource_id':'a','wants':5}},{'at':1,'waits':{}}]}",
         /* a field that must be absent */
         "{'client':{},'steps':[{'opens':{'resource_id':'a','wants':5}},{'sends':{'message':"
@@ -801,7 +801,7 @@ TEST(a_story_that_is_wrong_fails) {
         /* a decision that does not come */
         "{'client':{'kind':'permits'},'steps':[{'acquires':{'call':'p','item':[{'resource_id':'a'}]"
         "}},{'sends':{}},{'at':0.5,'decides':{'call':'p'}}]}",
-        /* a decision that is not told */
+        /* a decision that the story does not tell */
         "{'client':{'kind':'permits'},'steps':[{'acquires':{'call':'p','item':[{'resource_id':'a'}]"
         "}},{'sends':{}},{'at':2,'waits':{}}]}",
         /* words that the form does not know */

@@ -49,7 +49,7 @@ static const char *escaped_text(const char *plain) {
     return text_take(&text);
 }
 
-/* The same as printf would write. */
+/* The text is the same as printf would write. */
 TEST(an_integer_has_all_its_digits) {
     char expected[32];
     assert_string_equal(integer_text(0), "0");

@@ -236,7 +236,7 @@ TEST(work_starts_at_the_rate_and_is_corrected_at_the_end) {
     assert_true(due >= 50 * MILLISECOND && due <= 50 * MILLISECOND + 1000);
     assert_int_equal(next(throttle, 49 * MILLISECOND), 0);
     assert_int_equal(next(throttle, doorman_throttle_due(throttle)), 3);
-    assert_true(doorman_throttle_finish(throttle, 3, 21, due)); /* 20 more: a second */
+    assert_true(doorman_throttle_finish(throttle, 3, 21, due)); /* 20 more units take a second */
     assert_int_equal(next(throttle, due + SECOND), 0);
     assert_int_equal(next(throttle, due + 2050 * MILLISECOND), 4);
     doorman_throttle_destroy(throttle);
@@ -508,8 +508,8 @@ TEST(a_report_has_what_was_counted_since_the_last_one) {
     doorman_throttle_destroy(throttle);
 }
 
-/* A report without an interval has no effect at a server. So it must not forget what was counted:
- * not if a clock stands still, and not if the clock begins at 0. */
+/* A report without an interval has no effect at a server. So it must not forget what was counted,
+ * even if a clock stands still or begins at 0. */
 TEST(a_report_without_time_leaves_all_to_the_next) {
     doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
     doorman_overload_report report;
@@ -530,7 +530,8 @@ TEST(a_report_without_time_leaves_all_to_the_next) {
     doorman_throttle_destroy(throttle);
 }
 
-/* The longest work that a clock can show is a number that the counters can have. */
+/* The mean is bounded even for the longest work that a clock can show, so that counters can have
+ * it. */
 TEST(the_mean_service_time_has_a_bound) {
     doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
     assert_int_equal(offer(throttle, 1, 0, 0), DOORMAN_THROTTLE_TAKEN);
@@ -558,7 +559,7 @@ TEST(refusals_that_are_not_read_use_room_and_lose_nothing) {
 
 /* ---- a slow model ---- */
 
-/* All requests of the model, in order of arrival. */
+/* The model has a list of all requests, in order of arrival. */
 enum { MODEL_MAX = 64, MODEL_QUEUE = 12 };
 
 typedef struct model_request {
@@ -622,7 +623,8 @@ static bool model_before(const model *m, size_t i, size_t j, doorman_time now) {
     return model_newest_first(m, i, now) ? i > j : i < j;
 }
 
-/* Each request costs 1, and the queue takes MODEL_QUEUE. If there are more, the last is refused. */
+/* Adds a request to the queue, which has room for MODEL_QUEUE. If it is full, the last one in order
+ * is refused. Returns false if that is the new one. */
 static bool model_offer(model *m, model_request request, doorman_time now) {
     m->waiting[m->count++] = request;
     if (m->count <= MODEL_QUEUE) return true;
@@ -739,7 +741,8 @@ static void check_extremely(doorman_throttle *throttle, doorman_time now) {
     assert_true(doorman_throttle_due(throttle) > now);
 }
 
-/* H12. Options and numbers at the ends of their ranges, by chance and in all pairs of options. */
+/* H12. Options and numbers are at the ends of their ranges: all combinations of three options, and
+ * the others at random. */
 TEST(extreme_options_and_numbers_lose_no_request) {
     const double rates[] = {0, 5e-324, 1e-9, 1e15}, bounds[] = {5e-324, 1, 1e15};
     const doorman_time waits[] = {0, 1, DOORMAN_DURATION_MAX}, steps[] = {0, 1, -1, SECOND};

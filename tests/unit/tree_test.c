@@ -248,8 +248,8 @@ static bool resource_of(const forest *f, int at, doorman_server_resource *out) {
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-/* Returns by which part of its share a client is off from what one server would give to all clients
- * of the forest. Of all clients, that is the one that is off most.
+/* Finds the client whose lease differs most from what one server would give it. Returns the
+ * difference as a part of its share.
  *   share   out: its share */
 static double off_from_one_server(const forest *f, const doorman_algorithm *algorithm,
                                   double capacity, size_t *client, double *share) {
@@ -404,7 +404,7 @@ TEST(unmet_demand_is_sent_to_the_parent_early) {
     forest_stop(f);
 }
 
-/* T7: a leaf gets the share of another leaf only when that share is free. pass() checks every
+/* T7: a leaf gets the share of another leaf only when that share is free. run_for checks every
  * step. */
 TEST(a_share_moves_from_leaf_to_leaf) {
     forest *f = forest_start_one(100, fair);
@@ -1418,7 +1418,7 @@ TEST(a_learning_child_gets_its_last_lease_and_when_learning_ends) {
     f->now += 10 * SECOND;
     assert_int_equal(send(f, &x, less, 1), DOORMAN_OK);
     assert_exact(x.response.items[0].gets.capacity, 80);
-    assert_int_equal(x.response.items[0].gets.reason, 0); /* it wants less */
+    assert_int_equal(x.response.items[0].gets.reason, 0); /* the child wants less */
     assert_int_equal(x.response.items[0].learn_for, 63 * SECOND - 10 * SECOND);
     add_client(f, 0, 100, 1); /* the child's capacity is not given to others */
     handle_due(f);
@@ -1807,7 +1807,8 @@ typedef struct rotation_history {
     bool has_unit[WATCHED][STEPS_MAX];
 } rotation_history;
 
-/* A5, T7: leases are whole units, and their sum never exceeds the capacity. */
+/* Watches a rotation for some time. A5, T7: leases are whole units, and their sum never exceeds the
+ * capacity. */
 static rotation_history *watch_rotation(forest *f, double seconds, double capacity) {
     rotation_history *t = calloc(1, sizeof *t);
     assert_non_null(t);
@@ -1835,7 +1836,8 @@ static rotation_history *watch_rotation(forest *f, double seconds, double capaci
     return t;
 }
 
-/* Returns the smallest part of any time of this length in which a client has a unit. */
+/* Returns the smallest part of a span of this length in which a client has a unit, over all clients
+ * and spans. */
 static double smallest_part(const rotation_history *t, size_t count, double seconds) {
     size_t length = (size_t)(seconds * STEPS_PER_SECOND);
     double least = 1;
@@ -2126,7 +2128,7 @@ typedef struct lone_node {
     uint64_t lease_count;
 } lone_node;
 
-/* The parent grants a lease of 60 s. */
+/* Grants the node a lease of 60 s, as its parent. */
 static void grant_to_node(lone_node *n, double capacity, double committed,
                           doorman_handover handover) {
     doorman_algorithm algorithm = fair;
@@ -2288,7 +2290,8 @@ static void expect_texts(const forest *f, int at, const char *description, const
     assert_string_equal(info.settings->unit, unit);
 }
 
-/* T9: at every level. The root shows the whole description, and its nodes show 256 bytes. */
+/* T9: this is so at every level. The root shows the whole description, and the nodes below it show
+ * 256 bytes. */
 TEST(nodes_show_the_description_and_the_unit_of_the_root) {
     forest *f = forest_start_one(100, fair);
     char description[401] = "", sent[257] = "";

@@ -43,7 +43,7 @@ static world world_start_at(const char *const *addresses, size_t address_count) 
 
 static world world_start(void) { return world_start_at(one_address, 1); }
 
-/* Every test ends here, so every test checks for leaks. */
+/* Destroys the client, and checks that all memory was freed. */
 static void world_stop(world *w) {
     doorman_client_destroy(w->client);
     assert_int_equal(memory_blocks(), w->blocks);
@@ -377,7 +377,7 @@ TEST(a_gauge_above_its_lease_confirms_as_it_falls_at_most_once_a_second) {
     grant_one(&w, 10);
     doorman_time end = w.now + 10 * SECOND;
     for (; w.now < end; w.now += 100 * MILLISECOND)
-        assert_false(has_request(&w)); /* it stays the same */
+        assert_false(has_request(&w)); /* the units in flight stay the same */
     release(resource, 1);
     doorman_time first = next_request_at(&w);
     assert_true(first <= end + SECOND);
@@ -1052,8 +1052,8 @@ static void refused_without_refresh(doorman_capacity_response *a) {
     a->gets.refresh_interval = 0;
 }
 
-/* C5: the response has two items. The second item is invalid, so the first item is not accepted
- * either. */
+/* C5: responds with two items. `spoil` makes the second one invalid, so the first one is not
+ * accepted either. */
 static void try_invalid_response(void (*spoil)(doorman_capacity_response *)) {
     world w = world_start();
     doorman_client_resource *db = open_resource(&w, "db", 100),

@@ -73,7 +73,7 @@ TEST(plans_are_sorted_and_take_the_window_of_their_limit) {
                    "maps quota plans.pro.limit: 9 -> 8; ");
 }
 
-/* The first template, limit or override that matches decides. */
+/* Templates, limits and overrides keep their order, because the first one that matches decides. */
 TEST(what_has_an_order_keeps_it) {
     static const char *const text =
         "{\"resources\":[{\"identifier_glob\":\"z\",\"capacity\":1},"
@@ -190,7 +190,7 @@ static void random_config(struct config_text *out) {
     add(out, "]}");
 }
 
-/* Returns what the library writes of a configuration, whose keys are sorted. */
+/* Returns what the library writes of a configuration, with its keys sorted. */
 static char *written(const doorman_config *config) {
     doorman_config_options options;
     doorman_buffer buffer = {.text = NULL};
@@ -285,7 +285,7 @@ TEST(a_summary_says_how_much_it_leaves_out) {
 
 /* ---- how many are kept ---------------------------------------------------------------------- */
 
-/* The oldest go first, and a change removes at most TRIM_MAX. */
+/* The oldest versions are removed first, and a change removes at most TRIM_MAX. */
 TEST(the_oldest_versions_are_removed_first) {
     struct version_trim trim = {.count = 1}; /* the new one */
     for (uint64_t number = 2000; number > 1000; number--) {

@@ -22,7 +22,7 @@ static void unconfirmed(struct world *w, const char *holder_id, doorman_time now
     add_event(w, DOORMAN_EVENT_UNCONFIRMED, holder_id, now);
 }
 
-/* What the main thread does every second. */
+/* Does what the main thread does every second. */
 static void update(struct world *w, doorman_time now) { warnings_update(&w->service, now); }
 
 TEST_WITH(world, each_shared_id_is_named_at_once_and_then_once_a_minute) {
@@ -73,7 +73,7 @@ TEST_WITH(world, an_id_that_is_no_longer_shared_makes_room_for_another) {
                      1);
 }
 
-/* A peer over nng that has no address here. Tests that need one set it in the table. */
+/* A peer over nng that has no address here. Tests that need an address set it in the table. */
 static const struct peer some_peer = {.token = "ci"};
 
 TEST_WITH(world, the_line_about_a_suspect_has_its_peers) {
@@ -238,7 +238,7 @@ TEST_WITH(world, events_of_permits_are_logged_at_once_and_then_once_a_minute) {
     }
     event = (doorman_permit_event){
         .kind = DOORMAN_PERMIT_KEY_EVICTED, .resource_id = "r", .key = "k", .limit = "m"};
-    warnings_on_permit_event(&w->service, &event); /* it was fresh */
+    warnings_on_permit_event(&w->service, &event); /* the evicted counter was fresh */
     assert_int_equal(logged(w, ""), 0);
     event.amount = 0.25;
     warnings_on_permit_event(&w->service, &event);

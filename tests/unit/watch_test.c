@@ -51,7 +51,7 @@ bool server_load_files(struct service *service, enum file_group group, bool is_q
     return tls_fits;
 }
 
-/* What the server does at SIGHUP. */
+/* Does what the server does at SIGHUP. */
 static void reload_now(struct service *service) {
     watch_reload(service);
     server_load_files(service, FILES_OF_TLS, false);
@@ -136,7 +136,7 @@ TEST_WITH(world, another_file_in_place_of_a_deleted_one_is_a_change) {
     assert_logged(1, 1);
 }
 
-/* The reload logs that the file cannot be opened. */
+/* The reload has logged that the file cannot be opened, so the watch does not. */
 TEST_WITH(world, a_file_that_is_missing_at_a_reload_is_not_reported_again) {
     assert_int_equal(rename(w->path, w->kept), 0);
     assert_false(watch_poll(&w->service));
@@ -152,7 +152,7 @@ static const char *noted(const struct world *w, enum load_failure failure) {
     return w->service.last_load.failures[failure];
 }
 
-/* The metrics and the page show it. */
+/* The metrics and the page show this note. */
 TEST_WITH(world, a_missing_file_is_noted_until_it_is_there_again) {
     for (int i = 0; i < 3; i++) {
         assert_int_equal(rename(w->path, w->kept), 0);
@@ -166,7 +166,7 @@ TEST_WITH(world, a_missing_file_is_noted_until_it_is_there_again) {
     }
 }
 
-/* root may read every file, so it becomes another user. */
+/* root may read every file, so this process becomes another user. */
 TEST_WITH(world, a_file_that_this_process_may_not_read_is_noted) {
     bool is_root = geteuid() == 0;
     assert_int_equal(chmod(w->folder, 0755), 0);
@@ -286,7 +286,7 @@ TEST_WITH(world, tokens_are_loaded_while_a_key_is_missing) {
     assert_logged(1, 1);
 }
 
-/* A socket can be seen but not be opened, also by root. */
+/* A socket can be seen but not be opened, not even by root. */
 TEST_WITH(world, a_file_that_cannot_be_opened_counts_as_missing) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     use_own_files(w);
@@ -300,7 +300,7 @@ TEST_WITH(world, a_file_that_cannot_be_opened_counts_as_missing) {
     close(fd);
 }
 
-/* The server does not load this file itself. */
+/* The server does not load the file for etcd itself, but reports that it is missing. */
 TEST_WITH(world, a_missing_file_for_etcd_is_reported) {
     use_own_files(w);
     assert_int_equal(unlink(w->own[FILE_ETCD_CA]), 0);
@@ -340,7 +340,7 @@ TEST_WITH(world, a_certificate_without_its_key_is_refused_once) {
     tls_fits = true;
 }
 
-/* The load logs that the file cannot be read. */
+/* The load has logged that the file cannot be read, so the watch does not. */
 TEST_WITH(world, a_key_that_is_missing_at_a_reload_is_not_reported_again) {
     use_own_files(w);
     assert_int_equal(unlink(w->own[FILE_TLS_KEY]), 0);

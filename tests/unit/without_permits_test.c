@@ -11,7 +11,7 @@
 
 static const doorman_template everything = {.identifier_glob = "*", .capacity = 100};
 
-/* A server that is master. `config` must outlive it. */
+/* Creates a server that is master. `config` must outlive it. */
 static doorman_server *server_create(const doorman_config *config) {
     const doorman_mastership mastership = {.address = "here", .until = DOORMAN_NEVER};
     doorman_server *server = NULL;
@@ -21,7 +21,7 @@ static doorman_server *server_create(const doorman_config *config) {
     return server;
 }
 
-/* The error of a configuration with one template. */
+/* Returns the error of a configuration that is refused. */
 static const char *error_of(const doorman_config_options *options) {
     static doorman_error error;
     doorman_config *config = NULL;
@@ -86,7 +86,7 @@ TEST(a_server_with_options_for_permits_is_refused) {
     doorman_config_destroy(config);
 }
 
-/* The reply of a server to a message. */
+/* Returns the reply of a server to a message. */
 static const char *reply_to(doorman_server *server, const char *text) {
     static char reply[4096];
     doorman_buffer buffer = {.text = NULL};
