@@ -3162,6 +3162,11 @@ static bool doorman__divides_capacity(const doorman_algorithm *algorithm) {
 #define DOORMAN__HOUR_RULE "must be more than 0 and at most an hour"
 #define DOORMAN__DURATION_OR_ZERO_RULE "must be from 0 to 1e8 seconds"
 
+/* The server and the reader of JSON use these two texts. They are objects, because gcc stores a
+ * shared literal with all literals of a function, and a client would link those of the server. */
+static const char doorman__duration_rule[] = DOORMAN__DURATION_RULE;
+static const char doorman__lease_id_rule[] = "must be an integer from 1 to 2^53";
+
 /* The text of an error whose field has one name in C, and another one in JSON. See C10. */
 #define DOORMAN__NAMES(in_c, in_json) in_c "\n" in_json
 
@@ -8284,7 +8289,7 @@ static doorman_status doorman__server_check_path(const doorman_server *server,
 /* Returns the field of a report that breaks its rule, or NULL. */
 static const char *doorman__overload_report_wrong(const doorman_overload_report *report,
                                                   const char **rule) {
-    *rule = DOORMAN__DURATION_RULE;
+    *rule = doorman__duration_rule;
     if (!doorman__duration_valid(report->interval)) return "overload.interval";
     *rule = DOORMAN__AMOUNT_RULE;
     if (!doorman__amount_valid(report->arrived)) return "overload.arrived";
@@ -8314,7 +8319,7 @@ static doorman_status doorman__capacity_request_check(const doorman_request *req
     const uint64_t id = item_request->has.id;
     const bool release = request->method == DOORMAN_RELEASE_CAPACITY;
     const bool reports = request->method == DOORMAN_REPORT_OVERLOAD;
-    const char *field = NULL, *rule = "must be an integer from 1 to 2^53";
+    const char *field = NULL, *rule = doorman__lease_id_rule;
     if (id > UINT64_C(1) << 53 || (release && !id)) {
         field = release ? doorman__name(request, "has.id", "id") : "has.id";
     } else if (!release) {
@@ -14163,10 +14168,10 @@ static const doorman__number doorman__numbers[] = {
                                "must be an integer from 1 to 1e9"},
     [DOORMAN__JSON_SECONDS] = {DOORMAN__IN_TIME, false, false, 0, 1e8,
                                DOORMAN__DURATION_OR_ZERO_RULE},
-    [DOORMAN__JSON_DURATION] = {DOORMAN__IN_TIME, false, false, 1e-9, 1e8, DOORMAN__DURATION_RULE},
+    [DOORMAN__JSON_DURATION] = {DOORMAN__IN_TIME, false, false, 1e-9, 1e8, doorman__duration_rule},
     [DOORMAN__JSON_HOUR] = {DOORMAN__IN_TIME, false, false, 1e-9, 3600, DOORMAN__HOUR_RULE},
     [DOORMAN__JSON_ID] = {DOORMAN__IN_UINT64, true, false, 1, DOORMAN__INTEGER_MAX,
-                          "must be an integer from 1 to 2^53"},
+                          doorman__lease_id_rule},
     [DOORMAN__JSON_EPOCH] = {DOORMAN__IN_UINT64, true, false, 0, DOORMAN__INTEGER_MAX,
                              "must be an integer from 0 to 2^53"},
     [DOORMAN__JSON_PRIORITY] = {DOORMAN__IN_INT, true, false, 0, DOORMAN_PRIORITY_MAX,
