@@ -2762,6 +2762,7 @@ static doorman__link *doorman__table_from(const doorman__table *table, uint64_t 
     size_t count = table->buckets ? table->bucket_count : 1;
     size_t place = table->buckets ? (size_t)(hash >> table->shift) : 0;
     doorman__link *first = NULL;
+    assert(place < count);
     for (size_t i = place; i < count && !first; i++) {
         doorman__link *link = table->buckets ? table->buckets[i] : table->single;
         for (; link; link = link->next) {
@@ -2886,6 +2887,7 @@ typedef struct doorman__total {
 
 static double doorman__floor(double amount) {
     if (amount >= 32) return amount;
+    assert(amount >= 0);
     return (double)(uint64_t)(amount * DOORMAN__FRACTION) / DOORMAN__FRACTION;
 }
 
@@ -2896,6 +2898,7 @@ static double doorman__ceil(double amount) {
 
 /* Converts an amount, rounded down to a multiple of 2^-48. */
 static doorman__total doorman__total_of(double amount) {
+    assert(amount >= 0 && amount < 65536 * DOORMAN__FRACTION); /* 2^64: it fits into 64 bits */
     uint64_t whole = (uint64_t)amount;
     uint64_t part = (uint64_t)((amount - (double)whole) * DOORMAN__FRACTION);
     return (doorman__total){whole >> 16, whole << 48 | part};
@@ -3062,6 +3065,7 @@ static int doorman__glob_bracket(const char **glob, uint32_t character) {
 /* Decodes one character of any text that ends at `end`, and moves *text past it. A byte that is not
  * UTF-8 is a character that differs from all others: above the largest one, 0x10ffff. */
 static uint32_t doorman__any_character(const char **text, const char *end) {
+    assert(*text < end);
     uint32_t code = 0;
     if (doorman__utf8_next(text, end, &code)) return code;
     return 0x110000u + (unsigned char)*(*text)++;
@@ -3823,6 +3827,7 @@ static size_t doorman__config_place(const doorman_config *config, const doorman_
  * index of the first of them that matches the id, or `known` if that is smaller. */
 static size_t doorman__config_first(const doorman_config *config, const char *id, size_t bytes,
                                     size_t known) {
+    assert(known <= config->template_count);
     uint64_t hash = doorman__config_hash(id, bytes);
     doorman__link *link = doorman__table_first(&config->starts, hash);
     for (; link; link = doorman__table_same(link->next, hash)) {
