@@ -4101,6 +4101,7 @@ static size_t doorman__node_upto(const doorman__node *node, const doorman__deman
  * are not in the cache, so all their cache lines are prefetched at once. */
 static size_t doorman__inner_place(const doorman__inner *inner, const doorman__demand *demand) {
     size_t upto = doorman__node_upto(&inner->node, demand), at = upto ? upto - 1 : 0;
+    assert(at < inner->node.count);
     const char *below = (const char *)inner->below[at];
     size_t bytes = sizeof(doorman__leaf) + DOORMAN__WIDTH * sizeof(doorman__demand);
     for (size_t i = 0; i < bytes; i += DOORMAN__LINE_BYTES) __builtin_prefetch(below + i);
@@ -4262,6 +4263,7 @@ static void doorman__inner_split(doorman__index *index, doorman__inner *inner, s
 /* Inserts a demand below a node. Full nodes are split on the way down, so a parent has room. */
 static void doorman__node_insert(doorman__index *index, doorman__node *node,
                                  const doorman__demand *demand) {
+    assert(!doorman__node_full(node));
     if (node->height == 0) {
         doorman__demand *demands = doorman__as_leaf(node)->demands;
         size_t at = doorman__node_upto(node, demand);
@@ -4352,6 +4354,7 @@ static void doorman__index_remove(doorman__index *index, int band, const doorman
 }
 
 static void doorman__node_free(doorman__node *node) {
+    assert(node->count > 0 && node->count <= node->room);
     for (size_t i = 0; node->height && i < node->count; i++) {
         doorman__node_free(doorman__as_inner(node)->below[i]);
     }
@@ -4412,8 +4415,10 @@ static doorman__cut doorman__band_cut(const doorman__node *root, double level) {
  * leaf, and tries its wants per subclient as the level. At that level all demands to the left of it
  * are satisfied, and all others are cut, or want just the level. */
 static double doorman__band_level(const doorman__node *root, double capacity) {
+    const doorman__sums all = doorman__node_sums(root);
     double satisfied = 0;
-    uint64_t above = doorman__node_sums(root).subclients;
+    uint64_t above = all.subclients;
+    assert(capacity >= 0 && all.wants >= capacity);
     for (const doorman__node *node = root; node;) {
         const doorman__demand *demands = doorman__node_demands(node);
         size_t at = 0, last = node->height ? node->count - 1u : node->count;
@@ -4569,6 +4574,7 @@ static doorman__solver *const doorman__solvers[DOORMAN_KIND_COUNT] = {
 /* Returns the terms for a priority, or NULL if there are none. */
 static const doorman_terms *doorman__terms_find(const doorman_terms *terms, size_t terms_count,
                                                 int priority) {
+    assert(terms_count <= DOORMAN_TERMS_MAX);
     for (size_t i = 0; i < terms_count; i++) {
         if (terms[i].priority == DOORMAN_ANY_PRIORITY || terms[i].priority == priority) {
             return &terms[i];
@@ -4584,6 +4590,7 @@ static double doorman__terms_target(const doorman_terms *terms, size_t terms_cou
     if (!found) return 0;
     double subclients = demand->subclients > 0 ? demand->subclients : 1;
     double base = doorman__min(demand->wants, found->level * subclients);
+    assert(base >= 0 && found->slope >= 0);
     return doorman__min(demand->wants, base + found->slope * (demand->wants - base));
 }
 
@@ -4600,6 +4607,7 @@ static double doorman__terms_sum(const doorman_terms *terms, size_t terms_count,
         double base = found->level * cut.cut_subclients;
         sum += cut.satisfied + base + found->slope * doorman__max(0, cut.cut_wants - base);
     }
+    assert(sum >= 0); /* -1 has another meaning */
     return sum;
 }
 
@@ -4616,6 +4624,7 @@ static double doorman__whole_ceil(double amount) {
 static doorman__demand doorman__demand_of(const doorman_demand *demand, bool whole) {
     double subclients = demand->subclients > 0 ? demand->subclients : 1;
     double wants = whole ? doorman__whole_ceil(demand->wants) : demand->wants;
+    assert(wants >= 0 && subclients <= DOORMAN_SUBCLIENTS_MAX);
     return (doorman__demand){wants, (uint32_t)subclients, 1};
 }
 
