@@ -5013,6 +5013,7 @@ static double doorman__entry_leased(const doorman__lease_entry *entry) {
 /* Returns why the last lease of a holder is less than what it wanted (S14). An entry stores 0 if
  * there is no reason, and otherwise the number of the reason, counted from 1. */
 static doorman_lease_reason doorman__entry_reason(const doorman__lease_entry *entry) {
+    assert(entry->reason <= DOORMAN_LEASE_LEARNING - DOORMAN_LEASE_SHARE + 1U);
     return (doorman_lease_reason)(entry->reason ? entry->reason + DOORMAN_LEASE_SHARE - 1U : 0);
 }
 
@@ -5146,6 +5147,7 @@ static void doorman__leases_set_end(doorman__lease_table *leases, doorman__lease
 
 /* Rounds up to a float. */
 static float doorman__float_up(double amount) {
+    assert(amount >= 0); /* the next larger float has the next larger bits */
     float rounded = (float)amount;
     if (rounded >= amount) return rounded;
     uint32_t bits;
@@ -5220,6 +5222,7 @@ static void doorman__leases_age(doorman__lease_table *leases, doorman__lease_ent
         leases->older_end = leases->last_end;
         leases->step = (leases->step + 1) % 4;
     }
+    assert(leases->older_end <= leases->last_end);
     if (entry->step == leases->step || entry->recent >= entry->committed) return;
     doorman__leases_set_amounts(leases, entry, entry->has, entry->recent);
 }
@@ -5466,6 +5469,7 @@ static double doorman__leases_whole_target(doorman__lease_table *leases,
                                            doorman__rotation *rotation, double target, double *due,
                                            doorman_time now) {
     double play = 1e-6 + 1e-9 * target, base = doorman__whole_floor(target + play);
+    assert(target >= 0 && leases->whole);
     bool turns = target - base > play && doorman__divides_capacity(leases->algorithm);
     if (doorman__entry_wants(rotation->entry) <= 0) rotation->served = false;
     doorman__rotation_set_share(leases, rotation, turns ? target : 0);
@@ -5562,6 +5566,7 @@ static bool doorman__leases_reserve(doorman__lease_table *leases, doorman__lease
 static void doorman__leases_sum_frozen(doorman__lease_table *leases) {
     leases->frozen_wants = (doorman__sums){0, 0, 0};
     for (const doorman__child *child = leases->frozen_children; child; child = child->next_frozen) {
+        assert(child->frozen);
         for (size_t i = 0; i < child->now.count; i++) {
             doorman__sums_add(&leases->frozen_wants,
                               doorman__demand_sums(&child->now.items[i].demand));
@@ -5627,6 +5632,7 @@ static void doorman__leases_set_demands(doorman__lease_table *leases, doorman__l
 
 static void doorman__child_destroy(doorman__child *child) {
     if (!child) return;
+    assert(!child->frozen && child->offered.count == 0);
     DOORMAN_FREE(child->now.items);
     DOORMAN_FREE(child->offered.items);
     DOORMAN_FREE(child);
@@ -5735,6 +5741,7 @@ static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, doub
  * had one server. */
 static void doorman__leases_solve(doorman__lease_table *leases) {
     const doorman_algorithm *algorithm = leases->algorithm;
+    assert((unsigned)algorithm->kind < DOORMAN_KIND_COUNT);
     double capacity = doorman__total_left(leases->frozen, leases->capacity);
     if (doorman__leases_take_parent_terms(leases, capacity)) return;
     leases->terms_count =
@@ -5814,6 +5821,7 @@ static void doorman__leases_confirm(doorman__lease_table *leases, doorman__lease
 static double doorman__leases_held(const doorman__lease_table *leases,
                                    const doorman__lease_entry *entry, double claim) {
     double own = entry->committed, in_force = doorman__min(own, claim);
+    assert(claim >= 0);
     bool confirmed = leases->algorithm->handover == DOORMAN_CONFIRMED;
     bool bound = confirmed && leases->may_commit <= DOORMAN_AMOUNT_MAX;
     if (!bound) return in_force;
@@ -7123,6 +7131,7 @@ static void doorman__overload_measure(doorman__overload_state *state, double lea
 static doorman__overload_mark doorman__overload_mark_at(const doorman__overload_state *state,
                                                         doorman_time at) {
     doorman__overload_mark after = state->now;
+    assert(state->last_mark < DOORMAN__OVERLOAD_MARKS);
     for (size_t i = 0; i < DOORMAN__OVERLOAD_MARKS; i++) {
         size_t place = (state->last_mark + DOORMAN__OVERLOAD_MARKS - i) % DOORMAN__OVERLOAD_MARKS;
         const doorman__overload_mark *before = &state->marks[place];
@@ -7152,12 +7161,14 @@ static doorman_overload_report doorman__overload_sum(const doorman__overload_sta
         *until = doorman__later(*until, part->until);
         doorman__overload_report_add(&sum, &part->sum);
     }
+    assert(!*until || *from < *until);
     if (*until) sum.interval = *until - *from;
     return sum;
 }
 
 /* Returns whether the refused or the late requests exceed a part of what an overload needs. */
 static bool doorman__overload_is_on(const doorman_overload_report *sum, double part) {
+    assert(sum->late <= sum->finished && part > 0);
     return sum->arrived >= DOORMAN__OVERLOAD_LEAST &&
            (sum->refused > part * 0.05 * sum->arrived || sum->late > part * 0.5 * sum->finished);
 }
@@ -7247,6 +7258,7 @@ static void doorman__overload_set_bounds(doorman__overload_state *state,
  *   leased   the sum of the leases */
 static doorman__overload_state *doorman__overload_create(const doorman_template *settings,
                                                          double leased, doorman_time now) {
+    assert(settings->overload.target > 0);
     doorman__overload_state *state = (doorman__overload_state *)doorman__zalloc(sizeof *state);
     if (!state) return NULL;
     state->step_at = DOORMAN_NEVER;
