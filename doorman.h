@@ -7666,6 +7666,7 @@ static uint64_t doorman__holder_hash(const doorman_server *server, const char *h
 
 /* Returns how long a lease entry lasts: the length of its lease plus the drift (S8). */
 static doorman_time doorman__server_bound(const doorman_server *server, doorman_time length) {
+    assert(length >= 0);
     return length + doorman__scale(length, server->options.drift);
 }
 
@@ -7701,6 +7702,7 @@ static void doorman__resource_remove_entry(doorman__resource_entry *resource,
 static void doorman__resource_drop(doorman__resource_entry *resource) {
     doorman_server *server = resource->server;
     doorman__lease_table *leases = &resource->leases;
+    assert(!resource->upward || resource->upward->held.state == DOORMAN__HELD_CLOSED);
     for (doorman__lease_entry *entry = NULL; (entry = doorman__leases_first(leases));) {
         doorman__resource_remove_entry(resource, entry);
     }
@@ -7867,6 +7869,7 @@ static void doorman__resource_add_older(doorman__resource_entry *resource,
 
 /* Makes the older amounts count at least until a time. */
 static void doorman__resource_keep_older(doorman__resource_entry *resource, doorman_time until) {
+    assert(until >= resource->server->now);
     for (size_t i = 0; i < 2; i++) {
         doorman__maximum *older = &resource->older[i];
         if (resource->server->now < older->until) {
@@ -8065,7 +8068,9 @@ static doorman_time doorman__server_inherit_moved(const doorman_server *server,
 /* Returns the capacity in force of a root's resource. */
 static double doorman__resource_capacity(const doorman__resource_entry *resource) {
     const doorman__overload_state *overload = resource->overload;
+    assert(!resource->upward);
     if (!overload) return resource->settings->capacity;
+    assert(overload->capacity <= resource->settings->capacity);
     return doorman__leases_round_down(&resource->leases, overload->capacity);
 }
 
@@ -8079,6 +8084,7 @@ static doorman_time doorman__resource_overload_target(const doorman__resource_en
 static void doorman__resource_bound(doorman__resource_entry *resource) {
     doorman__overload_state *overload = resource->overload;
     if (!overload) return;
+    assert(!resource->upward);
     if (doorman__resource_overload_target(resource)) {
         doorman__overload_set_bounds(overload, resource->settings, resource->server->now);
         doorman__resource_update_by(resource, overload->step_at);
@@ -8474,6 +8480,7 @@ static void doorman__item_move(doorman__request_item *item, doorman__item_state 
  * responds, the held lease has no capacity, and the lease table learns. */
 static bool doorman__upward_create(doorman__resource_entry *resource) {
     doorman_upstream *upstream = &resource->server->upstream;
+    assert(!doorman__server_is_root(resource->server) && !resource->upward);
     if (!doorman__upstream_reserve(upstream)) return false;
     doorman__upward *upward = (doorman__upward *)doorman__zalloc(sizeof *upward);
     if (!upward) return false;
@@ -8541,6 +8548,7 @@ static doorman_status doorman__server_count(doorman_server *server, uint64_t has
 static doorman_status doorman__item_find_resource(doorman_server *server,
                                                   doorman__request_item *item,
                                                   const char *resource_id) {
+    assert(item->state == DOORMAN__ITEM_CHECKED);
     if (item->resource) return DOORMAN_OK;
     const bool root = doorman__server_is_root(server);
     const doorman_template *settings = NULL;
@@ -8590,6 +8598,7 @@ static doorman_status doorman__item_find_entry(doorman_server *server, doorman__
 /* Makes room for one item of a request. */
 static doorman_status doorman__item_make_room(doorman_server *server, doorman__request_item *item,
                                               const doorman_request *request) {
+    assert(item->index < request->item_count);
     const doorman_capacity_request *item_request = &request->items[item->index];
     doorman_status status = doorman__item_find_resource(server, item, item_request->resource_id);
     if (status != DOORMAN_OK || !item->resource) return status;
@@ -8636,6 +8645,7 @@ static doorman_status doorman__server_make_room(doorman_server *server,
 /* S3: returns the minimum interval after the grant of a lease of this length. */
 static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm,
                                               doorman_time length) {
+    assert(length >= 0);
     doorman_time refresh_interval = doorman__earlier(algorithm->refresh_interval, length / 3);
     return doorman__earlier(algorithm->minimum_interval, refresh_interval / 2);
 }
@@ -8644,6 +8654,7 @@ static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm
 static void doorman__upward_apply_lease(doorman__upward *upward) {
     doorman__lease_table *leases = &upward->resource->leases;
     const doorman__held_lease *held = &upward->held;
+    assert(held->committed >= held->capacity);
     /* A parent of an older version may grant a fraction of a unit. */
     double capacity = doorman__leases_round_down(leases, held->capacity);
     upward->settings.capacity = capacity;
@@ -8727,6 +8738,7 @@ static size_t doorman__upward_bounds(const doorman__upward *upward, double mean,
         bounds[count++] = center * steps[i];
         bounds[count++] = center / steps[i];
     }
+    assert(count < DOORMAN__BAND_GROUPS);
     bounds[count++] = DBL_MAX;
     qsort(bounds, count, sizeof *bounds, doorman__amount_order);
     return count;
@@ -8741,6 +8753,7 @@ static void doorman__upward_add_frozen(const doorman__lease_table *leases, int b
             size_t place = 0;
             if (group->priority != band) continue;
             while (doorman__demand_ratio(&group->demand) > bounds[place]) place++;
+            assert(place < DOORMAN__BAND_GROUPS);
             doorman__sums_add(&groups[place], doorman__demand_sums(&group->demand));
         }
     }
@@ -8870,6 +8883,7 @@ static void doorman__upward_set_texts(doorman__upward *upward,
     const char *description = item_response->description, *unit = item_response->unit;
     doorman_template *settings = &upward->settings;
     size_t bytes = doorman__texts_copy(texts, &description, &unit);
+    assert(bytes <= sizeof texts);
     bool same =
         strcmp(settings->description, description) == 0 && strcmp(settings->unit, unit) == 0;
     if (!same) copy = (char *)doorman__zalloc(bytes);
@@ -9003,6 +9017,7 @@ static doorman__request_context doorman__context_start(doorman_server *server,
     const doorman_lease *has = &item_request->has;
     doorman__lease_table *leases = &item->resource->leases;
     doorman__lease_entry *entry = item->entry;
+    assert(item->state == DOORMAN__ITEM_FOUND || item->state == DOORMAN__ITEM_ADDED);
     const bool live = entry->lease_id || entry->committed > 0;
     const bool here = has->id && strcmp(has->node, server->node) == 0;
     const bool learns = request->is_server && item_request->learning;
@@ -9104,6 +9119,7 @@ static doorman_time doorman__context_refresh(const doorman__request_context *con
     doorman_time now = context->now;
     /* Less than a lease length if the holder got its last lease again (R11). */
     doorman_time left = entry->lease_end - now;
+    assert(left >= 0);
     doorman_time least = algorithm->minimum_refresh_interval;
     least = doorman__earlier(doorman__earlier(least, algorithm->lease_length / 3), left);
     doorman_time refresh =
@@ -9225,6 +9241,7 @@ static doorman__item_state doorman__context_next(const doorman__request_context 
     const doorman__lease_entry *entry = context->entry;
     const doorman__lease_table *leases = context->leases;
     doorman_time length = entry->lease_end - entry->granted_at, now = context->now;
+    assert(length >= 0 && now >= entry->granted_at);
     if (!context->leased) return DOORMAN__ITEM_NO_LEASE;
     doorman_time minimum = doorman__minimum_interval(leases->algorithm, length);
     bool early = context->names_last_lease && now - entry->granted_at < minimum;
@@ -9263,6 +9280,7 @@ static double doorman__context_share(doorman__request_context *context) {
 /* S4: responds to a holder that should ask again after its usual interval, as the server learns. */
 static void doorman__context_try_later(const doorman__request_context *context) {
     const doorman_algorithm *algorithm = context->leases->algorithm;
+    assert(context->now < context->leases->learned_at);
     doorman_time usual = algorithm->refresh_interval;
     doorman_time rest = doorman__earlier(usual, context->leases->learned_at - context->now);
     doorman_time interval = doorman__later(rest, doorman__earlier(usual, DOORMAN_SECOND));
@@ -9391,6 +9409,7 @@ static void doorman__context_decide(doorman__request_context *context) {
     if (item->state == DOORMAN__ITEM_RESTORE) {
         doorman__resource_keep_older(context->resource, context->entry->end);
     }
+    assert((out->outcome == DOORMAN_GRANTED) == (out->gets.id != 0));
     if (out->outcome == DOORMAN_GRANTED) doorman__context_note_reason(context);
 }
 
@@ -9426,6 +9445,7 @@ static void doorman__server_respond(doorman_server *server, const doorman_reques
                                     doorman__request_item *item) {
     const doorman_capacity_request *item_request = &request->items[item->index];
     doorman_capacity_response *out = &server->items[item->index];
+    assert(item->state != DOORMAN__ITEM_CHECKED && item->index < request->item_count);
     *out = (doorman_capacity_response){.resource_id = item_request->resource_id,
                                        .outcome = DOORMAN_GRANTED};
     if (!item->entry) {
@@ -9560,6 +9580,7 @@ static doorman_status doorman__server_handle_in(doorman_server *server,
     *response = started;
     bool lists = method == DOORMAN_GET_CAPACITY || method == DOORMAN_REPORT_OVERLOAD;
     if (!lists || !server->is_master) return DOORMAN_OK;
+    assert(request->item_count <= server->response_items_capacity);
     response->items = server->items;
     response->item_count = request->item_count;
     return DOORMAN_OK;
@@ -9602,7 +9623,10 @@ static void doorman__server_update(doorman_server *server) {
     while (doorman__timers_due(&server->dues) <= server->now) {
         if (left == 0) return; /* the next update is due at once */
         doorman__timer *due = doorman__timers_first(&server->dues);
-        left -= doorman__resource_update(DOORMAN__WITHIN(doorman__resource_entry, due, due), left);
+        size_t visited =
+            doorman__resource_update(DOORMAN__WITHIN(doorman__resource_entry, due, due), left);
+        assert(visited > 0 && visited <= left);
+        left -= visited;
     }
     server->update_at = doorman__after(server->now, DOORMAN_SECOND);
 }
@@ -9719,6 +9743,7 @@ static bool doorman__resource_describe(doorman__resource_entry *resource,
                                   .divides_capacity = divides,
                                   .is_learning = doorman__leases_learning(leases, now),
                                   .learned_at = leases->learned_at};
+    assert(out->has <= out->committed && out->unconfirmed_count <= out->holder_count);
     if (divides) out->overshoot = doorman__resource_overshoot(resource);
     out->has_safe_capacity = doorman__resource_safe_capacity(resource, now, &out->safe_capacity);
     out->configured_capacity = held ? out->capacity : resource->settings->capacity;
