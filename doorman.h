@@ -9904,6 +9904,7 @@ typedef struct doorman__handover_permits {
 static const doorman__handover_permits doorman__permits_in_handover;
 
 static void doorman__handover_flush(doorman__handover_writer *out) {
+    assert(out->count <= sizeof out->bytes);
     if (!out->failed && out->count) out->failed = !out->write(out->context, out->bytes, out->count);
     out->count = 0;
 }
@@ -9954,6 +9955,7 @@ static void doorman__handover_add_entry(doorman__handover_writer *out,
                                         const doorman__lease_table *leases,
                                         const doorman__lease_entry *entry, doorman_time now) {
     const doorman__child *child = doorman__entry_child(entry);
+    assert(entry->end > now && (!child || child->offered.count == 0));
     doorman__handover_add_number(out, 'E', 1);
     doorman__handover_add_text(out, entry->holder_id);
     doorman__handover_add_number(out, child ? 1U + 2U * child->frozen : 0, 1);
@@ -9987,6 +9989,7 @@ static void doorman__handover_add_resource(doorman__handover_writer *out,
     while (older || newer) {
         bool is_older = older && (!newer || older->end <= newer->end);
         const doorman__lease_entry *entry = is_older ? older : newer;
+        assert(!entry->newer || entry->newer->end >= entry->end);
         if (entry->end > now) doorman__handover_add_entry(out, leases, entry, now);
         *(is_older ? &older : &newer) = entry->newer;
     }
@@ -10218,6 +10221,7 @@ static void doorman__handover_learn(doorman__resource_entry *resource) {
     }
     doorman_time until = doorman__server_learned_at(server, leases->algorithm, server->now);
     size_t index = (size_t)(resource->settings - server->config->templates);
+    assert(index < server->config->template_count);
     doorman_time *of_template = &server->learned_at[index];
     leases->learned_at = doorman__later(leases->learned_at, until);
     *of_template = doorman__later(*of_template, until);
@@ -10517,6 +10521,7 @@ static void doorman__election_miss_key(doorman_election *election, uint64_t term
 
 static void doorman__election_read_key(doorman_election *election,
                                        const doorman_election_answer *answer) {
+    assert(election->step == DOORMAN_READ_KEY);
     if (!answer->exists) {
         doorman__election_miss_key(election, answer->term);
     } else if (election->lease && answer->lease == election->lease) {
@@ -11025,6 +11030,7 @@ static doorman_result doorman__limit_result(const doorman_limit *limit,
     bool allowed = attempt->decision == DOORMAN_ALLOWED;
     double left = attempt->left > 0 ? (double)attempt->left : 0;
     bool bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
+    assert(bucket || attempt->left >= 0); /* only a token bucket has debts */
     double units = bucket ? left * limit->amount * (1 / DOORMAN__TICKS_PER_SECOND)
                           : left * (1 / DOORMAN__UNIT);
     return (doorman_result){.decision = attempt->decision,
@@ -12422,6 +12428,7 @@ static uint64_t doorman__estimate_grains(double units) {
 
 /* Returns a part of a difference. */
 static uint64_t doorman__estimate_part(uint64_t difference, int64_t part, int64_t count) {
+    assert(part > 0 && part <= count);
     uint64_t number = (uint64_t)part, all = (uint64_t)count;
     return difference / all * number + difference % all * number / all;
 }
@@ -12440,6 +12447,7 @@ double doorman_estimate_add(doorman_estimate *estimate, const doorman_estimate_c
     total->allowed += doorman__estimate_grains(counts->allowed);
     total->refused += doorman__estimate_grains(counts->refused);
     const doorman_time elapsed = total->at - from.at;
+    assert(elapsed >= 0);
     const int64_t most = DOORMAN__SAMPLES - 1;
     int64_t count = elapsed / (estimator->window / 10);
     if (count > most) count = most;
