@@ -14886,6 +14886,7 @@ static void doorman__config_problem_add(const doorman__config_report *report, si
     const doorman__field *field = doorman__walk_path(&walk, start, path, strlen(path));
     doorman__read_note(field, text + key_bytes + strlen(": "));
     if (problems->count > problems->room) return;
+    assert(problems->count > 0);
     problems->items[problems->count - 1].without_store = report->without_store;
 }
 
@@ -15421,6 +15422,7 @@ static bool doorman__read_method(const doorman__field *root, doorman_method *met
 
 /* Reads the object of a method. Precondition: the method of the request is set. */
 static void doorman__read_body(const doorman__field *body, doorman_request *out) {
+    assert((unsigned)out->method < DOORMAN_METHOD_COUNT);
     const doorman__row *rows = doorman__message_rows(out->method, out->is_server, true);
     out->wire_names = true;
     if (!rows) {
@@ -15537,6 +15539,7 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
     if (request->entry_count > 0) largest = 64;
     bytes += (request->permit_count + request->entry_count) * largest;
     if (bytes > DOORMAN_MESSAGE_BYTES_MAX) {
+        assert(largest > 0);
         return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
                              "%s%s: the response could be larger than 4 MiB; send at most %zu %s "
                              "in one message",
