@@ -10173,8 +10173,8 @@ static void doorman__handover_take_entry(doorman__handover_reader *in, doorman__
         }
         out->demands[i].priority = (int)doorman__handover_take_choice(in, 1, DOORMAN_PRIORITY_MAX);
     }
-    bool is_valid = kind != 2 && out->lease_id <= UINT64_C(1) << 53 && out->has <= out->leased &&
-                    out->leased <= out->committed &&
+    bool is_valid = kind != 2 && out->lease_id <= UINT64_C(1) << 53 && out->end > in->now &&
+                    out->has <= out->leased && out->leased <= out->committed &&
                     (out->is_server || out->leased >= out->committed) &&
                     out->in_round <= doorman__float_up(out->committed);
     if (!is_valid) doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a lease is not valid");
@@ -10235,6 +10235,7 @@ static void doorman__handover_restore(doorman__handover_reader *in,
     doorman__lease_entry *entry = doorman__handover_add_holder(in, leases, handed);
     if (!entry) return;
     doorman__leases_set_end(leases, entry, handed->end); /* before anything can fail */
+    assert(leases->newest == entry);                     /* an entry in no list would never end */
     bool of_permits = !entry->is_server && strcmp(entry->holder_id, DOORMAN__PERMITS_HOLDER) == 0;
     if (of_permits) doorman__handover_learn(resource);
     if (handed->demand_count) {

@@ -411,6 +411,23 @@ TEST(a_changed_byte_does_no_harm) {
     world_stop(&w);
 }
 
+/* Entries end in the order of a list. An entry without a rest would be in no list at time 0. */
+TEST(a_lease_that_has_ended_is_refused) {
+    static const unsigned char start[] = {'E', 1, 0, 'a', 0};
+    world w;
+    world_start(&w);
+    hand_over(&w);
+    size_t at = 0;
+    while (memcmp(w.handed.at + at, start, sizeof start) != 0) at++;
+    memset(w.handed.at + at + sizeof start + 1 + 8, 0, 8); /* behind the kind and the lease id */
+    expect_refused(&w, w.handed.count, DOORMAN_INVALID_ARGUMENT, "a lease is not valid");
+    doorman_server_destroy(w.next);
+    w.next = server_of(&w.options, 2, w.now = 0);
+    elect(w.next, w.now);
+    expect_refused(&w, w.handed.count, DOORMAN_INVALID_ARGUMENT, "a lease is not valid");
+    world_stop(&w);
+}
+
 TEST(bytes_of_another_node_or_version_are_refused) {
     world w;
     world_start(&w);
