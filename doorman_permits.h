@@ -3352,6 +3352,7 @@ static doorman_time doorman__figures_period(doorman_limit_kind kind, const doorm
 /* Returns whether the counters and bans of a limit have rows (D3). Precondition: the limit is
  * valid. */
 static bool doorman__limit_durable(const doorman_permit_limit *limit) {
+    assert(doorman__permit_kind_valid(limit->kind));
     if (limit->has_durable) return limit->durable;
     if (limit->leased || limit->kind == DOORMAN_CONCURRENCY) return false;
     if (limit->ban.refusals && limit->ban.duration >= DOORMAN__DURABLE) return true;
@@ -3438,6 +3439,7 @@ static size_t doorman__options_find(const doorman_config_options *options,
 static const char *doorman__lease_pair_wrong(const doorman_config_options *options, size_t own,
                                              const doorman_permit_limit *limit, size_t other,
                                              const doorman_permit_limit *earlier) {
+    assert(limit->leased && earlier->leased && other <= own);
     const char *a = limit->lease_of, *b = earlier->lease_of;
     bool same = a && b && strcmp(a, b) == 0;
     if (!a && !b) same = own == other;
@@ -3513,6 +3515,7 @@ static void doorman__lease_check(doorman__check *check, const doorman_config_opt
 static void doorman__leases_of_check(const doorman_config_options *options,
                                      const doorman__config_report *report) {
     for (size_t i = 0; i < options->template_count; i++) {
+        assert(options->templates[i].limit_count <= DOORMAN_LIMITS_MAX);
         doorman__check all = {.report = report, .index = i};
         for (size_t j = 0; j < options->templates[i].limit_count; j++) {
             doorman__check check = doorman__check_item(&all, "limits", j);
@@ -3805,6 +3808,7 @@ static void doorman__override_warn(doorman__check *check, const doorman_template
 /* Makes the warnings about limits (G9). Precondition: the limits are valid. */
 static void doorman__limits_warn(const doorman_template *template_, size_t index,
                                  const doorman__config_report *report) {
+    assert(template_->limit_count <= DOORMAN_LIMITS_MAX);
     doorman__check all = {.report = report, .index = index};
     for (size_t i = 0; i < template_->limit_count; i++) {
         const doorman_permit_limit *limit = &template_->limits[i];
@@ -4347,6 +4351,7 @@ static bool doorman__text_valid(const char *text) {
 /* Checks the placeholders of a text of a rule. Precondition: the entries are valid. */
 static void doorman__placeholders_check(doorman__check *check, const doorman_descriptor_rule *rule,
                                         const char *field, const char *text) {
+    assert(rule->entry_count <= DOORMAN_DESCRIPTOR_ENTRIES_MAX);
     doorman__piece piece;
     while (doorman__piece_next(&text, &piece)) {
         size_t named = 0;
