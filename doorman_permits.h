@@ -4797,6 +4797,7 @@ static const doorman_shard_map *doorman__shard_map_keep(doorman__arena *arena,
         return NULL;
     }
     doorman__shard_copy_fill(copy, map);
+    assert(copy->at == copy->texts + bytes && copy->next_address == copy->addresses + addresses);
     return &copy->map;
 }
 
@@ -4819,6 +4820,7 @@ doorman_status doorman_shard_map_create(doorman_shard_map **out, const doorman_s
         return doorman__no_memory(error);
     }
     doorman__shard_copy_fill(copy, map);
+    assert(copy->at == copy->texts + bytes && copy->next_address == copy->addresses + addresses);
     *out = &copy->map;
     return DOORMAN_OK;
 }
@@ -4974,8 +4976,9 @@ static void doorman__mover_enter(doorman__moved_shard *moved, doorman_shard_stat
     moved->state = state;
 }
 
-/* Adapts the state of a shard to a sure map. */
+/* Adapts the state of a shard to the last map that was sure. */
 static void doorman__mover_adapt(doorman_shard_mover *mover, size_t shard) {
+    assert(mover->is_master && mover->has_map);
     doorman__moved_shard *moved = &mover->all[shard];
     const bool owns = doorman__mover_owns(mover, shard);
     const bool knows = moved->state != DOORMAN_SHARD_AWAY && moved->state != DOORMAN_SHARD_LEAVING;
@@ -5046,6 +5049,7 @@ static int doorman__mover_rank(const doorman_shard_mover *mover, size_t shard) {
     static const int ranks[] = {
         [DOORMAN_SHARD_OFFERED] = 0, [DOORMAN_SHARD_GIVING] = 1, [DOORMAN_SHARD_TAKING] = 2,
         [DOORMAN_SHARD_LEAVING] = 3, [DOORMAN_SHARD_OWNED] = 4,  [DOORMAN_SHARD_AWAY] = 5};
+    assert(shard < mover->shards.count);
     bool none = doorman__mover_step(mover, shard) == DOORMAN_SHARD_STEP_COUNT;
     return none ? DOORMAN__MOVER_IDLE : ranks[mover->all[shard].state];
 }
@@ -5145,6 +5149,7 @@ void doorman_shard_mover_end(doorman_shard_mover *mover, doorman_shard_result re
     if (!mover || !mover->acts) return;
     const doorman_shard_step step = mover->action.step;
     const bool done = result == DOORMAN_SHARD_DONE;
+    assert(step == DOORMAN_SHARD_READ_MAP || mover->action.shard < mover->shards.count);
     mover->acts = false;
     if (step == DOORMAN_SHARD_COMMIT || step == DOORMAN_SHARD_SETTLE) {
         if (done) doorman__mover_changed_map(mover);
