@@ -5202,6 +5202,7 @@ static doorman__chain **doorman__chains_at(const doorman__chains *nodes, size_t 
 
 /* Returns the index of the bucket of a hash. Precondition: the table has a bucket. */
 static size_t doorman__chains_index(const doorman__chains *nodes, uint32_t hash) {
+    assert(nodes->bucket_count > 0);
     size_t bucket = hash & nodes->mask;
     return bucket < nodes->bucket_count ? bucket : bucket & (nodes->mask >> 1);
 }
@@ -5474,6 +5475,7 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
             if (!doorman__samples_have(out, count, node)) out[count++] = node;
         }
     }
+    assert(count == wanted); /* the loop ends after all buckets */
     return count;
 }
 
@@ -5640,6 +5642,7 @@ static void doorman__fair_leave(doorman__fair *fair, doorman__fair_key *key) {
 
 static void doorman__fair_enter(doorman__fair *fair, doorman__fair_key *key) {
     doorman__fair_list *list = &fair->lists[doorman__fair_state_of(key)];
+    assert(list->last ? !list->last->later : !list->count);
     key->earlier = list->last;
     key->later = NULL;
     *(list->last ? &list->last->later : &list->first) = key;
@@ -5686,6 +5689,7 @@ static double doorman__fair_level(doorman__fair *fair) {
     const bool all = doorman__node_sums(root).wants <= fair->rate;
     fair->level = all ? fair->rate : doorman__band_level(root, fair->rate);
     fair->level = doorman__min(fair->level, fair->rate);
+    assert(fair->level >= 0);
     fair->level_known = true;
     return fair->level;
 }
@@ -5734,6 +5738,7 @@ static double doorman__fair_saved(const doorman__fair *fair, const doorman__fair
 /* Begins to measure a flow again. Its bucket keeps what it has. */
 static void doorman__fair_restart(const doorman__fair *fair, doorman__fair_flow *flow, double share,
                                   float demand, doorman_time now) {
+    assert(now >= flow->since && demand >= 0);
     const double window = doorman__fair_window(fair, flow, share, 0);
     const double part = doorman__min(1, (double)(now - flow->since) / 1e9 / window);
     flow->saved = doorman__fair_saved(fair, flow, share, 0, now);
@@ -5932,6 +5937,7 @@ static doorman__fair_view doorman__fair_look(doorman__fair *fair, const doorman_
     const uint32_t weight = is_new ? 1 : doorman__fair_weight(key);
     size_t others = fair->lists[DOORMAN__FAIR_ACTIVE].count;
     if (!is_new) others += fair->lists[DOORMAN__FAIR_NEW].count;
+    assert(others > 0 || state != DOORMAN__FAIR_ACTIVE);
     if (state == DOORMAN__FAIR_ACTIVE) others--;
     const double share = doorman__fair_share(fair, weight);
     doorman__fair_view view = {.demand = (double)doorman__fair_measured(fair, flow, share, now),
@@ -5988,6 +5994,7 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
                                const doorman__fair_name *name, doorman__fair_ask ask,
                                doorman_time now) {
     const double asked = ask.asked, granted = ask.granted;
+    assert(asked >= 0);
     const bool is_new = !key || doorman__fair_state_of(key) == DOORMAN__FAIR_NEW;
     doorman__fair_flow *flow = is_new ? &fair->newcomers : &key->flow;
     const double share = doorman__fair_share(fair, is_new ? 1 : doorman__fair_weight(key));
