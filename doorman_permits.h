@@ -6173,6 +6173,7 @@ static doorman__span doorman__span_at(const doorman_figures *figures, doorman_ti
     doorman_time length = figures->calendar ? lengths[figures->calendar] : figures->window;
     /* 1 January 1970 was a Thursday, and a week begins on Monday */
     doorman_time shift = figures->calendar == DOORMAN_WEEK ? 3 * DOORMAN__DAY : 0;
+    assert(length > 0);
     doorman_time begin = (epoch + shift) / length * length - shift;
     return (doorman__span){begin, begin + length};
 }
@@ -6309,6 +6310,7 @@ typedef struct doorman__back {
 static void doorman__back_bound(doorman__back *back, double missing, double size) {
     const double left = doorman__max(missing, 0);
     if (back->pending <= left + 8 * DBL_EPSILON * size) return; /* a rounding error */
+    assert(back->scale > 0 && back->scale <= 1);
     back->scale *= left / back->pending;
     back->pending = left;
     if (back->scale > DOORMAN__BACK_SCALE_MIN) return;
@@ -6722,6 +6724,7 @@ static doorman_time doorman__meter_delay(const doorman__meter *meter, uint64_t g
     } else {
         time = doorman__sliding_fits_at(figures, meter->state, grains, at->now);
     }
+    assert(time >= at->now);
     return time < DOORMAN_NEVER ? time - at->now : DOORMAN_NEVER;
 }
 
@@ -6812,6 +6815,7 @@ static doorman_time doorman__meter_reset_after(const doorman__meter *meter,
         return doorman__moment_delay(at, span.end - at->epoch);
     }
     uint64_t last = doorman__ring_end(state + 2, doorman__sliding_slice(figures, state, at->now));
+    assert(last > 0); /* units are used, so some come back */
     return doorman__sliding_begin(figures, state, last) - at->now;
 }
 
@@ -7079,6 +7083,7 @@ static double doorman__units_top_factor(doorman_usage_window window, uint64_t sl
     /* exp(-5 s / window) */
     static const double factors[DOORMAN_USAGE_WINDOW_COUNT] = {
         0.9200444146293233, 0.9986120751709083, 0.9999421313040873};
+    assert(window < DOORMAN_USAGE_WINDOW_COUNT && slices > 0);
     double factor = 1, power = factors[window];
     for (; slices; slices >>= 1, power *= power) {
         if (slices & 1) factor *= power;
@@ -7088,6 +7093,7 @@ static double doorman__units_top_factor(doorman_usage_window window, uint64_t sl
 
 /* Lets time pass. */
 static void doorman__units_window_age(doorman__units_window *sum, double factor) {
+    assert(factor >= 0 && factor < 1);
     for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) {
         sum->top.counts[i] *= factor;
         sum->top.entries[i].error *= factor;
@@ -7466,7 +7472,9 @@ static const doorman_permit_limit doorman__open_limit = {.name = ""};
 
 static doorman__slot *doorman__permits_own_slot(const doorman_permits *permits,
                                                 const doorman_permit_limit *limit) {
-    return permits->own_slots[doorman__limit_index(permits->config, limit)];
+    const size_t index = doorman__limit_index(permits->config, limit);
+    assert(index < permits->own_count);
+    return permits->own_slots[index];
 }
 
 static doorman__slot *doorman__permits_bans(const doorman_permits *permits) {
@@ -7739,6 +7747,7 @@ static bool doorman__permits_moved_id(const doorman_permits *permits, uint64_t i
 /* Returns the shard of a hold, or 0 without shards. */
 static size_t doorman__hold_shard(const doorman_permits *permits, const doorman__hold *hold) {
     const doorman__hold_item *first = doorman__hold_items(hold);
+    assert(hold->item_count > 0);
     if (!permits->shards.of.count) return 0;
     return doorman_permits_shard_of(permits, doorman__place_id(first->place), first->key);
 }
@@ -8124,6 +8133,7 @@ static void doorman__permits_mark(doorman_permits *permits, doorman__slot *slot,
     doorman__changes *changes = &permits->changes;
     if (!doorman__permits_changed(permits)) changes->since = permits->at.now;
     changes->count++;
+    assert(changes->count <= permits->counter_count + doorman__permits_bans(permits)->nodes.count);
 }
 
 /* Notes that no row of a counter or a ban must be yielded. The mark of its bucket stays. */
@@ -8916,6 +8926,7 @@ static void doorman__permits_sweep_counters(doorman_permits *permits, size_t vis
     size_t all = permits->slot_count + 4 * (permits->counter_count + 1);
     all += 4 * doorman__permits_bans(permits)->nodes.count;
     size_t steps = 4 * visits + 16 < all ? 4 * visits + 16 : all;
+    assert(permits->sweep_slot < permits->slot_count);
     for (size_t visited = 0; visited < visits && steps > 0; steps--) {
         doorman__slot *slot = permits->slots[permits->sweep_slot];
         if (slot->nodes.cursor >= slot->nodes.bucket_count) {
@@ -9073,6 +9084,7 @@ static bool doorman__permits_evict_any_ban(doorman_permits *permits) {
     size_t found = 0;
     doorman_time least = DOORMAN_NEVER;
     doorman__slot *bans = doorman__permits_bans(permits);
+    assert(bans->bans.count <= bans->nodes.count); /* bans of no limit, and all */
     if (bans->nodes.count == bans->bans.count) return false;
     for (size_t i = 1; i < permits->slot_count; i++) {
         doorman_time due = doorman__timers_due(&permits->slots[i]->bans);
@@ -9116,6 +9128,7 @@ static doorman__fair_pool *doorman__fair_pool_find(const doorman__slot *slot, ui
 }
 
 static void doorman__fair_pool_enter(doorman_permits *permits, doorman__fair_pool *pool) {
+    assert(permits->pools.last ? !permits->pools.last->later : !permits->pools.first);
     pool->earlier = permits->pools.last;
     pool->later = NULL;
     *(pool->earlier ? &pool->earlier->later : &permits->pools.first) = pool;
@@ -9224,6 +9237,7 @@ static doorman__fair_key *doorman__fair_pool_add(doorman_permits *permits, doorm
             if (!key) return NULL;
             permits->node_bytes += bytes;
             pool->slot->fair_count++;
+            assert(pool->slot->fair_count >= pool->fair.keys.count);
             return key;
         }
         victim = limit->refuse_new ? NULL : doorman__fair_victim(&pool->fair);
@@ -9454,6 +9468,7 @@ static uint64_t doorman__leased_most(const doorman_permits *permits,
 /* Sets the grains in use of the gauge. */
 static void doorman__leased_set_held(doorman__permit_lease *lease, uint64_t held) {
     doorman__gauge *gauge = &lease->resource->gauge;
+    assert(lease->resource->kind == DOORMAN_GAUGE);
     __atomic_store_n(&gauge->in_flight, held, __ATOMIC_SEQ_CST);
     doorman__raise(&gauge->peak, held);
 }
