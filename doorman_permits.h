@@ -9989,6 +9989,7 @@ static doorman__charge *doorman__permits_same_charge(const doorman_permits *perm
     const doorman__identity *other = &wanted->identity;
     int32_t at = permits->charge_heads[other->hash & 255];
     for (; at >= 0; at = permits->charges[at].next) {
+        assert((size_t)at < permits->charge_count);
         doorman__charge *charge = &permits->charges[at];
         const doorman__identity *own = &charge->identity;
         if (wanted->lease && doorman__limit_is_leased_rate(wanted->limit)) {
@@ -10068,6 +10069,7 @@ static doorman__fair_use *doorman__charge_use(const doorman_permits *permits,
                                               const doorman__want *want) {
     const uint32_t hash = (uint32_t)want->identity.hash - 3 * (uint32_t)want->place->hash;
     for (uint32_t at = charge->fair; at; at = permits->fair_uses[at - 1].next) {
+        assert(at <= permits->fair_use_count);
         doorman__fair_use *use = &permits->fair_uses[at - 1];
         const bool same = use->name.hash == hash && use->name.bytes == want->identity.key_bytes;
         if (same && !memcmp(use->name.text, want->key, use->name.bytes)) return use;
@@ -10412,6 +10414,7 @@ static doorman__fair_pool_level doorman__charge_pool_level(const doorman_permits
  *   pool   what the bucket of the limit has */
 static double doorman__charge_evaluate_use(const doorman_permits *permits, doorman__charge *charge,
                                            doorman__fair_use *use, doorman__fair_pool_level pool) {
+    assert(use->bucket < permits->fair_use_count);
     const double all = doorman__grains_units(charge->need);
     const double cost =
         doorman__charge_has_uses(permits, charge) ? permits->fair_uses[use->bucket].needed : all;
@@ -10447,6 +10450,7 @@ static void doorman__charge_share_buckets(const doorman_permits *permits,
  * have together. */
 static double doorman__charge_evaluate_fair(const doorman_permits *permits,
                                             doorman__charge *charge) {
+    assert(charge->fair > 0 && charge->fair <= permits->fair_use_count);
     doorman__fair_use *uses = permits->fair_uses, *first = &uses[charge->fair - 1];
     const bool several = first->next != 0;
     if (several) doorman__charge_share_buckets(permits, charge);
@@ -10631,6 +10635,7 @@ static double doorman__permits_equal_extra(const doorman_permits *permits) {
     double extra = first->cost - first->min;
     for (size_t i = 0; i < permits->charge_count; i++) {
         const doorman__charge *charge = &permits->charges[i];
+        assert(charge->item_count > 0);
         uint64_t each = doorman__charge_whole(charge, charge->spare) / charge->item_count;
         if (charge->shadow) continue;
         extra = doorman__min(extra, (double)each);
@@ -10738,6 +10743,7 @@ static bool doorman__charge_extend(doorman_permits *permits, doorman__charge *ch
                                    uint8_t flag) {
     doorman__counter *counter = charge->counter;
     if (counter->flags & flag) return true;
+    assert(counter->flags & DOORMAN__IN_USE);
     const uint8_t flags = (uint8_t)((counter->flags & DOORMAN__COUNTER_EXTRAS) | flag);
     const uint16_t generation = counter->generation, override_ = counter->override_;
     counter->flags &= (uint8_t)~DOORMAN__IN_USE;
@@ -11275,6 +11281,7 @@ static doorman_time doorman__permits_valid_for(const doorman_permits *permits, s
 static void doorman__permits_refuse(doorman_permits *permits, size_t count, doorman_time max_wait,
                                     bool inspects, doorman_permit *out) {
     doorman__refusal worst = doorman__permits_worst(permits, count, max_wait);
+    assert(worst.item < count);
     out->reason = worst.reason;
     out->item_index = worst.item;
     out->limit = worst.limit;
@@ -11359,6 +11366,7 @@ static void doorman__charge_add_key(doorman_permits *permits, const doorman__cha
     const doorman__slot *slot = use->pool->slot;
     const size_t before = slot->fair_count;
     use->key = doorman__fair_pool_add(permits, use->pool, charge->limit, &use->name);
+    assert(slot->fair_count <= before + 1);
     if (slot->fair_count == before + (use->key ? 1 : 0)) return;
     for (uint32_t at = charge->fair; at; at = permits->fair_uses[at - 1].next) {
         doorman__fair_use *other = &permits->fair_uses[at - 1];
@@ -11371,6 +11379,7 @@ static void doorman__charge_add_key(doorman_permits *permits, const doorman__cha
  *   granted   negative: the key gives units back */
 static void doorman__charge_note_use(doorman_permits *permits, const doorman__charge *charge,
                                      doorman__fair_use *use, double asked, double granted) {
+    assert(charge->fair > 0 && charge->fair <= permits->fair_use_count);
     doorman__fair_use *first = &permits->fair_uses[charge->fair - 1];
     if (!(asked > 0) && !(granted < 0)) return;
     /* A cost counts only up to what the limit can ever give at once. Otherwise a huge cost would
