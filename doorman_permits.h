@@ -12227,6 +12227,7 @@ static doorman__wait *doorman__hold_end_wait(doorman_permits *permits, doorman__
 static void doorman__wait_event(const doorman_permits *permits, const doorman__hold_item *item,
                                 const doorman__wait *wait, doorman_permit_event_kind kind,
                                 doorman_reason reason) {
+    assert(permits->at.now >= wait->asked_at);
     const doorman_permit_event event = {.kind = kind,
                                         .resource_id = doorman__place_id(item->place),
                                         .key = item->key,
@@ -12583,6 +12584,7 @@ static unsigned char *doorman__reservation_row_begin(const doorman_permits *perm
     *to++ = 0;
     *to++ = 0;
     out[1] = removed;
+    assert(to - out <= DOORMAN_PERMIT_ROW_BYTES_MAX);
     return to;
 }
 
@@ -12643,6 +12645,7 @@ static void doorman__reservation_fill(const doorman_permits *permits,
 static size_t doorman__reservation_shard(const doorman_permits *permits,
                                          const doorman__reservation *reservation) {
     const doorman__reserved_item *first = doorman__reserved_items(reservation);
+    assert(reservation->item_count > 0);
     return doorman_permits_shard_of(permits, first->resource_id, first->key);
 }
 
@@ -12685,6 +12688,7 @@ static doorman__reservation *doorman__reservation_create(doorman_permits *permit
         const uint32_t id_hash = doorman__hold_id_hash(permits, made->id);
         (void)doorman__chains_add(&all->by_id, &made->by_id, id_hash);
     }
+    assert(all->by_request.count <= permits->options.request_max);
     return made;
 }
 
@@ -12707,6 +12711,7 @@ static void doorman__reservation_free(doorman_permits *permits, doorman__reserva
 /* Makes the reservation of a permit that fits. Returns NULL if memory runs out. */
 static doorman__reservation *
 doorman__permits_new_reservation(doorman_permits *permits, const doorman_permit_request *request) {
+    assert(request->settle_within > 0 && request->request_id);
     const doorman__request_name name = {request->client_id, request->request_id,
                                         DOORMAN__OF_PERMIT};
     size_t parts = 0;
@@ -12940,6 +12945,7 @@ static uint64_t doorman__charge_return(doorman_permits *permits,
                                        const doorman__reservation *reservation,
                                        const doorman__charge *charge, doorman__reserved_part *part,
                                        uint64_t grains) {
+    assert(part->item < reservation->item_count);
     doorman__counter *counter = charge->counter;
     bool returns = part->returns && counter && counter->flags & DOORMAN__RESERVED;
     if (!returns || charge->limit->leased) return 0;
@@ -13092,6 +13098,7 @@ static void doorman__reservations_end_due(doorman_permits *permits, size_t most)
     for (size_t i = 0; i < most && doorman__timers_due(ends) <= permits->at.now; i++) {
         doorman__reservation *first =
             DOORMAN__WITHIN(doorman__reservation, end, doorman__timers_first(ends));
+        assert(first->state != DOORMAN__UNLISTED);
         if (first->state != DOORMAN__OPEN) {
             doorman__reservation_forget(permits, first);
         } else if (!doorman__reservation_end(permits, first, DOORMAN__REFUND_BY_LIMIT)) {
@@ -13234,6 +13241,7 @@ static void doorman__hold_begin_wait(doorman_permits *permits, doorman__hold *ho
 /* Makes a permit that waits, in no queue yet. Returns NULL if memory runs out. */
 static doorman__hold *doorman__permits_new_wait(doorman_permits *permits,
                                                 const doorman__decision *decision) {
+    assert(decision->may_wait && !decision->hold);
     const doorman_permit_request *request = decision->request;
     const size_t count = request->item_count;
     doorman__holds *holds = &permits->holds;
@@ -14509,6 +14517,7 @@ static void doorman__hold_transfer(doorman_permits *permits, doorman__hold *hold
 
 /* Returns whether a request moves units of a hold. */
 static bool doorman__hold_moves(const doorman__hold *hold, const doorman_hold_request *request) {
+    assert(!request->amount_count || request->amount_count == hold->item_count);
     for (size_t i = 0; i < hold->item_count; i++) {
         double amount = doorman__hold_items(hold)[i].amount;
         if (doorman__hold_moved(request, i, amount) > 0) return true;
@@ -14776,6 +14785,7 @@ bool doorman_permits_next_wait(const doorman_permits *permits, doorman_cursor *c
     const doorman__hold *hold = doorman__hold_list_next(&permits->holds.waiting, cursor);
     if (!hold) return false;
     const doorman__wait *wait = hold->wait;
+    assert(wait->item < hold->item_count);
     const doorman__hold_item *item = &doorman__hold_items(hold)[wait->item];
     const doorman__slot *slot = wait->queue ? wait->queue->slot : NULL;
     *out = (doorman_permits_wait){.client_id = doorman__owner_name(hold->owner),
@@ -15385,6 +15395,7 @@ static doorman_status doorman__settle_now(doorman_permits *permits,
                                           const doorman__settle_call *call,
                                           doorman__reservation *reservation,
                                           doorman_settlement *out) {
+    assert(reservation->state != DOORMAN__SETTLED);
     const size_t count = reservation->item_count;
     const bool known = reservation->state != DOORMAN__UNLISTED;
     doorman_status status = DOORMAN_OK;
