@@ -15817,6 +15817,7 @@ static unsigned char *doorman__row_ring_write(unsigned char *to, const doorman__
 static unsigned char *doorman__tiers_write(unsigned char *to, const doorman__meter *meter,
                                            const doorman__moment *at) {
     const size_t count = meter->figures->tier_count;
+    assert(count <= DOORMAN_TIERS_MAX);
     *to++ = (unsigned char)count;
     for (size_t i = 0; i < count; i++) {
         const uint64_t *words = doorman__tier_state(meter->state, i);
@@ -16114,6 +16115,7 @@ static size_t doorman__changes_take_removal(doorman__changes *changes, unsigned 
 static void doorman__changes_clear(doorman__changes *changes) {
     unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
     while (doorman__changes_take_removal(changes, row)) continue;
+    assert(!changes->removal_count && !changes->last);
     changes->count = changes->slot = changes->segment = 0;
     changes->clock_due = false;
 }
@@ -16249,6 +16251,7 @@ static unsigned doorman__reservation_row_state(const doorman__reservation *reser
 /* Writes the items of a reservation, and returns their end. */
 static unsigned char *doorman__reserved_items_write(unsigned char *to,
                                                     const doorman__reservation *reservation) {
+    assert(reservation->item_count <= UINT8_MAX);
     *to++ = (unsigned char)reservation->item_count;
     for (size_t i = 0; i < reservation->item_count; i++) {
         const doorman__reserved_item *item = &doorman__reserved_items(reservation)[i];
@@ -16285,6 +16288,7 @@ static unsigned char *doorman__reserved_parts_write(unsigned char *to,
         if (has_scale) to = doorman__le_write_double(to, parts[i].scale);
         count++;
     }
+    assert(count <= UINT16_MAX);
     (void)doorman__le_write(at_count, count, 2);
     return to;
 }
@@ -16326,6 +16330,7 @@ static size_t doorman__changes_yield_reservation(doorman_permits *permits,
                                                  unsigned char *out) {
     doorman__reservation *first = list->first;
     if (!first) return 0;
+    assert(first->row_list == list && first->state != DOORMAN__UNLISTED);
     const bool is_sure = list == &permits->reservations.unsure;
     const doorman__reservation_form form = {.is_sure = is_sure};
     const size_t bytes = doorman__reservation_write(permits, first, form, out);
@@ -16403,6 +16408,7 @@ static doorman__row_ring doorman__row_ring_shift(const doorman__row_ring *from, 
 /* Adds the ring of a row to a ring with the same window. */
 static void doorman__ring_restore(uint64_t *origin, uint64_t *ring, const doorman__row_ring *given,
                                   doorman__restoring how, const doorman__moment *at) {
+    assert(given->window > 0);
     doorman__row_ring sum = *given;
     sum.begin = doorman__moment_now_of(at, given->begin);
     if (at->now - sum.begin >= 2 * given->window) {
@@ -16447,6 +16453,7 @@ static void doorman__bucket_restore(const doorman__meter *meter, const doorman__
  * in the row. */
 static void doorman__tiers_restore(const doorman__meter *meter, const doorman__row_figures *row,
                                    doorman__restoring how, const doorman__moment *at) {
+    assert(row->ring_count <= DOORMAN_TIERS_MAX);
     for (size_t i = 0; i < row->ring_count && i < meter->figures->tier_count; i++) {
         const doorman__row_ring *ring = &row->rings[i];
         const doorman_tier *tier = &meter->figures->tiers[i];
@@ -16672,6 +16679,7 @@ static doorman_status doorman__restore_new(doorman_permits *permits, doorman__ro
     doorman__meter_restore(&meter, figures, DOORMAN__ALONE, &permits->at);
     if (doorman__meter_fresh(&meter, &permits->at)) return DOORMAN_OK;
     const size_t words = doorman__state_words(limit->kind, meter.figures);
+    assert(words <= DOORMAN__STATE_WORDS_MAX);
     const size_t bytes =
         sizeof(doorman__counter) + (words + 5) * sizeof(uint64_t) + identity->key_bytes;
     if (!doorman__permits_has_room(permits, target->slot, limit, bytes)) {
@@ -16697,6 +16705,7 @@ static doorman_status doorman__restore_new(doorman_permits *permits, doorman__ro
 static void doorman__restore_bucket(doorman__counter *counter, const doorman__meter *meter,
                                     const doorman__row_figures *row, doorman__restoring how,
                                     const doorman__moment *at) {
+    assert(meter->limit->kind == DOORMAN_TOKEN_BUCKET);
     uint64_t given[2];
     const doorman_figures *figures = meter->figures;
     const double least = -figures->rate * ((double)DOORMAN_DURATION_MAX / 1e9);
@@ -16801,6 +16810,7 @@ static void doorman__restore_parts(doorman__reservation *reservation,
         /* the counter may not have counted it */
         if (!is_sure) parts[i].returns = parts[i].refunds = false;
     }
+    assert(!rest->short_); /* the row was checked */
 }
 
 /* Makes the wants of the items of a row. Returns false if memory runs out. */
@@ -16815,6 +16825,7 @@ static bool doorman__restore_wants(doorman_permits *permits, doorman__permit_row
         permits->wants[i] = (doorman__want){
             .resource_id = item.resource_id, .key = item.key, .cost = item.cost, .min = item.min};
     }
+    assert(!rest->short_); /* the row was checked */
     return true;
 }
 
@@ -16829,6 +16840,7 @@ static doorman_status doorman__restore_reservation(doorman_permits *permits,
     doorman__request_name name = {.client_id = row->resource_id};
     (void)doorman__row_request_read(row->key, &name.letter, &name.number);
     const doorman__row_reservation read = doorman__row_reservation_read(rest);
+    assert(read.state < sizeof states / sizeof *states);
     doorman__permit_row_rest items = *rest;
     doorman__moment_reach(&permits->at, row->written_at);
     const doorman__moment *at = &permits->at;
