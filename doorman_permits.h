@@ -17052,6 +17052,7 @@ static void doorman__overrides_enter(doorman__overrides *all, doorman__override_
     }
     *before = *after = NULL;
     order->count++;
+    assert(order->count <= all->rows.count);
 }
 
 static void doorman__overrides_leave(doorman__overrides *all, doorman__override_row *row) {
@@ -17453,6 +17454,7 @@ static void doorman__override_give(doorman_permits *permits, doorman__override_r
 static doorman__override_row *doorman__override_create(doorman_permits *permits,
                                                        const doorman__override_name *name) {
     const size_t bytes = strlen(name->key);
+    assert(bytes <= DOORMAN_ID_BYTES_MAX);
     const uint32_t hash = doorman__override_hash(name->text_hash, name->limit_hash, name->key_hash);
     doorman__override_row *row =
         (doorman__override_row *)doorman__zalloc(sizeof(doorman__override_row) + bytes);
@@ -17530,6 +17532,7 @@ static void doorman__override_pour(doorman_permits *permits, const doorman__over
     const doorman__override_scope *scope = row->figures->scope;
     const size_t bytes = doorman__override_key_bytes(row);
     if (!(units > 0) || row->figures->idle || scope->slot->kind != DOORMAN_TOKEN_BUCKET) return;
+    assert(bytes < sizeof key);
     memcpy(key, doorman__override_key(row), bytes);
     key[bytes] = 0;
     const char *resource_id = doorman__override_scope_text(scope);
@@ -17908,6 +17911,7 @@ static void doorman__override_describe(const doorman_permits *permits,
                                       .ends_at = has_end ? row->ends_at : 0};
     const bool is_glob = scope->node.tag == DOORMAN__OF_GLOB;
     *(is_glob ? &out->row.identifier_glob : &out->row.resource_id) = text;
+    assert(doorman__override_key_bytes(row) < sizeof out->key);
     memcpy(out->key, doorman__override_key(row), doorman__override_key_bytes(row));
     out->key[doorman__override_key_bytes(row)] = 0;
     out->row.key = out->key;
@@ -18183,6 +18187,7 @@ static void doorman__plan_describe(const doorman_permits *permits, const doorman
     const doorman_time epoch = permits->at.epoch;
     const size_t bytes = doorman__override_key_bytes(row);
     *out = (doorman_plan_info){.idle = figures->idle};
+    assert(bytes < sizeof out->key);
     memcpy(out->key, doorman__override_key(row), bytes);
     out->key[bytes] = 0;
     out->row = (doorman_plan_row){.identifier_glob = doorman__override_scope_text(figures->scope),
@@ -18966,6 +18971,7 @@ static const doorman_template *doorman__want_find_template(const doorman_permits
 static doorman_status doorman__permits_check_request_id(const doorman_permits *permits,
                                                         const doorman_permit_request *permit,
                                                         doorman_error *error) {
+    assert(permit->item_count <= permits->want_capacity);
     if (permit->request_id || !permits->holds.configured) return DOORMAN_OK;
     for (size_t i = 0; i < permit->item_count; i++) {
         const doorman_permit_item *item = &permit->items[i];
@@ -19823,6 +19829,7 @@ static doorman__entry *doorman__map_add(doorman_limiter_map *map, const doorman_
 
 static doorman_decision doorman__map_refuse(doorman_result *out, const doorman_limit *limit,
                                             doorman_decision decision) {
+    assert(decision == DOORMAN_REFUSED || decision == DOORMAN_IMPOSSIBLE);
     doorman_time retry_after = decision == DOORMAN_IMPOSSIBLE ? DOORMAN_NEVER : DOORMAN_SECOND;
     if (out) {
         *out = (doorman_result){
