@@ -20250,6 +20250,7 @@ static bool doorman__shard_seek(const doorman_permits *permits, size_t shard,
                                 doorman_shard_cursor *cursor) {
     const doorman__shard_index *index = &permits->shards.index;
     if (!index->is_whole || shard == DOORMAN_SHARDS_AWAY) return true;
+    assert(index->sets && index->bits > 0 && index->bits <= 32);
     const size_t all = (size_t)1 << index->bits,
                  first = (size_t)(cursor->position >> (64 - index->bits));
     const size_t end = all - first < DOORMAN__SHARD_SKIPS ? all : first + DOORMAN__SHARD_SKIPS;
@@ -20287,6 +20288,7 @@ static void doorman__shard_prefetch(const doorman_permits *permits, size_t shard
         }
         ahead->is_over = !ahead->cursor.position;
     }
+    assert(ahead->found <= ahead->visited + DOORMAN__SHARD_AHEAD);
     const size_t bucket = ahead->buckets[soon % DOORMAN__SHARD_AHEAD];
     if (soon < ahead->found && bucket < table->bucket_count) {
         doorman__chain_prefetch(*doorman__chains_at(table, bucket));
@@ -20363,6 +20365,7 @@ static bool doorman__bucket_note(doorman_permits *permits, size_t shard,
     for (; node; node = node->next) {
         size_t own = 0;
         if (cursor->phase == DOORMAN__SHARD_COUNTERS) {
+            assert(cursor->table < permits->slot_count);
             own = doorman__counter_shard(permits, permits->slots[cursor->table],
                                          (doorman__counter *)(void *)node);
         } else if (cursor->phase == DOORMAN__SHARD_RESERVATIONS) {
@@ -20380,6 +20383,7 @@ static bool doorman__bucket_note(doorman_permits *permits, size_t shard,
 /* Begins the index. Returns false if memory runs out. */
 static bool doorman__shard_index_begin(doorman_permits *permits) {
     doorman__shard_index *index = &permits->shards.index;
+    assert(!index->sets);
     const size_t count = permits->counter_count + doorman__permits_bans(permits)->nodes.count +
                          permits->reservations.by_request.count + permits->holds.by_id.count;
     unsigned bits = DOORMAN__SHARD_BITS_MIN;
@@ -20481,6 +20485,7 @@ static bool doorman__bucket_write_counters(doorman_permits *permits, size_t shar
                                            const doorman_shard_cursor *cursor) {
     unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
     bool failed = false;
+    assert(cursor->table < permits->slot_count);
     doorman__slot *slot = permits->slots[cursor->table];
     const bool is_bans = slot == doorman__permits_bans(permits);
     if (slot->kind == DOORMAN_CONCURRENCY && !is_bans) return true;
@@ -20596,6 +20601,7 @@ doorman_status doorman_permits_next_shard_rows(doorman_permits *permits, size_t 
 static doorman__counter *doorman__hold_counter(doorman_permits *permits,
                                                const doorman_permit_limit *limit,
                                                const doorman__hold_item *item) {
+    assert(limit->kind == DOORMAN_CONCURRENCY);
     doorman__slot *slot = doorman__permits_own_slot(permits, limit);
     const doorman__identity of_key = doorman__identity_of(permits, item->place, item->key);
     const doorman__identity identity =
@@ -20637,6 +20643,7 @@ static bool doorman__hold_count_takes(doorman_permits *permits, doorman__hold *h
             if (!counter) return false;
             uint64_t *state = doorman__counter_state(counter);
             uint64_t units = doorman__grains_ceil(items[i].amount);
+            assert(state[0] <= most);
             if (units > most - state[0]) units = most - state[0];
             if (!units) continue; /* the counter cannot count more */
             state[0] += units;
@@ -20854,6 +20861,7 @@ static bool doorman__bucket_drop_one(doorman_permits *permits, size_t shard,
     doorman__chain *node = doorman__shard_bucket(permits, cursor);
     for (; node; node = node->next) {
         if (cursor->phase == DOORMAN__SHARD_COUNTERS) {
+            assert(cursor->table < permits->slot_count);
             doorman__slot *slot = permits->slots[cursor->table];
             doorman__counter *counter = (doorman__counter *)(void *)node;
             if (!doorman__counter_in_shard(permits, slot, counter, shard)) continue;
