@@ -21456,6 +21456,7 @@ static doorman__call *doorman__call_create(doorman_permit_client *client,
 /* Ends the connection of a pair of calls. Returns the other call; NULL: there was none. */
 static doorman__call *doorman__call_part(doorman__call *call) {
     doorman__call *peer = call->peer;
+    assert(!peer || peer->peer == call);
     if (peer) peer->peer = NULL;
     call->peer = NULL;
     return peer;
@@ -22003,6 +22004,7 @@ static void doorman__acquired_reservation(doorman__call *call, doorman_time sett
 
 /* Grants a call the minimum of each item, or in full the cost of each item. */
 static void doorman__call_grant(doorman__call *call, bool in_full) {
+    assert(call->request.item_count <= DOORMAN_PERMIT_ITEMS_MAX);
     call->acquired.granted = true;
     doorman__acquired_reservation(
         call, doorman__after(call->client->home.batch.upstream.now, call->request.settle_within));
@@ -22200,6 +22202,7 @@ static void doorman__stock_learn(const doorman__call *call, const doorman_permit
     const doorman_permit_item *item = call->request.items;
     doorman__stock *stock = NULL;
     if (!permit->granted) {
+        assert(permit->item_index < call->request.item_count);
         stock = doorman__stock_find(client, &item[permit->item_index]);
         if (stock) stock->remaining = 0;
         if (stock && permit->reason == DOORMAN_REASON_BANNED) doorman__stock_forget(client, stock);
@@ -22266,12 +22269,13 @@ static void doorman__copy_refuse(const doorman__call *call, doorman_time now) {
                         doorman__after(now, call->request.settle_within + DOORMAN__SETTLE_WAIT));
 }
 
-/* Queues a settle with the items of a request. Returns NULL if memory runs out, or if too many
- * settles wait. Precondition: doorman__permit_client_reserve has succeeded.
+/* Queues a settle with the items of a request. Returns NULL if memory runs out. Preconditions:
+ * doorman__permit_client_reserve has succeeded, and there is room for one more settle.
  *   number   of the reservation */
 static doorman__call *doorman__client_settle_queue(doorman_permit_client *client,
                                                    const doorman_permit_request *request,
                                                    uint64_t number, doorman_time now) {
+    assert(client->settle_count < DOORMAN__SETTLES_MAX);
     doorman__call *call = doorman__call_create(client, request, NULL);
     if (!call) return NULL;
     call->kind = DOORMAN__CALL_SETTLE;
@@ -22463,6 +22467,7 @@ static void doorman__call_set_hold(doorman__call *call, doorman__call_kind kind,
 /* Puts a new call into its queue, or decides on it at once. Returns whether it is in its queue, so
  * that it is not freed yet. */
 static bool doorman__call_start(doorman__call *call, doorman_time now) {
+    assert(call->state == DOORMAN__CALL_NEW);
     doorman_permit_client *client = call->client;
     const doorman__known_refusal *refusal = NULL;
     bool is_report = call->kind == DOORMAN__CALL_REPORT;
@@ -22539,6 +22544,7 @@ static void doorman__sent_return(doorman__sent *sent, doorman__failure failure, 
     sent->hold = NULL;
     if (sent->call) doorman__call_return(sent->call, failure, now); /* may move the message */
     if (!hold) return;
+    assert(hold->asking);
     hold->asking = false;
     if (!hold->call && hold->state == DOORMAN__HOLD_ASKED) {
         doorman__client_hold_end(hold, hold->was_sent, now);
@@ -22681,6 +22687,7 @@ static bool doorman__routes_add_port(doorman_permit_client *client) {
 static size_t doorman__port_next_node(const doorman__routes *routes, const doorman__port *port,
                                       const doorman_shard_map *map) {
     if (port->node == DOORMAN__NO_NODE) return DOORMAN__NO_NODE;
+    assert(port->node < routes->map->node_count);
     const size_t node = doorman_shard_map_node(map, routes->map->nodes[port->node].name);
     return node < map->node_count ? node : DOORMAN__NO_NODE;
 }
@@ -22773,6 +22780,7 @@ static void doorman__port_follow(doorman__port *port, doorman_time now) {
         doorman__list *queue = &port->queues[kind];
         for (doorman__list_link *at = queue->first, *next = NULL; at; at = next) {
             doorman__call *call = doorman__call_at(at);
+            assert(call->port == port);
             doorman__port *to = doorman__call_route(call);
             next = at->next;
             if (to == port) continue;
@@ -22974,6 +22982,7 @@ static void doorman__permit_put(doorman__call *call, doorman_permit_request *to,
     }
     *to = call->request;
     to->max_wait = call->sent_max_wait = doorman__earlier(call->request.max_wait, rest);
+    assert(to->max_wait >= 0);
 }
 
 /* Prepares a settle for a message. Its time to be sent again begins with its first message. */
@@ -23366,6 +23375,7 @@ static bool doorman__decisions_valid(const doorman__batch *batch,
 /* Copies a grant. Of all items, the limit with the fewest units left is copied. */
 static void doorman__acquired_grant(doorman_acquired *acquired, const doorman_permit *permit) {
     const doorman_permit_grant *least = NULL;
+    assert(permit->item_count <= DOORMAN_PERMIT_ITEMS_MAX);
     acquired->granted = true;
     acquired->warning = permit->warning;
     for (size_t i = 0; i < permit->item_count; i++) {
@@ -23477,6 +23487,7 @@ static void doorman__permit_decide(doorman__sent sent, const doorman_permit *per
         doorman_time waited = (doorman_time)((double)permit->waited / (1 + drift));
         doorman_time begin = doorman__after(sent_at, waited);
         bool used = doorman__ask_decide(hold, id, begin, permit->expires_in, now);
+        assert(!used || permit->item_count == hold->item_count);
         for (size_t i = 0; used && i < hold->item_count; i++) {
             hold->amounts[i] = permit->items[i].granted;
         }
@@ -23576,6 +23587,7 @@ static void doorman__seizure_decide(doorman__sent sent, const doorman_hold *resu
  * request_id. If a server learns, it is sent again later, and keeps its request_id (P28). */
 static void doorman__report_decide(doorman__call *call, const doorman_permit_result *result,
                                    doorman_time now) {
+    assert(call->kind == DOORMAN__CALL_REPORT && call->request.item_count == 1);
     doorman_permit_client *client = call->client;
     if (result->reason == DOORMAN_REASON_LEARNING) {
         if (!call->waits_until) call->waits_until = doorman__after(now, DOORMAN__REPORT_TIME);
@@ -24241,6 +24253,7 @@ bool doorman_permit_client_next(doorman_permit_client *client, void **context,
     doorman__permit_client_work(client, now);
     doorman__call *call = doorman__call_at(client->decided.first);
     if (!call) return false;
+    assert(call->state == DOORMAN__CALL_DECIDED);
     *context = call->context;
     *out = call->acquired;
     doorman__call_free(call);
@@ -24423,6 +24436,8 @@ void doorman_permit_client_read(const doorman_permit_client *client,
             i ? &client->routes->ports[i - 1]->batch.upstream : &client->home.batch.upstream;
         out->failures += upstream->failure_count;
     }
+    assert(client->call_count >=
+           client->action_count + client->prefetch_count + client->decided.count);
     out->waiting_count =
         client->call_count - client->action_count - client->prefetch_count - client->decided.count;
     out->hold_count = client->all_holds.count;
@@ -25980,6 +25995,7 @@ static bool doorman__agent_permits_needs_lane(const doorman__agent_permits *perm
 static doorman_time doorman__agent_permits_due(const doorman__agent_permits *permits) {
     doorman_permit_client *client = permits->client;
     doorman_time due = DOORMAN_NEVER;
+    assert(permits->port_count <= doorman__port_count(client));
     if (doorman__agent_permits_needs_lane(permits)) return 0;
     if (permits->port_count < doorman__port_count(client)) due = permits->ports_due;
     for (size_t i = 0; i < permits->port_count; i++) {
