@@ -12,8 +12,8 @@ static int compare_texts(const void *left, const void *right) {
     return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
-/* Returns the texts of a list, sorted, which the caller frees. Returns NULL if the list has
- * something else, or memory runs out. */
+/* Returns the texts of a list, sorted. The caller frees the array. Returns NULL if an item is no
+ * text, or memory runs out. */
 static const char **texts_sort(const cJSON *list, size_t count) {
     const char **texts = (const char **)calloc(count + 1, sizeof *texts);
     const cJSON *item = NULL;
@@ -30,7 +30,8 @@ static const char **texts_sort(const cJSON *list, size_t count) {
     return NULL;
 }
 
-/* Returns whether two lists of texts have the same texts: a list of keys has no order. */
+/* Returns whether two lists have the same texts in any order, and nothing else: a list of keys has
+ * no order. */
 static bool text_lists_equal(const cJSON *one, const cJSON *other, size_t count) {
     const char **left = texts_sort(one, count), **right = texts_sort(other, count);
     bool equal = left && right;
@@ -65,8 +66,8 @@ static bool json_equal(const char *one, const char *other) {
     return equal;
 }
 
-/* Returns whether two templates have the same JSON, except the order of what has none. Returns
- * false if memory runs out. */
+/* Returns whether two templates have the same JSON, apart from the order of members and of texts.
+ * Returns false if memory runs out. */
 static bool templates_equal(const doorman_template *one, const doorman_template *other) {
     const doorman_config_options left = {.templates = one, .template_count = 1};
     const doorman_config_options right = {.templates = other, .template_count = 1};
@@ -181,7 +182,8 @@ static const doorman_permit_limit *limit_named(const doorman_template *template,
     return NULL;
 }
 
-/* Returns whether a window has another length. Figures that the kind does not use are 0. */
+/* Returns whether a window has another length, or another calendar. Figures that the kind does not
+ * use are 0. */
 static bool figures_have_other_windows(const doorman_figures *last, const doorman_figures *now) {
     size_t both = last->tier_count < now->tier_count ? last->tier_count : now->tier_count;
     bool other = last->window != now->window || last->calendar != now->calendar;

@@ -32,7 +32,7 @@ struct limit_change {
     bool ends_bans; /* it bans no key any more, so its bans end */
 };
 
-/* What a limit has now. */
+/* How many counters and bans a limit has now. */
 struct limit_counts {
     size_t counters, bans;
 };
@@ -48,18 +48,18 @@ void server_changes_uninit(struct config_changes *changes);
 /* Yields the limits of a template that have changed: first those of the new configuration in their
  * order, then those that were removed.
  *   cursor      in/out: 0 at first
- *   has_store   --state is given, so rows of durable limits stay
+ *   has_store   --state is given, so the store keeps the counters of durable limits
  *   returns     false: there is no further one */
 bool server_changes_next_limit(const struct template_change *change, size_t *cursor, bool has_store,
                                struct limit_change *out);
 
-/* Returns what each limit of the configuration in force has, in its order, or NULL if memory runs
- * out, or if the process is not the master. The caller frees the list. Precondition: the lock is
- * held. */
+/* Returns the counts of all limits of the configuration in force, in the order of the
+ * configuration, or NULL if memory runs out or the process is not the master. The caller frees the
+ * list. Precondition: the lock is held. */
 struct limit_counts *server_changes_count(const struct service *service);
 
-/* Returns what a limit of the last configuration has.
- *   counts   of server_changes_count; NULL: it is not known, and the function returns zeros */
+/* Returns the counts of a limit of the last configuration.
+ *   counts   of server_changes_count; NULL: not known, and the function returns zeros */
 struct limit_counts server_changes_counts(const struct config_changes *changes,
                                           const struct limit_counts *counts,
                                           const doorman_permit_limit *limit);
@@ -67,8 +67,8 @@ struct limit_counts server_changes_counts(const struct config_changes *changes,
 /* ---- texts ---------------------------------------------------------------------------------- */
 
 /* Reads a configuration as a load would.
- *   problems   written in full: why it is not valid or does not fit this node, or warnings
- *   returns    NULL: it is not valid; the caller destroys it else */
+ *   problems   out: why it is not valid or does not fit this node; or warnings about it
+ *   returns    the configuration, which the caller destroys; NULL: it is refused */
 doorman_config *server_config_read_text(const struct service *service, const char *text,
                                         size_t bytes, struct config_problems *problems);
 

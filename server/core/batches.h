@@ -1,5 +1,6 @@
-/* doorman_server: messages of another process that travel as one, and so do their answers.
- * server/link/ makes such batches, and a worker answers them. server.h includes this file. */
+/* doorman_server: batches. A batch is one text with several messages of another process, and one
+ * text has all answers to it. server/link/ makes batches, and a worker answers them. server.h
+ * includes this file. */
 #ifndef DOORMAN_SERVER_BATCHES_H
 #define DOORMAN_SERVER_BATCHES_H
 

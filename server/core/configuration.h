@@ -5,7 +5,8 @@
 
 #include "registry.h"
 
-/* Reads at most one byte more than the maximum size, so that doorman.h refuses a larger file. */
+/* Reads a configuration. Reads at most one byte more than the maximum size of a message: with this
+ * byte doorman.h refuses the text as too large. */
 static doorman_status config_parse(doorman_config **out, FILE *file,
                                    struct config_problems *problems) {
     doorman_status status = DOORMAN_OUT_OF_MEMORY;
@@ -38,7 +39,7 @@ static bool config_load(doorman_config **out, const char *path, struct config_pr
     return status == DOORMAN_OK;
 }
 
-/* An FNV-1a hash of the configuration as JSON, which does not depend on the layout of the file. */
+/* This is the FNV-1a hash of the JSON that doorman.h writes for the configuration. */
 void server_config_hash(const doorman_config *config, char hash[CONFIG_HASH_BYTES]) {
     doorman_config_options options;
     doorman_buffer text = {.text = NULL};
@@ -104,8 +105,8 @@ static bool config_configure(struct service *service, const doorman_config *conf
     return false;
 }
 
-/* Puts a configuration into force, and notes the result. Returns the last configuration, or
- * `config` if it is refused. The caller destroys what is returned.
+/* Puts a configuration into force, and notes the result. Returns the configuration that was in
+ * force before, or `config` if it is refused. The caller destroys what is returned.
  *   config   NULL: it could not be loaded */
 static doorman_config *config_replace(struct service *service, doorman_config *config,
                                       const struct config_problems *problems) {
@@ -126,7 +127,8 @@ static doorman_config *config_replace(struct service *service, doorman_config *c
     return last;
 }
 
-/* Tells the parts about a change. If the part REPORTS is missing, logs the change. */
+/* Tells the parts about a change. If no part has report_config, logs the change, except at the
+ * start. */
 static void config_note(struct service *service, const struct config_change *change) {
     const char *error = service->last_load.error;
     bool is_reported = change->is_first;
@@ -153,7 +155,7 @@ void server_apply_config(struct service *service, doorman_config *config,
     server_unlock(&service->config_lock);
 }
 
-/* Reads a file without the lock, so that requests do not wait. */
+/* A file is read without the lock, so that requests do not wait. */
 void server_reload_config(struct service *service) {
     doorman_config *config = NULL;
     struct config_problems problems;

@@ -4,15 +4,15 @@
  * E11 A drained process is not master, and does not become master. A drain has the steps of a
  *     planned stop, so no grant is lost:
  *
- *     phase     messages              who moves it    to
- *     NONE      decided               who administers WANTED, or WRITING without an election
+ *     phase     messages              what ends it    next phase
+ *     NONE      decided               a request       WANTED, or WRITING without an election
  *     WANTED    decided               the election    WRITING; LEFT if there is nothing to write
  *     WRITING   decided               the store       PAUSED when all is written
  *     PAUSED    refused               the store       LEAVING when the rest is written
  *     LEAVING   refused               the store       LEFT when leases and holds are in the store
- *     LEFT      as no master answers  the election    DONE when it has given the mastership back
- *     DONE      as no master answers  who administers NONE; RETURNING without an election
- *     RETURNING as no master answers  the store       NONE when this process is master
+ *     LEFT      "not the master"      the election    DONE when it has given the mastership back
+ *     DONE      "not the master"      a request       NONE; RETURNING without an election
+ *     RETURNING "not the master"      the store       NONE when this process is master
  *
  * If the store fails before LEAVING, the drain is called off: the phase is NONE again, and this
  * process stays master. */
@@ -31,9 +31,9 @@ enum drain_phase {
     DRAIN_PHASE_COUNT
 };
 
-#define DRAIN_TEXT 520 /* of a reason, and of a failure */
+#define DRAIN_TEXT 520 /* bytes of a reason or of a failure, with the final 0 */
 
-/* How long the changes are written, and how long messages are refused meanwhile. */
+/* The longest duration of WRITING, and the longest of each of PAUSED and LEAVING. */
 #define DRAIN_WRITE_SECONDS 25
 #define DRAIN_PAUSE_SECONDS 5
 
@@ -48,7 +48,7 @@ struct drain {
     char failure[DRAIN_TEXT];          /* why the last drain was called off; "": it was not */
 };
 
-/* Returns what a process does, for pages and JSON. */
+/* Returns the state of a process as a word, for pages and JSON. */
 static inline const char *server_drain_state(const struct drain *drain) {
     switch (drain->phase) {
     case DRAIN_NONE: return "serving";
@@ -64,7 +64,7 @@ static inline const char *server_drain_state(const struct drain *drain) {
     }
 }
 
-/* Returns whether a process that is drained, or is about to be, may not become master. */
+/* Returns whether a process may not become master, because it is drained or will be at once. */
 static inline bool server_drain_abstains(const struct drain *drain) {
     return drain->phase == DRAIN_LEFT || drain->phase == DRAIN_DONE;
 }

@@ -37,14 +37,14 @@ struct forward_calls {
     struct forward_job *(*prepare)(struct service *service, struct waiter *waiter, const char *text,
                                    size_t bytes);
 
-    /* The same for a message that is read and not decided here. Returns NULL unless other nodes
-     * decide for all of it. Then nothing is decided or written here. */
+    /* The same for a message that was read and not decided here. Returns NULL unless other nodes
+     * decide for all of it. If it returns a job, the caller neither decides nor writes a reply. */
     struct forward_job *(*prepare_whole)(struct service *service, struct waiter *waiter,
                                          const char *text, size_t bytes);
 
-    /* Sends what `prepare` or `prepare_whole` has found. finish of the waiter is called later, and
-     * perhaps before this call returns. Precondition: after `prepare` the reply of this process is
-     * written. */
+    /* Sends what `prepare` or `prepare_whole` has found. When all answers are there, `finish` of
+     * the waiter is called, perhaps before this call returns. Precondition: after `prepare`, the
+     * reply of this process was written. */
     void (*begin)(struct service *service, struct forward_job *job);
 
     /* Sends a request that was not decided here.
@@ -53,10 +53,11 @@ struct forward_calls {
     const char *(*ask)(struct service *service, const doorman_request *request,
                        struct forward_asker asker);
 
-    /* A loop that handles many messages in a turn calls this first and last in each turn. What it
-     * forwards between them is sent at the end, so messages to one node travel together. */
+    /* A loop that handles many messages in a turn calls `hold` at the start of a turn, and `release`
+     * at its end. The messages that it forwards in between are sent by `release`, so those to one
+     * node travel together. */
     void (*hold)(void);
-    bool (*holds)(void); /* whether there is something to send at the end */
+    bool (*holds)(void); /* whether `release` has something to send */
     void (*release)(struct service *service);
 
     /* Returns whether a message comes from another node of the cluster, which has checked the

@@ -11,7 +11,7 @@ struct config_problems {
     doorman_config_problem items[PROBLEM_MAX];
     uint64_t version;    /* of the configuration that was loaded; 0: it has no version */
     bool is_cached;      /* it was loaded from --config-cache */
-    bool is_unreachable; /* the place of the configuration does not answer */
+    bool is_unreachable; /* etcd or the store, which has the configuration, does not answer */
 };
 
 #define PROBLEM_TEXT (sizeof(doorman_error) + 64) /* room for an error and its position */
@@ -37,8 +37,8 @@ static inline doorman_status server_config_check(doorman_config **out, const cha
     return status;
 }
 
-/* Removes the warnings that do not apply because there is a store of counters (V8). If there are
- * such warnings, those for which the list had no room are removed too. */
+/* Removes the warnings that do not apply because there is a store of counters (V8). If one is
+ * removed, the warnings for which the list had no room are no longer counted. */
 static inline void server_drop_warnings(struct config_problems *problems) {
     size_t listed = problems->count < PROBLEM_MAX ? problems->count : PROBLEM_MAX;
     size_t kept = 0;
@@ -90,11 +90,11 @@ struct config_load {
     char hash[CONFIG_HASH_BYTES]; /* of the configuration in force; "": not known */
     char error[PROBLEM_TEXT];     /* why the last load failed; "": it succeeded */
     size_t warning_count;         /* about the configuration in force */
-    char warning[PROBLEM_TEXT];   /* the first of them; "": none */
-    char failures[LOAD_FAILURE_COUNT][PROBLEM_TEXT]; /* "": none */
+    char warning[PROBLEM_TEXT];   /* the first of them, and how many more; "": none */
+    char failures[LOAD_FAILURE_COUNT][PROBLEM_TEXT]; /* the last of each kind; "": none */
 };
 
-/* Notes that a configuration is in force since now, and the warnings about it.
+/* Notes that a configuration has come into force, and the warnings about it.
  *   hash   may be load->hash */
 static inline void server_note_load(struct config_load *load, const char hash[CONFIG_HASH_BYTES],
                                     const struct config_problems *warnings) {

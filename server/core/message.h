@@ -31,8 +31,8 @@ doorman_status server_finish_message(struct service *service, doorman_json_excha
     return status;
 }
 
-/* Decides a message. Reads the clock while it holds the lock. So the time never decreases from one
- * call of the server object to the next call. Returns whether the message waits. */
+/* Decides a message. Returns whether it waits. Reads the clock while it holds the lock, so that the
+ * time never decreases from one call of the server object to the next. */
 static bool message_decide(struct service *service, struct waiter *waiter, bool may_wait) {
     doorman_json_exchange *exchange = waiter->exchange;
     const doorman_request *request = &exchange->request;

@@ -3,8 +3,8 @@
  * A part adds to the core what operators need, and can be left out. server/core/parts.h lists the
  * parts that the build has chosen, in an order in which a part uses only the core and the parts
  * before it. The core calls no part by name: it calls the functions that the parts have put in
- * their struct. The functions are called in the order of the list, and those that end something in
- * the opposite order. */
+ * their struct, in the order of the list. It calls reload, stopping, stop, destroy and event in the
+ * opposite order. */
 #ifndef DOORMAN_SERVER_PART_H
 #define DOORMAN_SERVER_PART_H
 
@@ -18,7 +18,8 @@ enum file_group { FILES_OF_TLS, FILES_OF_TOKENS };
 
 /* A configuration that was loaded or refused. */
 struct config_change {
-    const doorman_config *last; /* the one before it, or itself if it was refused; NULL: none */
+    const doorman_config *last; /* the one that was in force before; this one if it was refused;
+                                   NULL: none */
     const struct config_problems *problems;
     bool valid;    /* it could be read; it may have been refused for another reason */
     bool is_first; /* the process has started with it */
@@ -33,10 +34,10 @@ enum config_access_result {
 
 /* A look at the text of a configuration in a key of etcd, or a change of it. */
 struct config_access {
-    const char *text;  /* the new one; NULL: only reads */
-    uint64_t expected; /* the version that it replaces; 0: none is there */
-    uint64_t version;  /* out: the one that is there now; 0: none */
-    char *present;     /* out: its text, unless it is `text`; the caller frees it */
+    const char *text;  /* the new text; NULL: only reads */
+    uint64_t expected; /* the version that the new text replaces; 0: the key has no text */
+    uint64_t version;  /* out: the version that is there now; 0: none */
+    char *present;     /* out: the text that is there now, unless it is `text`; the caller frees it */
     char error[PROBLEM_TEXT];
 };
 
@@ -55,7 +56,8 @@ struct server_part {
     const char *name; /* what flags.h calls it; flags of a missing part are refused. NULL: none */
     size_t state_bytes, state_at; /* see SERVER_PART_STATE */
 
-    /* The start, in this order. CONTINUE, or why the process ends. */
+    /* The core calls these at the start, in this order. They return CONTINUE, or the exit code with
+     * which the process ends. */
     void (*init)(void);                                         /* before anything else */
     enum exit_status (*check)(const struct settings *settings); /* the flags were read */
     /* Takes over what the last run of this process has left.
@@ -72,11 +74,11 @@ struct server_part {
     enum exit_status (*start)(struct service *service); /* messages are answered */
     enum exit_status (*serve)(struct service *service); /* the log says that the process serves */
 
-    /* Only the main thread calls these. */
+    /* Only the main thread calls these, except `end`. */
     void (*work)(struct service *service, doorman_time now);   /* once a second */
     void (*update)(struct service *service, doorman_time now); /* once a second, with the lock */
     void (*reload)(struct service *service);                   /* SIGHUP has arrived */
-    void (*reloaded)(struct service *service);                 /* all has been loaded */
+    void (*reloaded)(struct service *service);                 /* after SIGHUP, all is loaded */
     void (*stopping)(struct service *service); /* SIGTERM or SIGINT, or service->replaces is true;
                                                   service->stopping is true */
     void (*stop)(struct service *service);     /* works after an incomplete start too */
@@ -91,16 +93,15 @@ struct server_part {
     bool (*load_files)(struct service *service, enum file_group group, bool is_quiet);
     void (*tls_changed)(struct service *service); /* service->tls is a new one */
 
-    /* Any thread calls these. */
+    /* Any thread calls this: a message was decided, refused or passed on. */
     void (*message)(struct service *service, const struct message_report *report);
 
-    /* A configuration that is not in a file: in a key of etcd or in the store.
-     *   out       in: NULL; out: the configuration, on success. A part that keeps it elsewhere
-     *             leaves it
-     *   returns   false: it cannot be loaded */
+    /* Loads a configuration that is in a key of etcd or in the store.
+     *   out       in: NULL; out: the configuration, on success
+     *   returns   false: it cannot be loaded, or it is not where this part looks */
     bool (*load_config)(struct service *service, doorman_config **out,
                         struct config_problems *problems);
-    void (*reload_config)(struct service *service); /* another thread then applies it */
+    void (*reload_config)(struct service *service); /* loads it again. Another thread applies it */
 
     /* Reads or replaces the text of a configuration in a key of etcd. May wait. Only one thread at
      * a time calls it. */
@@ -120,7 +121,7 @@ struct server_part {
     void (*report_config)(struct service *service, const struct config_change *change);
     void (*configured)(struct service *service, const struct config_change *change);
 
-    /* Any thread calls these, with the lock. */
+    /* Any thread calls these, with the lock unless their comments say otherwise. */
     const char *(*forbids)(const struct service *service); /* why this process must not be master
                                                               of an election now; NULL: it may */
     const char *(*hinders)(const struct service *service); /* why a restart would fail or lose
@@ -128,7 +129,7 @@ struct server_part {
     void (*decided)(struct service *service, doorman_json_exchange *exchange, doorman_time now);
     void (*configures)(struct service *service); /* a new configuration will come into force */
     void (*in_force)(struct service *service);   /* it is in force */
-    /* An election will make this process the master, which then calls `elected`. May wait for a
+    /* An election will make this process the master, and will then call `elected`. May wait for a
      * part of a second. Without the lock. */
     void (*wins)(struct service *service, uint64_t epoch);
     /* An election has made this process the master, or has ended that. Without an election this
@@ -194,21 +195,21 @@ struct server_part {
     const struct http_route *routes; /* paths of HTTP: see server/http/http.h */
 };
 
-/* What only the part uses, as a struct to which a member of struct service points. The core makes
- * it, filled with zeros, before it calls the functions that have a service, and frees it at the
- * end. Only the file of the part knows what is in it. */
+/* Gives a part a struct for its own use. A member of struct service points to the struct. The core
+ * makes it, filled with zeros, before it calls the functions that have a service, and frees it at
+ * the end. Only the file of the part knows what is in it. */
 #define SERVER_PART_STATE(member)                                                                  \
     .state_bytes = sizeof *((struct service *)NULL)->member,                                       \
     .state_at = offsetof(struct service, member)
 
-/* Calls a function of each part that has it, in the order of the parts. The statement behind the
- * macro belongs to an `else`, so an `else` that follows it cannot belong to the macro. */
+/* Runs the statement behind the macro for each part that has a function, in the order of the parts.
+ * The statement belongs to an `else`, so an `else` that follows it cannot belong to the macro. */
 #define EACH_PART(part, function)                                                                  \
     for (const struct server_part *const *part = server_parts; *part; part++)                      \
         if (!(*part)->function) {                                                                  \
         } else
 
-/* The last part comes first. */
+/* The same, in the opposite order. */
 #define EACH_PART_BACKWARDS(part, function)                                                        \
     for (const struct server_part *const *part = server_parts + server_part_count;                 \
          part != server_parts && (part--, true);)                                                  \

@@ -49,7 +49,7 @@ void server_note_learning(struct service *service, enum learning_cause cause, do
     EACH_PART(part, learns)(*part)->learns(service, cause, now);
 }
 
-/* Logs a drain that has ended its work, or has ended. */
+/* Logs that a drain is complete, or that it has ended. */
 static void drain_log(const struct service *service) {
     const struct drain *drain = &service->drain;
     bool is_drained = drain->phase == DRAIN_DONE;
@@ -108,8 +108,8 @@ static void tell_mastership_end(void *context, doorman_server *server, doorman_t
     EACH_PART(part, loses)(*part)->loses(service, now);
 }
 
-/* Lists the parts that want events of permits, because there are many events. Returns the kinds
- * that they want. */
+/* Lists the parts that want events of permits. There are many events, and with the list each costs
+ * no search. Returns the kinds that the parts want. */
 static unsigned find_permit_parts(struct service *service) {
     unsigned kinds = 0;
     service->permit_part_count = 0;

@@ -41,16 +41,17 @@ struct waiting_calls {
     bool (*is_likely)(const struct waiter *waiter, const char *text, size_t bytes);
 
     /* Lets the permits of a message wait, if it asks for that. Precondition: the message is read.
-     *   shared   whether its tree is shared. If it is not, and this call returns true, the message
-     *            is read again */
+     *   shared    in/out: whether its tree is shared. A message that may wait and whose tree is not
+     *             shared is read again, with a shared tree
+     *   returns   whether they may wait */
     bool (*prepare)(struct service *service, struct waiter *waiter, const char *text, size_t bytes,
                     bool *shared);
 
     /* Takes back what `prepare` has done for a message that does not wait. */
     void (*forget)(struct waiter *waiter);
 
-    /* Adds a message that is decided to those that wait. Returns false if no permit is pending.
-     * Precondition: the lock is held. */
+    /* Adds a message that is decided to those that wait. Returns false if it does not wait: no
+     * permit is pending, or its connection is closed. Precondition: the lock is held. */
     bool (*add)(struct service *service, struct waiter *waiter);
 
     /* Takes the decisions on permits that have waited. Call it after each call on the server that
@@ -60,7 +61,7 @@ struct waiting_calls {
     /* Answers the messages that wait no longer. Precondition: the lock is not held. */
     void (*finish)(struct service *service);
 
-    /* Forgets the permits of a connection that is closed. */
+    /* Ends the wait of the messages of a connection that is closed. They get no answer. */
     void (*disconnect)(struct service *service, uint64_t connection);
 
     /* Lets another worker receive in the place of the worker of this message. Returns false if

@@ -12,8 +12,8 @@
  * response that waits then occupies one worker. After the timeout the server closes the connection
  * of that peer, which frees all these workers at once. The timeout is long while at most half of
  * the workers send. It is short while more workers send, because one such peer could otherwise
- * block all other peers. A shorter timeout would be wrong. On a busy machine threads wait for tens
- * of milliseconds, which is not the fault of the peer.
+ * block all other peers. A still shorter timeout would be wrong: on a busy machine threads wait for
+ * tens of milliseconds, which is not the fault of the peer.
  *
  * A worker that retires blocks no peer, because another worker receives in its place (waiting.c).
  * So it does not count, and its timeout is long. Thousands of permits may end their wait at once,
@@ -89,7 +89,7 @@ static void worker_finish(struct waiter *waiter, bool answers) {
     }
 }
 
-/* Decides one message. Returns false if it waits.
+/* Decides one message. Returns false if its reply comes later: it waits, or was forwarded.
  *   may_wait   other messages do not wait for this worker */
 static bool worker_decide(struct worker *worker, struct text_span text, bool may_wait) {
     struct service *service = worker->service;
@@ -119,7 +119,7 @@ static nng_msg *worker_decide_all(struct worker *worker, const struct text_span 
         (void)worker_decide(worker, messages[i], false);
         const doorman_buffer *reply = &worker->exchange.reply;
         bytes[i] = reply->bytes;
-        /* one message could not have a longer answer, so that no peer fills the memory */
+        /* a batch has the limit of one message, so that no peer fills the memory */
         const bool fits = nng_msg_len(answer) + reply->bytes < DOORMAN_MESSAGE_BYTES_MAX;
         made = fits && reply->bytes > 0 && nng_msg_append(answer, reply->text, reply->bytes) == 0 &&
                nng_msg_append(answer, ",", 1) == 0;
@@ -129,7 +129,8 @@ static nng_msg *worker_decide_all(struct worker *worker, const struct text_span 
     return NULL;
 }
 
-/* Answers messages that another process has sent as one. Without an answer it asks again. */
+/* Answers messages that another process has sent as one. That process asks again if it gets no
+ * answer. */
 static void worker_handle_all(struct worker *worker, const struct text_span *messages,
                               size_t count) {
     nng_msg *answer = worker_decide_all(worker, messages, count), *message = worker->message;

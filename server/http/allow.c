@@ -17,7 +17,7 @@
  *     429, 403    refused
  *     404         UNMATCHED: no template with limits matches the resource. This is a mistake of the
  *                 operator, so it differs from a refusal. nginx treats it as an error of Doorman
- *     503         this process is not the master, or it is stopping
+ *     503         this process is not the master, stops or hands over, or no node can decide now
  *     307         the same, with redirect=1, if the HTTP address of the master is known
  *     400         a parameter is wrong. The error names it
  *
@@ -26,9 +26,9 @@
  * parameter is an error too: with `kye` instead of `key`, all users would share one counter.
  *
  * server/http/limit_fields.c says what RateLimit-Policy and RateLimit have. X-RateLimit-Limit,
- * -Remaining and -Reset describe the first limit of these lists alone. Its Reset is the time until
- * all units are back. If this limit refuses, it is the time of Retry-After. A limit of 0 never has
- * units, so it has no Reset.
+ * -Remaining and -Reset describe the first limit of these lists alone. X-RateLimit-Reset is the time
+ * until all units are back, or that of Retry-After if this limit refuses. A limit of 0 never has
+ * units, so it has no X-RateLimit-Reset.
  *
  * A resource with a limit of kind CONCURRENCY is an error, also with a cost of 0: nobody would
  * release the hold. */
@@ -52,7 +52,7 @@ struct allow {
     double units;
     doorman_time wait;
     doorman_reason reason;
-    struct limit_fields *limits; /* set with the decision; some KiB that need no zeros before */
+    struct limit_fields *limits; /* only set with the decision, because it has some KiB */
     char *refused_body;          /* of the template; NULL: none */
 };
 
@@ -80,8 +80,7 @@ static bool allow_read_text(struct allow *allow, const char *query, const char *
            allow_fail(allow, name, "must not contain a 0 byte");
 }
 
-/* Reads a number. JSON has no hexadecimal numbers and no infinity, so this function accepts none.
- */
+/* Reads a number. JSON has no hexadecimal numbers and no infinity, so they are wrong here too. */
 static bool allow_read_number(struct allow *allow, const char *query, const char *name, double most,
                               double *out) {
     char text[40] = "", rule[64], *end = NULL;
@@ -97,7 +96,7 @@ static bool allow_read_number(struct allow *allow, const char *query, const char
     return allow_fail(allow, name, rule);
 }
 
-/* Returns whether all parameters have a meaning. If one does not, its name is in the error. */
+/* Returns whether all parameters are known and have a value. If one does not, the error names it. */
 static bool allow_check_names(struct allow *allow, const char *query) {
     const char *unknown = server_query_find_unknown(query, allow_parameters);
     char name[41];
@@ -154,8 +153,8 @@ static void allow_keep_permit(struct allow *allow, const doorman_permit *permit)
     server_limit_fields_take(allow->limits, permit, 0);
 }
 
-/* Copies what the template gives to a refused client. Without memory the body is the usual one.
- * Precondition: the lock is held. */
+/* Copies the body that the template has for a refusal. If memory runs out, the body is the usual
+ * one. Precondition: the lock is held. */
 static void allow_keep_refused_body(struct allow *allow, const struct service *service) {
     const doorman_template *found =
         allow->granted ? NULL : doorman_config_find(service->config, allow->resource);
@@ -179,8 +178,8 @@ static void allow_keep(struct allow *allow, const struct service *service,
 }
 
 /* Returns whether the item has a limit of kind CONCURRENCY. The server object refuses such a permit
- * without a request_id only if its cost is above 0. But a gateway with a wrong cost of 0 would then
- * let everything pass. */
+ * without a request_id only if its cost is above 0. This file refuses a cost of 0 too: a gateway
+ * that sends 0 by mistake would let everything pass. */
 static bool response_has_holds(const doorman_response *response) {
     const doorman_permit *permit = response->is_master ? &response->permits[0] : NULL;
     for (size_t i = 0; permit && i < permit->detail_count; i++) {
@@ -189,8 +188,8 @@ static bool response_has_holds(const doorman_response *response) {
     return false;
 }
 
-/* Sets the error of the parameter that has become the wrong field of the message. There is no
- * parameter request_id, and no way to have a hold here. */
+/* Sets the error of the parameter from which the wrong field of the message comes. There is no
+ * parameter request_id: this error means that the resource has a limit of kind CONCURRENCY. */
 static void allow_fail_of_field(struct allow *allow, const doorman_error *error) {
     static const char *const parameters[][2] = {{"permit[0].item[0].resource_id", "resource"},
                                                 {"permit[0].item[0].key", "key"},
@@ -206,7 +205,8 @@ static void allow_fail_of_field(struct allow *allow, const doorman_error *error)
 }
 
 /* Lets the server object decide.
- *   returns   OK | UNAVAILABLE (the server is stopping) | an error of doorman_server_handle */
+ *   returns   OK | UNAVAILABLE (the server stops or hands over) | INVALID_ARGUMENT (a limit of kind
+ *             CONCURRENCY) | an error of doorman_server_handle */
 static doorman_status allow_decide(struct allow *allow, struct service *service) {
     doorman_request *request = &allow->exchange.request;
     doorman_response response;
@@ -358,7 +358,7 @@ static void response_set_failed(struct http_response *response, const struct all
     }
 }
 
-/* The path of the error in the report begins with the method, as in any message. */
+/* Reports the request as a message `acquire`, so the path of its error begins with the method. */
 static void allow_report(struct allow *allow, struct service *service,
                          const struct http_request *request, doorman_status status,
                          doorman_time started_at) {
@@ -379,7 +379,7 @@ static void allow_report(struct allow *allow, struct service *service,
     server_note_message(service, &report);
 }
 
-/* Makes the response to a decision, or to one that no node can make yet. */
+/* Makes the response to a decision. With the reason MOVED no node can decide yet: 503. */
 static void response_set_decided(struct http_response *response, const struct allow *allow) {
     if (!allow->granted && allow->reason == DOORMAN_REASON_MOVED) {
         server_http_response_set_unavailable(
@@ -389,8 +389,8 @@ static void response_set_decided(struct http_response *response, const struct al
     response_set_decision(response, allow);
 }
 
-/* Lets the node decide that owns the shard of the key (N4). Returns false if it cannot be asked:
- * then the response says so. */
+/* Asks the node that owns the shard of the key (N4). If it cannot be asked, the response says why.
+ * Returns false if this server asks no other nodes. Then there is no response yet. */
 static bool allow_ask(const struct allow *allow, struct service *service,
                       const struct http_request *request, struct http_response *response) {
     if (!service->forwards || !request->route->finish) return false;
@@ -402,8 +402,9 @@ static bool allow_ask(const struct allow *allow, struct service *service,
     return true;
 }
 
-/* The delay is reserved before the decision. Otherwise units could be charged for a response that
- * may not wait. Without a reservation the permit is decided as if it could not wait. */
+/* Answers a request. The delay is reserved before the decision. Otherwise units could be charged for
+ * a response that may not wait. Without a reservation the permit is decided as if it could not
+ * wait. */
 static void handle_allow(struct service *service, const struct http_request *request,
                          struct http_response *response) {
     struct limit_fields limits;
@@ -431,7 +432,7 @@ static void handle_allow(struct service *service, const struct http_request *req
     allow_report(&allow, service, request, status, started_at);
 }
 
-/* Takes an error of the node that was asked. */
+/* Makes the response out of an error of the node that was asked. */
 static void allow_take_error(struct allow *allow, const cJSON *error,
                              struct http_response *response) {
     doorman_error why;

@@ -1,8 +1,8 @@
 /* doorman_server, part HTTP: messages of another node that travel as one (N4). server/link/ sends
- * them to the path /v1/batch. This file changes nothing but through server_handle_message.
+ * them to the path /v1/batch. This file changes state only through server_handle_message.
  *
  * The path needs no token, because each message has the mark of a node, which no client can make.
- * Nothing is decided unless all messages have one. The field Doorman-To has the address of the
+ * Nothing is decided unless all messages have this mark. The field Doorman-To has the address of the
  * process that the sender means, because a port may belong to another process by now. A request
  * without a body only asks whether this process is the right one. */
 #include "http.h"
@@ -45,8 +45,8 @@ static const doorman_buffer *batch_decide(struct service *service,
     return &exchange->reply;
 }
 
-/* Writes the answers to several messages. Returns NULL if memory has run out, or if they are longer
- * than one message may have, because the node that asks does not read more. */
+/* Decides several messages, and writes the answers. Returns NULL if memory has run out, or if the
+ * answers are too long for one message: the node that asks does not read more. */
 static nng_msg *batch_decide_all(struct service *service, const struct http_request *request,
                                  const struct text_span *messages, size_t count,
                                  doorman_json_exchange *exchange) {

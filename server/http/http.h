@@ -1,4 +1,4 @@
-/* doorman_server, part HTTP: what connections, requests and responses give to the paths. */
+/* doorman_server, part HTTP: the requests, responses and functions that the paths use. */
 #ifndef DOORMAN_SERVER_HTTP_H
 #define DOORMAN_SERVER_HTTP_H
 
@@ -26,8 +26,8 @@ void server_text_add_integer(struct text *text, int64_t value);
  *   duration   at least 0 */
 void server_text_add_seconds(struct text *text, doorman_time duration);
 
-/* Adds formatted numbers and constant names. The result is cut off after 1,023 bytes. The functions
- * above need a tenth of its time, which counts in responses to permits. */
+/* Adds formatted numbers and constant names. The result is cut off after 1,023 bytes. In responses
+ * to permits, where time counts, use the functions above: they need a tenth of the time. */
 __attribute__((format(printf, 2, 3))) void server_text_addf(struct text *text, const char *format,
                                                             ...);
 
@@ -60,7 +60,7 @@ void server_text_add_json(struct text *text, const char *before, const char *val
 #define HOLDER_BYTES (DOORMAN_ID_BYTES_MAX + 4)
 
 /* Writes the part of a client_id that people may see: all before its last colon, or its first half.
- * The whole id gives the right to the holds of the client. */
+ * The whole id would give them the right to the holds of the client. */
 void server_holder_write(const char *client_id, char out[HOLDER_BYTES]);
 
 /* Reads and decodes the value of `name` in "name=value&name=value". A value that does not fit is
@@ -218,7 +218,7 @@ bool server_http_check_query(const char *query, const char *const *names,
 
 /* ---- >>http requests ------------------------------------------------------------------------ */
 
-#define HTTP_HEAD_MAX ((size_t)16 << 10) /* bytes; also for the trailers of a body */
+#define HTTP_HEAD_MAX ((size_t)16 << 10) /* bytes; also for chunk extensions and trailers */
 
 /* Bytes of a body that anybody may send, to a path that needs no token. A batch of server/link/ has
  * fewer. */
@@ -248,8 +248,8 @@ struct http_route {
                    size_t bytes, struct http_response *response);
 };
 
-/* Asks other nodes, in `handle` of an immediate route with `finish`. Precondition: the service has
- * such a part.
+/* Asks other nodes, in `handle` of an immediate route with `finish`. Precondition:
+ * service->forwards is set.
  *   returns   NULL: they are asked, and the handler makes no response | why they are not asked */
 const char *server_http_ask(struct service *service, const struct http_request *request,
                             const doorman_request *message);
@@ -302,7 +302,7 @@ struct chunk_reader {
 
 /* Reads chunks in place. The body so far is at the start of `body`. The bytes that follow the body
  * have not been read yet.
- *   count     in/out: the bytes at `body`. Without sizes and trailers there are fewer
+ *   count     in/out: the bytes at `body`. There are fewer when sizes and trailers are removed
  *   returns   100: more bytes are needed; 200: the body is complete, and the rest of the bytes
  *             belongs to the next request; any other value is the status of a refusal */
 int server_http_read_chunks(struct chunk_reader *reader, char *body, size_t *count,
@@ -365,7 +365,7 @@ bool server_token_covers(struct tokens *tokens, const struct token_identity *tok
 
 /* ---- >>limit fields ------------------------------------------------------------------------- */
 
-/* The fields RateLimit, RateLimit-Policy and Retry-After, which say what a permit has left.
+/* The fields RateLimit, RateLimit-Policy and Retry-After, which say what a permit leaves.
  * /v1/allow and the services of gRPC send them. */
 
 /* A limit that concerns an item. */
@@ -386,7 +386,8 @@ struct limit_fields {
     double share; /* units a second that the key may use, if it is refused with SHARE; else 0 */
 };
 
-/* Copies the limits of an item of a permit: first the limit that decided, then the others. */
+/* Copies the limits of an item of a permit: first the limit that decided, then the others. Leaves
+ * out limits in shadow. */
 void server_limit_fields_take(struct limit_fields *fields, const doorman_permit *permit,
                               size_t item_index);
 
@@ -411,7 +412,7 @@ long long server_limit_seconds(doorman_time duration); /* rounded up */
 #define DECISION_ITEM_MAX 100 /* items of a permit */
 #define DECISION_DETAIL_MAX ((size_t)DECISION_ITEM_MAX * DOORMAN_LIMITS_MAX)
 
-/* The texts are those of the tree. */
+/* A decision. Its texts point into the JSON tree from which it was read. */
 struct decision {
     doorman_permit permit;
     doorman_permit_grant grants[DECISION_ITEM_MAX];

@@ -51,8 +51,8 @@
  *     DRAINING   the rest of the body of a    it has been read, timeout, or   FREE
  *                refused request comes in     a disconnect
  *
- * Only the loop changes the state of a connection, and only it uses the socket. A connection
- *    belongs to another thread in ANSWERING and ABANDONED alone: this thread writes `out`, puts the
+ * Only the loop changes the state of a connection, and only it uses the socket. Only in ANSWERING
+ *    and ABANDONED a connection belongs to another thread: that thread writes `out`, puts the
  *    connection into the list of answered ones, and wakes the loop, which then sends the response.
  *    The lock of HTTP guards the queue of the thread of pages and this list.
  * The thread of pages makes all responses that need a copy of the state, one after the other. They
@@ -62,13 +62,13 @@
  *    responses wait, and a further request is refused with the status 503.
  * In ANSWERING and DELAYED the connection receives, so that it notices a disconnect. A peer that
  *    has shut down only its sending side counts as disconnected too, because the server cannot tell
- *    the difference. The bytes belong to the next requests. When HTTP_BUFFER_MAX bytes have
+ *    the difference. What it receives belongs to the next requests. When HTTP_BUFFER_MAX bytes have
  *    arrived, the connection stops receiving, and `receives` is false. It then notices a disconnect
  *    when it sends. A page that reads its body keeps it in `in`, so the connection does not receive
  *    meanwhile.
  * A message whose permits wait counts as a delayed response, see below. The thread that causes its
- *    last decision does what the thread of pages does for a page. A peer that leaves cancels its
- *    permits.
+ *    last decision makes the response, as the thread of pages does for a page. If the peer leaves,
+ *    the permits leave the queues.
  * In DELAYED, the time of the response is the deadline of the state. The units of a client that
  *    leaves stay charged, because permits of rates cannot be given back. At most HTTP_DELAYED_MAX
  *    connections are in DELAYED. At this bound, a request is decided as if it could not wait.
@@ -76,7 +76,7 @@
  *    says so with `Connection: close`. So a client never loses a response. http_listen.c closes
  *    connections when none is free.
  * A request must arrive within HTTP_TIMEOUT_SECONDS, from its first byte to its last byte. A
- *    handshake must be complete after the same time. A response must leave within
+ *    handshake must be complete within the same time. A response must leave within
  *    HTTP_TIMEOUT_SECONDS after it is made. */
 #include "http_connection.h"
 
@@ -239,7 +239,7 @@ static bool connection_reserve(struct http_connection *connection) {
     return true;
 }
 
-/* Works like recv and send: -1 and errno on failure. */
+/* Sends or receives. On failure returns -1 and sets errno, as send and recv do. */
 static ssize_t connection_io(struct http_connection *connection, bool sends, char *bytes,
                              size_t count) {
     const struct tls_calls *tls = connection->service->tls_calls;
@@ -320,9 +320,9 @@ void server_http_wake(const struct http *http) {
     (void)eventfd_write(http->wake, 1); /* it only fails if the loop will wake anyway */
 }
 
-/* Gives a connection whose response is made back to the loop, which looks at the list at the end of
- * each turn. Precondition: the lock of HTTP is held. The caller must not use the connection after
- * this call. */
+/* Puts a connection whose response is made into the list of answered ones. The loop looks at the
+ * list in each turn. Precondition: the lock of HTTP is held. The caller must not use the connection
+ * after this call. */
 static void http_add_answered(struct http *http, struct http_connection *connection) {
     bool wakes = !http->answered && !server_http_is_loop;
     assert(!connection->is_answered);
@@ -332,7 +332,8 @@ static void http_add_answered(struct http *http, struct http_connection *connect
     if (wakes) server_http_wake(http);
 }
 
-/* Called in ANSWERING, when the peer has left. */
+/* Handles a peer that has left in ANSWERING. Closes the connection if its request is still in the
+ * queue. Otherwise the thread that makes the response still needs the connection. */
 static void connection_abandon(struct http_connection *connection) {
     struct service *service = connection->service;
     struct http *http = service->http;
@@ -467,7 +468,7 @@ const char *server_http_ask(struct service *service, const struct http_request *
     const union {
         const struct http_request *request;
         char *bytes;
-    } at = {.request = request}; /* it is a member of its connection, which changes */
+    } at = {.request = request}; /* a member of its connection, which is changed here */
     struct http_connection *connection =
         (struct http_connection *)(void *)(at.bytes - offsetof(struct http_connection, request));
     struct http *http = service->http;
@@ -531,8 +532,9 @@ static struct http_connection *waiter_connection(struct waiter *waiter) {
                                               offsetof(struct http_connection, call));
 }
 
-/* Lets a message wait, if few others wait. The connection must be able to receive, to notice that
- * the peer leaves. The loop calls this function, in connection_answer_message. */
+/* Lets a message wait. Returns false if many others wait, or if the connection cannot receive and so
+ * would not notice that the peer leaves. A message that is forwarded may always wait. The loop calls
+ * this function, in connection_answer_message. */
 static bool connection_prepare_wait(struct waiter *waiter) {
     struct http_connection *connection = waiter_connection(waiter);
     struct service *service = connection->service;
@@ -655,7 +657,7 @@ static bool connection_answer(struct http_connection *connection, size_t body_by
     return true;
 }
 
-/* Removes the sizes of the chunks that have been received. */
+/* Reads the chunks that have been received, and removes their sizes. */
 static bool connection_read_chunks(struct http_connection *connection) {
     size_t count = connection->in_bytes - connection->head_bytes;
     int code = server_http_read_chunks(&connection->chunks, connection->in + connection->head_bytes,
@@ -683,7 +685,7 @@ static bool connection_read_body(struct http_connection *connection) {
     return connection_answer(connection, request->length);
 }
 
-/* Refuses a request because of the certificate of the peer, or asks all other checks.
+/* Checks the certificate of the peer, and then all else that server_http_request_check checks.
  *   returns   false: the response is an error */
 static bool connection_check_access(struct http_connection *connection,
                                     struct http_response *response) {
@@ -782,7 +784,8 @@ static bool connection_refuse_plain(struct http_connection *connection) {
     return true;
 }
 
-/* The first byte of TLS is 0x16, and that of HTTP is a letter. */
+/* Returns whether the peer does not speak TLS. The first byte of TLS is 0x16, that of HTTP is a
+ * capital letter. */
 static bool connection_is_plain(const struct http_connection *connection) {
     char first = 0;
     return recv(connection->socket, &first, 1, MSG_PEEK) == 1 && first >= 'A' && first <= 'Z';
@@ -870,7 +873,8 @@ static bool connection_advance(struct http_connection *connection) {
     }
 }
 
-/* Returns whether a connection needs bytes that epoll does not report. */
+/* Returns whether a connection waits for bytes that its TLS session already has. epoll does not
+ * report these. */
 static bool connection_has_bytes(const struct http_connection *connection) {
     bool receives = connection->state != CONNECTION_FREE &&
                     connection->state != CONNECTION_SHAKING &&
@@ -887,7 +891,7 @@ static void connection_run(struct http_connection *connection) {
     connection_watch_events(connection, connection_events(connection));
 }
 
-/* One read for each report of epoll is enough, because it reports what is left again. */
+/* One read for each report of epoll is enough, because epoll reports again what is left. */
 void server_connection_step(struct http_connection *connection) {
     bool shakes = connection->state == CONNECTION_SHAKING;
     bool receives = !shakes && connection_events(connection) == EPOLLIN;
@@ -940,7 +944,7 @@ void server_http_take_answers(struct http *http) {
             if (delay > 0) server_http_cancel_delay(answered->service);
             server_connection_close(answered);
         } else if (delay > 0) {
-            server_connection_move(answered, CONNECTION_DELAYED); /* as connection_delay */
+            server_connection_move(answered, CONNECTION_DELAYED); /* as in connection_delay */
             connection_set_deadline(answered, doorman_clock() + delay);
             connection_run(answered);
         } else {

@@ -30,7 +30,7 @@ enum http_connection_state {
     CONNECTION_DRAINING
 };
 
-/* The loop owns all members, except as said. */
+/* The loop owns all members, unless their comments say otherwise. */
 struct http_connection {
     enum http_connection_state state; /* only server_connection_move writes it */
     struct service *service;
@@ -52,20 +52,21 @@ struct http_connection {
                                      the peer can read the response; SIZE_MAX: not known */
     bool receives;                /* in ANSWERING and DELAYED: bytes of next requests come in */
 
-    /* In ANSWERING and ABANDONED they belong to the thread that makes the response, until it has
-     * put the connection into the list of answered ones. The loop only reads `last`, `is_head` and
-     * `request` then. */
+    /* In ANSWERING and ABANDONED these members belong to the thread that makes the response, until
+     * it has put the connection into the list of answered ones. Meanwhile the loop only reads
+     * `last`, `is_head` and `request`. */
     struct text out;         /* bytes to send */
     doorman_time delay;      /* before the response is sent; 0: none */
     bool last, is_head;      /* last: close after the response; is_head: send no body */
-    bool is_delay;           /* while `waits`: it has reserved a delay */
+    bool is_delay;           /* while `waits`: the message has reserved a delay */
     struct method_call call; /* of a request without a route */
 
     bool abandoned; /* atomic; true: nobody waits for the response */
 
     /* The lock of HTTP guards these members. */
     bool is_answered;             /* in ANSWERING and ABANDONED: the response is made */
-    bool waits;                   /* the permits of this message wait, or may begin to wait */
+    bool waits;                   /* permits of this message wait or may begin to wait, or other
+                                     nodes are asked */
     struct http_connection *next; /* in one of the lists of struct http */
 };
 
@@ -119,13 +120,13 @@ void server_connection_step(struct http_connection *connection);
 /* Takes what has arrived before the deadline, or before the connection is closed for others. */
 void server_connection_probe(struct http_connection *connection);
 
-/* Called when the deadline has passed. */
+/* Ends a state whose deadline has passed: sends a delayed response, or closes the connection. */
 void server_connection_expire(struct http_connection *connection);
 
-/* Answers a delayed response now with the status 503, because the server stops. */
+/* Sends the status 503 now in place of a delayed response, because the server stops. */
 void server_connection_end_delay(struct http_connection *connection);
 
-/* Closes a connection, which another thread does not use. It is FREE afterwards. */
+/* Closes a connection that no other thread uses. It is FREE afterwards. */
 void server_connection_close(struct http_connection *connection);
 
 /* Whether this thread is the loop. Each file that includes this header defines the variable, and

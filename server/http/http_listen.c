@@ -7,8 +7,8 @@
  * one thread decide at a time anyway. epoll is level-triggered, so what a connection does not read
  * now is reported again.
  *
- * Locks: the loop holds none while it uses a connection. It takes that of the service in handlers
- * and for log lines, and that of HTTP for the lists and the counts that others read.
+ * Locks: the loop needs none for a connection. It takes that of the service in handlers and for log
+ * lines, and that of HTTP for the lists and the counts that others read.
  *
  * At most http->limit connections are open. One eighth of them is a reserve for new connections.
  * HTTP is crowded while a part of the reserve is in use. It then does two things, so that clients
@@ -170,7 +170,7 @@ enum exit_status server_http_check_reach(const struct service *service, const ch
     return CONTINUE;
 }
 
-/* Also checks that --http-advertise is an address. */
+/* Checks --http-advertise, and whether other machines may reach --http. */
 static enum exit_status http_check_settings(const struct service *service) {
     const struct settings *settings = service->settings;
     if (settings->http_advertise && !http_can_advertise(settings->http_advertise)) {
@@ -264,7 +264,7 @@ static void http_accept(void *context, uint32_t events) {
     }
 }
 
-/* Looks at the listener while a connection is free. */
+/* Lets epoll report new connections only while a connection is free. */
 static void http_watch_listener(struct http *http, doorman_time now) {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &http->on_listener};
     bool listens = !http->is_ending && http->used_count < http->limit && now >= http->accept_at;
@@ -287,7 +287,7 @@ static void loop_begin_end(struct http *http) {
     }
 }
 
-/* Takes the orders of other threads. loop_main takes their answers. */
+/* Begins the end if another thread has ordered it. loop_handle takes the answers of threads. */
 static void loop_wake(void *context, uint32_t events) {
     struct http *http = (struct http *)context;
     eventfd_t count = 0;
@@ -339,7 +339,7 @@ static int loop_timeout(struct http *http, doorman_time now) {
     return left > 0 ? (int)(left / 1000000) + 1 : 0;
 }
 
-/* Returns whether the last responses are on their way, at the stop. */
+/* Returns whether there are still responses to send, at the stop. */
 static bool loop_is_busy(struct http *http) {
     bool busy = loop_has_answers(http);
     for (size_t i = 0; i < http->limit && !busy; i++) {

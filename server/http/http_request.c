@@ -1,7 +1,6 @@
-/* doorman_server, part HTTP: requests. This file reads the head of a request, and checks whether
- * the request is allowed. It also checks the settings that decide this, and reads the chunks of a
- * body. It changes its arguments, counts requests without a valid token, and logs the names of
- * tokens.
+/* doorman_server, part HTTP: requests. This file reads the head of a request, checks whether the
+ * request is allowed, and reads the chunks of a body. It changes its arguments, counts requests
+ * without a valid token or role, and logs the names of tokens.
  *
  * The server checks a request as soon as its head is complete, before its body arrives (V3).
  *
@@ -12,10 +11,10 @@
  *                digits.
  *     one Host   HTTP/1.1 needs exactly one Host, HTTP/1.0 at most one     400
  *                (RFC 9112, 3.2).
- *     Host       It must be known, except for pages that need a token.     403
- *                Otherwise a web page could use a DNS name of its own to
- *                reach a server on the machine of its reader. There are
- *                no CORS headers.
+ *     Host       It must be known, except for a GET that needs a token     403
+ *                and charges for nothing. Otherwise a web page could use
+ *                a DNS name of its own to reach a server on the machine
+ *                of its reader. There are no CORS headers.
  *     page       A path that charges for permits refuses requests of web   403
  *                pages. A page can send a GET to any address without
  *                reading the response, so it could use up the units of
@@ -25,13 +24,14 @@
  *                that any page sends here.
  *     token      It must be in the file of tokens.                         401
  *     path       It must exist, and accept the verb.                       404, 405
- *     type       A POST must have a Content-Type that HTML forms cannot    415
- *                send, unless the path takes forms, without another
- *                charset or a Content-Encoding.
+ *     type       A body must have a Content-Type that HTML forms cannot    415
+ *                send, unless the path takes forms. It must be in UTF-8,
+ *                and without a Content-Encoding.
  *     role       The token must have the role that the verb, or the path,  403
  *                needs.
- *     body       Its end must be clear: see request_read_framing.          400, 411, 501
- *     size       The body has at most --max-message bytes.                 413
+ *     body       Its end must be clear: see request_check_framing.         400, 411, 501
+ *     size       The body has at most --max-message bytes, and for a path  413
+ *                without a token at most HTTP_OPEN_BODY_MAX.
  *     Expect     The only known value is 100-continue.                     417
  *
  * A target can be a path, or a whole URL such as http://HOST/path. With a URL, the host of the URL
@@ -177,7 +177,8 @@ static const char *first_line_read(struct http_request *request, char *line) {
     return valid && target_read(request, target) ? NULL : HEAD_INVALID;
 }
 
-/* Reads Content-Length. Sets request->length to SIZE_MAX if the length of the body is not known. */
+/* Reads Content-Length and Transfer-Encoding. Sets request->length to SIZE_MAX if the length of the
+ * body is not known. */
 static void request_read_length(struct http_request *request) {
     char value[32], coding[32];
     int count = server_http_field_read(request->fields, "Content-Length", value, sizeof value);
@@ -285,8 +286,8 @@ static bool path_is_method(const char *path) {
     return found;
 }
 
-/* Returns whether the body has a type, and is in UTF-8. JSON has no other charset (RFC 8259, 8.1).
- */
+/* Returns whether the body has the type `wanted`, and no charset other than UTF-8. JSON has no other
+ * one (RFC 8259, 8.1). */
 static bool type_is(const char *fields, const char *wanted) {
     char type[128];
     if (server_http_field_read(fields, "Content-Type", type, sizeof type) != 1) return false;
@@ -300,7 +301,7 @@ static bool type_is(const char *fields, const char *wanted) {
     return strcasecmp(type, wanted) == 0;
 }
 
-/* Returns whether the path takes units of permits. It is not a method of the protocol. */
+/* Returns whether the path takes units of permits, and is no method of the protocol. */
 static bool request_charges(const struct http_request *request) {
     return request->route && request->route->charges;
 }
@@ -340,8 +341,8 @@ static unsigned route_verbs(const struct http_route *route) {
     return route->verbs ? route->verbs : VERB_GET;
 }
 
-/* Finds the route of a request, and the verbs that its path accepts. Several routes can have one
- * path and other verbs. If none has the verb, the first one counts.
+/* Finds the route of a request, and the verbs that its path accepts. Several routes can have the
+ * same path and different verbs. If none has the verb, the first one counts.
  *   returns   NULL: there is no such path, or it is a method of the protocol */
 static const struct http_route *route_find(const struct http_request *request, unsigned *allowed) {
     const struct http_route *found = NULL;
@@ -360,7 +361,8 @@ static const struct http_route *route_find(const struct http_request *request, u
 }
 
 /* Returns whether a web page may have sent the request. Browsers add an Origin to most requests of
- * pages, and Sec-Fetch-Site to all requests. Its value "none" is a request of the user. */
+ * pages. Over TLS, or to this machine, they add Sec-Fetch-Site to all requests. It is "none" for a
+ * request of the user, and "same-origin" for one of a page of this server. */
 static bool request_is_from_page(const struct http_request *request) {
     char value[16];
     if (server_http_field_read(request->fields, "Origin", value, sizeof value) > 0) return true;
@@ -369,9 +371,9 @@ static bool request_is_from_page(const struct http_request *request) {
     return count > 1 || (count == 1 && !own);
 }
 
-/* Returns whether a page of this server has sent the request. A page can set neither of the two
- * fields. Browsers send Sec-Fetch-Site only over TLS, or to this machine. The scheme of the Origin
- * is that of a proxy, if there is one. */
+/* Returns whether a page of this server has sent the request. A page can set neither Sec-Fetch-Site
+ * nor Origin itself. Browsers send Sec-Fetch-Site only over TLS, or to this machine. The scheme of
+ * the Origin does not count, because a proxy may have another one than this server. */
 static bool request_is_from_own_page(const struct http_request *request) {
     char value[300], host[256];
     int count = server_http_field_read(request->fields, "Sec-Fetch-Site", value, sizeof value);
@@ -397,7 +399,7 @@ static void response_set_unknown_path(struct http_response *response, const char
     server_http_response_set_error(response, 404, "NOT_FOUND", text);
 }
 
-/* Checks the type and the coding of the body of a POST. */
+/* Checks the type and the coding of a body. */
 static void request_check_type(const struct http_request *request, struct http_response *response) {
     static const char form[] = "application/x-www-form-urlencoded";
     const char *wanted = request_has_form(request) ? form : "application/json";

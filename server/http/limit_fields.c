@@ -1,4 +1,4 @@
-/* doorman_server, part HTTP: writes what a permit has left as fields of HTTP.
+/* doorman_server, part HTTP: writes what a permit leaves of its limits as fields of HTTP.
  *
  * RateLimit-Policy and RateLimit follow the draft of the IETF (draft-ietf-httpapi-ratelimit-headers
  * 10). Each is a list of limits. The first one is the limit that decided: the limit that refuses,
@@ -13,8 +13,8 @@
 #define LIST_BYTES_MAX 1024         /* of a list of limits, because proxies bound the head */
 #define INTEGER_MAX 999999999999999 /* of a structured field (RFC 9651, 3.3.1) */
 
-/* The times of a limit count from the response, which is later than the decision if the permit had
- * to wait. */
+/* Copies a limit. Its times count from the response, which is later than the decision if the permit
+ * had to wait. */
 static void limit_fields_copy(struct limit_fields *fields, const doorman_permit *permit,
                               const doorman_permit_detail *detail, bool is_first) {
     struct limit_field *limit = &fields->items[fields->count++];
@@ -56,7 +56,8 @@ void server_limit_fields_take(struct limit_fields *fields, const doorman_permit 
     }
 }
 
-/* A name in a structured field has only the printable characters of ASCII (RFC 9651, 3.3.3). */
+/* The rule that escapes a name in a structured field. The field has only printable characters of
+ * ASCII (RFC 9651, 3.3.3). */
 static const char *limit_escape_name(char character, char room[8]) {
     unsigned char code = (unsigned char)character;
     if (character == '"' || character == '\\') {

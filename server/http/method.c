@@ -21,8 +21,8 @@ static int status_code(doorman_status status) {
 }
 
 /* Redirects a request to the master, if the request asks for that, the master is another process,
- * and its HTTP address is known. The body stays the response that says so. The URL has no other
- * part of the query, because the path is known and a query is not.
+ * and its HTTP address is known. The body stays the response of the server object. The rest of the
+ * query is not in the URL, because nothing has checked it.
  *   decided   the response of the server object */
 static void response_redirect(struct http_response *response, const struct http_request *request,
                               const doorman_response *decided) {
@@ -34,7 +34,7 @@ static void response_redirect(struct http_response *response, const struct http_
                                                 "?redirect=1\r\n"));
 }
 
-#define AUDIT_MAX 20 /* entries of one message */
+#define AUDIT_MAX 20 /* entries of one message that are logged */
 
 /* The sender of a message, for the log. */
 struct audit_source {
@@ -191,8 +191,8 @@ bool server_reset_check_token(struct service *service, const struct http_request
     return covers;
 }
 
-/* P31: checks that a token may bring figures, if the permits of a message do. A message that hides
- * the field behind an escape is refused when it is read.
+/* P31: checks that a token may bring figures, if the permits of a message do so in the field `set`. A
+ * message that hides the field behind an escape is refused when it is read.
  *   method   NULL: the body names it */
 static bool figures_check_token(struct service *service, const struct http_request *request,
                                 const char *method, struct http_response *response) {

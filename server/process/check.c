@@ -11,8 +11,8 @@ static size_t problems_listed(const struct config_problems *problems) {
     return problems->count < PROBLEM_MAX ? problems->count : PROBLEM_MAX;
 }
 
-/* Prints a line for each problem that has a position, in the form in which compilers report errors.
- * Editors can jump to the position. */
+/* Prints a line for each problem that has a position. The line has the form of an error of a
+ * compiler, so editors can jump to the position. */
 static void print_problems(const char *path, const struct config_problems *problems,
                            const char *kind) {
     for (size_t i = 0; i < problems_listed(problems); i++) {
@@ -45,7 +45,8 @@ static enum exit_status check_refuse_config(const struct settings *settings,
                               what, count > 1 ? "them" : "it");
 }
 
-/* Logs the warnings about a valid configuration, or the errors of another one except the first. */
+/* Logs the warnings about a valid configuration, or the errors of an invalid one except the first,
+ * which the line about the refusal has. */
 static void check_log_problems(struct service *service, const struct config_change *change) {
     const struct settings *settings = service->settings;
     char text[PROBLEM_TEXT];
@@ -138,8 +139,8 @@ static bool port_fits(const char *url) {
     return port >= 1 && port <= UINT16_MAX;
 }
 
-/* A proxy can do the TLS, so nng need not support TLS here. Without --advertise, the address is the
- * first --listen, which nng has accepted. */
+/* Checks --advertise. A proxy can do the TLS, so nng need not support TLS here. Without --advertise
+ * the address is the first --listen, which nng has accepted. */
 static enum exit_status check_advertise(const struct service *service) {
     const char *url = service->settings->advertise;
     char host[256];

@@ -1,5 +1,5 @@
 /* doorman_server, part MEMORY: an allocator for cJSON, and the return of free memory to the system.
- * This file changes the counters of ended leases. Without this part, cJSON uses malloc, and the C
+ * This file resets the counter of ended leases. Without this part, cJSON uses malloc, and the C
  * library keeps free memory. */
 #include "../server.h"
 
@@ -15,9 +15,9 @@
  * the arena gets more pieces from malloc. These pieces are freed together with the last block, so a
  * message of 4 MiB leaves no memory in use.
  *
- * The thread that parses a JSON tree must also delete the tree. If another thread may delete it, as
- * that of a message that may wait or of an act, server_shares_memory is true while the tree is
- * made, changed and deleted. Such a tree comes from malloc. */
+ * The thread that parses a JSON tree must also delete the tree. But another thread may delete the
+ * tree of an act, or of a message that may wait. server_shares_memory is true while such a tree is
+ * made, changed or deleted, and its blocks come from malloc. */
 #define ARENA_BYTES ((size_t)256 << 10)
 #define CHUNK_BYTES ((size_t)1 << 20)
 
@@ -82,9 +82,9 @@ static void arena_free(void *block) {
 }
 
 /* glibc gives each thread an arena of its own, up to eight for each core. Leases would lie in all
- * of these, and blocks that a thread keeps for itself would hold whole pages. Then 69 to 84 % of
- * the memory of ended leases returns to the system; with two arenas, 90 % and more. All state is
- * behind one lock, so more arenas would make nothing faster. */
+ * of these, and blocks that a thread keeps for itself would hold whole pages: 69 to 84 % of the
+ * memory of ended leases would return to the system. With two arenas it is 90 % and more. All state
+ * is behind one lock, so more arenas would make nothing faster. */
 #define GLIBC_ARENAS 2
 
 static void memory_init(void) {

@@ -145,7 +145,8 @@ static void notify_reloading(struct service *service) {
     service_notify(service, text);
 }
 
-/* After STOPPING=1 systemd would expect the end of the process. */
+/* Tells systemd that the process stops. A process that replaces itself reports a reload instead,
+ * because after STOPPING=1 systemd would expect the end of the process. */
 static void notify_stopping(struct service *service) {
     if (service->replaces) {
         notify_reloading(service);

@@ -5,14 +5,15 @@
  * then runs its program again: with the same file, flags, environment and process id.
  *
  * Once a second, or less often if there are very many, the main thread asks poll about all
- * descriptors. poll knows which ones are open, and whose peers have left. nng cannot say it: it
+ * descriptors. poll knows which ones are open, and whose peers have left. nng does not know it: it
  * counts lost connections as open. A peer that leaves is normal, and its descriptor is closed at
- * once. One that stays open is leaked.
+ * once. A descriptor that stays open after that is leaked.
  *
- *     at LOOKS looks in a row                      then
- *     fewer than --replace-at of them are open     nothing
+ *     what a look finds                            then
+ *     fewer open descriptors than --replace-at     nothing
  *     less than a quarter of these is leaked       nothing: honest connections use the descriptors,
  *                                                  and would come back
+ *     a leak, but not at LOOKS looks in a row      nothing yet
  *     the last replacement was in the last ten     a warning each minute. A process that leaks so
  *     minutes, or a restart would fail or lose     fast would serve for seconds only, and one that
  *     something now (hinders of server_part)       cannot start again would be gone
@@ -20,10 +21,10 @@
  *
  * Without --state a replacement forgets the counters of permits, as any restart does. It is still
  * better than a process that lets no client in: only a restart frees the descriptors, and it would
- * come later, after an outage. --replace-at 0 leaves it to people.
+ * come later, after an outage. With --replace-at 0 the process never replaces itself.
  *
- * The new run knows the last one by the variable DOORMAN_REPLACED: how often the process has
- * replaced itself, when it last did (doorman_clock), and the ports at which it listened. An address
+ * The variable DOORMAN_REPLACED tells the new run how often the process has replaced itself, when
+ * it last did so (doorman_clock), and the ports at which it listened. An address
  * with port 0 keeps its port, so clients find the server again. The program is found by its path.
  * So if a new version was installed meanwhile, the new one runs, as after any other restart.
  *
@@ -55,7 +56,7 @@ enum { PORT_HTTP = ADDRESS_MAX, PORT_HEALTH };
 
 /* What this part keeps. Only the main thread uses it. */
 struct replace {
-    unsigned looks;        /* the last looks in a row at which the leak was the problem */
+    unsigned looks;        /* how many of the last looks in a row have found a leak */
     doorman_time look_at;  /* the time of the next look */
     doorman_time quiet_to; /* no warning before this time */
 };
@@ -75,11 +76,11 @@ static struct rerun {
 
 /* ---- descriptors ---------------------------------------------------------------------------- */
 
-/* Counts open and leaked descriptors. The system always gives the lowest free number. So an empty
- * block fills before any number above it is given, and the search ends there. Then the cost does
- * not depend on the limit, which can be a billion.
+/* Counts open and leaked descriptors, up to the first block of numbers without an open one. The
+ * system always gives the lowest free number, so there are hardly any open ones above such a block.
+ * The cost therefore does not depend on the limit, which can be a billion.
  *   descriptors   out: open, leaked, limit
- *   returns       a number above those of the open ones
+ *   returns       a number above those of the descriptors that were counted
  *   cost          0.35 us for each open descriptor: 6 ms for 18,000 */
 static int descriptors_count(struct descriptors *descriptors) {
     struct pollfd block[BLOCK];
@@ -119,7 +120,7 @@ static unsigned port_read(const char *address) {
     return port ? (unsigned)strtoul(port, NULL, 10) : 0;
 }
 
-/* Writes an address with the port of the last run, if the system shall choose one.
+/* If an address has port 0, writes it with the port of the last run instead.
  *   returns   false: the address stays as it is */
 static bool port_replace(const char *address, unsigned port, char *text, size_t room) {
     const char *given = address ? port_find(address) : NULL;
@@ -200,9 +201,9 @@ static enum exit_status replace_adopt(struct settings *settings, char **argv) {
     return ports_adopt(settings, ports);
 }
 
-/* Runs the program in place of this process, unless somebody wants the process to end. SIGTERM,
- * SIGINT and SIGHUP stay blocked: one that comes now waits for the next run, which would otherwise
- * die of it before it can handle it. Alarms would last too. */
+/* Runs the program in place of this process, unless SIGTERM or SIGINT is pending. These and SIGHUP
+ * stay blocked: a signal that comes now waits until the next run can handle it. Otherwise the next
+ * run would die of the signal. An alarm would last too, so it is cancelled. */
 static void replace_end(void) {
     static const char failed[] = "doorman_server: cannot run itself again\n";
     sigset_t signals;
@@ -246,7 +247,7 @@ static enum exit_status replace_open(struct service *service) {
     return CONTINUE;
 }
 
-/* Logs that this is not the first run. */
+/* Logs that the process has replaced itself, if it has. */
 static enum exit_status replace_serve(struct service *service) {
     char count[24], seconds[32];
     double duration = (double)(doorman_clock() - rerun.replaced_at) / (double)DOORMAN_SECOND;
@@ -287,7 +288,7 @@ static void replace_log(const struct service *service, const char *message, cons
                limit, why[0] ? "because" : LOG_END, why, LOG_END);
 }
 
-/* Acts on a leak. */
+/* Lets the process replace itself because of a leak, or logs why it must not now. */
 static void replace_act(struct service *service, doorman_time now) {
     struct replace *replace = service->replace;
     struct trouble *trouble = &service->descriptors.trouble;

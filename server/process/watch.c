@@ -2,8 +2,8 @@
  * deleted (V1). It also loads changed certificates and tokens. Only the main thread calls these
  * functions.
  *
- * A program that replaces a file may delete it first. So a file that is missing once is not
- * reported. A file that is missing a second time is reported, once. A file that this process may
+ * A program that replaces a file may delete it first. So a file that is missing at one look is not
+ * reported. At the second look in a row without the file it is reported. A file that this process may
  * not read counts as missing. What was loaded from a missing file stays in force, but a restart
  * would fail. So the metrics and the page show a missing file until it is there again. */
 #include "../server.h"
@@ -104,8 +104,9 @@ static enum missing_change missing_count(unsigned *count, bool missing) {
     return change;
 }
 
-/* Logs and notes that the configuration file cannot be read, or that it is there again. errno says
- * why it cannot. */
+/* Counts a look at the configuration file. Logs and notes when the file is missing, and when it is
+ * there again.
+ *   missing   the file cannot be read, and errno says why */
 static void watch_missing(struct service *service, bool missing) {
     const struct settings *settings = service->settings;
     bool exists = errno != ENOENT;
@@ -143,8 +144,9 @@ static bool watch_poll(struct service *service) {
 /* ---- certificates and tokens ---------------------------------------------------------------- */
 /* The certificate, its key and the authority belong together. A program may replace them one after
  * the other. So these files are loaded when one of them has changed and all of them were the same
- * in two looks. If they do not fit then, the rest may follow. So an error is only logged when they
- * still do not fit TLS_WAIT looks later. What was loaded before stays in force meanwhile. The file
+ * in two looks. If they do not fit together then, the program may still replace the others. So an
+ * error is only logged when they still do not fit TLS_WAIT looks later. What was loaded before stays
+ * in force meanwhile. The file
  * of the tokens is a group of its own. If a file of a group is missing or cannot be read, a program
  * may be replacing it, and nothing of this group is loaded.
  *
@@ -173,7 +175,7 @@ static const char *reload_path(const struct settings *settings, int file) {
 }
 
 /* Returns the version of a file that can be read. Otherwise returns the version of a missing file,
- * and errno says why. A server that has no file descriptor left says nothing about the file. */
+ * and errno says why. If no file descriptor is left, a file that exists counts as readable. */
 static struct file_version readable_version_read(const char *path) {
     struct file_version version = file_version_read(path);
     int fd = version.file != 0 ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
@@ -203,7 +205,9 @@ static void reload_note(struct service *service, int file, const char *why) {
     server_note_failure(service, failure, text);
 }
 
-/* Logs that a file cannot be read, or that it can be read again. errno says why it cannot. */
+/* Counts a look at a file. Logs and notes when the file cannot be read, and when it can be read
+ * again.
+ *   missing   the file cannot be read, and errno says why */
 static void reload_report(struct service *service, int file, bool missing) {
     const struct settings *settings = service->settings;
     const char *why = strerror(errno), *flag = server_flag_name(reload_flags[file]);

@@ -1,12 +1,12 @@
-/* doorman_server: opens connections to other processes of Doorman. This file changes only its
+/* doorman_server: opens connections to other processes of Doorman. The functions change only their
  * arguments. */
 #include "dial.h"
 #include "host.h"
 
 #include <nng/protocol/reqrep0/req.h>
 
-/* Makes the TLS of a connection, out of the files of this process. nng checks the certificate of
- * the peer for the host only if the configuration has its name. */
+/* Makes the TLS of a connection, out of the files of this process. nng checks that the certificate
+ * of the peer is for the host, but only if the nng_tls_config has the name of the host. */
 static int dial_set_tls(struct service *service, const char *address, nng_dialer dialer) {
     char host[DOORMAN_ID_BYTES_MAX + 1];
     nng_tls_config *tls = NULL;

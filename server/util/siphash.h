@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* SipHash-2-4 of Aumasson and Bernstein (2012), over the pieces of a text, one after another. */
+/* The state of SipHash-2-4, by Aumasson and Bernstein (2012), over the pieces of a text. */
 struct siphash {
     uint64_t v[4], word;
     size_t bytes;
@@ -14,7 +14,7 @@ struct siphash {
 void server_siphash_start(struct siphash *hash, const uint64_t secret[2]);
 void server_siphash_add(struct siphash *hash, const char *text, size_t bytes);
 
-/* Returns the hash. A hash that has ended takes no more pieces. */
+/* Returns the hash. No more pieces can be added then. */
 uint64_t server_siphash_end(struct siphash *hash);
 
 /* Returns the hash of one text. */

@@ -26,7 +26,7 @@ enum exit_status server_socket_refuse(const char *flag, const char *address, con
 
 /* Accepts a connection, without waiting.
  *   peer       out: its address for the log, as HOST:PORT
- *   is_short   out: on -1, whether the reason is a lack of descriptors or memory
+ *   is_short   out: on -1, whether the system has failed, as without free descriptors or memory
  *   returns    its socket; -1: there is none */
 int server_socket_accept(int listener, char peer[PEER_BYTES], bool *is_short);
 

@@ -4,17 +4,19 @@
  * message keeps its context of nng until it has answered. Another worker receives in its place. So
  * messages that wait never occupy the workers that answer. The replaced worker retires after its
  * answer, and can replace another one later. There are at most as many extra workers as messages
- * that have waited at the same time. The permits have bounds for them (P19).
+ * that have waited, or were answered after their wait, at the same time. The number of permits that
+ * wait has bounds (P19).
  *
  *     event                            what happens to the message
  *     its last permit is decided       the thread that has caused the decision answers it
  *     its connection is closed         its permits leave the queues, and there is no answer
- *     the server is not master         it is decided again, which answers it with the mastership
+ *     the server is not master         it is decided again: the answer names the master, if known
  *     the server stops                 it is answered as UNAVAILABLE
  *     memory runs out                  it is answered as OUT_OF_MEMORY
  *
- * The server forgets all permits that wait when it loses its mastership. The server may win again
- * in the same call. Therefore each look compares the time of the last victory.
+ * The server forgets all permits that wait when it loses its mastership, and may become master
+ * again in the same call. Therefore each look checks that the mastership (its `victory`) is still
+ * the one in which the messages began to wait.
  *
  * A connection may be closed while its message is decided. nng reports the end of a connection only
  * once. So the numbers of the last connections that were closed are kept, and a message of such a
@@ -27,9 +29,9 @@
 #define BUCKETS 4096     /* of the table of tickets; a power of 2 */
 #define CLOSED_COUNT 256 /* connections that were closed last */
 
-/* While messages wait, the thread checks at least this often whether the server is still master. A
- * node with a parent decides in the thread of its link, so the thread looks for decisions more
- * often. */
+/* While messages wait, the thread checks once in LOOK whether the server is still master. A node
+ * with a parent decides in the thread of its link, so there the thread looks for decisions once in
+ * LOOK_OF_CHILD. If work is due earlier, the thread looks earlier, but not before LOOK_MIN. */
 #define LOOK (DOORMAN_SECOND / 10)
 #define LOOK_OF_CHILD (DOORMAN_SECOND / 100)
 #define LOOK_MIN (DOORMAN_SECOND / 1000)
@@ -47,7 +49,7 @@ struct waiter_list {
 /* A worker beside those of the service. */
 struct extra_worker {
     struct worker worker;
-    struct extra_worker *next; /* of all */
+    struct extra_worker *next; /* in the list of all */
 };
 
 struct waiting {
@@ -55,9 +57,9 @@ struct waiting {
     pthread_cond_t wake;
     bool started, ending;
     struct waiter_list waiters, done; /* done: they wait no longer, and are not answered yet */
-    size_t done_count;                /* atomic; also those that are being answered */
+    size_t done_count;                /* atomic: the number of messages in `done` */
     struct waiter_ticket *buckets[BUCKETS];
-    doorman_time victory; /* when the permits in which the waiters wait began */
+    doorman_time victory; /* started_at of the permits in which the messages wait */
     uint64_t closed[CLOSED_COUNT];
     size_t closed_count; /* since the start */
     struct lock pool_lock;
@@ -120,7 +122,8 @@ static bool waiter_register(struct waiting *waiting, struct waiter *waiter) {
     return waiter->left > 0;
 }
 
-/* Lets a message be answered. Precondition: it is in no list. */
+/* Ends the wait of a message. Precondition: it is in no list.
+ *   answers   false: its connection is closed */
 static void waiter_end(struct waiting *waiting, struct waiter *waiter, bool answers) {
     waiter_drop_tickets(waiting, waiter);
     waiter->answers = answers;
@@ -130,8 +133,8 @@ static void waiter_end(struct waiting *waiting, struct waiter *waiter, bool answ
 
 /* ---- decisions */
 
-/* Returns the permits, or NULL if the server is not master now. Without this call, a server whose
- * mastership has just ended could decide once more. */
+/* Returns the permits, or NULL if the server is not master now. doorman_server_find is called so
+ * that the server notices the end of its mastership. Otherwise it could decide once more. */
 static doorman_permits *permits_now(const struct service *service) {
     doorman_server_resource none;
     (void)doorman_server_find(service->server, "", &none, doorman_clock());
@@ -156,7 +159,7 @@ static void waiting_set_victory(const struct service *service) {
     if (permits) service->waiting->victory = info.started_at;
 }
 
-/* Decides again on all messages that wait, because the server has forgotten their permits. */
+/* Decides again on all messages that wait, when the server has forgotten their permits or stops. */
 static void waiting_repeat(struct service *service) {
     struct waiting *waiting = service->waiting;
     struct waiter *next = NULL, *waiter = waiting->waiters.first;
@@ -220,7 +223,8 @@ static bool request_waits(const doorman_request *request) {
     return false;
 }
 
-/* Nearly all messages that wait contain this text, and few others do. An escape can hide it. */
+/* Looks for `max_wait"`. Nearly all messages that ask to wait contain this text, and few others do.
+ * An escape can hide it. */
 static bool waiting_is_likely(const struct waiter *waiter, const char *text, size_t bytes) {
     static const char name[] = "max_wait\"";
     const size_t length = sizeof name - 1;
@@ -290,7 +294,7 @@ static bool waiting_add(struct service *service, struct waiter *waiter) {
         if (permits) {
             (void)doorman_permits_cancel(permits, waiter->connection, doorman_clock());
         }
-        doorman_json_exchange_undo(waiter->exchange); /* the response is not read */
+        doorman_json_exchange_undo(waiter->exchange); /* nobody reads the response */
         return false;
     }
     if (!waiter_register(waiting, waiter)) return false;
@@ -322,7 +326,7 @@ static void waiting_finish(struct service *service) {
         }
         server_shares_memory = false;
         if (job) {
-            forwards->begin(service, job); /* a shard has moved while its permits waited */
+            forwards->begin(service, job); /* a shard has moved while permits for its keys waited */
         } else {
             waiter->finish(waiter, waiter->answers);
         }
@@ -349,10 +353,10 @@ static void waiting_disconnect(struct service *service, uint64_t connection) {
 
 /* ---- the thread */
 
-/* Does the work that is due, and returns when to look next. */
+/* Does the work that is due. Returns how long the thread may sleep then. */
 static doorman_time waiting_update(struct service *service, doorman_time now) {
     doorman_upstream *upstream = doorman_server_upstream(service->server);
-    bool is_root = service->settings->parents.count == 0; /* with a parent, the link does this */
+    bool is_root = service->settings->parents.count == 0; /* else the link updates the upstream */
     doorman_request none;
     doorman_time due = doorman_upstream_due(upstream);
     if (is_root && due <= now) {
