@@ -1,15 +1,15 @@
 /* doorman_server, part ADMIN: acts of administration. An act changes what the counters say, or what
- * the configuration says for a time. So the store keeps each act,
- * with the name of its token.
+ * the configuration says for a time. So the store keeps each act, with the name of its token.
  *
  *     described   on the thread of pages: who, what, the value before and after, the reason
  *     checked     on the thread of the store: what depends on earlier acts
- *     written     there: the row of the audit, and what the act has made, in one step
+ *     written     there: the row of the audit, and what the act has made, in one step if they fit
  *     applied     there, with the lock of the service
  *     answered    on the thread of pages
  *
- * If the store fails, nothing is applied, and the answer says why. If the store does not answer,
- * the answer says that it is not known. The act is applied then when it is written.
+ * If the store fails, only what was written is applied, and the answer says why. If the store does
+ * not answer in time, the answer says that it is not known whether the act was done. If the store
+ * writes the act later, it is applied then.
  *
  * The audit is a row for each act, whose identity is its number. Numbers have no gaps.
  * audit_trim.c says how long a row stays. */
@@ -144,8 +144,8 @@ bool server_act_add_note(struct act *act, const struct act_note *note) {
     return true;
 }
 
-/* Returns the end of the notes that the next call writes. Those of one entry are in one call, so
- * that each entry is written whole or not at all, unless they are more than a call has.
+/* Returns the end of the notes that the next call writes. The notes of one entry are in one call, so
+ * that the entry is written whole or not at all, unless there are too many for one call.
  *   has_row   the call has the row of the audit too */
 static size_t act_batch_end(const struct act *act, bool has_row) {
     const struct act_note *notes = act->notes.notes;
@@ -162,8 +162,8 @@ static size_t act_count_entries(const struct act_notes *all, size_t notes) {
     return notes < all->count ? all->notes[notes].entry : all->notes[all->count - 1].entry + 1;
 }
 
-/* Writes the row of an act, and the notes that follow those that are written, as many as the store
- * bears in one call.
+/* Writes the row of an act, and as many of the notes that are not written yet as fit into one call of
+ * the store.
  *   row   NULL: only notes */
 static enum store_result act_put_some(struct act *act, struct store *store, const char *row) {
     char identities[STORE_NOTES_MAX][24];
@@ -190,8 +190,8 @@ static enum store_result act_put_some(struct act *act, struct store *store, cons
     return result;
 }
 
-/* Returns the row of an act as text. It says how many entries the call writes that has it, if there
- * are more. Returns NULL if memory runs out. */
+/* Returns the row of an act as text. If the call that writes the row cannot write all entries, the
+ * row says how many it writes. Returns NULL if memory runs out. */
 static char *act_row(struct act *act) {
     const size_t end = act_batch_end(act, true);
     cJSON_DeleteItemFromObject(act->row, "written");
@@ -201,9 +201,9 @@ static char *act_row(struct act *act) {
     return cJSON_PrintUnformatted(act->row);
 }
 
-/* Writes the row of an act and its notes. If the store needs several calls for that, the first one
- * writes the row, which says then that at least its own notes are written. The last one writes the
- * row that does not say so any more. */
+/* Writes the row of an act and its notes. If that needs several calls of the store, the row of the
+ * first call says how many entries this call writes. The last call writes the row again, without
+ * this number. */
 static enum store_result act_put(struct act *act, struct store *store) {
     enum store_result result = STORE_OK;
     bool is_last = false;
@@ -227,7 +227,8 @@ enum store_result server_act_put_notes(struct act *act, struct store *store) {
     return result;
 }
 
-/* Says what an act is about. If it has several entries, their audit row has them. */
+/* Says what an act is about. If it has several entries, the report only counts them: they are in the
+ * row of the audit. */
 static struct act_report act_report_of(const struct act *act) {
     const cJSON *entries = cJSON_GetObjectItemCaseSensitive(act->row, "entries");
     const int count = entries ? cJSON_GetArraySize(entries) : 1;
@@ -353,8 +354,8 @@ static bool newest_visit(void *context, const struct store_note *note) {
     return false;
 }
 
-/* Marks the row of an act that the store has taken late, if the act has changed nothing but its
- * row. Returns false if the store has failed. */
+/* Adds "known": false to the row of an act without notes, if the store has taken the row late. The
+ * act was not put into force. Returns false if the store has failed. */
 static bool admin_mark_late(const struct admin *admin, struct store *store) {
     struct newest_act newest = {.row = NULL};
     char identity[24], *text = NULL;
@@ -372,9 +373,9 @@ static bool admin_mark_late(const struct admin *admin, struct store *store) {
 }
 
 /* Reads what the store has. If acts were written before, an empty batch is written first: a store
- * that has not answered an earlier write cannot carry it out after this batch. A store that has
- * come back with fewer acts than there were has lost rows that were not removed, so all rows stay
- * in force. */
+ * that has not answered an earlier write cannot carry it out after this batch. If the store has come
+ * back with fewer acts than there were, rows may be missing that no act has removed. Then all rows
+ * stay in force. */
 static bool admin_read(struct service *service, struct store *store) {
     struct admin *admin = service->admin;
     if (admin->newest_id > 0 && server_store_write(store, NULL, 0) != STORE_OK) return false;
@@ -418,7 +419,7 @@ int server_act_count_resets(const struct act *act, const cJSON *entry) {
                                day_ago);
 }
 
-/* Runs on the thread of the store. */
+/* Writes an act, and puts it into force. Runs on the thread of the store. */
 static void act_write(struct service *service, struct store *store, void *context) {
     struct act *act = (struct act *)context;
     struct admin *admin = service->admin;

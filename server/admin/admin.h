@@ -12,10 +12,10 @@
 #define ACT_TEXT (CALL_TEXT + 256)
 #define REASON_MAX DOORMAN_REASON_BYTES_MAX
 #define AUDIT_NOTE "act"         /* the kind of the notes of the audit */
-#define OVERRIDE_NOTE "override" /* that of overrides. Their identities are those of their acts */
+#define OVERRIDE_NOTE "override" /* the kind of overrides, which have the identity of their act */
 #define PLAN_NOTE                                                                                  \
-    "plan" /* that of plan rows. The act with the number N has those from N * 2^14 on */
-#define PLAN_ID_BITS 14  /* of the index in an act */
+    "plan" /* the kind of plan rows. Those of the act N have the identities from N * 2^14 on */
+#define PLAN_ID_BITS 14  /* of the index of a plan row in its act */
 #define ROWS_AT_ONCE 500 /* rows that are looked at while the lock is held */
 
 /* A note that is written with the row of an act. */
@@ -23,8 +23,8 @@ struct act_note {
     const char *kind; /* a constant */
     uint64_t id;      /* the identity of the note, as a number of 20 digits */
     int64_t ends_at;  /* as in struct store_note */
-    size_t entry;     /* the index in the list of the act of what it belongs to, in this order; 0:
-                         the act has no list. An entry is written whole or not at all */
+    size_t entry;     /* the index of the entry of the act to which it belongs; never less than that
+                         of the note before it; 0 if the act has no list of entries */
     char *text;       /* for cJSON_free; NULL: the note is deleted */
 };
 
@@ -87,7 +87,8 @@ bool server_act_add_note(struct act *act, const struct act_note *note);
  * row is written once more. Returns false if the store has failed: then the act is refused. */
 bool server_act_announce(struct act *act, struct store *store);
 
-/* Writes that an act which was announced was refused. Returns false if the store has failed. */
+/* Writes into the row of an announced act why it was refused. Returns false if the store has
+ * failed. */
 bool server_act_forget(struct act *act, struct store *store, const char *why);
 
 /* Returns a text of a row of the audit or of a note, or NULL if there is none. */
@@ -95,7 +96,7 @@ static inline const char *server_row_text(const cJSON *row, const char *name) {
     return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, name));
 }
 
-/* Returns "" if there is none. */
+/* Returns the same, but "" if there is none. */
 static inline const char *server_row_word(const cJSON *row, const char *name) {
     const char *text = server_row_text(row, name);
     return text ? text : "";
@@ -146,8 +147,8 @@ struct note_page {
 /* Adds a line of any length. */
 void server_admin_add_line(struct text *text, const char *line);
 
-/* Answers with a page of a list. Its parameters are key, resource, who, limit and after. May wait
- * for the store. */
+/* Answers with a page of a list. The parameters can be key, resource, who, limit, after and ending,
+ * as far as list->names has them. May wait for the store. */
 void server_admin_list(struct service *service, const struct http_request *request,
                        struct http_response *response, const struct note_list *list);
 
@@ -174,11 +175,11 @@ static inline uint64_t server_act_note_id(const struct act *act) {
     return act->row_id ? act->row_id : act->id;
 }
 
-/* Lets a function read the notes of a kind, as server_state_call does. */
+/* Runs a call that reads the notes of a kind, as server_state_call does. */
 enum call_result server_notes_read(struct service *service, const char *kind,
                                    struct state_call *call, char why[CALL_TEXT]);
 
-/* Writes the notes of an act, without its row, as many as are left.
+/* Writes the notes of an act that are not written yet, without its row.
  *   returns   STORE_OK, or why not all of them are written; act->written says how many are */
 enum store_result server_act_put_notes(struct act *act, struct store *store);
 
@@ -191,9 +192,9 @@ void server_act_clear_notes(struct act *act);
  *   refusal   why nothing was changed; NULL: it was changed */
 bool server_act_confirm(struct act *act, const char *refusal, struct http_response *response);
 
-/* Writes an act when this process is master, or is master again, instead of server_act_run. It has
- * no function `prepare`, and is freed. It is lost if the process ends before, or if too many
- * wait. */
+/* Use this instead of server_act_run while this process is not master. Writes the act when the
+ * process is master, and frees it. The act must have no `prepare`. It is lost if the process ends
+ * before, or if too many acts wait. */
 void server_act_write_later(struct act *act);
 
 /* Refuses an act in its function `prepare`. Returns false. */
@@ -222,11 +223,11 @@ bool server_plan_read(const struct store_note *note, doorman_plans_message *mess
 /* What is done with the rows of the store. */
 struct rows_wanted {
     bool
-        ends_others; /* rows in force that the store has not are ended: an act has removed them, and
-                         it was not known that it had succeeded */
+        ends_others; /* rows in force that are not in the store are ended: an act has removed them,
+                         but it was not known whether it had succeeded */
     uint64_t late_id; /* an act that the store has perhaps taken late. If its row adds to a bucket,
                          the bucket gets the units now; 0: none */
-    bool deletes;     /* notes that a later one outranks are deleted */
+    bool deletes;     /* notes that a later note replaces are deleted */
 };
 
 /* Deletes the notes of a kind that have ended. Returns false if the store has failed. */
@@ -276,23 +277,25 @@ undo_function server_override_undo, server_plan_undo, server_ban_undo, server_co
 bool server_undo_begin(struct act *act, const struct undo *undo, const struct http_request *request,
                        struct http_response *response);
 
-/* Refuses an act in its function `prepare` if a later one than that which it takes back was about
- * the same. Returns whether it did.
+/* For an act that takes back another one. Refuses it, in its function `prepare`, if a third act was
+ * about the same and came after the one that is taken back. Returns whether it refused the act.
  *   name   its members `resource`, `resource_id`, `glob`, `limit` and `key` are those of the act */
 bool server_undo_has_newer(struct act *act, struct store *store, const cJSON *name);
 
-/* Refuses an act in its function `prepare`, because another act came after the one that it takes
- * back, or because what that one set has ended. Returns false.
- *   name   as above */
+/* Refuses such an act in its function `prepare`: a third act came later, as above, or what the act
+ * that is taken back has set has ended. Returns false.
+ *   store   NULL: a third act is not looked for
+ *   name    as above */
 bool server_undo_refuse(struct act *act, struct store *store, const cJSON *name);
 
 /* Returns how often tokens of the role support have reset a counter in the last day, or have added
  * to it. Call it in a function `prepare`.
- *   entry   has the resource, the key and, if it is shared by keys, the limit and `shared_by` */
+ *   entry   has the resource, the key and, if keys share the counter, the limit and `shared_by` */
 int server_act_count_resets(const struct act *act, const cJSON *entry);
 
-/* Refuses an act in its function `prepare` if that is too often. Returns false if it did.
- *   more   how often the act does the same before */
+/* Refuses an act in its function `prepare` if tokens of the role support have reset the counter of
+ * an entry too often (server_act_count_resets). Returns false if it refused the act.
+ *   more   how often earlier entries of the act do the same */
 bool server_reset_check_count(struct act *act, const cJSON *entry, int more);
 
 /* ---- versions of the configuration (E3) ----------------------------------------------------- */

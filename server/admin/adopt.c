@@ -2,9 +2,9 @@
  *
  * A node has kept them in its own store. With --shards all nodes share such rows, and their notes
  * are in etcd. So a new master moves what its store still has: it puts a row into force, writes it
- * there with an id of the cluster, and deletes it here. A row that the cluster has already under
- * this name stays as it is there. If the process ends in between, the next master finds the row in
- * both places, and only deletes it here. A row that cannot be read stays. */
+ * to etcd with an id of the cluster, and deletes it from its store. If the cluster already has a row
+ * with this name, the master only deletes its own. This also happens if a process ends in between,
+ * so that the row is in both places. A row that cannot be read stays. */
 #include "admin.h"
 
 /* Some notes of one kind on their way. */
@@ -17,9 +17,9 @@ struct adoption {
     char last[24];     /* the identity of the note that was visited last */
     size_t old_count, new_count;
     char old_identities[STORE_NOTES_MAX][24], new_identities[STORE_NOTES_MAX][24];
-    struct store_note olds[STORE_NOTES_MAX]; /* to delete here */
-    struct store_note news[STORE_NOTES_MAX]; /* to write there */
-    char *texts[STORE_NOTES_MAX];            /* of these, for cJSON_free */
+    struct store_note olds[STORE_NOTES_MAX]; /* to delete from the store of the node */
+    struct store_note news[STORE_NOTES_MAX]; /* to write to etcd */
+    char *texts[STORE_NOTES_MAX];            /* of `news`, for cJSON_free */
 };
 
 /* Returns the text of a note with another id, for cJSON_free, or NULL if memory runs out. */
@@ -78,7 +78,7 @@ static void adopt_log(const struct adoption *adoption, enum log_level level, con
     server_log(adoption->service->settings, level, what, adoption->kind, identity, LOG_END);
 }
 
-/* Adds a note that is deleted here, and perhaps written there. */
+/* Adds a note to delete from the store of the node, and perhaps to write to etcd. */
 static void adopt_add(struct adoption *adoption, const struct store_note *note, bool is_written) {
     char *old_identity = adoption->old_identities[adoption->old_count];
     snprintf(old_identity, sizeof adoption->old_identities[0], "%s", note->identity);

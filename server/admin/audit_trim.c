@@ -18,7 +18,8 @@ struct trim_row {
     uint64_t id;
     size_t bytes, token; /* token: an index */
     size_t next;         /* the next newer row of the same token and class; TRIM_NONE: none */
-    bool is_bulk, is_over, is_recent; /* is_recent: of the role support, of the last day */
+    bool is_bulk, is_over, is_recent; /* is_bulk: of an act with many entries; is_recent: of the
+                                         role support, of the last day */
     bool is_deleted;
 };
 
@@ -26,7 +27,7 @@ struct trim_row {
 struct trim_token {
     char name[TOKEN_NAME_MAX + 1];
     size_t bytes;
-    size_t oldest[2]; /* that can be removed: of bulk, and of all others */
+    size_t oldest[2]; /* rows that can be removed: with is_bulk, and all others */
 };
 
 struct trim {
@@ -49,8 +50,8 @@ static void *trim_grow(void *items, size_t count, size_t *capacity, size_t bytes
     return grown;
 }
 
-/* Reads the token of a row: ..."token":"NAME","role":"ROLE"... Before it are only a number and a
- * time. A name is ASCII, so a backslash only stands before a quote or another backslash.
+/* Reads the token of a row: ..."token":"NAME","role":"ROLE"... Before this the row only has a number
+ * and a time. A name is ASCII, so a backslash only stands before a quote or another backslash.
  *   returns   whether its role is support */
 static bool trim_read_token(const char *text, char name[TOKEN_NAME_MAX + 1]) {
     static const char before[] = "\"token\":\"", after[] = "\",\"role\":\"support\"";
@@ -181,7 +182,8 @@ static bool trim_write(const struct trim *all, struct store *store) {
 
 /* ---- how much there is ---------------------------------------------------------------------- */
 
-/* Returns the index of what a token of the role support has written; `writer_count`: nothing. */
+/* Returns the index of what a token of the role support has written; `writer_count`: nothing. The
+ * tokens for which there is no room share the last index. */
 static size_t writer_find(const struct audit_size *size, const char *token) {
     size_t i = 0;
     while (i < size->writer_count && strcmp(size->writers[i].token, token) != 0) i++;

@@ -22,7 +22,7 @@ struct audit_writer {
     size_t bytes;
 };
 
-/* What the audit has. Only the thread of the store uses it. */
+/* How much the audit has. Only the thread of the store uses it. */
 struct audit_size {
     uint64_t last_id;  /* of the newest row; 0: there is none */
     size_t bytes;      /* of all rows */
@@ -32,7 +32,7 @@ struct audit_size {
     struct resets_seen resets; /* by the role support, in the last day at least */
 };
 
-/* Writes the identity of an act as a note. */
+/* Writes the identity of the note of an act. */
 static inline void server_audit_identity(char identity[AUDIT_IDENTITY], uint64_t id) {
     snprintf(identity, AUDIT_IDENTITY, "%020" PRIu64,
              id); /* the order of texts is that of numbers */

@@ -12,8 +12,8 @@
  *     applied     there, with the lock; the other masters read it within a second
  *     confirmed   on the thread of the store: the row of the audit, with its outcome
  *
- * If etcd does not answer, nothing is changed, and the answer says so. If it is not known whether
- * it has the notes, the row of the audit stays as it was announced.
+ * If etcd cannot be read, nothing is changed, and the answer says so. If it is not known whether
+ * etcd has the notes, the row of the audit stays as it was announced.
  *
  * A row that adds units to a bucket gives them to a counter, which only the owner of its key has.
  * So only the owner takes such an act, as with resets. */
@@ -71,7 +71,8 @@ static void cluster_fail(struct act *act, const struct store *store) {
                       server_store_error(store));
 }
 
-/* Removes notes that have ended, now and then. What cannot be removed now is removed later. */
+/* Removes notes that have ended, once in TRIM_INTERVAL. What cannot be removed now is removed
+ * later. */
 static void cluster_trim(struct service *service, struct store *store) {
     static const char *const kinds[] = {OVERRIDE_NOTE, PLAN_NOTE};
     const doorman_time now = doorman_clock();
@@ -103,7 +104,8 @@ static void cluster_write(struct service *service, struct store *store, void *co
 
 /* ---- on the thread of pages ----------------------------------------------------------------- */
 
-/* Lets the thread of the shards write an act. Returns false if it has the act, and frees it. */
+/* Lets the thread of the shards write an act. Returns false if that thread still has the act, and
+ * will free it. Then the response is an error. */
 static bool cluster_call(struct act *act, struct http_response *response) {
     char why[CALL_TEXT], error[ACT_TEXT];
     const bool shared_before = act->shared_before;
@@ -179,7 +181,7 @@ enum call_result server_notes_read(struct service *service, const char *kind,
 
 #ifdef DOORMAN_SERVER_SHARDS
 /* Moves the rows that the store of this node still has, once in each mastership. If a store fails,
- * decisions go on, and this is tried again. */
+ * the node still decides, and the next reading tries again. */
 static void cluster_adopt(struct service *service, struct store *store) {
     struct shards *shards = service->shards;
     if (shards->has_adopted) return;
@@ -198,8 +200,9 @@ static bool cluster_read(struct service *service, struct store *store, uint64_t 
     const struct rows_wanted wanted = {.ends_others = is_whole, .late_id = late};
     if (!server_rows_read(service, store, &wanted)) return false;
 #ifdef DOORMAN_SERVER_SHARDS
-    /* Only a whole reading has ended a row that an earlier try put into force and could not write.
-     * It would be taken for one of the cluster, and deleted here. */
+    /* An earlier try may have put a row into force, and could not write it to etcd. Only a whole
+     * reading ends such a row. Without that, cluster_adopt would take it for a row of the cluster,
+     * and delete it from the store of the node. */
     if (is_whole) cluster_adopt(service, store);
 #endif
     return true;

@@ -4,12 +4,12 @@
  *                 new configuration, which is checked as POST /v1/config/check does
  *     compared    on the thread of the store, with the version that is there
  *     written     there. In the store: the version and the row of the audit, in one step. In etcd:
- *                 the row with "known": false, then the key, then the row and the version. So a
- *                 process that ends in between leaves a row which says that it does not know
+ *                 the row with "known": false, then the key, then the row and the version. So if
+ *                 the process ends in between, the row says that the outcome is not known
  *     in force    the main thread, or the thread of the election, takes it within a second
  *
- * What another program has put into the key of etcd becomes a version at the next change, because
- * only then it is known what the change replaces. */
+ * What another program has put into the key of etcd becomes a version at the next change, which
+ * reads the key. */
 #include "../config/config.h"
 #include "trim.h"
 #include "versions.h"
@@ -95,7 +95,7 @@ static bool change_serves(struct service *service, const struct http_request *re
                          settings->config ? settings->config : "of its parent");
 }
 
-/* Reads what both paths have in common. */
+/* Reads what both paths have in common: the version that is replaced, and the reason. */
 static bool change_read(struct act *act, const struct http_request *request,
                         const char *const *names, struct http_response *response) {
     struct config_detail *detail = change_of(act);
@@ -109,7 +109,7 @@ static bool change_read(struct act *act, const struct http_request *request,
                                                 "reason: is missing; say why, as ?reason=TEXT");
 }
 
-/* Refuses a configuration with an error for people, and the list of all errors. */
+/* Refuses a configuration with an error for people, and the list of errors. */
 static bool change_refuse_config(const struct config_problems *problems,
                                  struct http_response *response) {
     char text[PROBLEM_TEXT];
@@ -209,7 +209,8 @@ static bool present_read(struct act *act, const cJSON *newest) {
     return true;
 }
 
-/* Refuses a change of a version that was replaced. The error has the token and the time of that. */
+/* Refuses a change of a version that was replaced. If it is known who has replaced it and when, the
+ * error says so. */
 static bool change_refuse_stale(struct act *act, const cJSON *newest) {
     const struct config_detail *detail = change_of(act);
     char who[256] = "another program has written it";
@@ -273,7 +274,7 @@ static bool change_read_target(struct act *act, struct store *store) {
 
 /* ---- too many versions ---------------------------------------------------------------------- */
 
-/* The newest version comes first. */
+/* Counts a version, and chooses whether it is removed. The newest version comes first. */
 static bool trim_visit(void *context, const struct store_note *note) {
     return version_trim_add((struct version_trim *)context, strtoull(note->identity, NULL, 10),
                             strlen(note->text));
@@ -402,7 +403,8 @@ static bool change_add_notes(struct act *act) {
     return done;
 }
 
-/* The key of etcd is read by all processes of the node. */
+/* Lets this process put a new version of the store into force. All processes of the node read the
+ * key of etcd anyway, so with etcd there is nothing to do. */
 static void change_apply(struct act *act) {
     struct config_detail *detail = change_of(act);
     if (act->service->settings->config_key || act->written == 0) return;

@@ -93,7 +93,7 @@ static struct act *drain_act(const struct drain_call *call) {
     return act;
 }
 
-/* Logs an act that is not in the audit, or not yet. */
+/* Logs an act that is not in the audit. If this server keeps acts, its row is written later. */
 static void drain_log_act(const struct drain_call *call) {
     struct act *act = server_keeps_acts(call->service) ? drain_act(call) : NULL;
     if (act) server_act_write_later(act);
@@ -201,8 +201,8 @@ static void drain_end(struct service *service) {
     }
 }
 
-/* Ends the drain. The row is written at once only if the process has stayed master. Otherwise the
- * thread of pages does not wait for it. */
+/* Ends the drain. The row is written at once only if the process is master again. Otherwise it is
+ * written later, and the thread of pages does not wait for it. */
 static void undrain_start(const struct drain_call *call) {
     struct service *service = call->service;
     struct http_response refused = server_http_response_init(NULL);
@@ -253,7 +253,7 @@ static void handle_undrain(struct service *service, const struct http_request *r
     drain_run(&call);
 }
 
-/* A restart would end the drain. */
+/* Keeps the process from replacing itself, because a restart would end the drain. */
 static const char *drain_hinders(const struct service *service) {
     return service->drain.phase != DRAIN_NONE ? "this process is drained" : NULL;
 }

@@ -3,7 +3,8 @@
  * resource or a key in the body, the hold or the reservation must have them, so that a wrong id
  * ends nothing. Of a reservation the body also says whether its units come back (P27).
  *
- * Without --state this file only ends it, and logs that, as a reset is done then. */
+ * If this server keeps no acts (server_keeps_acts), this file only ends the hold or the reservation,
+ * and logs that, as for a reset. */
 #include "admin.h"
 
 /* What is ended. */
@@ -33,7 +34,7 @@ static bool hold_refuse(struct http_response *response, int code, const char *na
     return false;
 }
 
-/* Returns one of two texts: of a reservation, or of a hold. */
+/* Returns the text for a reservation, or the text for a hold. */
 static const char *hold_word(const struct hold_call *call, const char *reservation,
                              const char *hold) {
     return call->target.reserves ? reservation : hold;
@@ -45,14 +46,14 @@ static bool hold_refuse_field(struct http_response *response, const char *error)
 
 /* ---- the request ---------------------------------------------------------------------------- */
 
-/* Reads a text that may be missing. Returns false if it is no text. */
+/* Reads a text that may be missing. Returns false if it is no text or too long. */
 static bool hold_read_text(const cJSON *body, const char *name, const char **out) {
     const cJSON *field = cJSON_GetObjectItemCaseSensitive(body, name);
     *out = cJSON_GetStringValue(field);
     return !field || (*out && strlen(*out) <= DOORMAN_ID_BYTES_MAX);
 }
 
-/* Refuses a field that is not known. Returns false if there is one. */
+/* Refuses a body that is no object, or has a field that is not known. Returns false if it did. */
 static bool hold_check_fields(const struct hold_call *call, const cJSON *body,
                               struct http_response *response) {
     static const char *const names[] = {"id", "resource_id", "key", "unsettled"};
@@ -73,7 +74,7 @@ static bool hold_check_fields(const struct hold_call *call, const cJSON *body,
     return true;
 }
 
-/* Reads whether units come back. Returns false if the body does not say it. */
+/* Reads whether the units of a reservation come back. Returns false if the body does not say it. */
 static bool hold_read_unsettled(struct hold_call *call, const cJSON *body) {
     const char *word = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(body, "unsettled"));
     call->target.refunds = word && strcmp(word, "refund") == 0;
@@ -131,7 +132,8 @@ static bool hold_find_reservation(const doorman_permits *permits, uint64_t id,
     return true;
 }
 
-/* Copies what has the id. Returns false if nothing has it. Precondition: the lock is held. */
+/* Copies the hold or the reservation that has the id. Returns false if there is none. Precondition:
+ * the lock is held. */
 static bool hold_look(struct hold_call *call, const doorman_permits *permits) {
     const uint64_t id = call->target.id;
     doorman_permits_hold hold;
@@ -141,7 +143,7 @@ static bool hold_look(struct hold_call *call, const doorman_permits *permits) {
     return is_there;
 }
 
-/* Refuses an id that nothing has here. Says which node may have it, if that is another one. */
+/* Refuses an id that no hold or reservation has here. If another node owns the id, names it. */
 static bool hold_refuse_unknown(const struct hold_call *call, struct service *service,
                                 struct http_response *response) {
     const doorman_hold_request hold = {.id = call->target.id};
@@ -209,7 +211,7 @@ static bool hold_end(struct service *service, struct hold_target *target) {
     return ended;
 }
 
-/* The detail of an act is the target; out: its id is 0 if it had ended before. */
+/* Ends the target, which is the detail of the act. Sets its id to 0 if it was not ended. */
 static void hold_apply(struct act *act) {
     struct hold_target *target = (struct hold_target *)act->detail;
     if (!hold_end(act->service, target)) target->id = 0;
@@ -233,7 +235,8 @@ static void hold_describe(cJSON *row, const struct hold_call *call) {
     cJSON_AddNumberToObject(before, "expires_in", call->left > 0 ? (double)call->left / 1e9 : 0);
 }
 
-/* Ends it with a row of the audit. Returns false if the response is an error. */
+/* Ends the hold or the reservation with a row of the audit. Returns false if the response is an
+ * error. */
 static bool hold_run(struct hold_call *call, struct service *service,
                      const struct http_request *request, struct http_response *response) {
     const enum act_kind kind = call->target.reserves ? ACT_RESERVATION_END : ACT_HOLD_END;
@@ -262,7 +265,7 @@ static bool hold_run(struct hold_call *call, struct service *service,
     return true;
 }
 
-/* Ends it without an audit. */
+/* Ends the hold or the reservation without an audit. */
 static void hold_run_alone(struct hold_call *call, struct service *service,
                            const struct http_request *request) {
     char id[24];

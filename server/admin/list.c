@@ -30,7 +30,7 @@ static bool page_visit(void *context, const struct store_note *note) {
     return true;
 }
 
-/* Runs on the thread of the store. */
+/* Makes the lines of a page. Runs on the thread of the store. */
 static void page_read(struct service *service, struct store *store, void *context) {
     struct note_page *page = (struct note_page *)context;
     page->service = service;
@@ -75,7 +75,7 @@ static bool page_read_query(struct note_page *page, const struct http_request *r
         if (*end || !number[0] || ending > 1000000000) {
             return page_refuse(response, "ending: must be a number of seconds, at most 1e9");
         }
-        page->ending = (int64_t)time(NULL) + (int64_t)ending + 1; /* not to miss one */
+        page->ending = (int64_t)time(NULL) + (int64_t)ending + 1; /* 1: time() rounds down */
     }
     if (server_query_read(query, "after", number, sizeof number)) {
         uint64_t after = server_number_read(number, 10, &end);

@@ -4,8 +4,8 @@
  * The library writes the fields of a configuration in one order, and leaves out defaults. This file
  * also leaves out the algorithms that templates inherit, and the figures that overrides and plans
  * take from their limits. It sorts what has no order: `shadow`, the `keys` of limits, overrides and
- * the like, and the plans of a limit. The first template, limit and override that matches decides,
- * so these keep their order.
+ * the like, and the plans of a limit. The first template and the first override that match decide,
+ * so these keep their order. Limits keep theirs too.
  *
  * A difference compares the trees, so a new field of the configuration needs no change here.
  * Templates are compared by glob, limits by name, and all other values as a whole:
@@ -92,8 +92,8 @@ static bool is_star(const cJSON *template) {
     return glob && strcmp(glob, "*") == 0;
 }
 
-/* Leaves out the algorithms that the templates get without it: that of the template `*`, which gets
- * the default (G3). So a later change of `*` still concerns the others.
+/* Leaves out an algorithm that a template would have anyway: that of the template `*`, or for `*`
+ * itself the default (G3). So a later change of `*` still concerns the others.
  *   usual   the default */
 static void normal_drop_algorithms(cJSON *tree, const cJSON *usual) {
     const cJSON *given = usual;
@@ -110,9 +110,9 @@ static void normal_drop_algorithms(cJSON *tree, const cJSON *usual) {
     }
 }
 
-/* Leaves out the figures that an override or a plan takes from its limit, except the last one. So a
- * later change of the limit still concerns them.
- *   least   how many fields stay at least */
+/* Leaves out the figures of an override or a plan that are those of its limit. So a later change of
+ * the limit still concerns them.
+ *   least   how many fields stay at least, even if they are those of the limit */
 static void normal_drop_figures(cJSON *object, const cJSON *limit, int least) {
     cJSON *next = NULL;
     for (cJSON *own = object->child; own && cJSON_GetArraySize(object) > least; own = next) {
@@ -158,7 +158,7 @@ static cJSON *normal_read_whole(const doorman_config *config) {
     return NULL;
 }
 
-/* Returns whether a tree is one of a configuration. Returns false if memory runs out.
+/* Returns whether a tree is read as a certain configuration. Returns false if memory runs out.
  *   whole   of normal_read_whole */
 static bool normal_is_of(const cJSON *tree, const cJSON *whole) {
     doorman_config *config = NULL;
@@ -172,7 +172,8 @@ static bool normal_is_of(const cJSON *tree, const cJSON *whole) {
     return is_equal;
 }
 
-/* If the configuration without what it has inherited is another one, nothing is left out. */
+/* If the tree without what is inherited would be read as another configuration, nothing is left
+ * out. */
 cJSON *server_config_normalise(const doorman_config *config) {
     cJSON *whole = normal_read_whole(config), *plain = normal_read_usual();
     const cJSON *first = cJSON_GetArrayItem(resources_of(plain), 0);
@@ -290,7 +291,7 @@ static const struct named *named_find(const struct named *index, size_t count, c
 }
 
 /* Compares two lists by names, and calls a function for each pair that differs.
- *   add         gets NULL for what is in one list only
+ *   add         gets NULL instead of an item that a list does not have
  *   reordered   out: what both have has another order
  *   returns     false: out of memory */
 static bool named_differ(cJSON *out, const cJSON *const lists[2], const char *key,
@@ -389,7 +390,7 @@ __attribute__((format(printf, 2, 3))) static void summary_add(struct summary *su
     cJSON_AddItemToArray(summary->list, cJSON_CreateString(text));
 }
 
-/* Prints a value in at most VALUE_SHOWN bytes. */
+/* Prints a value. If it has more than VALUE_SHOWN bytes, prints its beginning and "...". */
 static void value_text(const cJSON *value, char out[VALUE_SHOWN + 4]) {
     char *text = cJSON_IsNull(value) ? NULL : cJSON_PrintUnformatted(value);
     const size_t bytes = text ? strlen(text) : 0;

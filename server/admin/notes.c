@@ -2,11 +2,11 @@
  * The text of the note is the row, and its identity is the id of the row. The id of an override is
  * the number of its act.
  *
- * A store may have several notes for one name, such as (resource, limit, key): two acts at once, or
- * a process that ended before it had deleted the earlier note. The latest one counts, also if it
- * has ended. The store lists it first. So what a later note outranks is not put into force, and is
- * deleted. With --shards these notes are in etcd, for all nodes. There the next act with the same
- * name deletes one. */
+ * A store may have several notes for one name, such as (resource, limit, key): after two acts at
+ * once, or if a process ended before it had deleted the earlier note. The latest note counts, also
+ * if it has ended. The store lists it first. The others are outranked: they are not put into force,
+ * and are deleted. With --shards these notes are in etcd, for all nodes. There the next act with the
+ * same name deletes an outranked note. */
 #include "admin.h"
 
 /* ---- names of rows that have ended ---------------------------------------------------------- */
@@ -73,7 +73,7 @@ struct ids {
     size_t count, capacity;
 };
 
-/* Returns false if memory runs out. */
+/* Adds an id. Returns false if memory runs out. */
 static bool ids_add(struct ids *all, uint64_t id) {
     if (all->count == all->capacity) {
         const size_t capacity = 2 * all->capacity + 64;
@@ -104,7 +104,7 @@ struct notes_pass {
     bool failed;          /* out of memory */
 };
 
-/* Notes that a later note has the same name. */
+/* Remembers a note that a later note outranks. */
 static void pass_outrank(struct notes_pass *pass, uint64_t id) {
     if (pass->outranked.count == OUTRANKED_MAX) return;
     if (!ids_add(&pass->outranked, id)) pass->failed = true;
@@ -116,7 +116,7 @@ static void pass_outrank(struct notes_pass *pass, uint64_t id) {
  *   in_force  the id of the row that the permits have under this name; 0: none */
 static bool pass_wants(struct notes_pass *pass, const char *name, const struct store_note *note,
                        uint64_t id, uint64_t in_force) {
-    if (in_force > pass->visited.ids[0]) return false; /* a Redis has lost its note */
+    if (in_force > pass->visited.ids[0]) return false; /* a Redis has lost the note of that row */
     if (in_force > id || names_have(&pass->ended, name)) {
         pass_outrank(pass, id);
         return false;
@@ -162,7 +162,7 @@ struct notes_kind {
                          doorman_override_cursor *cursor, bool *more);
 };
 
-/* Names a row that has ended, because the store has no note of it. */
+/* Logs that a row was ended, because the store has no note of it. */
 static void pass_log_end(const struct notes_pass *pass, const char *kind, uint64_t row_id) {
     char id[24];
     snprintf(id, sizeof id, "%" PRIu64, row_id);
@@ -171,7 +171,8 @@ static void pass_log_end(const struct notes_pass *pass, const char *kind, uint64
                LOG_END);
 }
 
-/* Ends the rows in force that have no note. The lock is free after each ROWS_AT_ONCE of them. */
+/* Ends the rows in force that have no note. Looks at no more than ROWS_AT_ONCE rows before it
+ * releases the lock, unless the caller holds the lock. */
 static void pass_end_others(const struct notes_pass *pass, const struct notes_kind *kind) {
     struct service *service = pass->service;
     doorman_override_cursor cursor = {0};

@@ -4,8 +4,8 @@
  *     GET /v1/overrides       lists those that have not ended, the newest first
  *     DELETE /v1/overrides    ends one
  *
- * The library decides with them. The store keeps each as a note. The identity of the note is the
- * number of the act that has set it. Its row in the library has the same number as `id`. With
+ * The library decides with the overrides. The store keeps each as a note. The identity of the note
+ * is the number of the act that has set it. Its row in the library has the same number as `id`. With
  * --shards all nodes share these notes, and their ids are those of server/admin/cluster.c.
  *
  * Before an override is written, it is tried: the library sets it with a beginning in the future,
@@ -28,7 +28,8 @@ struct override_detail {
     cJSON *query;                     /* owns the texts of the row after DELETE */
     bool ends;                        /* it ends the row, and sets none */
     uint64_t replaced;                /* the row that it replaces or ends; 0: none */
-    double added;                     /* to the key by another row; only of the role support */
+    double added;                     /* units that another row adds to the key; only set for the
+                                         role support */
     uint64_t left;                    /* ACT_UNDO: the row that must be there; 0: none must be */
     doorman_time ended_at; /* ACT_UNDO: when the row ended that is not set again; 0: no row did */
 };
@@ -259,8 +260,8 @@ static bool has_other_window(const doorman_figures *figures, const doorman_figur
 }
 
 /* Checks that a row of the role support, or its end, changes no window. Otherwise the counters of a
- * key could be reset in this way without end (E6). What a key has otherwise may be a plan, or an
- * override of the configuration, so all of these must have the window of the limit.
+ * key could be reset in this way without end (E6). Without the row, the key may have the figures of
+ * a plan or of an override of the configuration, so all of these must have the window of the limit.
  *   all   the figures of the row */
 static bool check_window(const doorman_permit_limit *limit, const doorman_figures *all,
                          struct http_response *response) {
@@ -310,7 +311,7 @@ static double figure_of(const doorman_permits *permits, const doorman_permit_lim
     return limit->kind == DOORMAN_TOKEN_BUCKET ? info.all.size : info.all.limit;
 }
 
-/* Does this for the row of a glob, with the limit and the key of another row. */
+/* Returns the same for the row of a glob, with the limit and the key of another row. */
 static double figure_of_glob(const doorman_permits *permits, const doorman_permit_limit *limit,
                              const char *glob, const doorman_override_row *row) {
     const doorman_override_row name = {
@@ -342,10 +343,10 @@ static double figure_of_plan(const doorman_permits *permits, const doorman_permi
     return limit->kind == DOORMAN_TOKEN_BUCKET ? figures->size : figures->limit;
 }
 
-/* Returns the largest size or limit that a key has without a row, now or until the row ends. That
- * may be one of a plan, or of an override of the configuration. Precondition: the lock is held, and
+/* Returns the largest size or limit that a key has without a row, now or until the row ends. It may
+ * come from a plan, or from an override of the configuration. Precondition: the lock is held, and
  * the row is set.
- *   added   what another row adds to the key */
+ *   added   units that another row adds to the key */
 static double figure_without(doorman_permits *permits, const doorman_permit_limit *limit,
                              const doorman_override_info *info, const doorman_override_row *row,
                              double added) {
@@ -379,8 +380,9 @@ static double figure_beside(doorman_permits *permits, const doorman_permit_limit
     return fmax(figure_of(permits, limit, &name), without > configured ? without : 0);
 }
 
-/* Checks that a row of the role support makes no bucket smaller. A small bucket is soon full, and a
- * counter that is full is removed (P14), so the bucket would be full at the end of the row (E6). */
+/* Checks that a row of the role support makes no bucket smaller (E6). A small bucket is soon full,
+ * and a counter that is full is removed (P14). So at the end of the row the key would have a full
+ * bucket of the usual size. */
 static bool check_size(const struct act *act, doorman_permits *permits,
                        const doorman_permit_limit *limit, const doorman_override_info *info,
                        struct http_response *response) {
@@ -426,8 +428,8 @@ static bool check_bound(const struct act *act, doorman_permits *permits,
                   OVERRIDE_MAX, most);
 }
 
-/* Returns what override rows add to a key at the resources that a row concerns: the largest of
- * them. Precondition: the lock is not held. */
+/* Returns the most units that one override row adds to the key of a row, at the resources that the
+ * row concerns. Precondition: the lock is not held. */
 static double units_added(struct service *service, const doorman_override_row *row) {
     const doorman_override_row name = {
         .resource_id = row->resource_id, .limit = row->limit, .key = row->key, .add = 1};
@@ -527,7 +529,7 @@ static bool override_try_end(const struct act *act, const doorman_permits *permi
     return !limit || check_window(limit, &info.all, response);
 }
 
-/* Puts an act into force. A row that comes back adds nothing to a bucket: it has done that. */
+/* Puts an act into force. A row that comes back adds nothing to a bucket: it did so before. */
 static void override_apply(struct act *act) {
     struct override_detail *detail = override_of(act);
     doorman_permits *permits = doorman_server_permits(act->service->server);
@@ -590,7 +592,7 @@ static bool override_read(struct act *act, const struct http_request *request,
         return refuse_error(response, 400, &error, "is too large");
     }
     const doorman_time now = time_now();
-    if (message->row.starts_at == 0) message->row.starts_at = now; /* after a restart too */
+    if (message->row.starts_at == 0) message->row.starts_at = now; /* the same after a restart */
     if (message->expires_in > 0) message->row.ends_at = now + message->expires_in;
     if (!message->reason) return refuse(response, 400, "reason", "is missing");
     const char *wrong = server_reason_check(message->reason);
@@ -639,8 +641,8 @@ static bool override_look(struct act *act, struct store *store) {
 
 static bool override_look_again(struct act *act) { return override_look(act, NULL); }
 
-/* Adds what to the row of an act, and the value before it. Runs on the thread of the store, so that
- * no other act comes in between. */
+/* Adds to the row of an act what it is about, and the value before it. Runs on the thread of the
+ * store, so that no other act comes in between. */
 static bool override_prepare(struct act *act, struct store *store) {
     const struct override_detail *detail = override_of(act);
     const doorman_override_row *row = &detail->message.row;
@@ -866,8 +868,8 @@ static bool page_add_state(struct service *service, cJSON *json, const doorman_o
     return is_there;
 }
 
-/* Returns whether a row may concern the resource of a list: it names it, or the first part of its
- * glob is the beginning of the resource. */
+/* Returns whether a row may concern the resource of a list. It may if it names the resource, or if
+ * the id of the resource begins with the first part of its glob. */
 static bool page_has_resource(const struct note_page *page, const doorman_override_row *row) {
     if (!page->has_resource) return true;
     if (row->resource_id) return strcmp(row->resource_id, page->resource) == 0;

@@ -6,10 +6,10 @@
  *     DELETE /v1/plans    ends one
  *
  * The store keeps each row as a note. Its id is the number of its act times 2^14, plus its index in
- * the act. Before an act is written, all of its rows are checked. If one is not valid, none is set,
- * and the answer names those that are not. What a row replaces is looked up on the thread of the
- * store, which does one act after the other. With --shards the first part of the id is that of
- * server/admin/cluster.c.
+ * the act. With --shards, a number from server/admin/cluster.c takes the place of that of the act.
+ * Before an act is written, all of its rows are checked. If one is not valid, none is set, and the
+ * answer names those that are not. What a row replaces is looked up on the thread of the store,
+ * which does one act after the other.
  *
  * A plan has the figures of the configuration, so the role support may give any plan within its
  * globs. It has to say when the plan ends. Where plans have other windows, each change of the plan
@@ -30,7 +30,7 @@ struct plan_change {
     uint64_t replaced;                  /* the row that it replaces or ends; 0: none */
     doorman_time before_at, before_end; /* of the replaced row */
     char before[DOORMAN_PLAN_BYTES_MAX + 1];
-    size_t written_with;    /* how many notes are written when its own is */
+    size_t written_with;    /* how many notes of the act are written once its own are */
     size_t support_changes; /* of this plan in the last day, by the role support */
 };
 
@@ -201,7 +201,7 @@ static bool plan_read(struct act *act, const struct http_request *request,
         doorman_plan_row *row = &detail->changes[i].row;
         *row = entry->row;
         row->id = 1;
-        if (row->starts_at == 0) row->starts_at = now; /* after a restart too */
+        if (row->starts_at == 0) row->starts_at = now; /* the same after a restart */
         if (entry->expires_in > 0) row->ends_at = now + entry->expires_in;
         if (act->token.role != ROLE_ADMIN && row->ends_at == 0) {
             plan_add_problem(detail, i, "expires_in: the role support must give it");
@@ -212,8 +212,8 @@ static bool plan_read(struct act *act, const struct http_request *request,
     return plan_check_globs(act, response);
 }
 
-/* Checks the rows by the configuration. The lock is taken again and again, because decisions wait
- * for it. */
+/* Checks the rows by the configuration. The lock is free after each ROWS_AT_ONCE rows, because
+ * decisions wait for it. */
 static bool plan_check(struct act *act, struct http_response *response) {
     struct plan_detail *detail = plan_detail_of(act);
     struct service *service = act->service;
@@ -248,7 +248,7 @@ static cJSON *plan_json(const char *plan, doorman_time starts_at, doorman_time e
     return json;
 }
 
-/* Adds what a row was and is. */
+/* Adds the name of a row, what was there before, and what is there after the act. */
 static void plan_describe(cJSON *json, const struct plan_change *change) {
     const doorman_plan_row *row = &change->row;
     cJSON_AddStringToObject(json, "glob", row->identifier_glob);
@@ -299,7 +299,7 @@ static bool plan_take_all(struct act *act) {
                              info.plan_max);
 }
 
-/* Refuses an act that takes back another one if a row is not the one that it left behind. */
+/* Refuses an act that takes back another one, if a row is not the one that the other act left. */
 static bool plan_check_left(struct act *act, struct store *store) {
     const struct plan_detail *detail = plan_detail_of(act);
     for (size_t i = 0; act->kind == ACT_UNDO && i < detail->count; i++) {
@@ -435,7 +435,7 @@ static bool plan_look(struct act *act, struct store *store) {
 
 static bool plan_look_again(struct act *act) { return plan_look(act, NULL); }
 
-/* Completes the row of the audit. */
+/* Completes the row of the audit, and checks what depends on earlier acts. */
 static bool plan_prepare(struct act *act, struct store *store) {
     const struct plan_detail *detail = plan_detail_of(act);
     if (act->kind != ACT_UNDO && detail->message.reason) {

@@ -3,7 +3,8 @@
  * message is decided. The row says what each counter had used before, and until when a key was
  * banned.
  *
- * Without --state this file only passes the message on, as a server without the part ADMIN does. */
+ * If this server keeps no acts (server_keeps_acts), this file only passes the message on, as a
+ * server without the part ADMIN does. */
 #include "reset_count.h"
 
 #include <math.h>
@@ -11,7 +12,7 @@
 #define ENTRIES_MAX 1000   /* of one message, so that its row stays readable */
 #define ENTRIES_OF_BULK 20 /* the row of an act with more entries is removed from the audit first */
 #define NO_ROOM "there is no room for a further ban"
-#define SUPPORT_RESETS 20 /* of one key a day, by the role support. What adds to a bucket counts */
+#define SUPPORT_RESETS 20 /* of one key a day, by the role support. An act that adds counts too */
 
 /* Adds the state of a key before the act. Precondition: the lock is held.
  *   returns   false: the message is not valid, so it will be refused */
@@ -43,7 +44,7 @@ static bool entry_add_before(cJSON *out, struct service *service,
     return true;
 }
 
-/* Adds who else has the counter of a limit. Precondition: the lock is held. */
+/* Adds whether other keys share the counter of a limit. Precondition: the lock is held. */
 static void entry_add_shared(cJSON *out, const struct service *service,
                              const doorman_permit_entry *entry) {
     assert(server_lock_is_held(&service->lock));
@@ -56,7 +57,7 @@ static void entry_add_shared(cJSON *out, const struct service *service,
     }
 }
 
-/* Adds an entry. As entry_add_before. */
+/* Adds an entry, with its state before the act: see entry_add_before. */
 static bool entry_add(cJSON *entries, struct service *service, const doorman_permit_entry *entry) {
     cJSON *out = cJSON_CreateObject();
     cJSON_AddStringToObject(out, "resource_id", entry->resource_id);
@@ -178,8 +179,8 @@ static void reset_add_note(struct http_response *response) {
                     "because this server has no --state\"}\n");
 }
 
-/* Returns whether this node decides for all keys of a message. One about a key of another node is
- * refused as a whole, because the audit of the owner must have it. */
+/* Returns whether this node decides for all keys of a message. A message with a key of another node
+ * is refused as a whole, because the audit of the owner must have it. */
 static bool reset_check_owner(struct service *service, const doorman_request *reset,
                               struct http_response *response) {
     char owner[OWNER_TEXT], error[OWNER_TEXT + 64];
@@ -193,8 +194,9 @@ static bool reset_check_owner(struct service *service, const doorman_request *re
     return false;
 }
 
-/* Returns whether the message may be decided. One that is not valid, or reaches a process that is
- * not the master, changes nothing, and is answered as always.
+/* Writes the row of a message, and returns whether the message may be decided. A message that is not
+ * valid, or reaches a process that is not the master, has no row and changes nothing. It is answered
+ * as by a server that keeps no acts.
  *   out    the act, for reset_confirm; NULL: there is none
  *   bans   out: the message is valid, and sets a ban */
 static bool reset_keep(struct service *service, const struct http_request *request,
@@ -225,7 +227,7 @@ static bool reset_keep(struct service *service, const struct http_request *reque
 /* A ban that an act takes back. */
 struct ban_change {
     doorman_permit_entry entry; /* what it sets */
-    doorman_time left_until;    /* how long the ban must last that is there now; 0: none must be */
+    doorman_time left_until;    /* the end that the ban of now must have; 0: no ban must be there */
     doorman_time until;         /* of the ban before; 0: there was none */
 };
 
@@ -255,8 +257,8 @@ static void ban_undo_read(struct ban_change *change, const cJSON *entry, doorman
     if (cJSON_IsNumber(before)) change->until = at + (doorman_time)(before->valuedouble * 1e9);
 }
 
-/* Completes the row of the act, and checks that the bans are those that the first act left. Runs on
- * the thread of the store. */
+/* Completes the row of the act, and checks that the bans are those that the act that is taken back
+ * has left. Runs on the thread of the store. */
 static bool ban_undo_prepare(struct act *act, struct store *store) {
     struct ban_detail *detail = (struct ban_detail *)act->detail;
     const doorman_time now = (doorman_time)time(NULL) * DOORMAN_SECOND;
@@ -281,7 +283,7 @@ static bool ban_undo_prepare(struct act *act, struct store *store) {
     return true;
 }
 
-/* Sets the bans. Returns why not all of them are, or NULL. Precondition: the lock is held. */
+/* Sets the bans. Returns why not all of them are set, or NULL. Precondition: the lock is held. */
 static const char *ban_undo_apply(const struct act *act) {
     assert(server_lock_is_held(&act->service->lock));
     const struct ban_detail *detail = (const struct ban_detail *)act->detail;
@@ -359,7 +361,7 @@ void server_ban_undo(struct service *service, const struct http_request *request
 
 /* Marks the bans of an act for which there was no room.
  *   response   to the message
- *   returns    false: nothing else was asked for, and none was set */
+ *   returns    false: the message asks for nothing but such bans */
 static bool reset_mark_refused(const struct act *act, const struct http_response *response) {
     cJSON *tree = cJSON_ParseWithLength(response->text.buffer.text, response->text.buffer.bytes);
     const cJSON *result = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(tree, "entry"), 0);
@@ -384,7 +386,7 @@ static void reset_decide(struct service *service, const struct http_request *req
     struct method_call *call = (struct method_call *)calloc(1, sizeof *call);
     char refusal[80];
     response->text.failed = !call;
-    server_shares_memory = false; /* a message does not share it, and the act does again */
+    server_shares_memory = false; /* the message is not shared, but the act is */
     if (call && !server_method_handle(service, call, request, response)) assert(false);
     server_shares_memory = true;
     const bool has_reset = call && call->has_reset;

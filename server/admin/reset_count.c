@@ -29,7 +29,7 @@ static const char *reset_resource(const cJSON *entry) {
 }
 
 /* Returns the FNV-1a hash of texts, with the zeros at their ends.
- *   kind   so that other texts of another kind have another hash */
+ *   kind   makes the hashes of equal texts of different kinds differ */
 static uint64_t reset_hash(uint64_t seed, char kind, const char *const texts[3]) {
     uint64_t hash = (14695981039346656037U ^ seed ^ (unsigned char)kind) * 1099511628211U;
     for (size_t i = 0; i < 3; i++) {

@@ -29,8 +29,8 @@ void server_resets_clear(struct resets_seen *seen);
  *   returns   false: memory has run out */
 bool server_resets_add(struct resets_seen *seen, const cJSON *entry, int64_t at);
 
-/* Adds what an act of the audit counts for: the entries of a reset by the role support, and what
- * such a token has added to a bucket or made larger.
+/* Adds what an act of the role support counts for: the entries of a reset, or an override that adds
+ * to a bucket or sets its size.
  *   row       NULL, or not one of an act: counts for nothing
  *   returns   false: memory has run out */
 bool server_resets_add_act(struct resets_seen *seen, const cJSON *row);

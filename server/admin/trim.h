@@ -7,9 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define VERSION_MAX 1000              /* versions that are kept */
+#define VERSION_MAX 1000              /* versions that are kept at most */
 #define VERSION_BYTES_MAX (64U << 20) /* of their notes */
-#define TRIM_MAX 32                   /* versions that one change removes */
+#define TRIM_MAX 32                   /* versions that one change removes at most */
 
 struct version_trim {
     size_t count, bytes; /* of the versions that are kept */

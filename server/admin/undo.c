@@ -1,8 +1,9 @@
 /* doorman_server, part ADMIN: POST /v1/audit/ID/undo takes an act back (E5).
  *
- * An act is taken back by another one, which sets what was there before. Its row in the audit has
- * `undoes`, the number of the first one, and `of`, what that one was about. So it can be taken back
- * in the same way. It needs the role, the globs and the bounds that its effect needs otherwise.
+ * An act is taken back by an undo, an act that sets what was there before. The row of the undo has
+ * `undoes`, the number of the first act, and `of`, what the first act was about. So an undo can be
+ * taken back in the same way. It needs the role, the globs and the bounds that its effect would need
+ * as any other act.
  *
  * The value that is there must be the one that the act left behind. If a later act has changed it,
  * the answer is 409, and names that act. Ends stay the points in time that they were: what would
@@ -27,7 +28,8 @@ static const struct {
 
 /* ---- the act that is taken back ------------------------------------------------------------- */
 
-/* Reads the row of an act. Allocated, because the thread of the store may need it longer. */
+/* A search for the row of an act. It is allocated, because the thread of the store may need it longer
+ * than the request. */
 struct undo_lookup {
     struct state_call call;
     uint64_t id;
@@ -51,7 +53,7 @@ static bool undo_lookup_visit(void *context, const struct store_note *note) {
     return false;
 }
 
-/* Runs on the thread of the store. */
+/* Looks for the row. Runs on the thread of the store. */
 static void undo_lookup_run(struct service *service, struct store *store, void *context) {
     struct undo_lookup *lookup = (struct undo_lookup *)context;
     char before[24];

@@ -1,5 +1,5 @@
-/* doorman_server, part ADMIN: what acts have in common that take another one back.
- * server/admin/undo.c says how that is asked for. */
+/* doorman_server, part ADMIN: what all acts that take back another act have in common. See
+ * server/admin/undo.c. */
 #include "admin.h"
 
 uint64_t server_undo_note_id(const struct undo *undo) {
@@ -19,7 +19,7 @@ bool server_undo_begin(struct act *act, const struct undo *undo, const struct ht
     return false;
 }
 
-/* What a later act is looked for by. */
+/* A search for a later act. */
 struct undo_search {
     const cJSON *name;
     uint64_t undone, found; /* numbers of acts */

@@ -7,16 +7,17 @@
  *     ROLE NAME TOKEN [GLOB...]
  *
  *     role      a request with the token may
- *     read      read all pages with GET and HEAD, and send the message inspect
+ *     read      read all pages except the audit, check a configuration, and send the message inspect
  *     write     do that, use /v1/allow, and send all messages of the protocol except reset
  *     figures   do what write does, and bring figures of limits with a permit (P31)
- *     support   do what read does, and send the message reset, for resources that a GLOB matches
- *     admin     do all that
+ *     support   do what read does, and read the audit. Also reset counters, and set overrides and
+ *               plans, for resources that a GLOB matches
+ *     admin     do everything
  *
  * Only the role support has globs, and it needs one. A glob is the id of a resource, or the first
- * part of ids with a `*` behind it. So it is always known whether a glob has all resources of a
- * template, whose own glob may have more than one `*`: its first part must begin with that of the
- * glob here.
+ * part of ids with a `*` behind it. The glob of a template may have more than one `*`. A glob here
+ * has all resources of a template if the text before the first `*` of the template begins with the
+ * text before the `*` here.
  *
  * Instead, a file can have a single word. The word is then a token with the role admin. Before
  * there were roles, every file was such a file.
@@ -88,7 +89,7 @@ static bool role_read(enum role *out, const char *name) {
     return found;
 }
 
-/* Returns whether all characters of a name are visible ASCII characters. */
+/* Returns whether a name has only visible ASCII characters, and at most TOKEN_NAME_MAX of them. */
 static bool name_is_valid(const char *name) {
     bool valid = true;
     for (const char *at = name; *at; at++) valid = valid && *at > ' ' && *at < 0x7f;
@@ -347,7 +348,7 @@ bool server_token_covers(struct tokens *tokens, const struct token_identity *tok
 
 /* ---- start ---------------------------------------------------------------------------------- */
 
-/* With --check-config the file is checked too. */
+/* Checks the file of the tokens, if --check-config is given. */
 static enum exit_status tokens_check(const struct settings *settings) {
     doorman_error error = {0};
     if (!settings->check_config || !settings->http_token) return CONTINUE;
@@ -371,7 +372,7 @@ static void tokens_warn_mode(const struct settings *settings) {
                "file", settings->http_token, "mode", mode, LOG_END);
 }
 
-/* Loads the tokens, if --http-token is given. */
+/* Loads the tokens, if --http-token is given and HTTP or gRPC is on. */
 static enum exit_status tokens_start(struct service *service) {
     const char *path = service->settings->http_token;
     doorman_error error = {0};
