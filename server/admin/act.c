@@ -144,8 +144,8 @@ bool server_act_add_note(struct act *act, const struct act_note *note) {
     return true;
 }
 
-/* Returns the end of the notes that the next call writes. The notes of one entry are in one call, so
- * that the entry is written whole or not at all, unless there are too many for one call.
+/* Returns the end of the notes that the next call writes. The notes of one entry are in one call,
+ * so that the entry is written whole or not at all, unless there are too many for one call.
  *   has_row   the call has the row of the audit too */
 static size_t act_batch_end(const struct act *act, bool has_row) {
     const struct act_note *notes = act->notes.notes;
@@ -162,8 +162,8 @@ static size_t act_count_entries(const struct act_notes *all, size_t notes) {
     return notes < all->count ? all->notes[notes].entry : all->notes[all->count - 1].entry + 1;
 }
 
-/* Writes the row of an act, and as many of the notes that are not written yet as fit into one call of
- * the store.
+/* Writes the row of an act, and as many of the notes that are not written yet as fit into one call
+ * of the store.
  *   row   NULL: only notes */
 static enum store_result act_put_some(struct act *act, struct store *store, const char *row) {
     char identities[STORE_NOTES_MAX][24];
@@ -227,8 +227,8 @@ enum store_result server_act_put_notes(struct act *act, struct store *store) {
     return result;
 }
 
-/* Says what an act is about. If it has several entries, the report only counts them: they are in the
- * row of the audit. */
+/* Says what an act is about. If it has several entries, the report only counts them: they are in
+ * the row of the audit. */
 static struct act_report act_report_of(const struct act *act) {
     const cJSON *entries = cJSON_GetObjectItemCaseSensitive(act->row, "entries");
     const int count = entries ? cJSON_GetArraySize(entries) : 1;
@@ -373,9 +373,9 @@ static bool admin_mark_late(const struct admin *admin, struct store *store) {
 }
 
 /* Reads what the store has. If acts were written before, an empty batch is written first: a store
- * that has not answered an earlier write cannot carry it out after this batch. If the store has come
- * back with fewer acts than there were, rows may be missing that no act has removed. Then all rows
- * stay in force. */
+ * that has not answered an earlier write cannot carry it out after this batch. If the store has
+ * come back with fewer acts than there were, rows may be missing that no act has removed. Then all
+ * rows stay in force. */
 static bool admin_read(struct service *service, struct store *store) {
     struct admin *admin = service->admin;
     if (admin->newest_id > 0 && server_store_write(store, NULL, 0) != STORE_OK) return false;

@@ -222,8 +222,7 @@ bool server_plan_read(const struct store_note *note, doorman_plans_message *mess
 
 /* What is done with the rows of the store. */
 struct rows_wanted {
-    bool
-        ends_others; /* rows in force that are not in the store are ended: an act has removed them,
+    bool ends_others; /* rows in force that are not in the store are ended: an act has removed them,
                          but it was not known whether it had succeeded */
     uint64_t late_id; /* an act that the store has perhaps taken late. If its row adds to a bucket,
                          the bucket gets the units now; 0: none */

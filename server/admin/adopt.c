@@ -2,9 +2,9 @@
  *
  * A node has kept them in its own store. With --shards all nodes share such rows, and their notes
  * are in etcd. So a new master moves what its store still has: it puts a row into force, writes it
- * to etcd with an id of the cluster, and deletes it from its store. If the cluster already has a row
- * with this name, the master only deletes its own. This also happens if a process ends in between,
- * so that the row is in both places. A row that cannot be read stays. */
+ * to etcd with an id of the cluster, and deletes it from its store. If the cluster already has a
+ * row with this name, the master only deletes its own. This also happens if a process ends in
+ * between, so that the row is in both places. A row that cannot be read stays. */
 #include "admin.h"
 
 /* Some notes of one kind on their way. */

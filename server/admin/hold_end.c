@@ -3,8 +3,8 @@
  * resource or a key in the body, the hold or the reservation must have them, so that a wrong id
  * ends nothing. Of a reservation the body also says whether its units come back (P27).
  *
- * If this server keeps no acts (server_keeps_acts), this file only ends the hold or the reservation,
- * and logs that, as for a reset. */
+ * If this server keeps no acts (server_keeps_acts), this file only ends the hold or the
+ * reservation, and logs that, as for a reset. */
 #include "admin.h"
 
 /* What is ended. */

@@ -7,9 +7,9 @@
 
 #define SUMMARY_MAX 20 /* texts of a difference in lists and in the audit */
 
-/* Makes the normal form of a configuration: defaults and what is inherited are left out, fields have
- * one order, and lists whose order has no meaning are sorted. Templates, limits and overrides keep
- * their order: of templates and of overrides, the first one that matches decides.
+/* Makes the normal form of a configuration: defaults and what is inherited are left out, fields
+ * have one order, and lists whose order has no meaning are sorted. Templates, limits and overrides
+ * keep their order: of templates and of overrides, the first one that matches decides.
  *   returns   a tree that the caller deletes; NULL: out of memory */
 cJSON *server_config_normalise(const doorman_config *config);
 

@@ -5,8 +5,8 @@
  * A store may have several notes for one name, such as (resource, limit, key): after two acts at
  * once, or if a process ended before it had deleted the earlier note. The latest note counts, also
  * if it has ended. The store lists it first. The others are outranked: they are not put into force,
- * and are deleted. With --shards these notes are in etcd, for all nodes. There the next act with the
- * same name deletes an outranked note. */
+ * and are deleted. With --shards these notes are in etcd, for all nodes. There the next act with
+ * the same name deletes an outranked note. */
 #include "admin.h"
 
 /* ---- names of rows that have ended ---------------------------------------------------------- */

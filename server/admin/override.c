@@ -5,8 +5,8 @@
  *     DELETE /v1/overrides    ends one
  *
  * The library decides with the overrides. The store keeps each as a note. The identity of the note
- * is the number of the act that has set it. Its row in the library has the same number as `id`. With
- * --shards all nodes share these notes, and their ids are those of server/admin/cluster.c.
+ * is the number of the act that has set it. Its row in the library has the same number as `id`.
+ * With --shards all nodes share these notes, and their ids are those of server/admin/cluster.c.
  *
  * Before an override is written, it is tried: the library sets it with a beginning in the future,
  * and what was there before is set again, without a decision in between. So what is wrong with it

@@ -194,9 +194,9 @@ static bool reset_check_owner(struct service *service, const doorman_request *re
     return false;
 }
 
-/* Writes the row of a message, and returns whether the message may be decided. A message that is not
- * valid, or reaches a process that is not the master, has no row and changes nothing. It is answered
- * as by a server that keeps no acts.
+/* Writes the row of a message, and returns whether the message may be decided. A message that is
+ * not valid, or reaches a process that is not the master, has no row and changes nothing. It is
+ * answered as by a server that keeps no acts.
  *   out    the act, for reset_confirm; NULL: there is none
  *   bans   out: the message is valid, and sets a ban */
 static bool reset_keep(struct service *service, const struct http_request *request,

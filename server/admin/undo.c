@@ -2,8 +2,8 @@
  *
  * An act is taken back by an undo, an act that sets what was there before. The row of the undo has
  * `undoes`, the number of the first act, and `of`, what the first act was about. So an undo can be
- * taken back in the same way. It needs the role, the globs and the bounds that its effect would need
- * as any other act.
+ * taken back in the same way. It needs the role, the globs and the bounds that its effect would
+ * need as any other act.
  *
  * The value that is there must be the one that the act left behind. If a later act has changed it,
  * the answer is 409, and names that act. Ends stay the points in time that they were: what would
@@ -28,8 +28,8 @@ static const struct {
 
 /* ---- the act that is taken back ------------------------------------------------------------- */
 
-/* A search for the row of an act. It is allocated, because the thread of the store may need it longer
- * than the request. */
+/* A search for the row of an act. It is allocated, because the thread of the store may need it
+ * longer than the request. */
 struct undo_lookup {
     struct state_call call;
     uint64_t id;

@@ -17,18 +17,18 @@
  * Which configuration decides, with `store:` and an election:
  *
  *     standby                reads the newest number once a second, and the version if it is new.
- *                            So its configuration, and its copy, are about a second old at most
+ *                            So its configuration and its copy are at most about a second behind
  *     new master             reads the newest version when no earlier master can write any more,
- *                            and before it decides. If the store does not answer in time, it goes
- *                            on with the last version that it has seen: this is right, or was so a
- *                            moment ago, and no master at all would be worse
+ *                            and before it decides. If the store does not answer in time, it uses
+ *                            the last version that it has seen: this is right, or was so a moment
+ *                            ago, and no master at all would be worse
  *     nothing was seen yet   the empty configuration limits nothing. It is right only while the
  *                            store says that it has no version, as it does at the very first
  *                            start. If the store cannot be read, another process may have put a
  *                            version there. So this process does not become master: requests are
  *                            answered as without a master, which clients know how to survive. A
  *                            process that has seen a version, or has a copy, can become master.
- *                            The same holds if the newest version is not valid here
+ *                            All this also holds if the newest version is not valid here
  *
  * Without an election there is no such doubt: a process that cannot read the store at its start,
  * and has no copy, ends, and no other process changes the store while this one is the master. */
@@ -417,7 +417,7 @@ static bool versions_apply(struct service *service) {
     if (!has_offer) return is_free;
     server_apply_config(service, config, &problems);
     server_lock(&service->lock);
-    /* A master stays one, so that it can take a version that repairs this. */
+    /* A master whose new version was refused stays master, so that it can take a better one. */
     const bool is_master = doorman_server_permits(service->server) != NULL;
     if (service->last_load.error[0] && !is_master) versions->is_unsure = true;
     versions->is_applying = false;
@@ -458,7 +458,7 @@ static void versions_win(struct service *service, uint64_t epoch) {
         "version", version, LOG_END);
 }
 
-/* See the comment at the top. */
+/* Forbids a mastership without a configuration: see the comment at the top. */
 static const char *versions_forbid(const struct service *service) {
     const struct config_load *load = &service->last_load;
     const bool has_none = load->version == 0 && !load->is_cached;
@@ -497,7 +497,7 @@ void server_version_look_free(void *context) {
     free(look);
 }
 
-/* Runs on the thread of the store. */
+/* Reads the versions of a look. Runs on the thread of the store. */
 static void look_read(struct service *service, struct store *store, void *context) {
     struct version_look *look = (struct version_look *)context;
     (void)service;

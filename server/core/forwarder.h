@@ -53,9 +53,9 @@ struct forward_calls {
     const char *(*ask)(struct service *service, const doorman_request *request,
                        struct forward_asker asker);
 
-    /* A loop that handles many messages in a turn calls `hold` at the start of a turn, and `release`
-     * at its end. The messages that it forwards in between are sent by `release`, so those to one
-     * node travel together. */
+    /* A loop that handles many messages in a turn calls `hold` at the start of a turn, and
+     * `release` at its end. The messages that it forwards in between are sent by `release`, so
+     * those to one node travel together. */
     void (*hold)(void);
     bool (*holds)(void); /* whether `release` has something to send */
     void (*release)(struct service *service);

@@ -99,7 +99,7 @@ static void log_line_start(struct log_line *line, enum log_level level, const ch
 
 /* The lines that could not be written. */
 static struct lost_lines {
-    struct lock lock;        /* held from poll to write, so no other thread fills the pipe between */
+    struct lock lock;        /* held from poll to write, so no thread fills the pipe in between */
     counter total, reported; /* since the start; of these: those that a line has reported */
 } lost_lines = {.lock = LOCK_INITIALIZER(LOCK_LOG)};
 

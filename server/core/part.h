@@ -37,7 +37,7 @@ struct config_access {
     const char *text;  /* the new text; NULL: only reads */
     uint64_t expected; /* the version that the new text replaces; 0: the key has no text */
     uint64_t version;  /* out: the version that is there now; 0: none */
-    char *present;     /* out: the text that is there now, unless it is `text`; the caller frees it */
+    char *present;     /* out: the text that is there now, unless it is `text`, for free() */
     char error[PROBLEM_TEXT];
 };
 

@@ -26,9 +26,9 @@
  * parameter is an error too: with `kye` instead of `key`, all users would share one counter.
  *
  * server/http/limit_fields.c says what RateLimit-Policy and RateLimit have. X-RateLimit-Limit,
- * -Remaining and -Reset describe the first limit of these lists alone. X-RateLimit-Reset is the time
- * until all units are back, or that of Retry-After if this limit refuses. A limit of 0 never has
- * units, so it has no X-RateLimit-Reset.
+ * -Remaining and -Reset describe the first limit of these lists alone. X-RateLimit-Reset is the
+ * time until all units are back, or that of Retry-After if this limit refuses. A limit of 0 never
+ * has units, so it has no X-RateLimit-Reset.
  *
  * A resource with a limit of kind CONCURRENCY is an error, also with a cost of 0: nobody would
  * release the hold. */
@@ -96,7 +96,8 @@ static bool allow_read_number(struct allow *allow, const char *query, const char
     return allow_fail(allow, name, rule);
 }
 
-/* Returns whether all parameters are known and have a value. If one does not, the error names it. */
+/* Returns whether all parameters are known and have a value. If one does not, the error names
+ * it. */
 static bool allow_check_names(struct allow *allow, const char *query) {
     const char *unknown = server_query_find_unknown(query, allow_parameters);
     char name[41];
@@ -402,8 +403,8 @@ static bool allow_ask(const struct allow *allow, struct service *service,
     return true;
 }
 
-/* Answers a request. The delay is reserved before the decision. Otherwise units could be charged for
- * a response that may not wait. Without a reservation the permit is decided as if it could not
+/* Answers a request. The delay is reserved before the decision. Otherwise units could be charged
+ * for a response that may not wait. Without a reservation the permit is decided as if it could not
  * wait. */
 static void handle_allow(struct service *service, const struct http_request *request,
                          struct http_response *response) {

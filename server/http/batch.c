@@ -2,8 +2,8 @@
  * them to the path /v1/batch. This file changes state only through server_handle_message.
  *
  * The path needs no token, because each message has the mark of a node, which no client can make.
- * Nothing is decided unless all messages have this mark. The field Doorman-To has the address of the
- * process that the sender means, because a port may belong to another process by now. A request
+ * Nothing is decided unless all messages have this mark. The field Doorman-To has the address of
+ * the process that the sender means, because a port may belong to another process by now. A request
  * without a body only asks whether this process is the right one. */
 #include "http.h"
 

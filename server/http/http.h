@@ -365,8 +365,8 @@ bool server_token_covers(struct tokens *tokens, const struct token_identity *tok
 
 /* ---- >>limit fields ------------------------------------------------------------------------- */
 
-/* The fields RateLimit, RateLimit-Policy and Retry-After, which say what a permit leaves.
- * /v1/allow and the services of gRPC send them. */
+/* The fields RateLimit, RateLimit-Policy and Retry-After, which say what a permit leaves. /v1/allow
+ * and the services of gRPC send them. */
 
 /* A limit that concerns an item. */
 struct limit_field {

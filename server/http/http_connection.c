@@ -532,9 +532,9 @@ static struct http_connection *waiter_connection(struct waiter *waiter) {
                                               offsetof(struct http_connection, call));
 }
 
-/* Lets a message wait. Returns false if many others wait, or if the connection cannot receive and so
- * would not notice that the peer leaves. A message that is forwarded may always wait. The loop calls
- * this function, in connection_answer_message. */
+/* Lets a message wait. Returns false if many others wait, or if the connection cannot receive and
+ * so would not notice that the peer leaves. A message that is forwarded may always wait. The loop
+ * calls this function, in connection_answer_message. */
 static bool connection_prepare_wait(struct waiter *waiter) {
     struct http_connection *connection = waiter_connection(waiter);
     struct service *service = connection->service;

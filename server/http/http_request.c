@@ -286,8 +286,8 @@ static bool path_is_method(const char *path) {
     return found;
 }
 
-/* Returns whether the body has the type `wanted`, and no charset other than UTF-8. JSON has no other
- * one (RFC 8259, 8.1). */
+/* Returns whether the body has the type `wanted`, and no charset other than UTF-8. JSON has no
+ * other one (RFC 8259, 8.1). */
 static bool type_is(const char *fields, const char *wanted) {
     char type[128];
     if (server_http_field_read(fields, "Content-Type", type, sizeof type) != 1) return false;

@@ -191,8 +191,8 @@ bool server_reset_check_token(struct service *service, const struct http_request
     return covers;
 }
 
-/* P31: checks that a token may bring figures, if the permits of a message do so in the field `set`. A
- * message that hides the field behind an escape is refused when it is read.
+/* P31: checks that a token may bring figures, if the permits of a message do so in the field `set`.
+ * A message that hides the field behind an escape is refused when it is read.
  *   method   NULL: the body names it */
 static bool figures_check_token(struct service *service, const struct http_request *request,
                                 const char *method, struct http_response *response) {

@@ -117,7 +117,7 @@ static void act_subject(struct text *text, const cJSON *row) {
     server_text_add(text, "</span>");
 }
 
-/* Adds what one thing was and is. */
+/* Adds a value before and after an act. */
 static void act_change(struct text *text, const cJSON *row) {
     if (act_member(row, "before") || act_member(row, "after")) {
         act_state(text, act_member(row, "before"));
@@ -135,7 +135,7 @@ static void act_change(struct text *text, const cJSON *row) {
     }
 }
 
-/* Says of an act that is not whole what has become of it. */
+/* Says what is known of an act that was refused, or perhaps not done as a whole. */
 static void audit_outcome(struct text *text, const cJSON *row) {
     const cJSON *written = act_member(row, "written");
     if (cJSON_IsFalse(act_member(row, "known"))) {

@@ -11,7 +11,7 @@
  * Pages link to the pages of the parent and of the child nodes. So a node and its parent tell each
  * other the HTTP addresses of their pages, in the requests for capacity and in their responses.
  * Both are optional: an older server sends none, and a process without HTTP has none. An address
- * that is not valid is not known (server_host_is_http_address), as in the election.
+ * that is not valid counts as not known (server_host_is_http_address), as in the election.
  *
  * The table has one entry for each node, and not for each lease, because all leases of a node have
  * the same address. The name of a node is not verified. So the table is bounded: if it is full, a
@@ -21,7 +21,7 @@
 #include "../util/host.h"
 
 #define CHILDREN_MAX 256
-#define CHILD_SILENT_MAX (3600 * DOORMAN_SECOND) /* a node that is silent for longer is forgotten */
+#define CHILD_SILENT_MAX (3600 * DOORMAN_SECOND) /* a node that is silent for longer is not shown */
 #define CHILD_LINES_MAX 20 /* log lines about single nodes in a minute; others are only counted */
 
 struct children {
@@ -31,7 +31,8 @@ struct children {
     struct child items[CHILDREN_MAX];
 };
 
-/* Returns the entry of a node, which may be new. Returns NULL if memory runs out. */
+/* Returns the entry of a node, or the entry that the node will take if it is new. Returns NULL if
+ * memory runs out. */
 static struct child *children_find(struct service *service, const char *node) {
     if (!service->children) {
         service->children = (struct children *)calloc(1, sizeof *service->children);
@@ -142,7 +143,7 @@ static bool children_on_event(struct service *service, const doorman_event *even
     return false;
 }
 
-/* Looks which child nodes are silent, and logs them. */
+/* Finds and logs the child nodes that have become silent. */
 static void children_update(struct service *service, doorman_time now) {
     struct children *children = service->children;
     assert(server_lock_is_held(&service->lock));
@@ -164,7 +165,8 @@ const char *server_child_state_name(enum child_state state) {
     return names[state];
 }
 
-/* Counts the nodes in each state. A node that is forgotten is in none. */
+/* Counts the nodes in each state. Leaves out those that are silent for longer than
+ * CHILD_SILENT_MAX. */
 static void children_count(const struct children *children, size_t counts[CHILD_STATE_COUNT],
                            doorman_time now) {
     for (size_t i = 0; children && i < children->count; i++) {

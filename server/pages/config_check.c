@@ -12,7 +12,7 @@
 
 /* A resource whose leases exceed its new capacity. */
 struct over {
-    char *resource_id; /* NULL: there was no memory */
+    char *resource_id; /* NULL: memory has run out */
     double leased, capacity;
 };
 

@@ -50,8 +50,8 @@ static bool page_refuse(struct http_response *response, const char *name, const 
     return false;
 }
 
-/* Reads a parameter that may be missing, then `out` is empty. If it is wrong, returns false and
- * writes an error. */
+/* Reads a parameter. If it is missing, `out` is empty. If it is wrong, returns false and writes an
+ * error. */
 static bool page_read_text(const char *query, const char *name, char out[DOORMAN_ID_BYTES_MAX + 1],
                            struct http_response *response) {
     out[0] = 0;
@@ -75,7 +75,8 @@ bool server_counters_read_position(const char *text, const struct service *servi
     return server_number_read(at, 16, &at) == (uint64_t)service->started_at && !*at && numbers[2];
 }
 
-/* Returns whether the configuration has such a limit. Precondition: the lock is held. */
+/* Returns whether the configuration has a limit that the query names. Precondition: the lock is
+ * held. */
 static bool page_has_limit(const struct counter_page *page, const doorman_permits *permits) {
     doorman_cursor cursor = {0};
     doorman_permits_limit limit;
@@ -104,7 +105,8 @@ static bool page_read_query(struct counter_page *page, struct service *service, 
                        "is not a position of this process; start again without `after`");
 }
 
-/* Returns whether this process has such a limit. If it has not, writes an error. */
+/* Returns whether this process is master and has a limit that the query names. If not, writes an
+ * error. */
 static bool page_find(struct counter_page *page, struct service *service,
                       struct http_response *response) {
     server_lock(&service->lock);

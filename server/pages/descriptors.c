@@ -52,7 +52,7 @@ static void descriptor_refuse(struct descriptor_query *query, const char *name, 
     query->wrong = rule;
 }
 
-/* Takes a parameter. Its name and value end with a 0, and may have others. */
+/* Takes a parameter. Its name and its value each end with a 0, and may contain zeros before. */
 static void descriptor_take(struct descriptor_query *query, doorman_descriptor_entry entry) {
     const size_t prefix = strlen(DESCRIPTOR_PREFIX);
     const bool is_entry = strncmp(entry.key, DESCRIPTOR_PREFIX, prefix) == 0;
@@ -148,7 +148,9 @@ static const doorman_permit *descriptor_inspect(struct service *service,
     return is_known ? &response->results[0].state : NULL;
 }
 
-/* Returns why a permit of one unit would be refused now: a reason and a limit. */
+/* Returns the reason for which a permit of one unit would be refused now; NULL: it would be
+ * granted.
+ *   limit   out: the limit that refuses; "": not known */
 static const char *descriptor_refusal(const doorman_permit *state, const char **limit) {
     *limit = "";
     if (state->reason) return doorman_reason_name(state->reason);

@@ -1,8 +1,8 @@
-/* doorman_server, part HTTP: which page is the first one. A server whose configuration has limits
- * alone shows its limits, and any other server shows its resources. */
+/* doorman_server, part HTTP: which page is the first one. A server whose configuration has only
+ * limits shows its limits, and any other server shows its resources. */
 #include "pages.h"
 
-/* Returns whether the configuration has limits alone, and no parent leases capacity to the node. */
+/* Returns whether the configuration has only limits, and no parent leases capacity to the node. */
 static bool has_only_limits(struct service *service) {
     doorman_config_options config = {.template_count = 0};
     server_lock(&service->lock);

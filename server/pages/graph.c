@@ -14,8 +14,8 @@
 #define TREND_WIDTH (HISTORY_POINTS - 1)
 #define TREND_TOP 2.0
 #define TREND_BOTTOM 38.0
-/* A bar or an axis ends at this many times the larger of the capacity and what the holders have,
- * whatever they want. */
+/* However much the holders want, a bar or an axis ends at most at this many times the larger of the
+ * capacity and what they have. */
 #define WANTS_MAX 4.0
 
 static const char *amount_text(double amount, char room[32]) {

@@ -28,7 +28,7 @@ struct health_connection {
 struct health {
     int listener;      /* -1: none */
     char address[264]; /* HOST:PORT, with the real port */
-    int wake[2];       /* a pipe whose end stops the thread */
+    int wake[2];       /* a pipe: the thread stops when its writing end is closed */
     pthread_t thread;
     bool has_thread;
     struct health_connection connections[HEALTH_CONNECTION_MAX];
@@ -43,10 +43,9 @@ static void handle_health(struct service *service, const struct http_request *re
     server_text_add(&response->text, "ok\n");
 }
 
-/* Ready means that this process can answer requests, or redirect them to the master, and that it is
- * not drained. With
- * ?master=1, only the master is ready. A load balancer in front of clients that follow no redirects
- * needs this. */
+/* A process is ready if it can answer requests, or redirect them to the master, and neither stops
+ * nor is drained. With ?master=1, only the master is ready. A load balancer in front of clients
+ * that follow no redirects needs this. */
 static void handle_ready(struct service *service, const struct http_request *request,
                          struct http_response *response) {
     struct snapshot snapshot = {.now = 0};

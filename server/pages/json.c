@@ -33,7 +33,8 @@ static void json_number(struct text *text, const char *name, double value) {
     server_text_add_number(text, value);
 }
 
-/* Writes why the capacity in force differs from the configured one. */
+/* Writes what the owner has reported about overload, for which the capacity in force can differ
+ * from the configured one. */
 static void json_overload(struct text *text, const doorman_server_resource *info,
                           doorman_time now) {
     server_text_add(text, ",\"overload\":{\"configured\":");
@@ -50,7 +51,8 @@ static void json_overload(struct text *text, const doorman_server_resource *info
     server_text_add(text, "}");
 }
 
-/* `clients` is the number of holders. The field is older than the word `holder`.
+/* Writes a resource. Its field `clients` is the number of holders too: it is older than the word
+ * `holder`.
  *   description   NULL: none */
 static void json_resource(struct text *text, const struct row *row, const char *id,
                           const char *description, doorman_time now) {
@@ -518,8 +520,8 @@ static void handle_config(struct service *service, const struct http_request *re
     if (version) server_text_addf(&response->lines, "ETag: \"%" PRIu64 "\"\r\n", version);
 }
 
-/* The description of the API is the same for all servers of a version. It needs a token, because
- * only probes need none. */
+/* Answers with the description of the API, which is the same for all servers of a version. With
+ * --http-token it needs a token too, because only probes and batches of other nodes need none. */
 static void handle_description(struct service *service, const struct http_request *request,
                                struct http_response *response) {
     (void)service;

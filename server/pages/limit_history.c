@@ -130,7 +130,7 @@ static void limit_history_replace(struct limit_history *history, struct limit_sa
     server_unlock(&history->lock);
 }
 
-/* Returns the room that the sample does not use. */
+/* Frees the memory that the sample does not use. */
 static void limit_sample_shrink(struct limit_sample *sample) {
     if (sample->count == 0) {
         free(sample->trends);

@@ -9,7 +9,7 @@
  *     /v1/limits                       the first two as JSON
  *
  * A copy of the state is made while the lock is held. The text is written later, without the lock.
- * Only the few lines about one key are written at once. */
+ * Only the few lines about one key are written while the lock is held. */
 #include "pages.h"
 
 #include <nng/supplemental/util/platform.h>
@@ -33,7 +33,7 @@ struct limit_list {
     doorman_permits_info info;
     struct limit_row *rows;
     size_t row_count, row_capacity;
-    bool has_more; /* there are more than LIMITS_MAX limits */
+    bool has_more; /* there are LIMITS_MAX rows, and perhaps more limits */
     bool failed;   /* out of memory */
 };
 
@@ -47,7 +47,7 @@ static int limit_define_holds(const doorman_figures *figures, char *out, size_t 
     return used + snprintf(out + used, room - (size_t)used, ", %zu may wait", figures->queue);
 }
 
-/* Returns a limit as text, such as "each key: 10 a second, up to 50 saved".
+/* Writes a limit as text, such as "each key: 10 a second, up to 50 saved".
  *   limit   NULL: the list of limits is empty */
 static void limit_define(const doorman_permit_limit *limit, char *out, size_t room) {
     static const char *const scopes[] = {[DOORMAN_PER_KEY] = "each key",
@@ -138,7 +138,8 @@ static bool limit_list_step(struct limit_list *list, struct service *service,
     return more;
 }
 
-/* If the configuration changes meanwhile, the list can have limits of both. */
+/* Copies all limits. If the configuration changes meanwhile, the list can have limits of the
+ * earlier and of the later one. */
 static struct limit_list limit_list_take(struct service *service, const bool *abandoned) {
     struct limit_list list = {.rows = NULL};
     doorman_cursor cursor = {0};
@@ -162,7 +163,7 @@ struct top_row {
     char *resource, *key;
     uint64_t count, error;
     double units;
-    bool is_fair; /* and the next three are known (P29) */
+    bool is_fair; /* the limit is fair, so that the next three are known (P29) */
     double demand, share, level;
 };
 
@@ -416,7 +417,7 @@ static void json_tops(struct text *text, struct service *service, size_t index, 
     top_list_free(&tops);
 }
 
-/* Reads which limit a query names. */
+/* The limit that a query names. */
 struct limit_query {
     char glob[DOORMAN_ID_BYTES_MAX + 1], name[DOORMAN_ID_BYTES_MAX + 1];
     bool all; /* the query names no limit */
@@ -490,7 +491,8 @@ static void page_limit_trend(struct text *text, struct service *service,
     server_text_add(text, "</td>");
 }
 
-/*   service   for the drawing of the limit; NULL: the cell stays empty */
+/* Adds the row of a limit.
+ *   service   for the drawing of the limit; NULL: the cell stays empty */
 static void page_limit_row(struct text *text, struct service *service,
                            const struct limit_row *row) {
     const doorman_permits_limit *info = &row->info;
@@ -524,7 +526,7 @@ static void page_limit_row(struct text *text, struct service *service,
     server_text_add(text, "</tr>");
 }
 
-/* Adds the field that asks for one key.
+/* Adds the form that asks for one key.
  *   resource, key   the texts in the fields */
 static void page_key_form(struct text *text, const char *resource, const char *key) {
     server_text_add(text,

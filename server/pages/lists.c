@@ -10,7 +10,7 @@
  * E8 Operators can list bans, the keys that use most units, the keys that are nearest to their
  *    limits, and holds, and can end a hold or a reservation.
  *
- * Bans, and the keys that are nearest to their limits, are found by a walk over the counters, in
+ * Bans, and the keys that are nearest to their limits, are found by visiting the counters, in
  * slices as in counters.c. The lock is held for one slice, or for the keys of one limit. */
 #include "pages.h"
 
@@ -19,7 +19,7 @@
 #define BANS_DEFAULT 100
 #define BANS_MAX 1000
 #define BANS_OF_PAGE 100
-#define LISTS_VISITED_MAX 2000000 /* counters of one walk: about a second */
+#define LISTS_VISITED_MAX 2000000 /* counters that a list visits: about a second */
 
 /* A key of a list. */
 struct list_row {
@@ -51,7 +51,8 @@ static void list_name(struct list_row *row, const char *glob, const char *limit,
     snprintf(row->resource, sizeof row->resource, "%s", resource);
 }
 
-/* Returns a row to fill in for a rank, or NULL if the list has larger ones only. */
+/* Returns a row to fill in for a rank, or NULL if the list is full of rows of at least this
+ * rank. */
 static struct list_row *list_place(struct key_list *list, double rank) {
     bool is_full = list->count == list->limit;
     if (is_full && rank <= list->order[list->count - 1]->rank) return NULL;
@@ -65,7 +66,7 @@ static struct list_row *list_place(struct key_list *list, double rank) {
 
 /* ---- by units ------------------------------------------------------------------------------- */
 
-/* Adds the keys of one limit. Returns false if there is no such limit. */
+/* Adds the keys of one limit. Returns false if there is no further limit. */
 static bool list_add_limit(struct key_list *list, doorman_permits *permits, size_t index,
                            doorman_cursor *limits) {
     doorman_permits_limit limit;
@@ -76,7 +77,7 @@ static bool list_add_limit(struct key_list *list, doorman_permits *permits, size
     if (!doorman_permits_next_limit(permits, limits, &limit)) return false;
     while (doorman_permits_next_usage(permits, &of, &cursor, &usage, now)) {
         struct list_row *row = list_place(list, usage.units);
-        if (!row) break; /* the rest of the limit has fewer units */
+        if (!row) break; /* the other keys of the limit do not have more units */
         list_name(row, limit.identifier_glob, limit.limit, usage.resource_id);
         snprintf(row->key, sizeof row->key, "%s", usage.key);
         row->units = usage.units;

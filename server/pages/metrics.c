@@ -5,8 +5,8 @@
  * their own, because every series costs memory in Prometheus. The series `other` is the sum of the
  * remaining resources.
  *
- * The series of a resource do not end with its last holder. For ten minutes, what belongs to the
- * holders is 0. So a graph falls to 0, and an alert sees it. */
+ * The series of a resource do not end with its last holder. For ten minutes, those about its
+ * holders are 0. So a graph falls to 0, and an alert sees it. */
 #include "pages.h"
 
 #include "../tls/tls.h"
@@ -110,7 +110,7 @@ static void metrics_parent(struct text *text, const struct snapshot *snapshot,
     }
 }
 
-/* Connections by kind. Prometheus itself uses a connection of the kind http. */
+/* Adds the connections by kind. Prometheus itself uses a connection of the kind http. */
 static void metrics_connections(struct text *text, struct service *service, bool has_parent) {
     size_t nng = __atomic_load_n(&service->connection_count, __ATOMIC_RELAXED), limit = 0;
     size_t delayed = 0, http = server_http_connection_count(service, &limit, &delayed);
@@ -160,7 +160,7 @@ static void metrics_election(struct text *text, const struct service *service) {
     }
 }
 
-/* The store of counters. A server without --state has no such metrics. */
+/* Adds the metrics of the store of counters. A server without --state has no such metrics. */
 static void metrics_state(struct text *text, const struct snapshot *snapshot) {
     const struct state_status *state = &snapshot->state;
     if (!snapshot->has_state) return;
@@ -183,7 +183,7 @@ static void metrics_state(struct text *text, const struct snapshot *snapshot) {
                     "Reads and writes of the store of --state that failed.", &state->errors);
 }
 
-/* A server without the part REPLACE does not know these. */
+/* Adds the metrics of file descriptors. A server without the part REPLACE has no such metrics. */
 static void metrics_descriptors(struct text *text, const struct descriptors *descriptors) {
     if (descriptors->limit == 0) return;
     metrics_gauge(text, "server_leaked_fds",
@@ -196,7 +196,8 @@ static void metrics_descriptors(struct text *text, const struct descriptors *des
                      descriptors->replacement_count);
 }
 
-/* A node with a parent and without --config has no configuration, so it has no hash. */
+/* Adds the metrics of the configuration. A node with a parent and without --config has no
+ * configuration, so it has no hash. */
 static void metrics_config(struct text *text, const struct config_load *last_load) {
     metrics_gauge(text, "server_config_last_reload_successful",
                   "1 if the last load of the configuration succeeded. 0 if it was refused, or if "
@@ -223,7 +224,7 @@ static void metrics_config(struct text *text, const struct config_load *last_loa
                   last_load->is_cached);
 }
 
-/* Only files that the flags name have a series. */
+/* Adds whether files could be loaded. Only files that the flags name have a series. */
 static void metrics_files(struct text *text, const struct settings *settings,
                           const struct config_load *load) {
     const char(*why)[PROBLEM_TEXT] = load->failures;
@@ -247,7 +248,8 @@ static void metrics_files(struct text *text, const struct settings *settings,
     }
 }
 
-/* Failures of tokens belong to requests, and the other failures to connections. */
+/* Adds the failures of authentication. Those of tokens are counted for each request, and the others
+ * for each connection. */
 static void metrics_authentication(struct text *text, const struct counters *counters) {
     static const char *const labels[FAILED_COUNT] = {
         [FAILED_TOKEN_MISSING] = "kind=\"http\",reason=\"token_missing\"",
@@ -267,7 +269,7 @@ static void metrics_authentication(struct text *text, const struct counters *cou
     }
 }
 
-/* A server without --state or --config etcd:KEY keeps no acts. */
+/* Adds the acts of administration. A server that keeps no acts has no such metric. */
 static void metrics_acts(struct text *text, const struct service *service) {
     static const char *const names[] = {
 #define ACT_NAME(code, name) name,
@@ -283,7 +285,7 @@ static void metrics_acts(struct text *text, const struct service *service) {
     }
 }
 
-/* When certificates end. A server without a certificate has no such metric. */
+/* Adds when certificates end. A server without a certificate has no such metric. */
 static void metrics_certificates(struct text *text, struct service *service) {
     const char *name = "doorman_server_certificate_not_after_timestamp_seconds";
     int64_t ends[CERTIFICATE_COUNT];
@@ -300,7 +302,7 @@ static void metrics_certificates(struct text *text, struct service *service) {
     }
 }
 
-/* Events of the whole process. */
+/* Adds the counters of events of the whole process. */
 static void metrics_events(struct text *text, const struct counters *counters) {
     metrics_counter(text, "server_unmatched_requests_total",
                     "Requests for a resource that no template matches.", &counters->unmatched);

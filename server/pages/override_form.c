@@ -10,8 +10,8 @@
  *     the nonce of the form          what a POST does
  *     is not known, or an hour old   nothing. The page has a new nonce
  *     has done an act                nothing. The page says which act it was
- *     has done nothing               the act. After an error the nonce stays valid, but not if the
- *                                    store has not answered: then the page has a new one
+ *     has done nothing               the act. After an error the nonce stays valid, except after
+ *                                    503: the store may still do the act, so the page has a new one
  *
  * After an act the browser is sent to a page that names the act. Pages of other servers cannot send
  * the form: see request_check_access. */
@@ -38,8 +38,7 @@ struct form_nonce {
     uint64_t act; /* that the form has done; 0: none */
 };
 
-/* Only the thread of pages uses it, so it needs no lock. The oldest nonce gives way to a new one.
- */
+/* Only the thread of pages uses it, so it needs no lock. A new nonce replaces the oldest one. */
 struct override_form {
     struct form_nonce ring[NONCE_COUNT];
     size_t next;
@@ -70,7 +69,8 @@ static const struct form_field {
 
 /* ---- nonces --------------------------------------------------------------------------------- */
 
-/* Returns the nonce of a form, or NULL if it is not known, or not of this token and key. */
+/* Returns the nonce of a form, or NULL if it is not known or too old, or not of this token,
+ * resource and key. */
 static struct form_nonce *form_find_nonce(struct override_form *all, const struct form *form,
                                           const char *token, const char *text) {
     const doorman_time oldest = doorman_clock() - NONCE_AGE_MAX;
@@ -156,7 +156,7 @@ static bool form_read_body(struct form *form, const struct http_request *request
     return is_valid;
 }
 
-/* Reads a number with decimal digits, which strtod does not require.
+/* Reads a decimal number. strtod alone would also read others, such as hexadecimal ones.
  *   end       out: behind it
  *   returns   false: it is none, or too large */
 static bool form_read_number(const char *text, char **end, double *number) {
@@ -544,7 +544,7 @@ static void form_add_refusal(const struct form *form, struct service *service,
 }
 
 /* Writes the page of a key.
- *   serves   this process keeps acts; false: the error of the form says why not */
+ *   serves   this process keeps acts and is master; false: the error of the form says why not */
 static void form_show(struct form *form, bool serves, struct service *service,
                       const struct http_request *request, struct http_response *response) {
     struct text *text = &response->text;

@@ -42,8 +42,8 @@ static struct page_state page_leases_read(struct service *service,
                      : (struct page_state){"warn", "the parent fails", ""};
 }
 
-/* Finds what is wrong around a process that works: a silent child node, or a file that was refused.
- * Precondition: the lock is held. */
+/* Finds what is wrong around a process that works: a silent child node, or a file that was refused
+ * or cannot be read. Precondition: the lock is held. */
 static void page_find_trouble(struct service *service, struct page_state *state, doorman_time now) {
     assert(server_lock_is_held(&service->lock));
     const struct config_load *load = &service->last_load;
@@ -97,7 +97,7 @@ static void page_search(struct text *text, const char *client) {
     server_text_add(text, "\"><button>find client</button></form>");
 }
 
-/* Adds links to the pages that only a server with the part ADMIN and --state has. */
+/* Adds links to the pages that only a server has that keeps acts and has the part ADMIN. */
 static void page_nav(struct text *text, const struct service *service) {
     const bool has_acts =
         server_keeps_acts(service) && !server_flag_lacks(FLAG_CONFIG_CACHE); /* part ADMIN */
@@ -341,7 +341,7 @@ struct order {
     int (*compare)(const void *left, const void *right);
 };
 
-/* Larger amounts come first. Equal amounts are in the order of their ids. */
+/* Compares two rows. Larger amounts come first. Equal amounts are in the order of their ids. */
 static int compare_amounts(double left, double right, const char *left_id, const char *right_id) {
     return left > right ? -1 : left < right ? 1 : strcmp(left_id, right_id);
 }
@@ -484,7 +484,7 @@ void server_page_resources(struct service *service, const struct http_request *r
     server_snapshot_uninit(&snapshot);
 }
 
-/* Adds the peers of a holder with a mark. */
+/* Adds the peers of a holder whose id is shared, or that does not confirm its lease. */
 static void page_suspect(struct text *text, const struct suspect *suspect, bool is_shared) {
     if (!suspect || !suspect->peer[0]) return;
     server_text_add(text, " <span class=soft>from ");

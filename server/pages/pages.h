@@ -40,7 +40,7 @@ struct snapshot {
     struct drain drain;
     bool has_state; /* --state is given */
     struct state_status state;
-    doorman_time state_age; /* of the oldest change that is not in the file */
+    doorman_time state_age; /* of the oldest change that is not in the store */
     struct row *rows;
     size_t row_count, row_capacity;
     struct row others; /* the sum of the resources beyond `limit` */
@@ -51,7 +51,7 @@ struct lease_row {
     char *id;
     doorman_server_lease info; /* its id pointer is not valid */
     bool is_late;              /* the holder has missed two refreshes */
-    struct suspect *suspect;   /* the peers of a lease with a mark; NULL: not known */
+    struct suspect *suspect;   /* the peers, if `info` is shared or unconfirmed; NULL: not known */
 };
 
 /* One resource, and some of its leases. */
@@ -74,8 +74,8 @@ struct lease_list {
     bool failed;
 };
 
-/* The parent reports a shared name with the requests that show it. After this time without such a
- * report, the name is probably no longer shared. */
+/* The parent reports a shared name in its responses to the requests that show it. After this time
+ * without such a report, the name is probably no longer shared. */
 #define NODE_SHARED_MAX (300 * DOORMAN_SECOND)
 
 /* Returns whether the parent says that another process uses the name of this node too. */
@@ -176,7 +176,7 @@ struct lease_search {
  *          memory for each lease. One call visits at most 5,000 elements for each row of `limit`,
  *          and at most 500,000 in all. This takes about 0.4 s, or some seconds if their data is not
  *          in the CPU's caches. The call holds the lock for slices of about 1 ms. So it delays
- *          other pages, but no requests for leases */
+ *          other pages, but hardly any requests for leases */
 void server_search_take(struct lease_search *search, struct service *service);
 void server_search_uninit(struct lease_search *search);
 

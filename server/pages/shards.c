@@ -34,7 +34,7 @@ struct shards_view {
     uint64_t marks_wrong, received;
 };
 
-/* Returns NULL if memory runs out, or if there are no shards. */
+/* Copies what is shown. Returns NULL if memory runs out, or if there are no shards. */
 static struct shards_view *view_take(struct service *service) {
     struct shards *shards = service->shards;
     struct shards_view *view =
@@ -359,7 +359,7 @@ static void handle_page(struct service *service, const struct http_request *requ
 
 /* ---- metrics and facts ---------------------------------------------------------------------- */
 
-/* Adds a metric of the messages to each other node. */
+/* Adds the metrics of the messages to and from other nodes. */
 static void metrics_add_forwards(struct text *text, const struct shards_view *view) {
     static const char *const names[] = {"sent", "failed", "full"};
     server_metrics_header(text, "forwards_total", "counter",

@@ -2,8 +2,8 @@
  * from service->longest_hold, this file only reads the state. It takes the lock of the service.
  *
  * A snapshot is a copy of the state for the pages and the metrics. The copy is made while the lock
- * is held. All text is written later, without the lock. A snapshot holds the first ROWS_MAX
- * resources or leases of an iteration. It also holds the sum of the other resources.
+ * is held. All text is written later, without the lock. A snapshot holds the first resources of an
+ * iteration, ROWS_MAX at most, and the sum of the others. A list of leases holds ROWS_MAX at most.
  *
  * Each step of an iteration takes about 0.2 us. If its data is not in the CPU's caches, it takes
  * several us. If leases have expired, it takes up to 0.2 ms (S2). An iteration has slices of
@@ -443,7 +443,7 @@ void server_search_uninit(struct lease_search *search) {
 
 /* ---- positions of a search */
 
-/* The position of a search is "BEFORE-RESOURCE-LEASE-PROCESS", in hexadecimal digits. */
+/* Reads a position of a search: "BEFORE-RESOURCE-LEASE-PROCESS", in hexadecimal digits. */
 bool server_search_read_position(const char *query, const struct service *service,
                                  struct search_position *out) {
     char value[96];

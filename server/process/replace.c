@@ -24,9 +24,9 @@
  * come later, after an outage. With --replace-at 0 the process never replaces itself.
  *
  * The variable DOORMAN_REPLACED tells the new run how often the process has replaced itself, when
- * it last did so (doorman_clock), and the ports at which it listened. An address
- * with port 0 keeps its port, so clients find the server again. The program is found by its path.
- * So if a new version was installed meanwhile, the new one runs, as after any other restart.
+ * it last did so (doorman_clock), and the ports at which it listened. An address with port 0 keeps
+ * its port, so clients find the server again. The program is found by its path. So if a new version
+ * was installed meanwhile, the new one runs, as after any other restart.
  *
  * The stop can hang in nng because of what has leaked. Then a signal handler runs the program. It
  * may only call what signal handlers may call, so all that the call needs is prepared before. */

@@ -3,8 +3,8 @@
  * functions.
  *
  * A program that replaces a file may delete it first. So a file that is missing at one look is not
- * reported. At the second look in a row without the file it is reported. A file that this process may
- * not read counts as missing. What was loaded from a missing file stays in force, but a restart
+ * reported. At the second look in a row without the file it is reported. A file that this process
+ * may not read counts as missing. What was loaded from a missing file stays in force, but a restart
  * would fail. So the metrics and the page show a missing file until it is there again. */
 #include "../server.h"
 
@@ -145,10 +145,9 @@ static bool watch_poll(struct service *service) {
 /* The certificate, its key and the authority belong together. A program may replace them one after
  * the other. So these files are loaded when one of them has changed and all of them were the same
  * in two looks. If they do not fit together then, the program may still replace the others. So an
- * error is only logged when they still do not fit TLS_WAIT looks later. What was loaded before stays
- * in force meanwhile. The file
- * of the tokens is a group of its own. If a file of a group is missing or cannot be read, a program
- * may be replacing it, and nothing of this group is loaded.
+ * error is only logged when they still do not fit TLS_WAIT looks later. What was loaded before
+ * stays in force meanwhile. The file of the tokens is a group of its own. If a file of a group is
+ * missing or cannot be read, a program may be replacing it, and nothing of this group is loaded.
  *
  * libcurl reads the certificates for etcd again for each connection. So those files are not loaded
  * here. They are only reported if they are missing, because the next connection to etcd would
