@@ -596,8 +596,8 @@ void server_act_write_later(struct act *act) {
     server_shares_memory = shared_before;
 }
 
-/* A later mastership reads what another process has written meanwhile, and writes the acts that
- * wait for it. An act that cannot be written waits again. */
+/* Reads what other processes have written before this mastership, and writes the acts that wait for
+ * it. An act that cannot be written waits again. */
 static bool admin_read_store(struct service *service, struct store *store) {
     struct admin *admin = service->admin;
     struct act *act = NULL;

@@ -276,13 +276,13 @@ undo_function server_override_undo, server_plan_undo, server_ban_undo, server_co
 bool server_undo_begin(struct act *act, const struct undo *undo, const struct http_request *request,
                        struct http_response *response);
 
-/* For an act that takes back another one. Refuses it, in its function `prepare`, if a third act was
- * about the same and came after the one that is taken back. Returns whether it refused the act.
+/* Refuses an undo (an act that takes back another one) in its function `prepare`, if a third act
+ * was about the same and came after the undone one. Returns whether it refused the undo.
  *   name   its members `resource`, `resource_id`, `glob`, `limit` and `key` are those of the act */
 bool server_undo_has_newer(struct act *act, struct store *store, const cJSON *name);
 
-/* Refuses such an act in its function `prepare`: a third act came later, as above, or what the act
- * that is taken back has set has ended. Returns false.
+/* Refuses an undo in its function `prepare`, because a third act came later, as above, or because
+ * the value that the undone act had set has ended. Returns false.
  *   store   NULL: a third act is not looked for
  *   name    as above */
 bool server_undo_refuse(struct act *act, struct store *store, const cJSON *name);

@@ -7,7 +7,7 @@
  * between, so that the row is in both places. A row that cannot be read stays. */
 #include "admin.h"
 
-/* Some notes of one kind on their way. */
+/* Some notes of one kind that are being moved. */
 struct adoption {
     struct service *service;
     const char *kind;

@@ -183,8 +183,8 @@ static bool trim_write(const struct trim *all, struct store *store) {
 
 /* ---- how much there is ---------------------------------------------------------------------- */
 
-/* Returns the index of what a token of the role support has written; `writer_count`: nothing. The
- * tokens for which there is no room share the last index. */
+/* Returns the index of the writer for a token of the role support; `writer_count`: there is none
+ * yet. The tokens for which there is no room share the last writer. */
 static size_t writer_find(const struct audit_size *size, const char *token) {
     size_t i = 0;
     while (i < size->writer_count && strcmp(size->writers[i].token, token) != 0) i++;

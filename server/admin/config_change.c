@@ -16,7 +16,7 @@
 
 #include <stdarg.h>
 
-/* What a change needs. Owned by its act. */
+/* What a change needs. Its act owns it. */
 struct config_detail {
     uint64_t expected; /* the version that it replaces; 0: there is none */
     uint64_t target;   /* of a rollback: the version that comes back; 0: it is no rollback */
@@ -243,7 +243,7 @@ static bool change_refuse_stale(struct act *act, const cJSON *newest) {
 
 /* ---- rollback ------------------------------------------------------------------------------- */
 
-/* Reads the version that comes back. */
+/* Reads the version that a rollback brings back. */
 static bool change_read_target(struct act *act, struct store *store) {
     struct config_detail *detail = change_of(act);
     char *notes[2], error[PROBLEM_TEXT];

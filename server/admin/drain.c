@@ -36,7 +36,7 @@ static void drain_add_text(cJSON *json, const char *name, const char *text) {
     if (text[0]) cJSON_AddStringToObject(json, name, text);
 }
 
-/* Makes the state of a drain. Precondition: the lock is held. */
+/* Describes the state of a process as JSON. Precondition: the lock is held. */
 static cJSON *drain_describe(const struct service *service) {
     assert(server_lock_is_held(&service->lock));
     const struct drain *drain = &service->drain;
@@ -54,7 +54,7 @@ static cJSON *drain_describe(const struct service *service) {
     return json;
 }
 
-/* Answers with the state.
+/* Answers with the state of the process.
  *   id       of the row of the audit; 0: none
  *   has_act  the answer says whether there is a row */
 static void drain_answer(struct service *service, struct http_response *response, bool has_act,

@@ -158,7 +158,7 @@ static cJSON *normal_read_whole(const doorman_config *config) {
     return NULL;
 }
 
-/* Returns whether a tree is read as a certain configuration. Returns false if memory runs out.
+/* Returns whether reading a tree gives a certain configuration. Returns false if memory runs out.
  *   whole   of normal_read_whole */
 static bool normal_is_of(const cJSON *tree, const cJSON *whole) {
     doorman_config *config = NULL;
@@ -259,7 +259,7 @@ static const char *name_of(const cJSON *item, const char *key) {
     return name ? name : "";
 }
 
-/* A list whose items have names, as a sorted index. */
+/* An item of a list, in an index that is sorted by name. */
 struct named {
     const cJSON *item;
     const char *name;

@@ -665,8 +665,8 @@ static enum exit_status versions_load(struct service *service) {
     return versions->is_made ? CONTINUE : server_fatal_error(EXIT_ERROR, "out of memory");
 }
 
-/* Loads the newest version of the store, or the copy if the place cannot be reached, or has none.
- */
+/* Loads the newest version of the store. Loads the copy if the store or etcd cannot be reached, or
+ * if the store has no version. */
 static bool versions_load_config(struct service *service, doorman_config **out,
                                  struct config_problems *problems) {
     const struct settings *settings = service->settings;

@@ -6,7 +6,7 @@
 
 #define BATCH_MAX 16 /* messages */
 
-/* A part of a text. */
+/* A piece of a text. */
 struct text_span {
     const char *text;
     size_t bytes;

@@ -5,8 +5,8 @@
 
 #include "registry.h"
 
-/* Reads a configuration. Reads at most one byte more than the maximum size of a message: with this
- * byte doorman.h refuses the text as too large. */
+/* Reads a configuration from an open file. Reads at most one byte more than a message may have: if
+ * there is such a byte, doorman.h refuses the text as too large. */
 static doorman_status config_parse(doorman_config **out, FILE *file,
                                    struct config_problems *problems) {
     doorman_status status = DOORMAN_OUT_OF_MEMORY;
@@ -39,7 +39,7 @@ static bool config_load(doorman_config **out, const char *path, struct config_pr
     return status == DOORMAN_OK;
 }
 
-/* This is the FNV-1a hash of the JSON that doorman.h writes for the configuration. */
+/* Writes the FNV-1a hash of the JSON that doorman.h writes for the configuration. */
 void server_config_hash(const doorman_config *config, char hash[CONFIG_HASH_BYTES]) {
     doorman_config_options options;
     doorman_buffer text = {.text = NULL};

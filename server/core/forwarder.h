@@ -30,8 +30,8 @@ struct forward_calls {
     size_t (*find_owner)(const struct service *service, const doorman_request *request,
                          char out[OWNER_TEXT]);
 
-    /* Looks whether another node decides for a part of a message that was decided here, and
-     * prepares to send it there. Call it before the reply is written.
+    /* Finds out whether another node decides for a part of a message that was decided here, and
+     * prepares to send that part there. Call it before the reply is written.
      *   text      of the message; NULL: the request of the exchange is written again
      *   returns   NULL: no, or the message may not be forwarded, or memory runs out */
     struct forward_job *(*prepare)(struct service *service, struct waiter *waiter, const char *text,

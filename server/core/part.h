@@ -93,7 +93,7 @@ struct server_part {
     bool (*load_files)(struct service *service, enum file_group group, bool is_quiet);
     void (*tls_changed)(struct service *service); /* service->tls is a new one */
 
-    /* Any thread calls this: a message was decided, refused or passed on. */
+    /* Any thread calls these. `message`: a message was decided, refused or passed on. */
     void (*message)(struct service *service, const struct message_report *report);
 
     /* Loads a configuration that is in a key of etcd or in the store.
@@ -152,7 +152,7 @@ struct server_part {
     /* Another process may be master, and change the store: reads what the part follows there. About
      * once a second, and once more before a mastership of this process is in force. Without the
      * lock.
-     *   epoch   of this mastership, which `wins` has told; 0: this process is not the master */
+     *   epoch   of this mastership, as for `wins`; 0: this process is not the master */
     void (*follow_store)(struct service *service, struct store *store, uint64_t epoch);
 
     /* This process is master, and the notes that all nodes of a cluster share are new to it, or

@@ -77,7 +77,7 @@ static void worker_answer(struct worker *worker) {
     }
 }
 
-/* Called when the permits of a worker's message wait no longer.
+/* Sends or discards the response to a message whose permits wait no longer.
  *   answers   false: no peer waits for the response */
 static void worker_finish(struct waiter *waiter, bool answers) {
     struct worker *worker = server_worker_of(waiter);

@@ -313,8 +313,8 @@ static inline const char *server_http_address(const struct service *service) {
     return service->http_address ? service->http_address : "off";
 }
 
-/* Checks that an address has a token or client certificates if other machines reach it. Logs a
- * warning if the token travels in plain text.
+/* Checks that an address needs a token or client certificates if other machines can reach it. Logs
+ * a warning if the token travels in plain text.
  *   flag      that names the address, without "--"
  *   warning   the text of the warning */
 enum exit_status server_http_check_reach(const struct service *service, const char *flag,
@@ -365,8 +365,8 @@ bool server_token_covers(struct tokens *tokens, const struct token_identity *tok
 
 /* ---- >>limit fields ------------------------------------------------------------------------- */
 
-/* The fields RateLimit, RateLimit-Policy and Retry-After, which say what a permit leaves. /v1/allow
- * and the services of gRPC send them. */
+/* The fields RateLimit, RateLimit-Policy and Retry-After, which say what is left after a permit.
+ * /v1/allow and the services of gRPC send them. */
 
 /* A limit that concerns an item. */
 struct limit_field {

@@ -62,10 +62,10 @@
  *    responses wait, and a further request is refused with the status 503.
  * In ANSWERING and DELAYED the connection receives, so that it notices a disconnect. A peer that
  *    has shut down only its sending side counts as disconnected too, because the server cannot tell
- *    the difference. What it receives belongs to the next requests. When HTTP_BUFFER_MAX bytes have
- *    arrived, the connection stops receiving, and `receives` is false. It then notices a disconnect
- *    when it sends. A page that reads its body keeps it in `in`, so the connection does not receive
- *    meanwhile.
+ *    the difference. What the connection receives belongs to the next requests. When
+ *    HTTP_BUFFER_MAX bytes have arrived, it stops receiving, and `receives` is false. It then
+ *    notices a disconnect when it sends. A page that reads its body keeps the body in `in`, so the
+ *    connection does not receive meanwhile.
  * A message whose permits wait counts as a delayed response, see below. The thread that causes its
  *    last decision makes the response, as the thread of pages does for a page. If the peer leaves,
  *    the permits leave the queues.

@@ -30,8 +30,8 @@
  *     role       The token must have the role that the verb, or the path,  403
  *                needs.
  *     body       Its end must be clear: see request_check_framing.         400, 411, 501
- *     size       The body has at most --max-message bytes, and for a path  413
- *                without a token at most HTTP_OPEN_BODY_MAX.
+ *     size       The body has at most --max-message bytes. If the path     413
+ *                needs no token, it has at most HTTP_OPEN_BODY_MAX too.
  *     Expect     The only known value is 100-continue.                     417
  *
  * A target can be a path, or a whole URL such as http://HOST/path. With a URL, the host of the URL

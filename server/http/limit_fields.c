@@ -1,4 +1,4 @@
-/* doorman_server, part HTTP: writes what a permit leaves of its limits as fields of HTTP.
+/* doorman_server, part HTTP: writes what is left of the limits after a permit, as fields of HTTP.
  *
  * RateLimit-Policy and RateLimit follow the draft of the IETF (draft-ietf-httpapi-ratelimit-headers
  * 10). Each is a list of limits. The first one is the limit that decided: the limit that refuses,

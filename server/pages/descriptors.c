@@ -28,7 +28,7 @@ struct descriptor_query {
 
 /* ---- the query */
 
-/* Decodes text up to one of the ends. Returns the first character behind it. */
+/* Decodes text up to a character of `ends`. Returns where it has stopped. */
 static const char *descriptor_decode(struct descriptor_query *query, const char *at,
                                      const char *ends) {
     for (; *at && !strchr(ends, *at); at++) {

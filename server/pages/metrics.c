@@ -371,7 +371,7 @@ static bool metric_is_of_parent(enum resource_metric metric) {
     return metric == METRIC_REMAINING || metric == METRIC_LENGTH;
 }
 
-/* Returns false if the metric does not apply to the resource. */
+/* Finds the value of a metric. Returns false if the metric does not apply to the resource. */
 static bool metric_value(const struct snapshot *snapshot, const struct row *row,
                          enum resource_metric metric, bool has_parent, double *out) {
     const doorman_server_resource *info = &row->info;

@@ -572,7 +572,7 @@ static void form_show(struct form *form, bool serves, struct service *service,
     server_page_end(response, false);
 }
 
-/* Reads a GET. */
+/* Reads the query of a GET. */
 static bool form_read_query(struct form *form, struct service *service,
                             const struct http_request *request) {
     if (!form_read(form, request->query)) return false;

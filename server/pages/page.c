@@ -97,7 +97,7 @@ static void page_search(struct text *text, const char *client) {
     server_text_add(text, "\"><button>find client</button></form>");
 }
 
-/* Adds links to the pages that only a server has that keeps acts and has the part ADMIN. */
+/* Adds links to pages, if this server keeps acts and has the part ADMIN. Others lack the pages. */
 static void page_nav(struct text *text, const struct service *service) {
     const bool has_acts =
         server_keeps_acts(service) && !server_flag_lacks(FLAG_CONFIG_CACHE); /* part ADMIN */

@@ -77,7 +77,7 @@ static const char *survival_text(const struct settings *settings,
                : "is durable, but without --state each restart begins its counters again";
 }
 
-/* Prints a line for each limit. */
+/* Prints for each limit what happens to its counters. */
 static void print_survival(const struct settings *settings, const doorman_config_options *read) {
     for (size_t i = 0; i < read->template_count; i++) {
         const doorman_template *template = &read->templates[i];

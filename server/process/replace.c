@@ -10,10 +10,10 @@
  * once. A descriptor that stays open after that is leaked.
  *
  *     what a look finds                            then
- *     fewer open descriptors than --replace-at     nothing
+ *     fewer than --replace-at percent are open     nothing
  *     less than a quarter of these is leaked       nothing: honest connections use the descriptors,
  *                                                  and would come back
- *     a leak, but not at LOOKS looks in a row      nothing yet
+ *     a leak, at fewer than LOOKS looks in a row   nothing yet
  *     the last replacement was in the last ten     a warning each minute. A process that leaks so
  *     minutes, or a restart would fail or lose     fast would serve for seconds only, and one that
  *     something now (hinders of server_part)       cannot start again would be gone
@@ -259,7 +259,7 @@ static enum exit_status replace_serve(struct service *service) {
     return CONTINUE;
 }
 
-/* Returns why the process must not replace itself now; "": nothing. Precondition: the lock is
+/* Returns why the process must not replace itself now; "": it may. Precondition: the lock is
  * held. */
 static doorman_error replace_find_hindrance(const struct service *service, doorman_time now) {
     assert(server_lock_is_held(&service->lock));
