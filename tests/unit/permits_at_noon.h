@@ -27,7 +27,7 @@ struct process {
     uint64_t ids; /* of rows */
 };
 
-/* Returns a configuration with these limits for "api/*" and for "maps/*". */
+/* Returns a configuration with these limits for the globs of "api/" and of "maps/". */
 static inline doorman_config *limits_of(const char *limits) {
     static char text[8192];
     doorman_config *config = NULL;
