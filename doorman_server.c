@@ -7,7 +7,7 @@
  * without the mutex. The main thread waits for signals. Once a second it does the work that is due.
  * With --parent, one more thread does the work that is due for the link to the parent. Parts have
  * threads too: for permits that wait, for pages and metrics, for the election and the configuration
- * in etcd (--etcd), for the file of counters (--state), and for probes (--http-health).
+ * in etcd (--etcd), for the store of counters (--state), and for probes (--http-health).
  *
  * With --parent, the capacities come from the parent, so --config may only have limits of permits
  * (G8). When a node gets the first request for a resource, it requests the resource from its parent
@@ -17,8 +17,8 @@
  *    the etcd key changes. It reloads certificates and tokens in the same way. If something new is
  *    invalid, the server refuses it and keeps the last one. If the configuration file is deleted,
  *    the server logs a warning and keeps the last configuration. On SIGTERM or SIGINT, the server
- *    finishes the requests in progress, gives up mastership, and ends with exit code 0.
- *    With an election, >>election of doorman.h decides which server is master (V2).
+ *    finishes the requests in progress, gives up mastership, and ends (V7). With an election,
+ *    >>election of doorman.h decides which server is master (V2).
  * V3 HTTP has a status page for people, metrics for Prometheus and JSON for programs. It also takes
  *    the messages of the protocol.
  * V4 Metrics follow the conventions of Prometheus.
@@ -31,18 +31,21 @@
  *    Each id that two processes seem to use has a line of its own. Only 8 ids have a line at the
  *    same time, and all further ids share one line. No thread waits for the log. A line that cannot
  *    be written at once is lost and counted.
- * V7 The exit code is 0 for success, 1 for a failure and 2 for a usage error. A --state that cannot
- *    be used is a failure, also if its scheme is not known. One line on standard error says what is
- *    wrong and what to do. For a configuration, the lines before it list at most 20 errors, each
- *    with its line and column.
+ * V7 The exit code is 0 for success, 1 for a failure, 2 for a usage error, and 3 if the server has
+ *    stopped but the last changes are not in --state. A --state that cannot be used is a failure,
+ *    also if its scheme is not known. One line on standard error says what is wrong and what to do.
+ *    For a configuration, the lines before it list at most 20 errors, each with its line and
+ *    column.
  * V8 With --state, counters of durable limits and bans are in a store, which is read before such
  *    limits decide, unless this takes longer than --state-wait. A thread writes changes once in
- *    each --state-interval. No decision waits for it. SIGTERM forgets nothing, leases and holds
- *    included. A crash forgets the changes of the last interval, and of a write in progress.
+ *    each --state-interval. No decision waits for this thread. SIGTERM forgets nothing, leases and
+ *    holds included, unless the exit code is 3. A crash forgets the changes of the last interval,
+ *    and of a write in progress.
  * P33 With --events, each decision, end of a wait, ban, lease, mastership, configuration and act of
  *    administration is an event with a number, for subscribers of an nng PUB socket. Grants are
- *    sampled. No decision waits for it: what is lost is a gap in the numbers, of the whole stream
- *    and of a topic. The gap is never smaller than what was lost.
+ *    sampled. No decision waits until an event is sent. Events that are lost leave a gap in the
+ *    numbers of the whole stream, and in those of their topic. The gap is never smaller than what
+ *    was lost.
  *
  * The sections of this file: flags, parent link, sockets, signals, main. The files of server/core/
  * that it includes have the rest of the core: the log, the table of parts, the configuration, the
@@ -199,8 +202,8 @@ static enum exit_status settings_set_log_level(struct settings *settings, const 
     return exit_status;
 }
 
-/* `value` is the value of the environment variable, or NULL for the flag. The flag has no argument
- * and means yes. */
+/* Sets a switch.
+ *   value   of the environment variable; NULL: the flag was given, which means yes */
 static enum exit_status settings_set_switch(bool *out, int flag, const char *value) {
     enum exit_status exit_status = CONTINUE;
     if (!value || strcmp(value, "1") == 0 || strcmp(value, "true") == 0) {
@@ -345,7 +348,8 @@ static enum exit_status settings_read_flags(struct settings *settings, int argc,
     return exit_status;
 }
 
-/* A flag takes precedence over its environment variable. An empty variable counts as unset. */
+/* Reads the environment variables of the flags that were not given. An empty variable counts as
+ * unset. */
 static enum exit_status settings_read_environment(struct settings *settings) {
     enum exit_status exit_status = CONTINUE;
     for (int i = 0; exit_status == CONTINUE && i < FLAG_COUNT; i++) {
@@ -357,7 +361,8 @@ static enum exit_status settings_read_environment(struct settings *settings) {
     return exit_status;
 }
 
-/* The capacities come either from a configuration or from a parent (G8). */
+/* Checks that a configuration or a parent is given, because capacities come from one of them
+ * (G8). */
 static enum exit_status settings_check_source(const struct settings *settings) {
     enum exit_status exit_status = CONTINUE;
     if (!settings->config && settings->parents.count == 0) {
@@ -418,7 +423,7 @@ static void service_yield(struct service *service) {
 /* ---- >>parent link -------------------------------------------------------------------------- */
 /* One thread requests capacity from the parent. It releases the lock while it sends or sleeps. */
 
-/* The transport calls this function without the lock. */
+/* Wakes the thread of the link. The transport calls this function without the lock. */
 static void parent_link_on_wakeup(void *context) {
     struct service *service = (struct service *)context;
     server_lock(&service->lock);
@@ -426,7 +431,8 @@ static void parent_link_on_wakeup(void *context) {
     server_unlock(&service->lock);
 }
 
-/* Counts and logs the result of a request to the parent. */
+/* Counts the result of a request to the parent, and logs it: a part does, or else this function,
+ * which logs only failures. Probes are not counted. */
 static void parent_link_note_result(struct service *service, doorman_transport_result *result,
                                     doorman_time now) {
     /* A stale response belongs to an earlier mastership. */
@@ -443,8 +449,8 @@ static void parent_link_note_result(struct service *service, doorman_transport_r
     }
 }
 
-/* Gives the transport the certificates that were loaded last. If memory runs out, the next call
- * tries again. */
+/* Gives the transport the certificates that were loaded last. If that fails, the next call tries
+ * again. */
 static void parent_link_set_tls(struct service *service) {
     struct parent_link *link = &service->parent_link;
     const struct pem *pem = &service->pem;
@@ -691,7 +697,7 @@ static void service_log_started(const struct service *service) {
                parents->count > 0 ? "parent" : "resources", source, LOG_END);
 }
 
-/* Opens what the server object needs, and makes it. */
+/* Opens what the server object needs, and makes the object. */
 static enum exit_status service_open(struct service *service) {
     enum exit_status exit_status = CONTINUE;
     raise_file_limit();
@@ -767,9 +773,9 @@ void server_end(struct service *service) {
 /* The time limit for closing the sockets. */
 #define CLOSE_TIMEOUT_SECONDS 2
 
-/* Blocks the signals that service_run waits for, so one that comes during the start waits until
- * then. As the first process of a container the server would otherwise lose it: Linux drops a
- * signal for that process if it is neither blocked nor handled. Precondition: there is only one
+/* Blocks the signals that service_run waits for, so that a signal during the start waits for
+ * service_run. As the first process of a container the server would otherwise lose it: Linux drops
+ * a signal for that process if it is neither blocked nor handled. Precondition: there is only one
  * thread. Later threads inherit the mask. */
 static void block_signals(sigset_t *signals) {
     sigemptyset(signals);
@@ -810,17 +816,19 @@ static void service_update(struct service *service) {
 
 volatile sig_atomic_t server_stop_code = EXIT_OK;
 
-/* Ends the process if the shutdown hangs. All requests have been answered before. nng_close can
- * hang: nng 1.5.2 waits forever for connections that it has lost (server/process/replace.c), and
- * nng 1.5.2, 1.10.1 and 1.12.4 hung when a listener of IPC closed while a socket connected to it. A
- * name lookup for etcd can hang too. The election key then ends with its lease. */
+/* Ends the process if the shutdown hangs. Until then, requests in progress had at least 2 s for
+ * their responses. nng_close can hang: nng 1.5.2 waits forever for connections that it has lost
+ * (server/process/replace.c), and nng 1.5.2, 1.10.1 and 1.12.4 hung when a listener of IPC closed
+ * while a socket connected to it. A name lookup for etcd can hang too. The election key then ends
+ * with its lease. */
 static void on_shutdown_timeout(int signal_number) {
     (void)signal_number;
     EACH_PART(part, end)(*part)->end();
     _exit(server_stop_code);
 }
 
-/* The main loop. It wakes up every second, because any request can make work due earlier. */
+/* The main loop. It looks for due work every second, and not when the next work is due, because any
+ * request can make work due earlier. */
 static void service_run(struct service *service, const sigset_t *signals) {
     const struct timespec second = {.tv_sec = 1};
     int got = 0;

@@ -20,10 +20,10 @@
  *
  * A throttle is a bounded queue in front of the work of a server. It decides which requests the
  * server takes, and in which order. So the server keeps its latency when more requests arrive than
- * it can answer. The section >>throttle states the rules H1 to H12.
+ * it can answer. The section >>throttle states the rules H1 to H10 and H12.
  *
- * A worked example. A server has 16 workers, and a request costs 1 ms of CPU time. So the server
- * can do 16 units of cost in a millisecond, and 1,600 units in 100 ms:
+ * A worked example. A server has 16 workers. A request costs 1 ms of CPU time, which is the unit of
+ * cost. So the server can do 16 units in a millisecond, and 1,600 units in 100 ms:
  *
  *     doorman_throttle_options options = {.queue_cost = 1600, .concurrency = 16};
  *
@@ -88,7 +88,8 @@ typedef enum doorman_throttle_reason {
     DOORMAN_THROTTLE_DISPLACED,   /* a request that goes before it needed its room (H4) */
     DOORMAN_THROTTLE_WAITED,      /* it has waited too long (H5) */
     DOORMAN_THROTTLE_LATE,        /* its deadline had passed when it arrived (H5) */
-    DOORMAN_THROTTLE_BAD_REQUEST, /* its criticality is above 15, its id is in use, or it is NULL */
+    DOORMAN_THROTTLE_BAD_REQUEST, /* its criticality is above 15, its id is in use, or an argument
+                                     is NULL */
     DOORMAN_THROTTLE_REASON_COUNT
 } doorman_throttle_reason;
 
@@ -100,7 +101,7 @@ typedef enum doorman_throttle_result {
 
 typedef struct doorman_throttle_options {
     double queue_cost;     /* required: the queue is full when the predicted costs of the requests
-                              that wait have this sum, in units of cost, (0, 1e15]. A useful value
+                              that wait reach this sum, in units of cost, (0, 1e15]. A useful value
                               is the cost that the server handles in 100 ms */
     size_t queue_max;      /* the most requests that wait, 1 to 1,000,000; default 10,000 */
     size_t concurrency;    /* the most requests that are worked on at once, 1 to 1,000,000; default
@@ -141,7 +142,7 @@ typedef struct doorman_throttle_refusal {
 
 /* What a throttle has counted since it was created, and its present state. */
 typedef struct doorman_throttle_counters {
-    uint64_t offered;  /* calls of doorman_throttle_offer */
+    uint64_t offered;  /* calls of doorman_throttle_offer with a request */
     uint64_t warned;   /* requests that were taken with a warning */
     uint64_t started;  /* requests that doorman_throttle_next has returned */
     uint64_t finished; /* requests that doorman_throttle_finish has ended */
@@ -185,7 +186,8 @@ DOORMAN_API doorman_throttle_result doorman_throttle_offer(doorman_throttle *thr
  *   returns   false if no request waits, or `concurrency` or `rate` allows no more work
  *   cost      O(log queue_max), and for each request that is refused as much as by
  *             doorman_throttle_offer
- *   source    "Fail at Scale" (Maurer, 2015) for the newest first; here by age, see H6 */
+ *   source    "Fail at Scale" (Maurer, 2015) for the rule that the newest goes first. Here the age
+ *             of the oldest decides when it applies (H6) */
 DOORMAN_API bool doorman_throttle_next(doorman_throttle *throttle, uint64_t *id, doorman_time now);
 
 /* Ends a request that doorman_throttle_next has returned.
@@ -198,8 +200,8 @@ DOORMAN_API bool doorman_throttle_finish(doorman_throttle *throttle, uint64_t id
 /* Refuses the requests that have waited too long. doorman_throttle_next_refused returns them. */
 DOORMAN_API void doorman_throttle_update(doorman_throttle *throttle, doorman_time now);
 
-/* Returns when the caller must call doorman_throttle_update, and then doorman_throttle_next. All
- * other calls make the result stale.
+/* Returns when the caller must call doorman_throttle_update, and then doorman_throttle_next. Each
+ * call with a time makes the result stale.
  *   returns   a time, or DOORMAN_NEVER */
 DOORMAN_API doorman_time doorman_throttle_due(const doorman_throttle *throttle);
 
@@ -217,9 +219,9 @@ DOORMAN_API void doorman_throttle_read(const doorman_throttle *throttle,
                                        doorman_throttle_counters *out);
 
 /* Makes a report for doorman_resource_report_overload: what the throttle has counted since the last
- * report, or since its first call.
+ * report, or else since the first call with a time.
  *   target    overload_target of doorman_resource_info. From now on, a request that waits longer
- *             before it starts is late; 0: none is. Before the first call none is late
+ *             before it starts is late; 0: none is. Before the first report none is late
  *   out       written in full. If no time has passed since the last report, all fields are 0, and
  *             the next report has what was counted */
 DOORMAN_API void doorman_throttle_report(doorman_throttle *throttle, doorman_time target,
@@ -263,22 +265,23 @@ DOORMAN_API bool doorman_retry_budget_retry(doorman_retry_budget *budget);
  * H1 A request is offered, and then it is taken or refused. A request that was taken waits, until
  *    doorman_throttle_next starts it or the throttle refuses it. A request that was started ends
  *    with doorman_throttle_finish.
- * H2 The cost of a request is predicted from its class: an average with the weight max(1/n, 0.02),
- *    where n counts the requests of the class that have finished. If no request of a class has
- *    finished, the mean of all classes counts. The queue is bounded by the sum of the predicted
- *    costs and by the number of requests. There is room while the sum is below its bound, so one
- *    request can pass the bound. Otherwise cheap requests would fill the room for an expensive one,
- *    again and again.
+ * H2 The cost of a request is predicted from its class: a moving average, in which the newest cost
+ *    has the weight max(1/n, 0.02). Here n counts the requests of the class that have finished. If
+ *    no request of a class has finished, the mean of all classes counts. The queue is bounded by
+ *    the sum of the predicted costs and by the number of requests. There is room while the sum is
+ *    below its bound, so one request can pass the bound. Otherwise an expensive request might never
+ *    find enough room, because cheap requests fill it again and again.
  * H3 At most `concurrency` requests are worked on at once. With `rate`, a bucket of tokens limits
  *    the predicted cost that starts. The bucket holds 0.1 s of the rate. A request starts if the
  *    bucket has its cost, or is full. The bucket can be in debt after this. `finish` adds the
  *    predicted cost to the bucket, and subtracts the actual cost.
  * H4 If there is no room for a request, the requests that would go after it (H6) are refused until
- *    there is room: always the one that would go last. If all these requests are not sufficient,
- *    only the request that arrives is refused.
- * H5 A request may wait for max_wait, and for half of the time from its arrival to its deadline. At
- *    exactly this time it can still start. The next call with a later time refuses it. If max_wait
- *    follows the mean service time, its present value counts for all requests that wait.
+ *    there is room: always the one that would go last. If there would not be enough room even
+ *    without all of these, only the request that arrives is refused.
+ * H5 A request may wait for at most max_wait, and for at most half of the time from its arrival to
+ *    its deadline. At exactly this limit it can still start. The next call with a later time
+ *    refuses it. If max_wait follows the mean service time, its present value counts for all
+ *    requests that wait.
  * H6 The highest criticality goes first. In a criticality the lowest cohort goes first. In a cohort
  *    the oldest goes first. But once its oldest has waited more than half of its limit, the newest
  *    goes first, until the cohort is empty. The cohort of a user is a keyed hash of the user and of
@@ -290,20 +293,22 @@ DOORMAN_API bool doorman_retry_budget_retry(doorman_retry_budget *budget);
  * H12 Everything is bounded, and no memory is allocated after `create`.
  *
  * Each request has a slot. Slots never move, so lists and the heap name them by their index. A slot
- * that waits is in four structures:
+ * that waits is in up to four structures:
  *     the table of ids      finds a request at `finish`; running requests stay in it
- *     the queue of its cohort   16 * 8 lists in order of arrival. Two bitmaps find the first one
+ *     the queue of its cohort   16 * 8 lists in order of arrival. Bitmaps show which are not empty
  *     the list of ages      all requests that wait, in order of arrival. max_wait is the same for
- *                           all, so the first one ends first, even if max_wait changes
- *     the heap of limits    only requests with a deadline, by half of the time to it
+ *                           all, so the first one reaches it first, even if it changes
+ *     the heap of limits    only requests with a deadline, by when half of the time to it is over
  * A slot that is refused is in the list of refusals until the caller has read it. There is one slot
- * more than queue_max + concurrency, so a request that displaces others always finds one.
+ * more than queue_max + concurrency. So a request that displaces others finds one, if all refusals
+ * were read.
  *
- * While the newest goes first, a request that arrives takes the place of the oldest. So it always
- * has a chance, whatever it costs, and the refusals are quick. `make sim THROTTLE=1` shows this.
+ * While the newest of a cohort goes first and the queue is full, a request that arrives for the
+ * cohort can displace its oldest. So an expensive request has a chance too, and requests that are
+ * too old are refused early. `make sim THROTTLE=1` shows this.
  *
  * Sums of costs are doubles. They are at most queue_cost plus the cost of one request. They become
- * exactly 0 when the queue empties, so rounding does not add up.
+ * exactly 0 when the queue empties, so rounding errors do not add up.
  */
 enum {
     DOORMAN__COHORTS = 8,
@@ -333,7 +338,7 @@ typedef struct doorman__queued {
     uint32_t next_id;              /* in its bucket of the table of ids */
     uint32_t heap_index;           /* DOORMAN__NO_SLOT: not in the heap */
     uint8_t criticality, cohort, state, reason;
-    bool late; /* it has waited longer than `target` */
+    bool late; /* it had waited longer than `target` when it started */
 } doorman__queued;
 
 typedef struct doorman__queued_list {
@@ -378,7 +383,7 @@ struct doorman_throttle {
     doorman_throttle_counters counters;
     doorman_time target;              /* that of the last report; DOORMAN_NEVER: no request is
                                          late */
-    uint64_t late;                    /* requests that have finished, and had waited longer */
+    uint64_t late;                    /* requests that have finished and were late */
     doorman_time reported_at;         /* the last report, or else the first call; before any call:
                                          DOORMAN_NEVER */
     doorman_overload_report reported; /* the sums up to reported_at */
@@ -516,7 +521,8 @@ static double doorman__throttle_burst(const doorman_throttle *throttle) {
     return throttle->options.rate / 10;
 }
 
-/* Moves the clock. A clock that steps back stands still. */
+/* Moves the clock, and adds the tokens of the time that has passed. A clock that steps back stands
+ * still. */
 static void doorman__throttle_advance(doorman_throttle *throttle, doorman_time now) {
     if (throttle->reported_at == DOORMAN_NEVER) throttle->reported_at = doorman__later(now, 0);
     if (now <= throttle->now) return;
@@ -600,7 +606,7 @@ static void doorman__throttle_work(doorman_throttle *throttle, doorman_time now)
 
 /* ---- throttle: how a request is taken */
 
-/* Returns the number of the lowest bit of a number that is not 0. */
+/* Returns the index of the lowest bit that is set. Precondition: a bit is set. */
 static unsigned doorman__lowest_bit(unsigned bits) {
     assert(bits);
     unsigned bit = 0;
@@ -619,7 +625,7 @@ static unsigned doorman__highest_bit(unsigned bits) {
 }
 
 /* Returns whether the queue has room beside `count` requests whose costs have the sum `sum`. The
- * cost of the request that arrives does not count, so it can pass the bound (H2). */
+ * cost of the request that arrives does not count, so the sum can then pass the bound (H2). */
 static bool doorman__throttle_has_room(const doorman_throttle *throttle, size_t count, double sum) {
     const doorman_throttle_options *options = &throttle->options;
     return count == 0 || (count < options->queue_max && sum < options->queue_cost);
@@ -638,7 +644,8 @@ static bool doorman__throttle_last(const doorman_throttle *throttle, unsigned le
     return last_cohort == cohort ? newest_first : last_cohort > cohort;
 }
 
-/* Adds up the first cohorts of a criticality, which go before a request that arrives. */
+/* Adds the counts and the costs of the first `cohorts` cohorts of a criticality. Their requests go
+ * before the request that arrives. */
 static void doorman__throttle_add_cohorts(const doorman_throttle *throttle, unsigned level,
                                           unsigned cohorts, size_t *count, double *sum) {
     if (!throttle->used_cohorts[level]) return;
@@ -648,7 +655,8 @@ static void doorman__throttle_add_cohorts(const doorman_throttle *throttle, unsi
     }
 }
 
-/* Returns whether there is room for a request if all requests that go after it are refused. */
+/* Returns whether there would be room for a request if all requests that go after it were
+ * refused. */
 static bool doorman__throttle_can_have_room(const doorman_throttle *throttle, unsigned level,
                                             unsigned cohort) {
     const doorman__cohort *own = &throttle->cohorts[level][cohort];
@@ -662,7 +670,7 @@ static bool doorman__throttle_can_have_room(const doorman_throttle *throttle, un
     return doorman__throttle_has_room(throttle, count, sum);
 }
 
-/* Makes room for a request, if the requests that go after it have enough room (H4). Returns whether
+/* Makes room for a request, if the requests that go after it take enough room (H4). Returns whether
  * there is room. */
 static bool doorman__throttle_make_room(doorman_throttle *throttle, unsigned level,
                                         unsigned cohort) {
@@ -673,7 +681,7 @@ static bool doorman__throttle_make_room(doorman_throttle *throttle, unsigned lev
     if (!doorman__throttle_can_have_room(throttle, level, cohort)) return false;
     do {
         uint32_t last;
-        /* Sums that were rounded in another order can differ. */
+        /* No request goes after this one: the sum above was rounded in another order. */
         if (!doorman__throttle_last(throttle, level, cohort, &last)) break;
         doorman__throttle_refuse(throttle, last, DOORMAN_THROTTLE_DISPLACED);
     } while (!doorman__throttle_has_room(throttle, counters->waiting, counters->waiting_cost));
@@ -835,7 +843,8 @@ void doorman_throttle_update(doorman_throttle *throttle, doorman_time now) {
     doorman__throttle_work(throttle, now);
 }
 
-/* Returns when the rate allows the first request to start, if only the rate holds it back. */
+/* Returns when the rate allows the first request to start, if only the rate holds it back.
+ * Otherwise DOORMAN_NEVER. */
 static doorman_time doorman__throttle_starts_at(const doorman_throttle *throttle) {
     assert(throttle->counters.waiting > 0);
     if (throttle->counters.running == throttle->options.concurrency) return DOORMAN_NEVER;
@@ -880,8 +889,8 @@ void doorman_throttle_read(const doorman_throttle *throttle, doorman_throttle_co
     out->max_wait = doorman__throttle_max_wait(throttle);
 }
 
-/* A BAD_REQUEST is a mistake of the caller, and does not count as arrived. A report without an
- * interval has no effect, so what was counted stays for the next report. */
+/* A BAD_REQUEST is a mistake of the caller, and does not count as arrived. A report with the
+ * interval 0 leaves what was counted for the next report. */
 void doorman_throttle_report(doorman_throttle *throttle, doorman_time target,
                              doorman_overload_report *out, doorman_time now) {
     if (!out) return;

@@ -2,8 +2,8 @@
  * top of doorman_server.c lists the files. Every file includes this header first. Functions that
  * several files use start with server_.
  *
- * This is the face of the core, and the only header of it that parts include. A part is left out
- * unless its macro is defined, such as DOORMAN_SERVER_HTTP: see server/core/parts.h. */
+ * This is the interface of the core, and the only header of the core that parts include. A part is
+ * left out unless its macro is defined, such as DOORMAN_SERVER_HTTP: see server/core/parts.h. */
 
 #ifndef DOORMAN_SERVER_H
 #define DOORMAN_SERVER_H
@@ -37,7 +37,7 @@ enum exit_status {
     EXIT_OK = 0,
     EXIT_ERROR = 1,
     EXIT_USAGE = 2,
-    EXIT_UNWRITTEN = 3 /* it has stopped as planned, but something is not in its store */
+    EXIT_UNWRITTEN = 3 /* stopped as planned, but the last changes are not in the store */
 };
 
 /* The exit code of a planned stop: EXIT_OK, or what a part has set. Only the main thread and its
@@ -67,7 +67,8 @@ server_fatal_error(enum exit_status exit_status, const char *format, ...);
 
 const char *server_flag_name(int flag); /* without the two hyphens */
 
-/* Returns the part that a flag needs, if this server was built without it; otherwise NULL. */
+/* Returns the name of the part that a flag needs, if this server was built without that part.
+ * Otherwise NULL. */
 const char *server_flag_lacks(int flag);
 
 const char *server_status_text(doorman_status status);
@@ -223,7 +224,8 @@ struct trouble {
     char reason[sizeof(doorman_error)];
 };
 
-/* Starts a problem, or gives it a new reason. */
+/* Counts that a problem was noticed, and sets its reason. The problem starts now if there was
+ * none. */
 static inline void server_trouble_set(struct trouble *trouble, const char *reason,
                                       doorman_time now) {
     if (trouble->since == 0) trouble->since = now, trouble->count = 0;
@@ -249,10 +251,10 @@ static inline struct trouble_text server_trouble_text(const struct trouble *trou
 struct parent_state {
     doorman_time answered_at;                    /* 0: it has not answered yet */
     doorman_time retry_at;                       /* after a failure: when the next request is due */
-    bool has_no_master;                          /* the problem is that it knows no master */
+    bool has_no_master;                          /* the problem is that it has no known master */
     char redirect[DOORMAN_ID_BYTES_MAX + 1];     /* where it has redirected to last; "": nowhere */
-    char address[DOORMAN_ID_BYTES_MAX + 1];      /* the last one that was asked; "": none */
-    char http_address[DOORMAN_ID_BYTES_MAX + 1]; /* of its pages; not checked; "": not known */
+    char address[DOORMAN_ID_BYTES_MAX + 1];      /* that was asked last; "": none */
+    char http_address[DOORMAN_ID_BYTES_MAX + 1]; /* of its pages, as it says; "": not known */
     struct trouble trouble;                      /* why the last request failed */
     doorman_time shared_at; /* when the parent last said that another process uses the node's name;
                                0: never */
@@ -320,7 +322,7 @@ struct counters {
     counter unmatched;
     counter shared_id[2]; /* of clients, and of child nodes */
     counter authentication_failures[FAILED_COUNT];
-    counter acts[ACT_KIND_COUNT];                         /* those that the store has */
+    counter acts[ACT_KIND_COUNT];                         /* acts that are in the store */
     counter etcd_errors[ADDRESS_MAX];                     /* failed tries, by member of etcd */
     counter master_changes[DOORMAN_ELECTION_STATE_COUNT]; /* changes of the master, by the new
                                                               state of this process */
@@ -349,7 +351,7 @@ enum learning_cause {
     LEARNING_OF_CONFIGURATION /* a new configuration has new templates, or longer leases */
 };
 
-/* The files of certificates, and their flags. */
+/* Certificates that end: of --tls-cert, and of --tls-ca. */
 enum { CERTIFICATE_OWN, CERTIFICATE_AUTHORITY, CERTIFICATE_COUNT };
 
 /* What is known about the election. The part ETCD writes it, and pages read it. */
@@ -358,8 +360,9 @@ struct election_status {
     struct trouble last_loss;      /* when and why this process lost its mastership */
     struct trouble etcd;           /* why the last call to etcd failed */
     doorman_time etcd_answered_at; /* 0: it has not answered yet */
-    doorman_time master_until; /* of this process, unless etcd answers; 0: not master by election */
-    int64_t lease; /* of etcd, that holds the election key; only while this process is master */
+    doorman_time master_until; /* until then this process is master, if etcd does not answer; 0: it
+                                  is not master by an election */
+    int64_t lease; /* of etcd, which holds the election key; only while this process is master */
 };
 
 #define PERMIT_PARTS_MAX 4
@@ -431,12 +434,12 @@ struct service {
                      1];                     /* of another process that is master; "": not known */
     struct notify *notify;                   /* NULL: systemd does not ask for notifications */
     struct state *state;                     /* the thread that writes --state; NULL: none */
-    const struct state_status *state_status; /* of it, for pages; NULL: none */
+    const struct state_status *state_status; /* its status, for pages; NULL: none */
     struct notes *notes;                     /* acts in etcd; NULL: they are not kept there */
     struct admin *admin;                     /* acts of administration */
     struct override_form *override_form;     /* the form for other figures of a key */
     struct versions *versions;               /* of the configuration */
-    struct config_writer *config_writer;     /* writes the key of etcd that has it */
+    struct config_writer *config_writer;     /* writes it to its key of etcd */
 };
 
 /* Notes why files were not loaded. Precondition: the lock is not held.
@@ -486,7 +489,7 @@ void server_drain_call_off(struct service *service, const char *why);
 enum exit_status server_make_states(struct service *service);
 void server_free_states(struct service *service);
 
-/* Loads the configuration that --config names, for the first time. Prints why it cannot.
+/* Loads the configuration that --config names, for the first time. If that fails, prints why.
  *   problems   written in full: the warnings about it, or why it cannot be loaded */
 enum exit_status server_load_config(struct service *service, struct config_problems *problems);
 
@@ -532,8 +535,8 @@ bool server_handle_message(struct service *service, struct waiter *waiter, const
                            size_t bytes);
 
 /* Whether other threads may delete the JSON trees that this thread makes. The part MEMORY reads it.
- * A tree must be deleted under the value under which it was made. Each file that includes this
- * header defines the variable, and the linker keeps one of them. */
+ * When a tree is deleted, the variable must have the value that it had when the tree was made. Each
+ * file that includes this header defines the variable, and the linker keeps one of them. */
 __attribute__((weak)) _Thread_local bool server_shares_memory;
 
 /* Starts to receive the next message. */
