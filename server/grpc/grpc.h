@@ -13,14 +13,14 @@
 
 #define GRPC_MESSAGE_MAX ((size_t)1 << 20)        /* bytes */
 #define GRPC_HEALTH_MESSAGE_MAX ((size_t)4 << 10) /* of the health check, which needs no token */
-#define GRPC_HEADERS_MAX ((size_t)16 << 10)       /* names and values, and 32 bytes for each */
+#define GRPC_HEADERS_MAX ((size_t)16 << 10)       /* names and values, and 32 bytes a field */
 #define GRPC_STREAM_MAX 100                       /* of one connection */
 #define GRPC_CONNECTION_DEFAULT 1024
 #define GRPC_PREFIX 5                        /* bytes before a message */
 #define GRPC_TEXT_MAX 240                    /* of the text of an error */
-#define GRPC_PATIENCE (10 * DOORMAN_SECOND)  /* with a peer that should send or read something */
+#define GRPC_PATIENCE (10 * DOORMAN_SECOND)  /* how long a peer may take to send or to read */
 #define GRPC_BUFFERED_MAX ((size_t)64 << 20) /* bytes of all requests that are not complete */
-#define GRPC_BUFFERED_OPEN_MAX (GRPC_BUFFERED_MAX / 2) /* the same for one that needs no token */
+#define GRPC_BUFFERED_OPEN_MAX (GRPC_BUFFERED_MAX / 2) /* the same, to add one without a token */
 #define GRPC_UNREAD_MAX ((size_t)512 << 10) /* bytes of answers that one peer has not taken */
 
 #define GRPC_SPARE_MAX 64 /* buffers that are kept for the next streams */
@@ -83,7 +83,7 @@ struct grpc_counters {
     counter forwarded;                      /* questions to the master, and to other nodes */
     counter descriptors, hashed, limits_ignored, unmatched;
     counter quota_streams, quota_buckets, quota_resources; /* gauges */
-    counter quota_ended_streams, quota_ended_committed;    /* the same; requests a second */
+    counter quota_ended_streams, quota_ended_committed;    /* gauges; streams, requests a second */
     counter quota_assignments, quota_abandoned, quota_refused, quota_unmatched;
 };
 
@@ -121,8 +121,8 @@ void server_grpc_memory_free(struct grpc_memory *memory);
 
 /* ---- calls (grpc_call.c, grpc_permit.c, grpc_reserve.c) ------------------------------------- */
 
-/* What a permit says of one descriptor: the limit that refuses it, or the one with the least units
- * left. */
+/* What a permit says of one descriptor: the limit that refuses it, or the one with the fewest
+ * units left. */
 struct grpc_outcome {
     bool is_over, has_limit, has_reset;
     char name[DOORMAN_ID_BYTES_MAX + 1];
@@ -138,9 +138,9 @@ struct grpc_wanted {
 struct grpc_descriptor {
     doorman_descriptor_item item; /* its names */
     double hits;
-    bool is_refund;          /* the hits come back */
+    bool is_refund;          /* the hits are given back */
     bool is_unmatched;       /* no template with limits has the resource, so no item asks for it */
-    bool has_wanted, brings; /* it has a limit; `set` has its figures */
+    bool has_wanted, brings; /* it has the field `limit`; `set` has its figures */
     struct grpc_wanted wanted;                /* if has_wanted */
     doorman_permit_set set;                   /* if it brings figures (P31) */
     char set_limit[DOORMAN_ID_BYTES_MAX + 1]; /* set.limit points to it */
@@ -164,7 +164,7 @@ enum grpc_step { GRPC_STEP_PERMIT, GRPC_STEP_SETTLE, GRPC_STEP_REPORT, GRPC_STEP
 
 #define GRPC_RESERVATION_ID 48 /* bytes, with the NUL */
 
-/* Of a Reserve or a Commit. */
+/* The reservation of a Reserve or a Commit. */
 struct grpc_reservation {
     doorman_time ttl;
     uint64_t number;  /* the request_id of the permit */
@@ -180,7 +180,7 @@ struct grpc_call {
     enum grpc_method method;
     enum grpc_step step;
     bool is_over;      /* the permit is refused */
-    bool is_forwarded; /* another process decides */
+    bool is_forwarded; /* the master or other nodes decide */
     bool is_away;      /* other nodes decide */
     bool may_bring;    /* the token has the role figures */
     bool brings;       /* an item has figures */
@@ -190,8 +190,8 @@ struct grpc_call {
     doorman_permit_request permit;
     doorman_settle_request settle;
     struct grpc_reservation reservation;
-    size_t holds_at; /* Reserve: the descriptor that would need a hold; the count: there is none */
-    doorman_permit_item *items; /* these have room for all descriptors, and are behind them */
+    size_t holds_at; /* Reserve: the first descriptor that would need a hold; the count: none */
+    doorman_permit_item *items; /* these three arrays have room for all descriptors */
     doorman_permit_entry *entries;
     size_t *places; /* the descriptor of each item or entry */
     char domain[DOORMAN_ID_BYTES_MAX + 1];
@@ -206,8 +206,8 @@ struct grpc;
 struct grpc_call *server_grpc_call_read(struct grpc *grpc, enum grpc_method method,
                                         struct grpc_bytes message, struct grpc_status *status);
 
-/* Makes figures of the limits of descriptors, and counts those that are ignored. Precondition: the
- * lock of the service is held.
+/* Makes figures of the fields `limit` of the descriptors, and counts the fields that are ignored.
+ * Precondition: the lock of the service is held.
  *   may       the peer may bring figures
  *   returns   whether an item has any. Then prepare the call again */
 bool server_grpc_figures_bring(struct grpc_call *call, bool may);
@@ -218,7 +218,7 @@ void server_grpc_figures_drop(struct grpc_call *call);
 /* Returns the seconds of a unit of the protocol, or 0. */
 double server_grpc_unit_seconds(uint32_t unit);
 
-/* Makes the request of the step, or leaves the step out. */
+/* Makes the request of the step. Leaves out a step that has nothing to ask. */
 void server_grpc_call_prepare(struct grpc_call *call);
 
 /* Adds the response, with its prefix. */
@@ -245,7 +245,8 @@ bool server_grpc_reserve_read_id(struct grpc_call *call, const uint8_t *bytes, s
  *   config   may be NULL; the lock that keeps it is held */
 size_t server_grpc_call_find_holds(const struct grpc_call *call, const doorman_config *config);
 
-/* Refuses a call for holds, which the protocols do not have: nobody would release them. */
+/* Sets the status of a call that would need a hold, and returns false. The protocols have no holds,
+ * so nobody would release it. */
 bool server_grpc_call_refuse_holds(const struct grpc_call *call, size_t place,
                                    struct grpc_status *status);
 
@@ -299,7 +300,7 @@ struct grpc_question *server_grpc_master_ask(struct grpc_master *master,
                                              const struct grpc_call *call, void *owner,
                                              doorman_time timeout, struct grpc_status *status);
 
-/* Does the same if other nodes decide: see struct forward_calls. */
+/* As server_grpc_master_ask, if other nodes decide: see struct forward_calls. */
 struct grpc_question *server_grpc_master_forward(struct grpc_master *master,
                                                  const struct grpc_call *call, void *owner,
                                                  doorman_time timeout, struct grpc_status *status);
@@ -363,7 +364,7 @@ struct grpc_stream {
     size_t header_bytes;
     struct token_identity token;
     struct text in, out;
-    size_t out_sent, unread; /* unread: of `out`, as the connection counts it */
+    size_t out_sent, unread; /* unread: the bytes of `out` in connection->unread */
     struct grpc_status status;
     struct grpc_call *call;
     struct grpc_question *question;
@@ -392,8 +393,8 @@ struct grpc {
     int epoll, listener, wake;
     bool is_listening; /* the loop looks at the listener */
     bool is_draining;
-    bool is_drained, was_drained; /* a drain of the process (E11), and when the loop looked last */
-    bool was_reached;             /* the link to the master had a connection */
+    bool is_drained, was_drained; /* a drain of the process (E11), and the same one look before */
+    bool was_reached;             /* the link to the master had a connection at the last wakeup */
     int serving;                  /* what Health says: 1 or 2 */
     doorman_time looked_at, ticked_at, now;
     doorman_time ends_at; /* when the loop ends; 0: it does not end yet */
@@ -406,8 +407,8 @@ struct grpc {
     bool drains, ends;      /* orders of the main thread */
 };
 
-/* Fields of a head that are used up when it is complete. A connection has only one such head at a
- * time, so its streams need no room for them. */
+/* Fields that are only needed until the head of a request is complete. A connection reads one head
+ * at a time, so it has room for one, and its streams have none. */
 struct grpc_head {
     char authorization[HTTP_AUTHORIZATION_MAX];
     char client[QUOTA_CLIENT_MAX + 1]; /* x-doorman-client; "": none */
@@ -421,8 +422,8 @@ struct grpc_connection {
     bool is_shaking;                               /* the TLS handshake is not complete */
     bool is_writing;                               /* the handshake waits until it can write */
     bool has_called;                               /* a request was complete */
-    bool is_proved;                                /* the same, with a right token, if the server
-                                                      has tokens */
+    bool is_proved;                                /* the same, and it had a right token, or the
+                                                      server has no tokens */
     bool is_closing;                               /* it ends when all is sent */
     bool has_ended;                                /* the loop frees it */
     void *session;                                 /* nghttp2_session */
@@ -470,7 +471,7 @@ void server_grpc_connection_charge(struct grpc_connection *connection, double fr
 /* Does what is due for the streams of a connection. */
 void server_grpc_streams_tick(struct grpc_connection *connection);
 
-/* Bytes of a peer. */
+/* Bytes that a peer has sent. */
 struct grpc_text {
     const char *bytes;
     size_t count;
@@ -493,7 +494,7 @@ void server_grpc_stream_drain(struct grpc_stream *stream);
 void server_grpc_look(struct grpc *grpc);
 
 /* Adds the answer of a health check.
- *   watches   true: that the service is unknown is an answer too
+ *   watches   true: an unknown service gets an answer too, not an error
  *   returns   false: the status says why */
 bool server_grpc_health_answer(struct grpc *grpc, struct grpc_stream *stream, bool watches);
 
@@ -502,13 +503,13 @@ bool server_grpc_health_answer(struct grpc *grpc, struct grpc_stream *stream, bo
 /* Makes the state machine. Returns false if memory runs out. */
 bool server_grpc_quotas_create(struct grpc *grpc);
 
-/* Begins quotas if this process has become master, or ends them if it is no longer. Then no stream
- * has a quota any more, and each stream must end itself. */
+/* Begins quotas if this process has become master, or ends them if it is not master any more. After
+ * the end no stream has a quota, and each stream must end itself. */
 void server_grpc_quotas_look(struct grpc *grpc);
 
 /* Opens a stream. Returns false and sets the status if this process cannot serve it. */
 bool server_grpc_quota_open(struct grpc_stream *stream);
-void server_grpc_quota_close(struct grpc_stream *stream); /* no effect on another stream */
+void server_grpc_quota_close(struct grpc_stream *stream); /* no effect if it has no quotas */
 
 /* Takes a message of reports, without its prefix.
  *   returns   false: the status says why it is not valid */

@@ -9,7 +9,8 @@
 /* ---- the request ---------------------------------------------------------------------------- */
 
 /* The numbers of the fields, as messages.proto has them. The fields from 3 on depend on the method.
- * protobuf-c would need ten pieces of memory and three times the time. */
+ * This file reads them itself, because protobuf-c would need ten pieces of memory and three times
+ * the time. */
 enum { FIELD_DOMAIN = 1, FIELD_DESCRIPTOR = 2 };
 enum { FIELD_ENTRY = 1, FIELD_WANTED = 2, FIELD_HITS = 3, FIELD_REFUND = 4 };
 
@@ -54,7 +55,7 @@ static void source_read(struct call_source *source, enum grpc_method method,
     }
 }
 
-/* Checks what the wire format does not say. */
+/* Checks that there are a valid domain and a descriptor. The scan has not checked this. */
 static bool source_check(const struct call_source *source, struct grpc_status *status) {
     const struct grpc_bytes *domain = &source->domain;
     if (domain->count == 0 || memchr(domain->bytes, 0, domain->count)) {
@@ -84,8 +85,8 @@ static double hits_of(uint64_t number) {
     return (double)number < COST_MAX ? (double)number : COST_MAX;
 }
 
-/* Reads a descriptor. Its own hits go before those of the request, and 0 hits only look. A
- * multiplier of 0 is 1, because it is absent then. Returns the count of its entries. */
+/* Reads a descriptor. Its own hits replace those of the request, and 0 of them charge nothing. A
+ * multiplier of 0 counts as 1, because it is absent then. Returns the count of its entries. */
 static size_t descriptor_read(struct grpc_descriptor *out, struct grpc_bytes from,
                               doorman_descriptor_entry entries[GRPC_ENTRY_MAX]) {
     uint64_t hits[NUMBERS] = {0}, wanted[NUMBERS] = {0};
@@ -164,7 +165,7 @@ static void call_count(const struct grpc_call *call) {
     }
 }
 
-/* Makes a call, with what is behind it, in one piece of memory. */
+/* Makes a call and its arrays in one piece of memory. */
 static struct grpc_call *call_create(struct grpc *grpc, const struct call_source *source) {
     const bool has_fields = grpc->service->settings->grpc_headers;
     const size_t count = source->descriptor_count;
@@ -196,7 +197,7 @@ static struct grpc_call *call_create(struct grpc *grpc, const struct call_source
     return call;
 }
 
-/* Reads what only a Reserve or a Commit has. Its amount concerns all descriptors. */
+/* Reads what only a Reserve or a Commit has. Its amount becomes the hits of each descriptor. */
 static bool call_read_reservation(struct grpc_call *call, const struct call_source *source,
                                   struct grpc_status *status) {
     const uint64_t *ttl = source->ttl;
@@ -287,7 +288,8 @@ struct grpc_figures {
     GrpcWire__Unit unit;
 };
 
-/* Returns the seconds of a window. A month of the calendar has 28 to 31 days, and is a MONTH. */
+/* Returns the seconds of a window. A month of the calendar has 28 to 31 days, and counts as 30, as
+ * MONTH does. */
 static double figures_seconds(doorman_time window) {
     const double seconds = (double)window / (double)DOORMAN_SECOND, day = 86400;
     return seconds >= 28 * day && seconds <= 31 * day ? 30 * day : seconds;
@@ -330,7 +332,7 @@ static struct grpc_figures figures_of(const struct grpc_outcome *outcome) {
     return figures;
 }
 
-/* A message that is written into another one. Its parts have bounds, so it always fits. protobuf-c
+/* A message that is written into another one. Its fields have bounds, so it always fits. protobuf-c
  * would need an array of structs and pointers, and twice the time. An empty part has 0 bytes, and
  * its text is not set. */
 struct call_part {
@@ -374,7 +376,7 @@ static void response_add(struct text *out, unsigned field, const char *from, siz
     server_text_add_bytes(out, from, bytes);
 }
 
-/* The numbers of the fields are those of messages.proto. */
+/* Adds the status of a descriptor. The numbers of the fields are those of messages.proto. */
 static void response_add_status(struct text *out, const struct grpc_outcome *outcome) {
     struct call_part status, below;
     status.bytes = below.bytes = 0;
@@ -398,7 +400,8 @@ static void response_add_status(struct text *out, const struct grpc_outcome *out
     response_add(out, 2, status.text, status.bytes);
 }
 
-/* Adds a header. A list of limits may be longer than a part. */
+/* Adds a header. It needs a buffer of its own, because a list of limits may be longer than a
+ * part. */
 static void response_add_header(struct text *out, const char *name, const char *value) {
     struct text header = {.failed = false};
     response_add(&header, 1, name, strlen(name));
@@ -437,8 +440,8 @@ void server_grpc_add_prefix(struct text *out, size_t bytes) {
     server_text_add_bytes(out, prefix, sizeof prefix);
 }
 
-/* Adds the text that the template of the refusing descriptor has for clients. It is that of this
- * process, also if the master has decided. */
+/* Adds the text that the template of the first refused descriptor has for clients. The template is
+ * that of this process, even if the master has decided. */
 static void response_add_body(struct text *out, const struct grpc_call *call) {
     size_t at = 0;
     while (at < call->descriptor_count && !call->descriptors[at].outcome.is_over) at++;
@@ -453,7 +456,8 @@ static void response_add_body(struct text *out, const struct grpc_call *call) {
     server_unlock(&call->service->lock);
 }
 
-/* The prefix has the length of the message, which is known at its end. */
+/* Writes the response of a limit service. The length in its prefix is known last, so it is written
+ * last. */
 static void call_write_limit(const struct grpc_call *call, struct text *out) {
     const size_t before = out->buffer.bytes;
     char head[GRPC_PREFIX + PART_HEAD_MAX] = {0}, length[4];

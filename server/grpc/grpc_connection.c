@@ -5,7 +5,7 @@
 #include <nghttp2/nghttp2.h>
 
 #define WINDOW_BYTES (1 << 20)
-#define HEADERS_ABSURD ((size_t)64 << 10) /* a header list that is not even read to its end */
+#define HEADERS_ABSURD ((size_t)64 << 10) /* a longer header list ends the connection */
 
 static nghttp2_session *connection_session(const struct grpc_connection *connection) {
     return (nghttp2_session *)connection->session;
@@ -47,7 +47,7 @@ static int on_data(nghttp2_session *session, uint8_t marks, int32_t id, const ui
     return 0;
 }
 
-/* Frames that ask for something cost nothing. */
+/* Returns whether a frame asks for something. Such frames cost no budget. */
 static bool frame_is_useful(const nghttp2_frame *frame) {
     return frame->hd.type == NGHTTP2_HEADERS ||
            (frame->hd.type == NGHTTP2_DATA &&
@@ -69,7 +69,7 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *
     return 0;
 }
 
-/* A frame of an unknown type. It is ignored, but it costs budget, as it may be part of a flood. */
+/* Ignores a frame of an unknown type. The frame costs budget, as it may be part of a flood. */
 static int on_unknown(nghttp2_session *session, void **payload, const nghttp2_frame_hd *head,
                       void *context) {
     struct grpc_connection *connection = (struct grpc_connection *)context;
@@ -85,7 +85,8 @@ static int on_invalid_frame(nghttp2_session *session, const nghttp2_frame *frame
     return 0;
 }
 
-/* A peer that has its response need not send the rest of its request. */
+/* Resets a stream whose response was sent before its request was complete: the peer need not send
+ * the rest. */
 static int on_sent(nghttp2_session *session, const nghttp2_frame *frame, void *context) {
     const bool is_last =
         frame->hd.type == NGHTTP2_HEADERS && frame->hd.flags & NGHTTP2_FLAG_END_STREAM;
@@ -107,8 +108,8 @@ static int on_close(nghttp2_session *session, int32_t id, uint32_t error, void *
 
 /* ---- the session ---------------------------------------------------------------------------- */
 
-/* A closed stream would be kept as a node of the tree of priorities, which helps nobody here. And
- * nghttp2 tells of frames of unknown types only if their types are set. */
+/* Makes the options. By default nghttp2 keeps closed streams in its tree of priorities, which is of
+ * no use here. It reports frames of unknown types only if their types are set. */
 static int options_create(nghttp2_option **out) {
     int error = nghttp2_option_new(out);
     if (error != 0) return error;
@@ -207,7 +208,7 @@ struct grpc_connection *server_grpc_connection_create(struct grpc *grpc, int soc
     return connection;
 }
 
-/* nghttp2_session_del calls no on_close. */
+/* Closes the streams itself, because nghttp2_session_del does not call on_close. */
 void server_grpc_connection_destroy(struct grpc_connection *connection) {
     struct grpc *grpc = connection->grpc;
     if (connection->has_ended) grpc->ended_count--;
@@ -229,8 +230,8 @@ void server_grpc_connection_feed(struct grpc_connection *connection, const uint8
     if (used < 0) server_grpc_connection_end(connection, GRPC_END_PROTOCOL);
 }
 
-/* A frame that does not fit is kept by nghttp2 until the next call, so what it gives is copied
- * before it is asked again. */
+/* The bytes that nghttp2 gives are valid until it is asked again. So what does not fit into `out`
+ * stays in `rest`, and nghttp2 is asked only when `rest` is empty. */
 bool server_grpc_connection_fill(struct grpc_connection *connection) {
     nghttp2_session *session = connection_session(connection);
     if (connection->out_sent == connection->out_bytes) {

@@ -1,10 +1,10 @@
 /* doorman_server, part GRPC: the limit of a descriptor as figures that the caller brings (P31).
  * The functions change only the call, and its counters.
  *
- * W3 The protocol names no limit of ours. The figures are for the first limit of the resource that
- *    takes figures: a bucket or a window, per key, and not leased. They are never an error: what
- *    the peer must not bring, what no limit takes, and what is more than set_max allows is ignored
- *    and counted. */
+ * W3 The protocol cannot name a limit of the server. The figures are for the first limit of the
+ *    resource that takes figures: a bucket or a window, per key, and not leased. They are never an
+ *    error: what the peer must not bring, what no limit takes, and what is more than set_max allows
+ *    is ignored and counted. */
 #include "grpc.h"
 
 #include "build/grpc/messages.pb-c.h"
@@ -23,7 +23,7 @@ static bool figures_take(const doorman_permit_limit *limit) {
             limit->kind == DOORMAN_SLIDING_WINDOW);
 }
 
-/* Makes a rate and a size. A bucket that saves nothing gets only a rate. */
+/* Makes a rate and a size. A bucket whose size is 0 gets only a rate. */
 static bool figures_of_bucket(doorman_figures *out, const doorman_permit_limit *limit,
                               const struct grpc_wanted *wanted) {
     const double most = limit->set_max * (1 + 1e-9);
@@ -48,7 +48,7 @@ static double figures_calendar(doorman_calendar calendar) {
     }
 }
 
-/* Makes a limit, and a window if it is another one than that of the limit. */
+/* Makes a limit, and a window if it differs from the window of the limit. */
 static bool figures_of_window(doorman_figures *out, const doorman_permit_limit *limit,
                               const struct grpc_wanted *wanted) {
     const double most = limit->set_max * (1 + 1e-9) * limit->figures.limit;

@@ -4,12 +4,12 @@
  * orders of the main thread, and looks at all connections every TICK. Decisions are short, so one
  * thread is enough: the lock of the service would let only one thread decide at a time anyway.
  *
- * At most --grpc-connections are open. If all are, a new connection takes the place of one that has
- * not made a call yet, or else of one that has no request now: the one that is idle for the longest
- * time. If the server has tokens, a health check is no such call, because it needs none, and Watch
- * could keep a place for ever. A connection that has not completed a request GRPC_PATIENCE after
- * its beginning is closed in any case, and so is one that does not read what is sent to it for that
- * long. */
+ * At most --grpc-connections are open. If so many are open, a new connection takes the place of one
+ * that has not made a call yet, or else of one that has no request now: the one that is idle for
+ * the longest time. If the server has tokens, a health check does not count as a call: it needs no
+ * token, so any peer could keep a place for ever with Watch. A connection that has not completed a
+ * request GRPC_PATIENCE after its beginning is closed in any case, and so is one that does not read
+ * what is sent to it for that long. */
 #include "grpc.h"
 
 #include "../util/socket.h"
@@ -64,8 +64,9 @@ static void io_flush(struct grpc_connection *connection) {
     }
 }
 
-/* Reads what has come. A peer that does not read its responses is not read either. If there is room
- * left in the buffer, the socket is most likely empty. If not, epoll says so at once. */
+/* Reads what has come, but nothing from a peer that does not read its responses. If a read leaves
+ * room in the buffer, the socket is most likely empty, and reading ends. If the socket is not
+ * empty, epoll says so at once. */
 static void io_read(struct grpc_connection *connection) {
     const struct tls_calls *tls = connection->grpc->service->tls_calls;
     uint8_t bytes[16 << 10];
@@ -126,7 +127,7 @@ static void io_step(struct grpc_connection *connection) {
 
 /* ---- new connections ------------------------------------------------------------------------ */
 
-/* Looks at the listener, or stops to do so. */
+/* Makes epoll watch the listener, or ends that. */
 static void listener_watch(struct grpc *grpc, bool listens) {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &grpc->listener};
     if (grpc->is_listening == listens || grpc->listener < 0) return;
@@ -204,9 +205,9 @@ static void connection_evict(struct grpc_connection *connection) {
     server_grpc_connection_end(connection, GRPC_END_CROWDED);
 }
 
-/* Accepts connections. If none is free and none can be closed, the listener waits for the next
- * tick. The sockets of those that have ended are closed later, so at most ACCEPTS_MAX more than the
- * limit are open meanwhile. */
+/* Accepts connections. If the limit is reached and no connection can be closed, the listener waits
+ * for the next tick. The sockets of those that have ended are closed later, so at most ACCEPTS_MAX
+ * more than the limit are open meanwhile. */
 static void listener_accept(struct grpc *grpc) {
     for (int i = 0; i < ACCEPTS_MAX; i++) {
         char peer[PEER_BYTES];
@@ -436,7 +437,7 @@ static void grpc_stop(struct service *service) {
     grpc->service = NULL;
 }
 
-/* New connections use the new certificates, also those to the master. */
+/* Makes new connections use the new certificates, including those to the master. */
 static void grpc_set_tls(struct service *service) {
     struct grpc *grpc = service->grpc;
     char why[TLS_TEXT] = "";

@@ -43,7 +43,7 @@ static struct grpc_master *master_of(struct link_pool *pool) {
     return (struct grpc_master *)((char *)pool - offsetof(struct grpc_master, pool));
 }
 
-/* The health may have changed. */
+/* Wakes the loop, because the health may have changed. */
 static void master_note_link(struct link_pool *pool, bool is_lost) {
     (void)is_lost;
     master_wake(master_of(pool));
@@ -80,7 +80,7 @@ void server_grpc_master_tend(struct grpc_master *master) {
 
 /* ---- questions ------------------------------------------------------------------------------ */
 
-/* Any thread calls this. Precondition: the lock is held. */
+/* Adds a question to the list `done`. Any thread calls this. Precondition: the lock is held. */
 static void question_finish(struct grpc_question *question) {
     assert(server_lock_is_held(&question->master->lock));
     question->next_done = question->master->done;
@@ -127,7 +127,8 @@ static nng_msg *question_message(const struct grpc_call *call) {
     return message;
 }
 
-/* Prepares to send a question over the link. Returns false if memory has run out. */
+/* Prepares to send a question over the link. Returns false if this fails, for example because
+ * memory has run out. */
 static bool question_send(struct grpc_question *question, const struct grpc_call *call,
                           doorman_time timeout) {
     struct grpc_master *master = question->master;
@@ -182,7 +183,7 @@ void server_grpc_master_end(struct grpc_master *master, const struct grpc_answer
 
 /* ---- other nodes ---------------------------------------------------------------------------- */
 
-/* The part that forwards messages calls this, on any thread. */
+/* Keeps a copy of an answer. The part that forwards messages calls this, on any thread. */
 static void question_on_forwarded(void *context, const char *text, size_t bytes) {
     struct grpc_question *question = (struct grpc_question *)context;
     struct grpc_master *master = question->master;
@@ -238,7 +239,7 @@ static bool answer_set_failed(const struct grpc_call *call, const cJSON *tree,
                             message ? message : code);
 }
 
-/* Returns whether no node has decided about an entry. */
+/* Returns whether an entry or a permit was not decided, because its shard moves. */
 static bool answer_is_moved(const cJSON *list) {
     const cJSON *each = NULL;
     bool is_moved = false;

@@ -1,10 +1,10 @@
 /* doorman_server, part GRPC: memory for the loop, which nghttp2 uses too.
  *
  * A request needs about fifteen small pieces for a short time. A read of a connection may bring
- * many requests, which hold their pieces until their responses are written. malloc is quick only
- * for the last seven pieces of a size, so this file keeps free pieces in a list for each size.
- * AddressSanitizer finds a use of a free piece as it does with malloc. Only the loop calls these
- * functions. */
+ * many requests, which hold their pieces until their responses are written. malloc of glibc is
+ * quick only for the last seven free pieces of a size, so this file keeps free pieces in a list for
+ * each size. AddressSanitizer finds a use of a free piece as it does with malloc. Only the loop
+ * calls these functions. */
 #include "grpc.h"
 
 #if defined __SANITIZE_ADDRESS__

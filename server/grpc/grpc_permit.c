@@ -6,8 +6,9 @@
  * W4 If this process is not the master, the master decides on the call: see grpc_master.c. Both
  *    ways share server_grpc_call_prepare and server_grpc_call_take.
  *
- * CheckRateLimit asks whether one more hit fits. A cost of 0 is granted as long as the key is not
- * banned, so the answer comes from what remains of each limit.
+ * CheckRateLimit asks whether one more hit fits, and charges nothing. So its permit has the cost 0,
+ * and is granted as long as the key is not banned. The answer comes from what remains of each
+ * limit.
  *
  * A Reserve is a permit that is settled by a Commit: see grpc_reserve.c. If the reservation of a
  * Commit cannot be settled, the Commit is a report, which charges the same amounts. But a Commit
@@ -98,7 +99,7 @@ void server_grpc_call_prepare(struct grpc_call *call) {
 
 /* ---- responses ------------------------------------------------------------------------------ */
 
-/* Notes the limit that concerns a descriptor most. */
+/* Notes the limit that refuses a descriptor, or else the one with the fewest units left. */
 static void outcome_take(struct grpc_outcome *outcome, const struct limit_fields *fields) {
     const struct limit_field *least = fields->has_first ? &fields->items[0] : NULL;
     for (size_t i = 0; i < fields->count && !fields->has_first; i++) {
@@ -116,8 +117,8 @@ static void outcome_take(struct grpc_outcome *outcome, const struct limit_fields
     if (!fields->has_retry_after) outcome->reset = least->reset_after;
 }
 
-/* Returns whether an item lacks one unit in a limit, for CheckRateLimit. Makes that limit the first
- * one. */
+/* For CheckRateLimit: returns whether a limit of an item has less than one unit left. Makes that
+ * limit the first of the fields. */
 static bool fields_lack_unit(struct limit_fields *fields) {
     size_t least = 0;
     for (size_t i = 1; i < fields->count; i++) {
@@ -136,7 +137,7 @@ static bool fields_lack_unit(struct limit_fields *fields) {
 }
 
 /* Takes what a permit says of one of its items. The call keeps the fields of the item that is
- * refused, or else of the item with the least units left. */
+ * refused, or else of the item with the fewest units left. */
 static void call_take_item(struct grpc_call *call, const doorman_permit *permit, size_t item) {
     struct grpc_descriptor *descriptor = &call->descriptors[call->places[item]];
     struct limit_fields fields;
@@ -163,9 +164,9 @@ static void call_take_item(struct grpc_call *call, const doorman_permit *permit,
     call->is_over = call->is_over || refused;
 }
 
-/* Leaves out the descriptors that no template with limits has. If another process is the master,
- * its configuration may be newer than that of this process. Then only the items of the resource
- * that it has named are left out. */
+/* Leaves out the descriptors whose resources have no template with limits. If another process is
+ * the master, its configuration may be newer than that of this process. Then only the items of the
+ * resource that it has named are left out. */
 static void call_drop_unmatched(struct grpc_call *call, size_t item) {
     const doorman_config *config = call->service->config;
     const char *named = call->items[item].resource_id;
@@ -234,7 +235,7 @@ static bool call_take_permit(struct grpc_call *call, const doorman_permit *permi
     return true;
 }
 
-/* Takes what has become of a Commit. */
+/* Takes the settlement of a Commit. */
 static bool call_take_settlement(struct grpc_call *call, const doorman_response *response,
                                  struct grpc_status *status) {
     if (response->settlement_count != 1) {
@@ -242,7 +243,7 @@ static bool call_take_settlement(struct grpc_call *call, const doorman_response 
     }
     const doorman_settlement *settled = &response->settlements[0];
     if (settled->reason == DOORMAN_REASON_LEARNING) {
-        /* a report now would be charged beside the reservation, which is read soon */
+        /* a report now would be charged in addition to the reservation, which is read soon */
         return server_grpc_fail(status, GRPC_UNAVAILABLE,
                                 "the master does not know all reservations yet: send it again");
     }
@@ -284,8 +285,8 @@ static bool call_has_holds(const doorman_config *config, const char *resource_id
     return has;
 }
 
-/* The server object refuses an item with such a limit if its cost is above 0, and names the field
- * of the permit. A reservation would get a hold. */
+/* The server object refuses an item that has such a limit and a cost above 0, but its error names a
+ * field of the permit, which a gateway does not know. A Reserve would make a hold. */
 size_t server_grpc_call_find_holds(const struct grpc_call *call, const doorman_config *config) {
     size_t at = 0;
     while (at < call->descriptor_count &&
@@ -295,9 +296,9 @@ size_t server_grpc_call_find_holds(const struct grpc_call *call, const doorman_c
     return at;
 }
 
-/* Returns the first item that looks at a limit of kind CONCURRENCY, or the count of items. Such an
- * item has no cost, so the server object would grant it, and charge the others. An inspection says
- * whether the limit concerns the key. Precondition: the lock is held. */
+/* Returns the first item that has no cost and a limit of kind CONCURRENCY, or the count of items.
+ * The server object would grant such an item, and charge the others. An inspection says whether the
+ * limit concerns the key. Precondition: the lock is held. */
 static size_t call_find_look(struct grpc_call *call) {
     const size_t count = call->permit.item_count;
     doorman_response response;
@@ -358,7 +359,8 @@ static void call_report(const struct grpc_call *call, const struct peer *peer,
     server_note_message(call->service, &report);
 }
 
-/* Decides until the call is done. Precondition: the lock is held, and the server is not stopping.
+/* Decides step by step, until the call is done, has failed, or must be decided elsewhere.
+ * Precondition: the lock is held, and the server is not stopping.
  *   now       when the lock was taken
  *   returns   the status of the last request */
 static doorman_status call_decide_locked(struct grpc_call *call, enum grpc_decided *decided,
@@ -389,7 +391,7 @@ static doorman_status call_decide_locked(struct grpc_call *call, enum grpc_decid
         result = doorman_server_handle(service->server, &call->request, &response, &exchange->error,
                                        now);
         if (result == DOORMAN_INVALID_ARGUMENT && call->brings) {
-            server_grpc_figures_drop(call); /* they are never an error */
+            server_grpc_figures_drop(call); /* figures are never an error */
             server_grpc_call_prepare(call);
         } else if (result != DOORMAN_OK) {
             *decided = GRPC_FAILED;
@@ -421,7 +423,7 @@ enum grpc_decided server_grpc_call_decide(struct grpc_call *call, const struct p
     exchange->error.path_bytes = 0;
     const bool waits = !server_try_lock(&service->lock);
     if (waits) server_lock(&service->lock);
-    const bool pauses = server_pauses(service); /* what it charged would be lost */
+    const bool pauses = server_pauses(service); /* charges would be lost */
     if (!pauses) {
         const doorman_time now = waits ? doorman_clock() : started_at;
         result = call_decide_locked(call, &decided, status, master, now);

@@ -4,9 +4,9 @@
  * The client of Envoy cuts intervals and times to live to whole seconds. It keeps its bucket of
  * tokens if a new assignment has the same numbers, but it does not compare the seconds of the
  * interval. So all assignments of a resource have the same whole number of seconds. Only a new
- * configuration changes it, and Envoy must notice that. Envoy compares the nanoseconds, and cuts
- * them off. So an interval of N seconds is sent with N - 1 nanoseconds. A bucket holds what one
- * interval brings, because a new one begins full. */
+ * configuration changes this number, and Envoy must notice the change. Envoy does compare the
+ * nanoseconds, before it cuts them off. So an interval of N seconds is sent with N - 1 nanoseconds.
+ * A bucket holds what one interval brings, because a new one begins full. */
 #include "grpc.h"
 
 #include "build/grpc/messages.pb-c.h"
@@ -16,7 +16,7 @@
 #define ACTION_MAX 64                 /* of one message */
 #define FILL_BYTES ((size_t)64 << 10) /* of all messages that are written at once */
 #define STEP_MAX 256                  /* requests, before connections have their turn */
-#define INTERVAL_TOKENS 100.0         /* the capacity brings as many in an interval, or more */
+#define INTERVAL_TOKENS 100.0         /* an interval is so long that the capacity brings as many */
 #define INTERVAL_MAX 10               /* seconds */
 #define COUNT_MAX 1e12                /* requests in one report */
 
@@ -26,7 +26,7 @@
 
 /* Returns the interval of a resource: 1 s, or more for a small capacity, because a share that
  * brings less than one token in an interval is 0.
- *   capacity   0: that of the parent, which can change at any time */
+ *   capacity   0: it comes from the parent, and can change at any time; the interval is 1 s */
 static unsigned rlqs_interval(double capacity) {
     unsigned interval = 1;
     while (capacity > 0 && interval < INTERVAL_MAX &&
@@ -36,9 +36,9 @@ static unsigned rlqs_interval(double capacity) {
     return interval;
 }
 
-/* The length of a lease is that of the own configuration, or that of the leases which a node with a
- * parent has got, if these are longer. The own configuration also says whether a new master learns
- * for so long. Precondition: the lock is held. */
+/* Describes a resource. The length of a lease comes from the configuration, or from the leases of
+ * the parent if these are longer. The configuration also says whether a new master learns for as
+ * long as a lease. Precondition: the lock is held. */
 static void rlqs_describe(void *context, const char *resource_id, struct quota_facts *out) {
     const struct service *service = (const struct service *)context;
     assert(server_lock_is_held(&service->lock));
@@ -85,7 +85,7 @@ static void rlqs_count(struct grpc *grpc) {
     __atomic_store_n(&to->quota_unmatched, counts->unmatched, __ATOMIC_RELAXED);
 }
 
-/* Takes the quotas from all streams, because this process is not the master. */
+/* Takes the quotas from all streams, because this process is not the master any more. */
 static void rlqs_end_streams(struct grpc *grpc) {
     grpc->has_quotas = false;
     for (struct grpc_connection *each = grpc->first; each; each = each->next) {
@@ -206,7 +206,7 @@ static void rlqs_sort(GrpcWire__BucketId *id) {
     id->n_bucket = count;
 }
 
-/* Adds a part of a name. The characters that separate parts have escapes. */
+/* Adds a part of a name. The characters in `escaped`, which separate parts, become escapes. */
 static void rlqs_add_part(struct text *out, const ProtobufCBinaryData *part, const char *escaped) {
     for (size_t i = 0; i < part->len; i++) {
         const char code = (char)part->data[i];
@@ -276,11 +276,11 @@ static bool rlqs_take_usage(struct grpc_stream *stream, const GrpcWire__BucketUs
                                         .label_bytes = bytes,
                                         .allowed = rlqs_number(usage->num_requests_allowed),
                                         .denied = rlqs_number(usage->num_requests_denied)};
-    (void)server_quota_report(stream->quota, &report, doorman_clock()); /* it counts refusals */
+    (void)server_quota_report(stream->quota, &report, doorman_clock()); /* which counts refusals */
     return true;
 }
 
-/* The first message has the domain. Others may repeat it. */
+/* Checks the domain of a message. The first message must have one, and others may repeat it. */
 static bool rlqs_check_domain(struct grpc_stream *stream, const ProtobufCBinaryData *domain) {
     const bool is_first = !stream->domain[0];
     if (!is_first && domain->len == 0) return true;
@@ -331,7 +331,7 @@ struct rlqs_action {
     GrpcWire__Span interval, time_to_live;
 };
 
-/* Fills an action. Pointers lead into it, so it must not be moved. */
+/* Fills an action. The action has pointers to itself, so it must not be moved. */
 static void rlqs_fill(struct rlqs_action *out, const struct quota_action *from) {
     union {
         const void *from;

@@ -2,22 +2,23 @@
  * change only their arguments.
  *
  * The process that reads a Reserve chooses a random number, which is the request_id of the permit,
- * and the gateway gets it as the reservation_id. So any process of the node can settle it. The id
- * also says which descriptors had no limits: they are not in the permit, so they must not be in the
- * settle. The number chooses one of RESERVE_HOLDERS clients, so that the bounds of one client do
- * not bound all gateways together. */
+ * and the gateway gets it as the reservation_id. So any process of the node can settle the
+ * reservation. The id also says which descriptors had no limits: they are not in the permit, so
+ * they must not be in the settle. The number chooses one of RESERVE_HOLDERS client ids, so that all
+ * gateways together may have more reservations than one client. */
 #include "grpc.h"
 
 #include <sys/random.h>
 
 #define RESERVE_HOLDERS 64
 #define RESERVE_TTL (60 * DOORMAN_SECOND)
-#define RESERVE_TTL_MAX (3600 * DOORMAN_SECOND) /* what is longer ends after this time */
+#define RESERVE_TTL_MAX (3600 * DOORMAN_SECOND) /* a longer one ends after this time */
 #define RESERVE_NUMBER_MAX ((UINT64_C(1) << 53) - 1)
 #define RESERVE_NUMBER_DIGITS 14
 
-/* The id of a reservation is its number. If some descriptors have no limits, '-' and one digit for
- * each four descriptors follow, with a bit for each descriptor without limits: 0000000000002a-9. */
+/* The id of a reservation is its number. If some descriptors have no limits, '-' and hexadecimal
+ * digits follow, such as in 0000000000002a-9. Each digit is for four descriptors, and has a bit for
+ * each one without limits. */
 static const char reserve_digits[] = "0123456789abcdef";
 
 static int reserve_digit(char digit) {

@@ -154,7 +154,7 @@ static inline bool scan_short(struct scan *scan, uint64_t *out) {
     return scan_byte(scan, out) || scan_long_short(scan, out);
 }
 
-/* Reduces what follows to the bytes of a value. Nothing remains of a varint. */
+/* Sets the end of the scan to the end of a value. A varint is read, so nothing remains of it. */
 static inline bool scan_value(struct scan *scan, uint32_t wire) {
     uint64_t bytes = wire == WIRE_8_BYTES ? 8 : 4;
     if (wire == WIRE_VARINT) {

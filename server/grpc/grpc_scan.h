@@ -1,4 +1,5 @@
-/* doorman_server, part GRPC: a look at a message before memory is taken for it, and its fields. */
+/* doorman_server, part GRPC: checks messages before memory is taken for them, and reads their
+ * fields. */
 #ifndef DOORMAN_SERVER_GRPC_SCAN_H
 #define DOORMAN_SERVER_GRPC_SCAN_H
 

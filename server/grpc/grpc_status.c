@@ -1,5 +1,5 @@
-/* doorman_server, part GRPC: what metrics, /v1/status and the status page say of it. This file only
- * reads atomic counters. */
+/* doorman_server, part GRPC: what metrics, /v1/status and the status page say of gRPC. This file
+ * only reads atomic counters and what never changes. */
 #include "grpc.h"
 
 static uint64_t grpc_count(const counter *count) {
@@ -110,7 +110,8 @@ static void grpc_add_count(struct text *text, const char *before, uint64_t count
     server_text_addf(text, "%s%" PRIu64 " %s%s", before, count, noun, count == 1 ? "" : "s");
 }
 
-/* Adds what streams of quotas there are. An ended one counts while its last assignment lasts. */
+/* Adds how many streams of quotas there are. An ended one counts while its last assignment
+ * lasts. */
 static void grpc_facts_quotas(const struct grpc_counters *counters, struct text *text) {
     const uint64_t ended = grpc_count(&counters->quota_ended_streams);
     if (grpc_count(&counters->quota_streams) > 0 || ended > 0) {

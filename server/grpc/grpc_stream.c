@@ -1,8 +1,8 @@
 /* doorman_server, part GRPC: the way of one request, from its head to its response. grpc.h has the
  * table of states, and stream_move is the only function that changes the state.
  *
- * A request that is wrong gets a status of gRPC, and never disturbs the other streams of its
- * connection. */
+ * A request that is wrong gets a status of gRPC. It does not disturb the other streams of its
+ * connection, unless the peer floods the server. */
 #include "../log/log.h"
 #include "grpc.h"
 
@@ -27,7 +27,8 @@ static void stream_move(struct grpc_stream *stream, enum grpc_stream_state state
 
 /* ---- the response --------------------------------------------------------------------------- */
 
-/* Writes a text as a value of grpc-message: '%', and all but printable ASCII, has escapes. */
+/* Writes a text as a value of grpc-message: '%', and what is not printable ASCII, becomes an
+ * escape. */
 static void stream_escape_text(const char *from, char *to, size_t room) {
     size_t used = 0;
     for (; *from && used + 4 < room; from++) {
@@ -38,7 +39,7 @@ static void stream_escape_text(const char *from, char *to, size_t room) {
     to[used] = 0;
 }
 
-/* Makes a field. nghttp2 copies what is not constant. */
+/* Makes a field. nghttp2 copies the value unless it is constant. */
 static nghttp2_nv stream_field(const char *name, const char *value, bool is_constant) {
     union {
         const char *from;
@@ -75,7 +76,8 @@ static void stream_send_status(struct grpc_stream *stream, bool is_alone) {
     }
 }
 
-/* nghttp2 calls this function when it can send more of a response. */
+/* Gives nghttp2 more of `out`, and sends the status behind the last of it. nghttp2 calls this
+ * function when it can send more of a response. */
 static ssize_t stream_on_read(nghttp2_session *session, int32_t id, uint8_t *bytes, size_t room,
                               uint32_t *marks, nghttp2_data_source *source, void *context) {
     struct grpc_stream *stream = (struct grpc_stream *)source->ptr;
@@ -152,7 +154,7 @@ static void stream_respond(struct grpc_stream *stream) {
     }
 }
 
-/* Notes why a request is refused. The response can be sent at once, because nghttp2 discards what
+/* Refuses a request with a status. The response can be sent at once, because nghttp2 discards what
  * the peer still sends. */
 __attribute__((format(printf, 3, 4))) static void
 stream_refuse(struct grpc_stream *stream, enum grpc_code code, const char *format, ...) {
@@ -208,7 +210,7 @@ static bool field_is(struct grpc_text value, const char *text) {
     return strlen(text) == value.count && memcmp(value.bytes, text, value.count) == 0;
 }
 
-/* The type may have a suffix: application/grpc+proto. */
+/* Returns whether a type is that of gRPC. It may have a suffix: application/grpc+proto. */
 static bool type_is_grpc(const char *value, size_t bytes) {
     static const char type[] = "application/grpc";
     const size_t length = sizeof type - 1;
@@ -216,7 +218,8 @@ static bool type_is_grpc(const char *value, size_t bytes) {
            (bytes == length || value[length] == '+' || value[length] == ';');
 }
 
-/* Copies a field with a token. Two of them are no token. */
+/* Copies the field with the token. If it is too long, or if there are two, the copy is "?", which
+ * is no valid token. */
 static void head_take_token(struct grpc_head *head, struct grpc_text value) {
     bool fits = value.count < sizeof head->authorization && !head->authorization[0];
     snprintf(head->authorization, sizeof head->authorization, "%.*s", fits ? (int)value.count : 1,
@@ -332,7 +335,7 @@ static void stream_check_prefix(struct grpc_stream *stream) {
     }
 }
 
-/* Quotas: sends the next assignments, if all others are sent. */
+/* Quotas: sends the next assignments, if all earlier ones are sent. */
 static void stream_write_quotas(struct grpc_stream *stream) {
     if (stream->state != GRPC_STREAM_QUOTA) return;
     if (!stream->quota) {
@@ -532,7 +535,7 @@ static void stream_handle(struct grpc_stream *stream) {
         stream_respond(stream);
         return;
     }
-    if (stream->connection->unread > GRPC_UNREAD_MAX) { /* before it is charged */
+    if (stream->connection->unread > GRPC_UNREAD_MAX) { /* before the call is charged */
         stream_refuse(stream, GRPC_RESOURCE_EXHAUSTED,
                       "the answers that were not read have more than %zu bytes", GRPC_UNREAD_MAX);
         return;
@@ -602,8 +605,8 @@ void server_grpc_stream_drain(struct grpc_stream *stream) {
     stream_respond(stream);
 }
 
-/* Quotas: a message must be complete in time, as any request, and so must be the first one. A peer
- * that gives no room for its assignments loses the stream. */
+/* Quotas: the first message must come in time, and each message must be complete in time, as any
+ * request. A peer that does not read its assignments in time loses the stream. */
 static void stream_tick_quotas(struct grpc_stream *stream) {
     struct grpc_connection *connection = stream->connection;
     doorman_time now = connection->grpc->now;

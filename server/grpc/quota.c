@@ -1,16 +1,17 @@
 /* doorman_server, part GRPC: quotas, as a state machine without clock and I/O (W5).
  *
  * W5 Each live stream is a holder, whatever name its client has. A stream with the name of one that
- *    has ended continues that holder. The reports of a bucket are its wants, by the estimator of
- *    the library and by the clock of this process. The lease of a bucket is its assignment.
+ *    has ended continues that holder. The estimator of the library makes the wants of a bucket from
+ *    its reports, by the clock of this process. The lease of a bucket becomes its assignment.
  *       A smaller assignment is in force at once, but nothing proves that it has arrived. So what a
  *    stream was assigned before stays committed until its time to live, with the drift, has passed:
  *    until then the holder reports it to the server object as outstanding. A larger one is in force
- *    at once too. An assignment lasts QUOTA_MARGIN shorter than its lease, for the time on its way.
+ *    at once too. An assignment ends at least QUOTA_MARGIN before its lease, because it needs time
+ *    to arrive.
  *       A bucket without requests for three leases is abandoned, as soon as nothing is committed
  *    for it. A stream that has not reported a bucket for a lease gets no new assignment for it,
- *    because it may stand still. It would then read old assignments, and use each of them for its
- *    whole time to live.
+ *    because it may stand still. When it continues, it would read old assignments, and use each of
+ *    them for its whole time to live.
  *       A new master learns for a lease, with the drift, or knows the leases of the last one. Then
  *    the server object grants no more than the rest. If learning_mode_duration is shorter, the new
  *    mastership assigns nothing of the resource for a lease, with the drift. It waits even if it
@@ -40,8 +41,8 @@
 #define ASK_PAUSE (DOORMAN_SECOND / 5)   /* at least, between two requests for one bucket */
 #define RETRY_PAUSE DOORMAN_SECOND       /* after a request that has failed */
 #define COMMITMENT_MAX 6                 /* of one bucket; one more becomes part of the last */
-#define WANTS_STEADY 0.875 /* wants between this part of the last ones and them stay */
-#define INITIAL_PART 0.125 /* of the safe capacity, for a new bucket */
+#define WANTS_STEADY 0.875 /* an estimate of at least this part of the wants leaves them */
+#define INITIAL_PART 0.125 /* of the safe capacity: the least wants of a new bucket */
 #define STREAM_PART 10     /* one stream has at most 1/10 of bucket_max */
 #define STREAM_BUCKETS 100 /* or this many, if that is more */
 
@@ -55,7 +56,7 @@ struct quota_table {
     size_t slot_count, count; /* slot_count: a power of 2 */
 };
 
-/* What streams have buckets of. */
+/* A resource for which streams have buckets. */
 struct quota_resource {
     struct quota_link link; /* must be the first field */
     size_t bucket_count;
@@ -96,7 +97,8 @@ struct quota_bucket {
     struct quota_action action;
     bool has_action;
     doorman_time decided_at;
-    struct quota_bucket *next_action, *last_action; /* of those of the stream with an action */
+    struct quota_bucket *next_action, *last_action; /* in the list of the stream's
+                                                       buckets with an action */
     char label[];
 };
 
@@ -147,7 +149,7 @@ static uint64_t quota_hash(const struct quotas *quotas, uint64_t number, const c
     return hash ^ hash >> 29;
 }
 
-/* Makes room for one more. Returns false if memory runs out. */
+/* Makes room for one more. Returns false if memory runs out before the table has any slot. */
 static bool quota_table_reserve(struct quota_table *table) {
     if (table->count < table->slot_count) return true;
     size_t count = table->slot_count ? 2 * table->slot_count : 16;
@@ -197,7 +199,7 @@ static void quota_heap_put(struct quotas *quotas, size_t position, struct quota_
     bucket->position = position;
 }
 
-/* Moves a bucket to its place, after its time has changed. */
+/* Moves a bucket to its position in the heap, after its time has changed. */
 static void quota_heap_fix(struct quotas *quotas, struct quota_bucket *bucket) {
     size_t at = bucket->position;
     while (at > 0 && quota_is_before(bucket, quotas->heap[(at - 1) / 2])) {
@@ -260,7 +262,7 @@ static void quota_move(struct quota_bucket *bucket, enum quota_state state) {
 
 /* ---- commitments ---------------------------------------------------------------------------- */
 
-/* Returns what the stream may use of the bucket, after it has forgotten what has ended. */
+/* Forgets the commitments that have ended. Returns what the stream may use of the bucket. */
 static double quota_committed(struct quota_bucket *bucket, doorman_time now) {
     size_t ended = 0;
     while (ended < bucket->commitment_count && now >= bucket->commitments[ended].until) ended++;
@@ -423,7 +425,7 @@ static bool quota_has_room(const struct quota_stream *stream) {
            stream->bucket_count < (part > STREAM_BUCKETS ? part : STREAM_BUCKETS);
 }
 
-/* Returns NULL if there is no room. */
+/* Adds a bucket to a stream. Returns NULL if there is no room, or if memory runs out. */
 static struct quota_bucket *quota_add_bucket(struct quota_stream *stream,
                                              const struct quota_report *report, doorman_time now) {
     struct quotas *quotas = stream->quotas;
@@ -581,7 +583,7 @@ static double quota_wants(const struct quota_bucket *bucket, double estimate, do
 
 bool server_quota_report(struct quota_stream *stream, const struct quota_report *report,
                          doorman_time now) {
-    if (stream->taken) quota_bucket_free(stream->taken); /* the stream begins again */
+    if (stream->taken) quota_bucket_free(stream->taken); /* it was abandoned */
     struct quota_bucket *bucket = quota_find(stream, report->resource_id);
     const bool is_new = !bucket;
     if (!bucket) bucket = quota_add_bucket(stream, report, now);
@@ -631,7 +633,7 @@ static void quota_bucket_work_ended(struct quota_bucket *bucket, double committe
     quota_stream_free(stream);
 }
 
-/* Does what is due for a bucket, unless that is a request. Returns whether it is a request. */
+/* Does the work that is due for a bucket. Returns whether a request for it is due. */
 static bool quota_bucket_work(struct quota_bucket *bucket, doorman_time now) {
     struct quota_stream *stream = bucket->stream;
     const double committed = quota_committed(bucket, now);
@@ -714,8 +716,9 @@ static void quota_take_safe(struct quota_bucket *bucket, const doorman_capacity_
     if (!bucket->is_exhausted) bucket->ask_at = quota_after(now, ASK_PAUSE);
 }
 
-/* Returns when assignments of earlier masterships have ended, or are known leases. In a node with a
- * parent a lease can be shorter than the configuration says, because it ends with that of the node.
+/* Returns when this mastership may first assign: at its beginning if a new master learns for a
+ * lease, and else when the assignments of earlier masterships have ended. In a node with a parent a
+ * lease can be shorter than the configuration says, because it ends with that of the node.
  */
 static doorman_time quota_assigns_at(const struct quota_bucket *bucket) {
     const struct quotas *quotas = bucket->stream->quotas;
@@ -727,7 +730,7 @@ static doorman_time quota_assigns_at(const struct quota_bucket *bucket) {
     return quota_after(quotas->begun_at, quota_after(length, drift));
 }
 
-/* Takes a lease, and assigns it if nothing else can be in force any more. */
+/* Takes a lease, and assigns it if no assignment of an earlier mastership can be in force. */
 static void quota_take_lease(struct quota_bucket *bucket, const doorman_lease *lease,
                              doorman_time now) {
     doorman_time ends = quota_after(now, lease->expires_in);

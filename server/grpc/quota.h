@@ -2,8 +2,8 @@
  *
  * A quota is a lease that Envoy holds. Each stream is a holder. A stream reports what it has
  * counted in its buckets, and each bucket is a resource for which the stream wants a lease. The
- * owner gives the requests of this machine to the server object, and sends its actions over the
- * stream. */
+ * owner of the state machine, grpc_quota.c, gives its requests to the server object, and sends its
+ * actions over the stream. */
 #ifndef DOORMAN_SERVER_QUOTA_H
 #define DOORMAN_SERVER_QUOTA_H
 
@@ -29,7 +29,7 @@ struct quota_options {
     size_t bucket_max; /* of all streams; one has at most a tenth, or 100 if that is more */
     double drift;      /* of two clocks, as in doorman_server_options */
     uint64_t seed;     /* random bits that are new for each process */
-    /* Describes a resource. A call below makes this call.
+    /* Describes a resource. Functions below call this function.
      *   out   interval is 1, and the rest 0 */
     void (*describe)(void *context, const char *resource_id, struct quota_facts *out);
     void *context;
@@ -74,7 +74,7 @@ void server_quotas_destroy(struct quotas *quotas); /* also the streams; NULL has
  * live. */
 void server_quotas_begin(struct quotas *quotas, doorman_time now);
 
-/* Opens a stream. It continues one that has ended, if that had the same name.
+/* Opens a stream. If a stream with the same name has ended, the new one continues it.
  *   client    the name; "": none. If a live stream has it, or it is not valid, the stream has none
  *   returns   NULL: memory has run out */
 struct quota_stream *server_quota_open(struct quotas *quotas, const char *client, doorman_time now);
