@@ -1,4 +1,4 @@
-/* doormanctl: what was done, by whom, and the way back. */
+/* doormanctl: the commands `audit` and `undo`: what was done, by whom, and the way back. */
 #include "ctl.h"
 
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static void side_write(char out[SIDE_BYTES], const cJSON *side) {
     cJSON_free(text);
 }
 
-/* Writes the sides of an act on bans or counters. */
+/* Writes what an entry of an act had before and after the act. */
 static void side_write_entry(char before[SIDE_BYTES], char after[SIDE_BYTES], const cJSON *entry) {
     const double was = ctl_number(entry, "banned_before"), is = ctl_number(entry, "ban");
     char time[CTL_NUMBER_BYTES];
@@ -39,7 +39,7 @@ static void side_write_entry(char before[SIDE_BYTES], char after[SIDE_BYTES], co
     }
 }
 
-/* Writes a change of shards as doormanctl takes it: "move 17 b". Other acts have none. */
+/* Writes a change of shards as the command that makes it: "move 17 b". Other acts have none. */
 static void change_write(char out[SIDE_BYTES], const cJSON *row) {
     char shard[CTL_NUMBER_BYTES] = "";
     if (cJSON_GetObjectItemCaseSensitive(row, "shard")) {

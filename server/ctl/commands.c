@@ -28,7 +28,7 @@ static enum ctl_exit list_show(struct ctl *ctl, const struct ctl_request *reques
 
 /* ---- status --------------------------------------------------------------------------------- */
 
-/* Says that something is wrong, and for how long. */
+/* Says what is wrong, if something is, and for how long. */
 static void trouble_print(const cJSON *object, const char *name, const char *what) {
     const cJSON *trouble = cJSON_GetObjectItemCaseSensitive(object, name);
     char time[CTL_NUMBER_BYTES];
@@ -37,7 +37,7 @@ static void trouble_print(const cJSON *object, const char *name, const char *wha
             ctl_text(trouble, "reason"));
 }
 
-/* Says when the mastership was lost, until this process is master again. */
+/* Says when and why the mastership was lost, unless this process is master again. */
 static void loss_print(const cJSON *status) {
     const cJSON *loss = cJSON_GetObjectItemCaseSensitive(status, "last_loss");
     char time[CTL_NUMBER_BYTES];
@@ -149,7 +149,7 @@ static enum ctl_exit run_status(struct ctl *ctl, char *const words[]) {
     return code;
 }
 
-/* Makes one check of health, and adds a row.
+/* Makes one check of health, and fills in its row.
  *   good   how the text of a good answer begins */
 static enum ctl_exit check_one(struct ctl *ctl, const struct ctl_request *request, const char *good,
                                cJSON *row) {
@@ -165,7 +165,7 @@ static enum ctl_exit check_one(struct ctl *ctl, const struct ctl_request *reques
     return code;
 }
 
-/* A process that is not the master is good too. */
+/* Checks the health of a process. One that is not the master passes too. */
 static enum ctl_exit run_check(struct ctl *ctl, char *const words[]) {
     static const struct ctl_column columns[] = {{"CHECK", "check", CTL_TEXT},
                                                 {"ANSWER", "answer", CTL_TEXT},
@@ -243,7 +243,7 @@ static void keys_show(const struct ctl *ctl, cJSON *all, const char *header) {
     cJSON_Delete(rows);
 }
 
-/* Asks for the keys of each limit, because a list of limits has none. */
+/* Asks for the keys of each limit, because the list of all limits has no keys. */
 static enum ctl_exit run_top(struct ctl *ctl, char *const words[]) {
     cJSON *refused = cJSON_CreateArray(), *granted = cJSON_CreateArray();
     const cJSON *limit = NULL;
@@ -380,7 +380,7 @@ static enum ctl_exit run_ban(struct ctl *ctl, char *const words[]) {
 static void holds_name(const cJSON *rows) {
     for (cJSON *row = rows ? rows->child : NULL; row; row = row->next) {
         char id[CTL_NUMBER_BYTES];
-        if (!cJSON_HasObjectItem(row, "id")) continue; /* a transfer */
+        if (!cJSON_HasObjectItem(row, "id")) continue; /* a transfer has none */
         snprintf(id, sizeof id, "%.0f", ctl_number(row, "id"));
         cJSON_DeleteItemFromObjectCaseSensitive(row, "id");
         cJSON_AddStringToObject(row, "id", id);
@@ -449,7 +449,8 @@ static enum ctl_exit run_counters(struct ctl *ctl, char *const words[]) {
 
 /* ---- overrides ------------------------------------------------------------------------------ */
 
-/* A resource with one of these characters is the glob of a template. */
+/* Returns the name of the field for a resource. With one of these characters it is the glob of a
+ * template. */
 static const char *scope_name(const char *resource) {
     return strpbrk(resource, "*?[") ? "glob" : "resource";
 }

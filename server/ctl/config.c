@@ -88,7 +88,7 @@ static void problems_print(const cJSON *answer, const char *name, const char *ki
     }
 }
 
-/* Prints what a configuration would drop: "; 3 counters and 1 ban are dropped". */
+/* Writes what a configuration would drop: "; drops 3 counters and 2 bans". */
 static void drops_format(const cJSON *object, char out[96]) {
     double counters = ctl_number(object, "drops_counters"), bans = ctl_number(object, "drops_bans");
     out[0] = 0;
@@ -147,7 +147,7 @@ static void drops_print(const cJSON *answer) {
 }
 
 /* Lets the server check a text, and prints what is wrong with it.
- *   shows   also prints what it would change; false: only what that drops */
+ *   shows   true: also prints what the text would change; false: only what it would drop */
 static enum ctl_exit text_check(struct ctl *ctl, const char *path, const char *text, bool shows) {
     struct ctl_reply reply;
     const struct ctl_request request = {.path = "/v1/config/check",
@@ -189,7 +189,7 @@ static enum ctl_exit version_find(struct ctl *ctl, char number[NUMBER_TEXT]) {
     struct ctl_reply reply;
     bool json = ctl->json;
     const struct ctl_request request = {.path = "/v1/status", .expects = "resources"};
-    ctl->json = false; /* this answer is not what was asked for */
+    ctl->json = false; /* this answer is no part of the output */
     enum ctl_exit code = ctl_call(ctl, &request, &reply);
     ctl->json = json;
     number[0] = 0;
@@ -286,7 +286,7 @@ enum ctl_exit ctl_config_diff(struct ctl *ctl, char *const words[]) {
 
 /* Changes the configuration, if the version that was given is the present one.
  *   number    the version that is replaced; NULL: the one in force
- *   change    without that version */
+ *   change    the request, without the header for the version */
 static enum ctl_exit change_send(struct ctl *ctl, const char *number,
                                  const struct ctl_request *change) {
     char present[NUMBER_TEXT], match[64];

@@ -8,7 +8,8 @@
  *
  * Here, rules are a list, and the first one that matches counts. So for each sequence of keys the
  * converter visits the tree in the order above, and writes a rule for each limit. Where the service
- * would go down and find nothing, no later rule may match: a rule without a limit is in between.
+ * would go down and find nothing, no later rule may match, so a rule without a limit comes before
+ * the later ones.
  *
  *     path "/a" { ip: 5 a day }        [path "/a"], [ip "*"]             5 a day, by ip
  *     path "/b" { user: 7 a day }  --> [path "/b"], [ip "*"]             no limit
@@ -80,7 +81,7 @@ convert_leave(struct ctl_conversion *all, const char *path, const char *format, 
     all->left_count++;
 }
 
-/* Reports what changes no decision, or hardly. */
+/* Reports what changes no decision, or hardly any. */
 static void convert_note(struct ctl_conversion *all, const char *path, const char *text) {
     const size_t count = all->left_count;
     convert_leave(all, path, "note: %s", text);
@@ -102,7 +103,7 @@ static void convert_add(char out[TEXT_BYTES], const char *text, size_t bytes) {
     out[used + bytes] = '\0';
 }
 
-/* Adds a text, with another one in front of some characters, or in their place. */
+/* Adds a text, with a mark in front of each special character. */
 static void convert_add_marked(char out[TEXT_BYTES], const char *text, const char *special,
                                const char *mark) {
     for (; *text; text++) {
@@ -140,7 +141,7 @@ static const char *convert_text(const cJSON *object, const char *name) {
     return ctl_text(object, name);
 }
 
-/* Reads a boolean. */
+/* Reads a boolean, or a word for one. Anything else is reported, and counts as false. */
 static bool convert_flag(struct ctl_conversion *all, const cJSON *object, const char *path,
                          const char *name) {
     static const char *const words[] = {"false", "no", "off", "true", "yes", "on"};
@@ -251,7 +252,7 @@ static cJSON *convert_window(struct ctl_conversion *all, const cJSON *limit, con
     return out;
 }
 
-/* Makes the template of a descriptor, and adds it. Returns NULL if there is no limit. */
+/* Makes the template of a descriptor, and adds it. Returns NULL if the limit is left out. */
 static cJSON *convert_template(struct convert_domain *domain, const cJSON *limit, const char *path,
                                size_t depth, bool shadow) {
     static const char *const known[] = {"unit", "requests_per_unit", "unlimited",
@@ -444,7 +445,7 @@ static bool convert_nodes_meet(const struct convert_node *a, const struct conver
     return convert_is_prefix(a->value, a_bytes < b_bytes ? a_bytes : b_bytes, b->value);
 }
 
-/* Returns whether an earlier rule matches all that a rule matches. */
+/* Returns whether an earlier rule surely matches all that a rule matches. */
 static bool convert_rule_is_hidden(const struct convert_domain *domain, size_t index) {
     const struct convert_rule *rule = &domain->rules[index];
     bool is_hidden = false;
@@ -458,7 +459,8 @@ static bool convert_rule_is_hidden(const struct convert_domain *domain, size_t i
     return is_hidden;
 }
 
-/* Returns whether a rule without a limit keeps a descriptor from a later rule. */
+/* Returns whether a rule has an effect: it has a limit, or keeps a descriptor from a later rule
+ * that has one. */
 static bool convert_rule_matters(const struct convert_domain *domain, size_t index) {
     const struct convert_rule *rule = &domain->rules[index];
     if (rule->target) return true;
@@ -495,7 +497,8 @@ static const char *convert_rule_key(const struct convert_domain *domain,
     return strlen(out) > DOORMAN_ID_BYTES_MAX ? "its keys are too long together" : NULL;
 }
 
-/* Writes the name of what has no limit. No template has it, and no descriptor without a rule. */
+/* Writes the resource of descriptors without a limit. No template has it, and no descriptor gets it
+ * without a rule. */
 static void convert_no_limit(char out[TEXT_BYTES], const struct convert_domain *domain) {
     out[0] = '\0';
     convert_add_name(out, domain->name);

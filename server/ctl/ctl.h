@@ -17,7 +17,7 @@
  *     descriptor.c the commands about descriptors of gateways
  *     convert.c    a configuration of Envoy's ratelimit as one of Doorman; yaml.c reads it
  *
- * The program uses no file of the server. It is one thread, and ends after one command. */
+ * The program uses no file of the server. It runs one command on one thread, and then ends. */
 #ifndef DOORMAN_CTL_H
 #define DOORMAN_CTL_H
 
@@ -30,7 +30,7 @@
 /* The exit code of the program. */
 enum ctl_exit {
     CTL_DONE = 0,
-    CTL_REFUSED = 1,     /* the server refused, or what was named does not exist */
+    CTL_REFUSED = 1,     /* the server refused, what was named does not exist, or another failure */
     CTL_USAGE = 2,       /* the command line, the environment or the settings are wrong */
     CTL_UNREACHABLE = 3, /* no server of Doorman answers at the address */
     CTL_NOT_ALLOWED = 4, /* the token is missing, wrong, or lacks the role */
@@ -125,8 +125,8 @@ struct ctl_reply {
     cJSON *json; /* NULL: the text is not JSON */
 };
 
-/* Sends one request, without a look at the answer. Reports why there is none. The caller calls
- * ctl_reply_free in any case. */
+/* Sends one request, and does not check the answer. If there is no answer, reports why. The caller
+ * calls ctl_reply_free in any case. */
 enum ctl_exit ctl_send(struct ctl *ctl, const struct ctl_request *request, struct ctl_reply *reply);
 
 /* Sends a request, to the master if this process is not the master. Reports an answer that is an
@@ -141,7 +141,7 @@ void ctl_reply_free(struct ctl_reply *reply);
 /* How a column shows a field of a row. Amounts and times are aligned to the right. */
 enum ctl_kind {
     CTL_TEXT,
-    CTL_ID,      /* a whole number, such as other commands take it */
+    CTL_ID,      /* a whole number, in the form that other commands take */
     CTL_AMOUNT,  /* with at most two decimals, and with the row's `unit` in the column `capacity` */
     CTL_SECONDS, /* such as "90 s" or "3.5 h" */
     CTL_SUM,     /* of the numbers in an object */
@@ -158,7 +158,7 @@ struct ctl_column {
 /* A table whose rows come in several parts. */
 struct ctl_table {
     const struct ctl_column *columns; /* ends with a header that is NULL */
-    const char *what;                 /* what the rows are, if a command prints more; or NULL */
+    const char *what;                 /* what the rows are, if there are other tables; or NULL */
     int widths[CTL_COLUMN_MAX];       /* characters; of all rows so far */
     bool has_begun;
 };
@@ -182,7 +182,7 @@ enum ctl_exit ctl_lines_show(struct ctl *ctl, struct ctl_request request, const 
 
 #define CTL_POSITION_BYTES 512
 
-/* Takes the position of the next part of a list. Returns false if it is the last one again.
+/* Takes the position of the next part of a list. Returns false if it is the same as before.
  *   position   in/out: "": there is no other part */
 bool ctl_position_move(char position[CTL_POSITION_BYTES], const char *next);
 
@@ -196,7 +196,7 @@ double ctl_duration_read(const char *text);
 
 struct ctl_command {
     const char *name;      /* one or two words */
-    const char *arguments; /* for people, and counted: a word in [BRACKETS] may be left out */
+    const char *arguments; /* shown, and counted: a word in [BRACKETS] may be left out */
     const char *summary, *help;
     enum ctl_exit (*run)(struct ctl *ctl, char *const words[]); /* words: the arguments and NULL */
 };

@@ -9,7 +9,7 @@
 
 /* ---- descriptor ----------------------------------------------------------------------------- */
 
-/* Writes a text for a URL, and "=" or nothing behind it. */
+/* Writes a text with the escapes of a URL. */
 static void descriptor_escape(const struct ctl *ctl, FILE *out, const char *text, size_t bytes) {
     char *escaped = bytes ? curl_easy_escape(ctl->curl, text, (int)bytes) : NULL;
     if (bytes) ctl_need(escaped);
@@ -109,8 +109,8 @@ enum ctl_exit ctl_run_descriptor(struct ctl *ctl, char *const words[]) {
 /* ---- convert -------------------------------------------------------------------------------- */
 
 #ifdef DOORMAN_CTL_YAML
-/* Reads a file of at most CTL_YAML_BYTES_MAX + 1 bytes. Returns NULL, with an error, if it cannot
- * be read. */
+/* Reads at most CTL_YAML_BYTES_MAX + 1 bytes of a file: one more than are allowed. Returns NULL,
+ * with an error, if the file cannot be read. */
 static char *convert_file_read(const char *name, size_t *bytes) {
     FILE *file = fopen(name, "rb");
     if (!file) {

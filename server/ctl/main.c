@@ -10,7 +10,7 @@
 
 #include "../../doorman.h"
 
-#define WORD_MAX 64       /* for an argument that has "..." */
+#define WORD_MAX 64       /* words for an argument that has "..." */
 #define NAME_BYTES_MAX 32 /* of a command */
 
 /* ---- help ----------------------------------------------------------------------------------- */
@@ -50,7 +50,8 @@ static void help_print_command(const struct ctl_command *command) {
 
 /* ---- commands ------------------------------------------------------------------------------- */
 
-/* Returns how many words of a command line are the name of a command, or 0 if they are another. */
+/* Returns how many words at the start of a command line are the name of a command; 0: it is another
+ * command. */
 static size_t name_words(const struct ctl_command *command, char *const words[]) {
     const char *name = command->name;
     size_t count = 0;
@@ -64,7 +65,7 @@ static size_t name_words(const struct ctl_command *command, char *const words[])
 }
 
 /* Returns the command that words name, or NULL.
- *   words   in/out: then the arguments */
+ *   words   in/out: moves to the arguments behind the name */
 static const struct ctl_command *command_find(char **words[]) {
     for (const struct ctl_command *command = ctl_commands; command->name; command++) {
         size_t count = name_words(command, *words);
@@ -134,7 +135,7 @@ static enum ctl_exit command_is_unknown(char *const words[]) {
         snprintf(given, sizeof given, "%s%s%s", words[0], is_pair ? " " : "",
                  is_pair ? words[1] : "");
         size_t differs = distance(given, command->name);
-        /* The first word alone is half of the name. */
+        /* A word with which a name begins is as near as one wrong letter. */
         if (!is_pair && strncmp(command->name, given, strlen(given)) == 0) differs = 1;
         if (differs >= least) continue;
         least = differs;
@@ -158,7 +159,7 @@ static bool arguments_fit(const char *arguments, char *const words[]) {
     return given >= least && given <= most;
 }
 
-/* Returns whether a command has a use for --reason. Other ones take the reason as a word. */
+/* Returns whether a command takes --reason. Other commands that need a reason take it as a word. */
 static bool takes_reason(const struct ctl_command *command) {
     static const char *const names[] = {"reset", "ban", "undo"};
     bool takes = false;

@@ -48,7 +48,7 @@ static enum ctl_exit drain_await(struct ctl *ctl, struct ctl_reply *reply) {
     return code;
 }
 
-/* Says what a process does now. Returns whether that is what was wanted. */
+/* Says what a process does now. Returns CTL_DONE if that is what was wanted. */
 static enum ctl_exit drain_report(struct ctl *ctl, const struct ctl_reply *reply,
                                   const char *wanted) {
     const cJSON *json = reply->json;
@@ -117,8 +117,8 @@ enum ctl_exit ctl_run_undrain(struct ctl *ctl, char *const words[]) {
 /* ---- holds and reservations ----------------------------------------------------------------- */
 
 /* Ends a hold or a reservation.
- *   id          as a word
- *   unsettled   of a reservation: what its units do; NULL: a hold */
+ *   id_word     the id, as a word of the command line
+ *   unsettled   of a reservation: keep or refund; NULL: a hold */
 static enum ctl_exit operate_end(struct ctl *ctl, const char *id_word, const char *unsettled,
                                  const char *reason) {
     char *end = NULL, number[CTL_NUMBER_BYTES];

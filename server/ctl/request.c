@@ -51,7 +51,8 @@ static void progress_clear(const struct ctl *ctl) {
     if (ctl->shown > 0 && isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
 }
 
-/* A progress callback of libcurl, which calls it about once a second. 1 ends the request. */
+/* A progress callback of libcurl, which calls it at least about once a second. It returns 1 if no
+ * byte has moved for the timeout, which ends the request. */
 static int on_progress(void *context, curl_off_t total, curl_off_t received, curl_off_t send_total,
                        curl_off_t sent) {
     struct transfer *transfer = (struct transfer *)context;
@@ -66,7 +67,7 @@ static int on_progress(void *context, curl_off_t total, curl_off_t received, cur
     return now - transfer->moved_at > transfer->ctl->timeout;
 }
 
-/* A write callback of libcurl. 0 ends the request. */
+/* A write callback of libcurl. It returns 0 if the reply is too long, which ends the request. */
 static size_t on_bytes(char *bytes, size_t size, size_t count, void *context) {
     struct transfer *transfer = (struct transfer *)context;
     transfer->bytes += size * count;

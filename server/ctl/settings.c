@@ -1,5 +1,6 @@
-/* doormanctl: the address, the token and the like. A flag goes before the environment, which goes
- * before the file. The token has no flag, because the list of processes shows flags to all users.
+/* doormanctl: the address, the token and the like. A flag takes precedence over the environment,
+ * and the environment over the file. The token has no flag, because the list of processes shows
+ * flags to all users.
  */
 #include "ctl.h"
 
@@ -38,7 +39,7 @@ static const char **setting_value(struct ctl_settings *settings,
 
 /* ---- the file ------------------------------------------------------------------------------- */
 
-/* Takes a line "NAME VALUE". Returns false if it is none. */
+/* Takes a line "NAME VALUE", an empty line or a comment. Returns false if it is none of these. */
 static bool line_take(struct ctl_settings *settings, char *line) {
     line += strspn(line, " \t");
     char *value = line + strcspn(line, " \t\r"), *end = line + strlen(line);
@@ -89,7 +90,7 @@ static enum ctl_exit file_take(struct ctl_settings *settings, const char *path, 
     return CTL_DONE;
 }
 
-/* Reads the file of the settings, or the one in the home folder if it exists. */
+/* Reads the file that --settings names, or else the one in the home folder if it exists. */
 static enum ctl_exit file_read(struct ctl_settings *settings) {
     char standard[4096] = "";
     const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME"), *path = settings->file;
@@ -114,7 +115,7 @@ static bool url_is_valid(const char *url) {
     return has_scheme && !strpbrk(url, "@?# ") && strchr(url, ':')[3];
 }
 
-/* Returns whether a header of HTTP can contain a text. */
+/* Returns whether a token is one word of visible ASCII characters, and not too long. */
 static bool token_is_valid(const char *token) {
     size_t bytes = 0;
     while (token[bytes] > ' ' && token[bytes] < 0x7f) bytes++;

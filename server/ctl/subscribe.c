@@ -32,7 +32,8 @@ struct subscription {
     size_t address_count;
     bool has_topics, has_header;
     int connections; /* atomic */
-    int shown, lost; /* connections when this was last looked at; those that ended since then */
+    int shown, lost; /* of connections_show: the connections at its last call; those that were
+                        lost and not made again */
     struct stream streams[STREAM_MAX];
     size_t stream_count;
     struct {
@@ -50,8 +51,9 @@ static void on_signal(int number) {
 
 /* ---- addresses ------------------------------------------------------------------------------ */
 
-/* Writes an address that listens on all of the server as one that can be reached.
- *   url   of the server's HTTP, whose host is used then */
+/* Writes an address. If its host stands for all addresses of the server, the host of `url` replaces
+ * it.
+ *   url   that of the server's HTTP */
 static void address_write(char out[ADDRESS_BYTES], const char *address, const char *url) {
     const char *host = strstr(address, "://"), *port = strrchr(address, ':');
     const char *other = strstr(url, "://");
@@ -91,7 +93,7 @@ static enum ctl_exit address_ask(struct ctl *ctl, char out[ADDRESS_BYTES]) {
 
 /* ---- connections ---------------------------------------------------------------------------- */
 
-/* nng calls this on its own threads. */
+/* Counts the connections. nng calls this on its own threads. */
 static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *context) {
     struct subscription *own = (struct subscription *)context;
     (void)pipe;
@@ -216,7 +218,7 @@ static uint64_t hash_of(uint64_t hash, const char *text) {
     return hash;
 }
 
-/* Says how many events of a topic were lost since its last one. */
+/* Says how many events of a topic were lost at most since its last one. */
 static void topic_check(struct subscription *own, const char *topic, const cJSON *json) {
     const double number = ctl_number(json, "topic_seq");
     uint64_t hash = hash_of(UINT64_C(14695981039346656037), ctl_text(json, "stream"));

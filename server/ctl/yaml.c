@@ -69,7 +69,7 @@ static void yaml_merge(cJSON *into, const cJSON *from) {
     }
 }
 
-/* Adds a field. Returns false if it occurs twice. */
+/* Adds a field. Returns false, with an error, if its key or its value is wrong. */
 static bool yaml_add_field(struct yaml_reader *reader, cJSON *object, const yaml_node_pair_t *pair,
                            unsigned depth) {
     const yaml_node_t *key = yaml_document_get_node(&reader->document, pair->key);
