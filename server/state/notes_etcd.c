@@ -64,7 +64,8 @@ static bool notes_read(struct notes *notes, int64_t lease) {
     return is_read;
 }
 
-/* Begins the mastership of a number, unless it has ended. Precondition: the lock is held. */
+/* Begins a mastership. If that fails, waits before the next try. Precondition: the lock is held.
+ *   victory   the number of the mastership */
 static void notes_begin_mastership(struct notes *notes, uint64_t victory) {
     assert(server_lock_is_held(&notes->service->lock));
     struct service *service = notes->service;
@@ -169,7 +170,7 @@ void server_notes_reread(struct service *service) {
 
 /* ---- the part ------------------------------------------------------------------------------- */
 
-/* Without tokens there are no acts. */
+/* Opens the store if acts are kept in etcd. Without tokens there are no acts. */
 static enum exit_status notes_open(struct service *service) {
     const struct settings *settings = service->settings;
     if (settings->state || !settings->config_key || !settings->http_token) return CONTINUE;
@@ -202,7 +203,7 @@ static enum exit_status notes_start(struct service *service) {
                       : server_fatal_error(EXIT_ERROR, "cannot serve: %s", strerror(error));
 }
 
-/* A later mastership reads what other processes have written meanwhile. */
+/* Lets the thread read the notes, which another process may have written meanwhile. */
 static void notes_elected(struct service *service, bool is_master, uint64_t epoch) {
     struct notes *notes = service->notes;
     (void)epoch;
@@ -212,7 +213,8 @@ static void notes_elected(struct service *service, bool is_master, uint64_t epoc
     pthread_cond_signal(&notes->changed);
 }
 
-/* After a drain, a process without an election is master again, and has forgotten its rows. */
+/* After a drain, a process without an election is master again, and reads the notes that it has
+ * forgotten. */
 static void notes_follow_drain(struct service *service) {
     if (service->settings->election_key || service->drain.phase != DRAIN_NONE) return;
     notes_elected(service, true, 0);

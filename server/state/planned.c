@@ -89,7 +89,7 @@ void server_state_take_over(struct service *service, struct planned *planned, co
         doorman_status status = doorman_server_take_over(service->server, planned->bytes,
                                                          planned->count, &error, doorman_clock());
         out->took_over = status == DOORMAN_OK;
-        /* NOT_FOUND: they are of another node. The library does not know the flags. */
+        /* NOT_FOUND: the bytes are of another node. The library does not know --node. */
         snprintf(planned->why, sizeof planned->why, "%.400s%s",
                  error.text[0] ? error.text : server_status_text(status),
                  status == DOORMAN_NOT_FOUND ? "; give --node the same name each time" : "");

@@ -1,5 +1,5 @@
 /* doorman_server, part STATE: the thread of the store, which keeps counters, bans and notes of acts
- * over a restart. Other parts call it, wait for it, and show how it does. */
+ * over a restart. Other parts call it, wait for it, and show its status. */
 #ifndef DOORMAN_SERVER_STATE_H
 #define DOORMAN_SERVER_STATE_H
 
@@ -25,8 +25,8 @@ struct state_call {
     bool has_begun, is_over, is_lost;
 };
 
-/* Returns the store before the thread of the store is started. Only the main thread calls this, and
- * only while the process starts. */
+/* Returns the store, for use before the thread of the store is started. Only the main thread calls
+ * this, and only while the process starts. */
 struct store *server_state_store(struct service *service);
 
 /* Lets the thread of the store call `read_store` of each part once more, unless this process is not
@@ -49,8 +49,8 @@ enum call_result server_state_call(struct service *service, struct state_call *c
 
 /* ---- whether the store has what memory has --------------------------------------------------- */
 
-/* Asks for all changes until now to be written soon. Returns the number of this request. Without
- * the lock. Precondition: there is a store. */
+/* Asks for all changes until now to be written soon. Returns the number of this request.
+ * Precondition: there is a store, and the lock is not held. */
 uint64_t server_state_want_flush(struct service *service);
 
 /* Returns whether a request is done. The number 0 is always done. Precondition: the lock is not

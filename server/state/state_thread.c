@@ -3,8 +3,9 @@
  * This file moves them: all of them into memory when this process becomes master, and what has
  * changed into the store once in each interval.
  *
- * A thread does this. It holds the lock of the service for at most STEP_ROWS rows at once, and
- * never while it uses the store. So no message waits for a disk or a network.
+ * A thread does this. It holds the lock of the service for at most STEP_ROWS rows at once, except
+ * when the server stops, and never while it uses the store. So no message waits for a disk or a
+ * network.
  *
  *     state     permits of durable limits     what the thread does
  *     waiting   none: another is master       writes what the last mastership of this process has
@@ -26,18 +27,18 @@
  *                               STOP_SECONDS have passed
  *
  * D6 No decision waits for a write. A change is marked in the library until it is in a batch, and a
- *    batch stays until it is written. So a store that cannot be written loses nothing, and the
- *    memory for it does not grow. When a batch is full, the next one follows at once.
+ *    batch stays until it is written. So while a store cannot be written nothing is lost, and the
+ *    memory for changes does not grow. When a batch is full, the next one follows at once.
  * D7 Without an election there is one mastership, which lasts as long as the process. When an
  *    election ends a mastership, such as when etcd does not answer for too long, this process keeps
- *    its leases, its holds and all changes of rows that are not written. Then the library forgets.
- *    If the next mastership is this process's own, and no other process was master in between,
- *    none of these is lost: the process writes the changes, reads the rows, and takes over its
- *    leases and holds, as after a planned stop. Only counters that are not durable begin again.
- *    Epochs prove that nobody was master in between: the next one is the same, because the
- *    election key was never gone, or one more (D9). Otherwise another process has granted units
- *    and leases that this one does not know. Then it forgets what it has kept, reads the rows, and
- *    learns.
+ *    its leases, its holds and the changes of rows that are not written, as far as they fit into a
+ *    batch. Then the library forgets them. If the next mastership is this process's own, and no
+ *    other process was master in between, none of what was kept is lost: the process writes the
+ *    changes, reads the rows, and takes over its leases and holds, as after a planned stop. Only
+ *    counters that are not durable begin again. Epochs prove that nobody was master in between: the
+ *    next one is the same, because the election key was never gone, or one more (D9). Otherwise
+ *    another process has granted units and leases that this one does not know. Then it forgets what
+ *    it has kept, reads the rows, and learns.
  *
  * Nothing is written before all is read: a row in the store may say that more is used than memory
  * knows. */
@@ -47,15 +48,16 @@
 #include <signal.h>
 #include <unistd.h>
 
-/* Rows while the lock is held. This takes some tenths of a millisecond. The pause lets a thread
- * that waits for the lock wake up and take it. While rows are read there is no pause, because the
- * lock is free for about as long as it was held: until the next rows have come from the file. On a
- * busy machine the thread may be asleep for milliseconds after each pause. */
+/* The most rows that are handled while the lock is held. They take some tenths of a millisecond.
+ * The pause lets a thread that waits for the lock wake up and take it. While rows are read there is
+ * no pause, because the lock is free for about as long as it was held: until the next rows have
+ * come from the file. On a busy machine the thread may be asleep for milliseconds after each
+ * pause. */
 #define STEP_ROWS 512
 #define PAUSE_NANOSECONDS 100000
 
-/* Of one transaction. With many rows in random order each page of a file has several of them, so
- * a large batch writes fewer pages for each row. */
+/* The most rows and bytes of one transaction. The rows of a large batch are in random order, so
+ * each page of a file has several of them, and fewer pages are written for each row. */
 #define BATCH_ROWS 32768
 #define BATCH_BYTES (8U << 20)
 
@@ -65,12 +67,12 @@
 #define REREAD_INTERVAL DOORMAN_SECOND      /* the same for what other parts keep */
 #define BEGIN_INTERVAL DOORMAN_SECOND       /* after a store that did not answer */
 
-/* Rows that are fresh are dropped STORE_KEPT_SECONDS later. Until then a limit that was removed by
- * mistake can come back. */
+/* A row is dropped STORE_KEPT_SECONDS after it is fresh. Until then a limit that was removed by
+ * mistake can come back with its rows. */
 #define DROP_INTERVAL (3600 * DOORMAN_SECOND)
 
-/* How long a victory waits for what the last master has left in the store. It is a fifth of the TTL
- * if that is shorter. */
+/* How long a process that has won the election waits for what the last master has left in the
+ * store. It waits a fifth of the TTL if that is shorter. */
 #define WIN_SECONDS 1
 
 /* How long a new configuration waits until the changes before it are written. */
@@ -109,7 +111,7 @@ struct state {
     struct batch *written; /* being read or written; only for the thread */
 
     /* The lock of the service guards these. */
-    uint64_t won;            /* an election has won this epoch, which is not in force; 0: none */
+    uint64_t won;            /* the epoch of a mastership that is won and not in force; 0: none */
     uint64_t prepared;       /* the epoch that the thread has prepared last */
     struct planned planned;  /* what it has found in the store then */
     struct planned kept;     /* what the last mastership of this process has kept (D7) */
@@ -121,13 +123,13 @@ struct state {
     struct batch *filled;    /* changes that the thread has not begun to write */
     uint64_t flush_wanted;   /* the number of the last request to write all */
     uint64_t flush_seen, flush_done; /* the last one that the thread knows, and has fulfilled */
-    doorman_time late_at; /* when permits no longer wait for the rows; DOORMAN_NEVER: they do not */
+    doorman_time late_at; /* when permits no longer wait for the rows; DOORMAN_NEVER: none waits */
     doorman_time
         ends_at;    /* the server stops, and gives the thread until then; 0: it does not stop */
     bool has_ended; /* the thread has written all, or has given up */
     doorman_time give_back_at; /* when a stop gives the mastership back; DOORMAN_NEVER: it does not,
                                   or has done so */
-    bool forgets;              /* it has, and some changes are in no batch */
+    bool forgets;              /* the mastership was given back, and some changes are in no batch */
     unsigned fails;            /* each `enum use` that has failed, and not succeeded since */
     bool reads_again;          /* the configuration has other durable limits, which may have rows */
     struct state_call *call;   /* waits for the thread; NULL: none */
@@ -206,8 +208,8 @@ static void state_pause(long nanoseconds) {
     nanosleep(&time, NULL);
 }
 
-/* Returns whether a further row fits. Its record has its texts too, but a row that was read from
- * the store has them twice. */
+/* Returns whether a further row fits. A row of the library needs only its record, which has its
+ * texts. A row of the store needs twice as much, because its texts are beside the record too. */
 static bool batch_has_room(const struct batch *batch) {
     return batch->count < BATCH_ROWS &&
            BATCH_BYTES - batch->bytes >= 2 * DOORMAN_PERMIT_ROW_BYTES_MAX;
@@ -242,7 +244,8 @@ static bool batch_take(struct batch *batch, doorman_permits *permits, doorman_ti
     return true;
 }
 
-/* New reservations come before what has changed earlier, so their rows do not count. */
+/* Returns whether the last row is of a reservation. state_take does not count such rows, because
+ * the library gives new reservations before older changes. */
 static bool batch_ends_in_reservation(const struct batch *batch) {
     assert(batch->count > 0);
     return batch->rows[batch->count - 1].is_reservation;
@@ -362,9 +365,9 @@ static bool state_read(struct state *state, struct reading *reading) {
     return result == STORE_END;
 }
 
-/* Ends the reading: the limits decide out of what was read. Returns false if the store must be
- * read again, because the configuration has other durable limits now, or if the mastership has
- * ended. */
+/* Ends the reading: from now on the limits decide with the rows that were read. Returns false if
+ * the store must be read again, because the configuration has other durable limits now, or if the
+ * mastership has ended. */
 static bool state_end_reading(struct state *state, const struct reading *reading) {
     struct service *service = state->service;
     char rows[24], unused[24], unreadable[24];
@@ -458,7 +461,7 @@ static void state_fill_again(struct state *state) {
 }
 
 /* Notes how a write has ended.
- *   outdated   what the log says if another process has been master since then */
+ *   outdated   what the log says if another process has begun a later mastership */
 static enum round state_note_written(struct state *state, enum store_result result,
                                      const char *outdated) {
     if (result == STORE_OK) {
@@ -494,8 +497,8 @@ static enum round state_write_batch(struct state *state, const char *outdated) {
     "the store of counters belongs to another process now; if that is not the next master, stop "  \
     "one of them, or give another --node"
 
-/* Finds out whether a store that can lose rows, or have another master, still is this one's, also
- * while nothing changes. */
+/* Finds out whether a shared store has lost rows, or has another master now. Any write would show
+ * this, but there may be nothing to write. */
 static enum round state_probe(struct state *state) {
     if (!server_store_is_shared(state->place.address)) return ROUND_DONE;
     return state_note_written(state, server_store_write(state->store, state->written->rows, 0),
@@ -571,7 +574,7 @@ static void state_reread(struct state *state) {
     server_unlock(&state->service->lock);
 }
 
-/* Runs the call that waits, if there is one. */
+/* Lets parts read again if that is due, and runs the call that waits, if there is one. */
 static void state_run_call(struct state *state) {
     struct service *service = state->service;
     server_lock(&service->lock);
@@ -650,8 +653,8 @@ enum call_result server_state_call(struct service *service, struct state_call *c
 
 /* ---- the thread ----------------------------------------------------------------------------- */
 
-/* Waits until a time, or until a flush is wanted or the thread must leave. Returns false if it must
- * leave. */
+/* Waits until a time, or until the thread has other work or must leave: a flush, a call, a reading
+ * of other parts, or a drain is wanted. Returns false if it must leave. */
 static bool state_sleep(struct state *state, doorman_time until) {
     struct service *service = state->service;
     doorman_time now = doorman_clock();
@@ -748,8 +751,8 @@ static void state_prepare(struct state *state, uint64_t epoch) {
     server_unlock(&service->lock);
 }
 
-/* Begins the only mastership in the store, and takes what the last one has left there. Returns its
- * epoch; 0: the store does not work now.
+/* Without an election: begins the mastership in the store, and takes what the last one has left
+ * there. Returns the epoch; 0: the store does not work now.
  *   out   see server_state_take */
 static uint64_t state_begin_only(struct state *state, struct planned *out) {
     *out = (struct planned){.result = STORE_FAILED};
@@ -857,8 +860,8 @@ static bool state_read_again(struct state *state) {
     return !wanted || state_read_surely(state);
 }
 
-/* Writes what is left. Without success it gives up when the time is over. If the store was about
- * to be read again, it is not: what it has is kept. Returns whether all is written. */
+/* Writes what is left. Without success it gives up when the time is over. If the store was to be
+ * read again, that does not happen any more, and its rows stay. Returns whether all is written. */
 static bool state_finish(struct state *state) {
     struct service *service = state->service;
     enum round round;
@@ -963,11 +966,12 @@ static void *state_main(void *context) {
 
 /* ---- the part ------------------------------------------------------------------------------- */
 
-/* A write to a file that is too large fails then, as on a full disk. */
+/* Ignores SIGXFSZ. Then a write to a file that is too large fails, as on a full disk. */
 static void state_init(void) { signal(SIGXFSZ, SIG_IGN); }
 
-/* The name under which a store that several nodes share has the rows of this one. It is not the
- * default of --node, because that is an address, which differs after a restart. */
+/* Returns the place of the store. Several nodes can share a store, so the names of keys have the
+ * node. The default of --node is not used, because it is an address, which can differ after a
+ * restart. */
 static struct store_place state_place(const struct settings *settings) {
     return (struct store_place){.address = settings->state,
                                 .node = settings->node ? settings->node : settings->election_key,
@@ -1065,7 +1069,8 @@ static uint64_t limits_hash(const doorman_permits *permits) {
     return hash;
 }
 
-/* From now on permits of durable limits wait for the rows. Precondition: this process is master. */
+/* Makes permits of durable limits wait for the rows from now on. Precondition: this process is
+ * master. */
 static void state_await_rows(struct state *state) {
     doorman_permits *permits = doorman_server_permits(state->service->server);
     doorman_time wait = (doorman_time)state->service->settings->state_wait * DOORMAN_SECOND;
@@ -1146,7 +1151,8 @@ static void state_elected(struct service *service, bool is_master, uint64_t epoc
     pthread_cond_broadcast(&state->finished);
 }
 
-/* The server object exists, and has answered nothing. */
+/* Without an election: begins the mastership, and lets parts read what they keep in the store,
+ * before any message is answered. */
 static void state_begin(struct service *service) {
     struct state *state = service->state;
     if (!state) return;
@@ -1170,7 +1176,8 @@ static enum exit_status state_start(struct service *service) {
                       : server_fatal_error(EXIT_ERROR, "cannot serve: %s", strerror(error));
 }
 
-/* A store that hangs must not keep a drain, and messages, for ever. */
+/* Calls a drain off if its time has passed. A store that hangs must not stop the drain, and
+ * messages, for ever. */
 static void state_update_drain(struct service *service, doorman_time now) {
     const struct drain *drain = &service->drain;
     bool waits = drain->phase == DRAIN_WRITING || drain->phase == DRAIN_PAUSED;
@@ -1183,7 +1190,8 @@ static void state_follow_drain(struct service *service) {
     if (service->state) pthread_cond_signal(&service->state->changed);
 }
 
-/* The main thread looks, because a disk that hangs also stops the thread that reads. */
+/* Lets limits decide without the rows when --state-wait has passed. The main thread does this,
+ * because a disk that hangs also stops the thread that reads. */
 static void state_update(struct service *service, doorman_time now) {
     struct state *state = service->state;
     state_update_drain(service, now);
@@ -1238,8 +1246,8 @@ static void state_before_configuration(struct service *service) {
     if (state && !state->status.is_reading) (void)state_take(state, false);
 }
 
-/* The store may have rows of limits that the last configuration had not. So durable limits decide
- * again when it has been read, as at the start. */
+/* Has the store read again if the durable limits have changed, because it may have rows of the new
+ * ones. Until then permits of durable limits wait, as at the start. */
 static void state_in_force(struct service *service) {
     struct state *state = service->state;
     if (!state) return;
@@ -1254,8 +1262,8 @@ static void state_in_force(struct service *service) {
 }
 
 /* Returns whether a second signal ends the wait for a store that does not work. While it works, a
- * second signal changes nothing: many a wrapper sends each signal twice. Precondition: the lock is
- * held. */
+ * second signal changes nothing, because many wrappers send each signal twice. Precondition: the
+ * lock is held. */
 static bool state_must_hurry(const struct state *state) {
     assert(server_lock_is_held(&state->service->lock));
     sigset_t pending;
@@ -1306,7 +1314,8 @@ static const char *state_await_end(struct state *state) {
     return now < state->ends_at ? NULL : why;
 }
 
-/* No message is decided any more. */
+/* Waits until the thread has written all, and sets the exit code. No message is decided any
+ * more. */
 static void state_stopping(struct service *service) {
     struct state *state = service->state;
     if (!state || !state->is_started) return;
@@ -1358,7 +1367,7 @@ static void state_destroy(struct service *service) {
     service->state_status = NULL;
 }
 
-/* Changes that cannot be written would be lost. */
+/* Returns why a restart would lose changes now, or NULL. */
 static const char *state_hinders(const struct service *service) {
     const struct state *state = service->state;
     return state && state->status.trouble.since ? "the store of counters cannot be written" : NULL;

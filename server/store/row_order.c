@@ -1,9 +1,10 @@
 /* doorman_server, part STATE: the order in which rows are written. This file changes only its
  * arguments.
  *
- * It is the order of a file, so that each page is visited once. A row that was taken later comes
- * behind one with the same identity. Rows of reservations come before all counters, and open ones
- * once more behind them, as the last rows: see >>reservations of doorman_permits.h.
+ * Rows are sorted by their identities, as in a file, so that each page is visited once. A row that
+ * was taken later comes behind one with the same identity. Rows of reservations come before all
+ * counters, and open ones once more behind them, as the last rows: see >>reservations of
+ * doorman_permits.h.
  *
  * The lock of the service is free while rows are taken. So a reservation may be settled after its
  * last row was taken, and have one more row, which is not a last one. The store must keep that row,

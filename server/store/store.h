@@ -1,5 +1,5 @@
 /* doorman_server, part STATE: the store in which counters and bans last: a file of SQLite, or a
- * Redis. This face knows no permits: a row is an identity and a record, whose bytes only the
+ * Redis. This interface knows no permits: a row is an identity and a record, whose bytes only the
  * library understands.
  *
  * D9 Each mastership has an epoch, and a later one has a larger number. Only the process whose
@@ -9,8 +9,8 @@
  * D10 A row that the library cannot read, or whose limit is not configured, stays in the store
  *    until a day after it is fresh. A store of a newer schema is refused.
  *
- * One thread uses a store at a time. No function is fast: each may wait for the disk or the
- * network. None waits for ever. */
+ * One thread uses a store at a time. Functions that use the store may wait for the disk or the
+ * network, but not for ever. */
 #ifndef DOORMAN_SERVER_STORE_H
 #define DOORMAN_SERVER_STORE_H
 
@@ -60,8 +60,8 @@ enum store_result {
                        file: it has an earlier epoch than this process, or none */
 };
 
-/* Returns why no store of this server has such an address, whose scheme is not known, as a phrase
- * without any part of the address. Returns NULL if one has. */
+/* Returns why this server cannot use an address whose scheme it does not know, as a phrase without
+ * any part of the address. Returns NULL if it knows the scheme. */
 const char *server_store_unknown(const char *address);
 
 /* Checks a place, without using the store. Precondition: its scheme is known.
@@ -75,7 +75,7 @@ bool server_store_check(const struct store_place *place, char error[STORE_TEXT])
  *   returns   how many rows are left */
 size_t server_store_order(struct store_row *rows, size_t count);
 
-/* Returns whether all processes of a node can use the store, one after the other. */
+/* Returns whether all processes of a node can use the store at an address, one after the other. */
 bool server_store_is_shared(const char *address);
 
 /* Returns whether an address has a password. */
@@ -125,7 +125,7 @@ enum store_result server_store_next(struct store *store, struct store_row *row);
  * fails meanwhile. When this returns STORE_OK they last: in a file even if the machine loses its
  * power, and in a Redis as its own settings say. A row replaces the one with its identity.
  * server_store_next begins with the first row again.
- *   count     0: nothing is written, and a Redis says whether rows could be
+ *   count     0: nothing is written, and a Redis says whether rows could be written
  *   returns   STORE_OK, or why not all is written */
 enum store_result server_store_write(struct store *store, const struct store_row *rows,
                                      size_t count);
@@ -165,8 +165,8 @@ typedef bool store_visitor(void *context, const struct store_note *note);
 enum store_result server_store_list_notes(struct store *store, const char *kind, const char *before,
                                           store_visitor *visit, void *context);
 
-/* Finds the note of a kind with the largest identity, and reads no text of any note. So it costs a
- * few bytes, also if the notes are long.
+/* Finds the note of a kind with the largest identity. A Redis sends no text of a note for this, so
+ * it costs a few bytes even if the notes are long.
  *   identity   out: "": there is none
  *   returns    STORE_OK | STORE_FAILED */
 enum store_result server_store_last_note(struct store *store, const char *kind,
@@ -196,7 +196,7 @@ enum store_result server_store_put_shard(struct store *store, const struct store
 enum store_result server_store_get_shard(struct store *store, struct store_shard_part *part,
                                          unsigned char **bytes);
 
-/* Deletes a move. NULL has no effect. */
+/* Deletes a move. A NULL store has no effect. */
 enum store_result server_store_drop_shard(struct store *store, const char *cluster, size_t shard,
                                           uint64_t move);
 
@@ -231,7 +231,8 @@ struct store *server_store_etcd_open(const struct settings *settings);
  *   returns    NULL: out of memory, or the system has no random numbers */
 struct store *server_store_etcd_open_cluster(const struct settings *settings);
 
-/* Sets the etcd lease of the mastership that begins next. Writes need it from then on.
+/* Sets the etcd lease of the mastership that begins next. From then on writes fail unless the
+ * election key has this lease.
  *   lease   0: there is no election */
 void server_store_etcd_set_lease(struct store *store, int64_t lease);
 

@@ -34,8 +34,8 @@
 #define NOTES_BYTES_MAX 1500000            /* of one transaction; etcd takes 1.5 MiB */
 #define NOTES_OVERHEAD 64                  /* of each note in a request of etcd */
 #define NOTES_PAGE 256                     /* notes of the first page */
-#define NOTES_PAGE_SHRINK 16               /* the part of a page that was too long */
-#define NOTES_PAGE_GROW 4                  /* after a page of few bytes */
+#define NOTES_PAGE_SHRINK 16               /* a page that was too long is divided by this */
+#define NOTES_PAGE_GROW 4                  /* how many times longer the page after a small one is */
 #define NOTES_PAGE_MAX 4096 /* etcd sorts all notes for each page, so pages are few */
 #define NOTES_PAGE_FEW ((size_t)512 << 10) /* bytes */
 
@@ -135,7 +135,8 @@ static enum store_result kept_join(struct etcd_store *store) {
     return STORE_OK;
 }
 
-/* etcd counts its revisions, so a later mastership has a larger epoch. */
+/* The epoch is the revision of a write. etcd counts its revisions, so a later mastership has a
+ * larger epoch. */
 static enum store_result kept_begin(struct store *base, uint64_t epoch) {
     struct etcd_store *store = (struct etcd_store *)base;
     char compare[COMPARE_BYTES], stamp[BASE64_TEXT(STAMP_BYTES)];
@@ -410,7 +411,7 @@ static cJSON *kept_ask(struct etcd_store *store, const struct kept_list *list) {
     return response;
 }
 
-/* Returns whether a page has failed because it was too long. */
+/* Returns whether a shorter page may succeed after a failure. */
 static bool kept_is_long(const struct etcd_store *store, const struct kept_list *list) {
     const enum etcd_failure failure = store->etcd.failure;
     return (failure == ETCD_TOO_LONG || failure == ETCD_TIMED_OUT) && list->limit > 1;
@@ -468,7 +469,7 @@ static enum store_result kept_next(struct store *base, struct store_row *row) {
     return STORE_END;
 }
 
-/* Counters and bans are not kept. */
+/* Writes nothing: counters and bans are not kept. */
 static enum store_result kept_write(struct store *base, const struct store_row *rows,
                                     size_t count) {
     (void)base;

@@ -38,7 +38,7 @@ struct store_kind {
                                    size_t count);
     enum store_result (*list_notes)(struct store *store, const char *kind, const char *before,
                                     store_visitor *visit, void *context);
-    /* NULL: list_notes is as cheap. */
+    /* NULL: list_notes is called instead. */
     enum store_result (*last_note)(struct store *store, const char *kind,
                                    char identity[STORE_TEXT + 1]);
 

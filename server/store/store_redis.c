@@ -36,8 +36,8 @@
  * A standby may use its connection for the first time after weeks. Redis may have closed it by
  * then, because it was restarted, or because of its setting "timeout". So each call first looks
  * whether the connection is still open. If it is not, nothing was sent yet, so any call may use a
- * new one. Only SCAN may not go on over a new connection: its cursor means nothing to a Redis that
- * was restarted, so the reading fails, and begins again. */
+ * new one. Only SCAN must not continue over a new connection: its cursor means nothing to a Redis
+ * that was restarted, so the reading fails, and begins again. */
 #include "address_redis.h"
 #include "store_kind.h"
 #include "tls_redis.h"
@@ -183,8 +183,8 @@ static const char put_shard_script[] =
 
 /* ---- errors --------------------------------------------------------------------------------- */
 
-/* What a person can do about an answer that is an error. Texts of Redis are in a script's error
- * too, so a word may be anywhere in it. The last row is for all others. */
+/* What a person can do about an answer that is an error. The error of a script contains the text of
+ * Redis, so a word may be anywhere in it. The last entry is for all others. */
 static const struct redis_remedy {
     const char *word, *remedy;
     bool is_refusal; /* it does not pass by itself */
@@ -286,7 +286,7 @@ static redisReply *redis_receive(struct redis_store *store) {
     return (redisReply *)reply;
 }
 
-/* Sends a command, and receives its answer, which has a type.
+/* Sends a command, and receives its answer. An answer of another type than `type` is a failure.
  *   returns   the answer, which the caller frees; NULL: it failed, see base.error */
 static redisReply *redis_ask(struct redis_store *store, int type, int count,
                              const char *const *words) {
@@ -342,7 +342,7 @@ static bool redis_begin_tls(struct redis_store *store) {
     store->tls = server_redis_tls_begin(store->context, store->place, store->address.host,
                                         store->base.error, &store->is_refused);
 #endif
-    store->timed_out = !store->tls; /* nobody waits for a second handshake */
+    store->timed_out = !store->tls; /* so that nobody waits for a second handshake */
     return store->tls != NULL;
 }
 
@@ -389,7 +389,7 @@ static bool redis_check(const struct store_place *place, char error[STORE_TEXT])
 
 static bool redis_has_password(const char *text) {
     struct redis_address address;
-    (void)server_redis_address_read(text, &address); /* reads it first, whatever follows */
+    (void)server_redis_address_read(text, &address); /* reads the password first */
     return address.password[0] != 0;
 }
 
@@ -596,8 +596,8 @@ static bool redis_take_row(struct redis_store *store, struct store_row *row) {
     return false;
 }
 
-/* Returns whether there is the connection that a reading needs, which is the one that it has begun
- * with. */
+/* Returns whether a reading can begin or continue. It needs the connection with which it has
+ * begun. */
 static bool redis_reads_on(struct redis_store *store) {
     if (!store->cursor[0]) return redis_connect(store);
     if (!store->context) redis_fail(store, "Redis cannot be reached", "the connection has ended");
@@ -756,7 +756,8 @@ static enum store_result redis_send(struct redis_store *store, const struct stor
 }
 
 /* Returns whether a batch is sent a second time over a new connection, because the other side has
- * ended the first one. A Redis that does not answer is not asked twice: somebody waits.
+ * ended the first one. A Redis that does not answer is not asked twice, because the caller has
+ * waited already.
  *   had_connection   there was one before the call */
 static bool redis_sends_again(const struct redis_store *store, enum store_result result,
                               bool had_connection) {

@@ -42,7 +42,7 @@
 #define STRING_OF(number) #number
 #define STRING(number) STRING_OF(number)
 
-/* A person who changes the file by hand may lock it for a moment. */
+/* How long to wait for a lock: a person who changes the file by hand may lock it for a moment. */
 #define BUSY_MS 1000
 
 /* The log of SQLite grows with the largest transaction. It is cut to this size afterwards. */
@@ -53,9 +53,9 @@
 #define CACHE_KIB "32768"
 #define LOG_PAGES "8192"
 
-/* Rows of a transaction without a pause, which take about a millisecond of a core. A thread that
- * pauses is not one that computes: where all cores are busy, the scheduler lets a thread that has a
- * permit to decide run at once, and not when a slice of some milliseconds has ended. */
+/* Rows of a transaction between two pauses. They take about a millisecond of a core. Because of the
+ * pauses the scheduler prefers other threads to this one: where all cores are busy, a thread that
+ * has a permit to decide runs at once, and not after a time slice of some milliseconds. */
 #define RUN_ROWS 256
 #define PAUSE_NANOSECONDS 100000
 
@@ -65,8 +65,8 @@ struct file_store {
     int lock;   /* a descriptor of the file, with its lock; -1: there is none */
     char *path; /* absolute, so that SQLite takes it for nothing else, such as ":memory:" */
     sqlite3_stmt *read, *put, *delete, *drop;
-    bool has_begun; /* the mastership for which it was opened */
-    bool is_older;  /* the file has had a later epoch than now */
+    bool has_begun; /* the mastership for which the file was opened */
+    bool is_older;  /* the file had the present epoch, or a later one, before */
 };
 
 /* The row is written when the process ends. The checksum finds damage that SQLite does not see. */
@@ -209,8 +209,8 @@ static enum store_result file_finish(struct file_store *store, bool done) {
 }
 
 /* D9: keeps the epoch beside the file too, in an attribute of its inode. `cp` over the file leaves
- * the attribute as it was, so an older copy that was put back is noticed. Where the file system has
- * no such attributes, or a tool copies them too, it is not. */
+ * the attribute as it was, so an older copy that was put back is noticed. It is not noticed where
+ * the file system has no such attributes, or where a tool copies them too. */
 static void file_note_epoch(struct file_store *store) {
     char text[24];
     const ssize_t bytes = fgetxattr(store->lock, EPOCH_ATTRIBUTE, text, sizeof text - 1);
@@ -245,7 +245,7 @@ static bool file_prepare(struct file_store *store, sqlite3_stmt **statement, con
                               NULL) == SQLITE_OK;
 }
 
-/* The order of the columns is that of file_write_row and file_next. */
+/* Prepares the statements. The order of the columns is that of file_write_row and file_next. */
 static bool file_prepare_all(struct file_store *store) {
     return (file_prepare(
                 store, &store->read,
@@ -377,7 +377,7 @@ static enum store_result file_drop(struct store *base, int64_t before) {
 
 /* ---- notes ---------------------------------------------------------------------------------- */
 
-/* Notes are few and change seldom, so their statements are not kept. */
+/* Writes or deletes a note. Notes are few and change seldom, so their statements are not kept. */
 static bool file_put_note(struct file_store *store, const struct store_note *note) {
     const char *put = "INSERT OR REPLACE INTO administration (kind, identity, ends_at, note) "
                       "VALUES (?, ?, ?, ?)";
@@ -443,12 +443,12 @@ static uint64_t checksum_of(const unsigned char *bytes, size_t count) {
     return hash;
 }
 
-/* Numbers of SQLite are signed. */
+/* Binds a number as a signed one, as SQLite has no others. */
 static bool file_bind_number(sqlite3_stmt *statement, int index, uint64_t number) {
     return sqlite3_bind_int64(statement, index, (sqlite3_int64)number) == SQLITE_OK;
 }
 
-/* The file was opened for a mastership. Each later one has an epoch of its own. */
+/* Raises the epoch for a new mastership. For the first one, opening the file has done that. */
 static enum store_result file_begin(struct store *base, uint64_t epoch) {
     struct file_store *store = (struct file_store *)base;
     int64_t raised = 0;

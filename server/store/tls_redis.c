@@ -2,7 +2,7 @@
  * context, and blocks for its time limits at most.
  *
  * A Redis without TLS reads the first bytes of a handshake as a command. It answers with an error
- * that is no TLS, or waits for the end of a line. */
+ * that is no TLS, or waits for the end of a line. In both cases the handshake fails. */
 #include "tls_redis.h"
 
 #include <arpa/inet.h>
@@ -23,7 +23,7 @@ struct redis_tls {
     gnutls_certificate_credentials_t credentials;
     gnutls_session_t session;
     bool is_open;      /* the handshake is complete, and nothing has failed since */
-    bool has_answered; /* Redis has sent something since then */
+    bool has_answered; /* Redis has sent something since the handshake */
     char bytes[RECEIVE_BYTES];
 };
 
