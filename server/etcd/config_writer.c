@@ -81,7 +81,7 @@ static enum config_access_result writer_read(struct config_access *access, const
     return ACCESS_DONE;
 }
 
-/* Only an answer of etcd that refuses the request says that nothing was written. */
+/* Makes the transaction. Without a response it is not known whether the text was written. */
 static enum config_access_result writer_change(struct service *service,
                                                struct config_access *access) {
     struct etcd *etcd = &service->config_writer->etcd;

@@ -8,9 +8,10 @@
  *
  * The value of the key has one line or two lines. The first line is the address of the master. The
  * second line is its HTTP address, if it has one (--http-advertise). One value has both, so they
- * are always of the same process, and no other key of etcd is needed. A server that only knows the
- * first line reads a value of two lines as an address with a control character. Such an address is
- * not valid, so this server knows that there is a master, but not where.
+ * are always of the same process, and no other key of etcd is needed. A server of an earlier
+ * version, which knows only one line, reads a value of two lines as an address with a control
+ * character. Such an address is not valid, so that server knows that there is a master, but not
+ * where.
  *
  * With --state, the master also needs an epoch: a number that is larger than those of all masters
  * before it (D9). It is the version of a second key, KEY/epoch, which the transaction that creates
@@ -454,7 +455,7 @@ static void election_follow_drain(struct service *service) {
 }
 
 /* Returns whether the thread leaves the election. A master stays until the parts that stop before
- * this one have written what they know: a mastership that ends meanwhile would take it from them. A
+ * this one have written what they know, because without the mastership they could not write it. A
  * standby must win nothing any more. Precondition: the lock is held. */
 static bool election_leaves(const struct service *service) {
     assert(server_lock_is_held(&service->lock));
@@ -545,7 +546,7 @@ static void election_drains(struct service *service) {
     }
 }
 
-/* Prepares calls to etcd, if the settings name one. Does not start the thread. */
+/* Prepares calls to etcd, if there is --etcd. Does not start the thread. */
 static enum exit_status election_load(struct service *service) {
     enum exit_status exit_status = CONTINUE;
     if (service->settings->etcd.count > 0) {
@@ -601,8 +602,8 @@ static void election_stop(struct service *service) {
     if (election) server_etcd_uninit(&election->etcd);
 }
 
-/* The next run of the process loads its configuration at its start. Without etcd it would not
- * start. */
+/* Returns why a restart would fail now, or NULL. The next run of the process loads its
+ * configuration at its start, and cannot start without etcd. */
 static const char *election_hinders(const struct service *service) {
     bool fails = service->settings->config_key && service->election_status.etcd.since;
     return fails ? "etcd, which has the configuration, cannot be reached" : NULL;

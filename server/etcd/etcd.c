@@ -82,8 +82,6 @@ static enum exit_status etcd_check_password(const struct settings *settings) {
                : CONTINUE;
 }
 
-/* At the start, no other work waits for the response. The deadline is long, because etcd may be
- * busy. */
 enum exit_status server_etcd_init(struct etcd *etcd, const struct settings *settings) {
     enum exit_status exit_status = etcd_check_file(FLAG_ETCD_CA, settings->etcd_ca);
     if (exit_status == CONTINUE) {
@@ -97,6 +95,7 @@ enum exit_status server_etcd_init(struct etcd *etcd, const struct settings *sett
     return exit_status;
 }
 
+/* The deadline is long, because etcd may be busy, and no other work waits at the start. */
 enum exit_status server_etcd_init_again(struct etcd *etcd, const struct settings *settings) {
     *etcd = (struct etcd){.settings = settings,
                           .members = &settings->etcd,

@@ -6,14 +6,14 @@
 #include "../log/log.h"
 #include "../util/base64.h"
 
-/* These functions call etcd for the election. Only one thread at a time may use a struct etcd. */
+/* These functions call etcd. Only one thread at a time may use a struct etcd. */
 #define ETCD_REVISION 24 /* bytes; a 64-bit number in decimal fits */
 #define ETCD_TOKEN 4096  /* bytes: a token of etcd and the final 0 */
 #define ETCD_KEY_TEXT BASE64_TEXT(ETCD_KEY_BYTES_MAX)
 
 /* Why a call has failed, if the caller can do something about it. */
 enum etcd_failure {
-    ETCD_FAILED,   /* for another reason */
+    ETCD_FAILED,   /* another reason */
     ETCD_DENIED,   /* the user of etcd lacks a right. Nothing was changed */
     ETCD_FULL,     /* etcd has no space left. Nothing was changed */
     ETCD_TOO_LONG, /* the response would be too long */
@@ -31,11 +31,12 @@ struct etcd {
     doorman_time refused_until;       /* no authentication before this time */
     char token[ETCD_TOKEN];           /* for --etcd-user; "": none */
     doorman_error error;              /* why the last call failed: "MEMBER: reason" */
-    enum etcd_failure failure;        /* the same for the caller */
+    enum etcd_failure failure;        /* the kind of this reason */
     counter *errors;                  /* for each member: failed tries; NULL: not counted */
 };
 
-/* Reads the files that the flags name, to check them. Precondition: there is only one thread. */
+/* Prepares calls, and reads the files that the flags name, to check them. Precondition: there is
+ * only one thread. */
 enum exit_status server_etcd_init(struct etcd *etcd, const struct settings *settings);
 void server_etcd_uninit(struct etcd *etcd); /* works after an incomplete init too */
 

@@ -1,5 +1,5 @@
-/* doorman_server, part ETCD: requests of HTTP to the members of etcd. The face of this
- * folder, etcd.h, does not need this file. */
+/* doorman_server, part ETCD: requests of HTTP to the members of etcd. The interface of this folder,
+ * etcd.h, does not need this file. */
 #ifndef DOORMAN_SERVER_ETCD_HTTP_H
 #define DOORMAN_SERVER_ETCD_HTTP_H
 
@@ -20,7 +20,7 @@ struct etcd_reply {
     doorman_buffer body; /* the caller frees its text; the text is NULL or ends with a 0 */
     size_t head_bytes;
     const char *refusal; /* why the rest of the response was not received; NULL: it was */
-    bool is_too_long;    /* that is the reason */
+    bool is_too_long;    /* the reason is its length */
     bool has_timed_out;  /* there is no response because the member, or the way to it, is slow */
 };
 

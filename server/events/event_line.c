@@ -9,9 +9,9 @@
  * gap is never smaller than what was lost:
  *
  *     - events that were never seen here, because the ring was full or nobody had subscribed, may
- *       have had any topic, so they count for each of them
- *     - the table has room for EVENT_SLOTS topics. One that has lost its slot continues behind the
- *       largest number of all that have lost theirs */
+ *       have had any topic, so they count for each topic
+ *     - the table has room for EVENT_SLOTS topics. A topic that has lost its slot continues behind
+ *       the largest number of all topics that have lost theirs */
 #include "event_line.h"
 
 #include <math.h>
@@ -76,8 +76,8 @@ static void topic_add(struct text *text, const char *name) {
     }
 }
 
-/* Returns the slot of a topic. One that has none gets that of the topic whose last event is the
- * oldest among a few. */
+/* Returns the slot of a topic. A topic that has none gets one of EVENT_WAYS slots: the one whose
+ * last event is the oldest. */
 static struct topic_slot *topic_find(struct event_lines *lines, uint64_t hash) {
     struct topic_slot *set = &lines->slots[hash & (EVENT_SLOTS - EVENT_WAYS)], *oldest = set;
     for (size_t i = 0; i < EVENT_WAYS; i++) {
@@ -193,7 +193,7 @@ bool server_event_line_write(struct event_lines *lines, const struct event *even
     field_time(text, event->at);
     line_add_fields(lines, text, event);
     server_text_add(text, "}\n");
-    return !text->failed; /* its number is used, so the next one shows that it is lost */
+    return !text->failed; /* its number is used, so the next event shows the loss */
 }
 
 void server_event_lines_uninit(struct event_lines *lines) {

@@ -63,7 +63,7 @@ struct event_lines {
     uint64_t secret[2];        /* of hashes */
     enum event_keys keys;
     double sample;
-    uint64_t seq, lost; /* the last one that was seen; how many were never seen */
+    uint64_t seq, lost; /* of the last event that was seen; how many were never seen */
     uint64_t evicted;   /* the largest number of a topic that has lost its slot */
     struct topic_slot slots[EVENT_SLOTS];
     struct text text; /* the last line; its memory is used again */

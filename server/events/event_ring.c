@@ -7,12 +7,12 @@
  * A record is a head of a fixed size, and then the texts, each with a final 0. It starts at a
  * multiple of 8 and is never split: if it does not fit before the end of the memory, the rest is
  * filled by a gap, whose size is GAP. The thread that pushes writes `head` after the record, and
- * the other one writes `tail` after it has used the record. So each of them sees only what is
- * complete.
+ * the thread that reads writes `tail` after it has used the record. So each of them sees only what
+ * is complete.
  *
- * Both positions are accessed in one order that all threads agree on. So the thread that reads can
- * note that it sleeps, look once more whether the ring is empty, and sleep. A later push sees the
- * note. */
+ * All threads agree on the order of the accesses to `head` and to the note that the thread that
+ * reads sleeps. So this thread can make the note, look once more whether the ring is empty, and
+ * sleep. A later push sees the note. */
 #include "event_ring.h"
 
 #include <assert.h>

@@ -32,7 +32,7 @@ struct event_ring {
     uint32_t capacity;   /* a power of two */
     uint32_t head, tail; /* atomic: where the next record begins; where the oldest one does */
     uint32_t tail_seen;  /* the last `tail` that the thread that pushes has read */
-    uint32_t next;       /* of the thread that reads: where the record ends that it reads */
+    uint32_t next;       /* of the thread that reads: where its present record ends */
 };
 
 /* Makes an empty ring.

@@ -31,7 +31,7 @@
 #define QUEUE_LINES 4096 /* for each subscriber. They share the lines */
 #define NAP_MS 1         /* so that a busy server wakes the thread at most 1,000 times a second */
 #define SLEEP_MS 1000
-#define LINGER_MS 100 /* nng_close drops the lines that are not sent yet */
+#define LINGER_MS 100 /* a pause before nng_close, which drops lines that are not sent yet */
 #define WARN_INTERVAL (60 * DOORMAN_SECOND)
 #define SAMPLE_DEFAULT 0.01
 #define EVENTS_EXAMPLE "tcp://127.0.0.1:15060"
@@ -59,7 +59,7 @@ static bool keys_read(const struct settings *settings, enum event_keys *keys) {
     return i < EVENT_KEYS_COUNT;
 }
 
-/* The rules of --http, but nng has no tokens. */
+/* Checks the address by the rules of --http, except that nng has no tokens. */
 static enum exit_status events_check_address(const struct settings *settings) {
     const char *url = settings->events;
     const bool tls = strncmp(url, "tls+tcp://", 10) == 0;
@@ -137,7 +137,7 @@ static bool events_choose(struct events *events) {
     return (value ^ value >> 31) >> 11 < events->threshold;
 }
 
-/* The kinds of the library that are events, and theirs. */
+/* Which kinds of the library are events, and of which kind. */
 static const struct {
     bool is_event;
     enum event_kind kind;
@@ -182,7 +182,7 @@ static void events_on_permit(struct service *service, const doorman_permit_event
     events_add(service, &added);
 }
 
-/* Notes that a lease has ended without its holder, or that this node has lost its own. */
+/* Notes that a lease has expired, or that this node has lost a lease of its own. */
 static bool events_on_event(struct service *service, const doorman_event *event) {
     const bool is_own = event->kind == DOORMAN_EVENT_LEASE_ENDED;
     char holder[HOLDER_BYTES];
@@ -195,7 +195,7 @@ static bool events_on_event(struct service *service, const doorman_event *event)
                                     [EVENT_WHO] = is_own ? NULL : holder,
                                     [EVENT_WHAT] = is_own ? NULL : "expired"}};
     events_add(service, &added);
-    return false; /* others want it too */
+    return false; /* other parts want the event too */
 }
 
 static const char *outcome_name(doorman_outcome outcome) {
@@ -311,7 +311,8 @@ static void events_warn(struct events *events) {
     events->warn_at = now + WARN_INTERVAL;
 }
 
-/* Sleeps until there is an event. See event_ring.c for the order of the two steps. */
+/* Sleeps until there is an event, at most SLEEP_MS. See event_ring.c for the order of the two
+ * steps. */
 static void events_sleep(struct events *events) {
     struct pollfd wake = {.fd = events->wake, .events = POLLIN};
     eventfd_t count = 0;
@@ -430,7 +431,8 @@ static enum exit_status events_serve(struct service *service) {
     return CONTINUE;
 }
 
-/* The listener has already prepared its next connection, which uses the last configuration. */
+/* Gives the listener the new certificates. Its next connection is prepared already, and still uses
+ * the last ones. */
 static void events_set_tls(struct service *service) {
     struct events *events = service->events;
     if (!events_are_on(service) || !server_url_wants_tls(events->address)) return;
@@ -441,8 +443,8 @@ static void events_set_tls(struct service *service) {
                events->address, "error", nng_strerror(error), LOG_END);
 }
 
-/* All that has happened before is sent. Threads may still decide, so what is in the ring stays
- * until events_destroy. */
+/* Sends all events that are in the ring, and ends the thread. Other threads may still add events,
+ * so the ring stays until events_destroy. */
 static void events_stop(struct service *service) {
     struct events *events = service->events;
     if (!events || !events->service) return; /* the start has not come so far */

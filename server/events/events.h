@@ -1,4 +1,4 @@
-/* doorman_server, part EVENTS: what its files share. events.c has the idea. */
+/* doorman_server, part EVENTS: what its files share. events.c explains how the part works. */
 #ifndef DOORMAN_SERVER_EVENTS_H
 #define DOORMAN_SERVER_EVENTS_H
 

@@ -1,5 +1,5 @@
-/* doorman_server, part EVENTS: what metrics, /v1/status and the status page say of it. This file
- * only reads atomic counters. */
+/* doorman_server, part EVENTS: what metrics, /v1/status and the status page say of events. This
+ * file only reads atomic counters and what never changes. */
 #include "events.h"
 
 static bool events_listens(const struct service *service) {

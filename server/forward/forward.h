@@ -70,7 +70,7 @@ struct forward_question {
 
 struct forward_entry {
     size_t shard;
-    size_t node;             /* of the map, while it is asked */
+    size_t node;             /* its index in the map, while the node is asked */
     bool is_done, is_failed; /* is_failed: its node was not asked, or did not answer */
     bool is_everywhere;      /* a release by request_id alone: any node may have the permit */
     cJSON *answer;           /* NULL: that of this process, or none */

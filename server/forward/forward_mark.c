@@ -1,7 +1,7 @@
 /* doorman_server, part SHARDS: the mark of messages between nodes. This file changes only its
  * arguments.
  *
- * A guess of a mark needs a message to the server, so the 64 bits of the hash are enough. */
+ * Each guess of a mark needs a message to the server, so the 64 bits of the hash are enough. */
 #include "forward.h"
 #include "../util/siphash.h"
 

@@ -42,7 +42,7 @@ static char *message_print(struct forward_job *job, const size_t *indexes, size_
     cJSON *out = cJSON_CreateObject();
     bool made = out != NULL;
     for (cJSON *each = job->tree->child; each && made; each = each->next) {
-        if (strcmp(each->string, "forwarded") == 0) continue; /* a client may not say so */
+        if (strcmp(each->string, "forwarded") == 0) continue; /* only a node may set it */
         made = strcmp(each->string, list) == 0 ? message_add_list(out, each, indexes, count)
                                                : message_add_field(out, each);
     }
@@ -67,7 +67,7 @@ static nng_msg *message_make(const struct forward_job *job, const char *inner, s
     const doorman_buffer rest = {.text = room, .bytes = count + 1};
     const char *method = doorman_method_name(job->method, false);
     const size_t head_bytes = server_mark_write(head, source, method, &rest);
-    nng_msg_trim(message, MARK_HEAD_BYTES - head_bytes); /* see server_batch_close */
+    nng_msg_trim(message, MARK_HEAD_BYTES - head_bytes); /* see server_batch_open */
     memcpy(nng_msg_body(message), head, head_bytes);
     return message;
 }

@@ -7,13 +7,13 @@
  *
  *     what happens                             what is done
  *     a node answers                           the entries are done
- *     an entry is MOVED, or a process cannot   it lets the map be read, and tries again with the
- *     decide now                               newest map, for a second
- *     a process is not the master              it asks the master that the process names
- *     a process does not answer                it asks the next process of the node
+ *     an entry is MOVED, or a process cannot   the map is read, and the message tries again with
+ *     decide now                               the newest map, for a second
+ *     a process is not the master              the master that the process names is asked
+ *     a process does not answer                the next process of the node is asked
  *     no process of a node answers             the entries are refused, and other messages to the
  *                                              node are refused at once for NODE_PAUSE
- *     all entries are done, or a second is     it answers the message: as UNAVAILABLE if a node
+ *     all entries are done, or a second is     the message is answered: as UNAVAILABLE if a node
  *     over, and the time that the permits      has failed and no entry has an answer
  *     may wait
  *
@@ -227,7 +227,7 @@ static bool message_is_away(const struct service *service, const doorman_request
 }
 
 /* Notes what this process has decided already.
- *   response   NULL: nothing */
+ *   response   NULL: it has decided nothing */
 static void job_note_entries(struct forward_job *job, struct service *service,
                              const doorman_request *request, const doorman_response *response) {
     server_lock(&service->lock);
@@ -687,7 +687,8 @@ static void *forward_main(void *context) {
 
 /* ---- other threads -------------------------------------------------------------------------- */
 
-/* This thread handles more messages before it calls forward_release; it has some to send then. */
+/* Of this thread: whether it handles more messages before it calls forward_release, and whether
+ * that call must send some. */
 static _Thread_local bool forward_holds, forward_has_held;
 
 static void forward_hold(void) { forward_holds = true; }
@@ -712,8 +713,8 @@ static void forward_flush(struct forward *forward) {
     }
 }
 
-/* Asks the nodes about a job. If it is over at once, the thread answers it, because the caller does
- * not expect that here. */
+/* Asks the nodes about a job. If the job is over at once, the thread of the part answers it,
+ * because the caller does not expect the answer here. */
 static void forward_begin(struct service *service, struct forward_job *job) {
     struct forward *forward = service->forward;
     const bool is_short = !job->waiter && job->asker.timeout < FORWARD_SECOND;
@@ -790,8 +791,8 @@ static bool forward_is_signed(struct service *service, const char *text, size_t 
     return result == MARK_RIGHT;
 }
 
-/* If another node has sent a message about a shard that this process does not own, its map may be
- * newer. */
+/* Lets the map be read soon after a message about a shard that this process does not own: the node
+ * that has sent it may have a newer map. */
 static void forward_decided(struct service *service, doorman_json_exchange *exchange,
                             doorman_time now) {
     const size_t count = request_count(&exchange->request);
@@ -848,7 +849,7 @@ static enum exit_status forward_listen(struct service *service) {
                       : server_fatal_error(EXIT_ERROR, "cannot serve: %s", strerror(error));
 }
 
-/* Answers all jobs. Later messages are not forwarded. */
+/* Lets the thread answer all jobs. Later messages are not forwarded. */
 static void forward_stopping(struct service *service) {
     struct forward *forward = service->forward;
     if (!forward || !forward->is_started) return;

@@ -3,13 +3,14 @@
  * the answer only they use the batch. If there is a second connection, over HTTP, it carries one
  * batch at a time, and nng the others: see link_http.c.
  *
- * All questions of a pool to a process share its connections. If one breaks, nng would send its
- * questions again later, so they end. Their owners may ask another process. The units of a lost
- * answer can be charged twice, but are never granted twice.
+ * All questions of a pool to a process share its connections. If a connection breaks, nng would
+ * send its questions again later. So the link ends them, and their owners may ask another process.
+ * The units of a lost answer can be charged twice, but are never granted twice.
  *
- * Most of what a question costs is what wakes threads of two processes, and a batch costs that only
- * once. So a question is sent at once if the process has nothing to answer, and waits otherwise
- * until it has answered, or until enough others wait. Nothing waits for a timer. */
+ * Most of the cost of a question is to wake threads in two processes, and a batch wakes them only
+ * once. So a question is sent at once if the other process has nothing to answer. Otherwise it
+ * waits until that process has answered, or until enough questions wait. Nothing waits for a
+ * timer. */
 #include "link.h"
 #include "batch.h"
 #include "link_http.h"
@@ -19,7 +20,7 @@
 
 #define CONNECT_TIME (DOORMAN_SECOND / 4) /* until a process has taken a message */
 #define LINK_KEPT (60 * DOORMAN_SECOND)   /* without a question */
-#define JOINED_BYTES 65536 /* of texts that wait no longer; a longer one goes alone */
+#define JOINED_BYTES 65536 /* texts with so many bytes wait no longer; a longer text goes alone */
 
 static bool link_is_connected(const struct link *link) {
     return __atomic_load_n(&link->pipe_count, __ATOMIC_RELAXED) > 0;
@@ -28,8 +29,8 @@ static bool link_is_connected(const struct link *link) {
 /* ---- batches under way ---------------------------------------------------------------------- */
 
 /* Gives the next operation the rest of the time, or at most CONNECT_TIME if the process has no
- * connection. The shorter time ends when a process has taken the message, because that process may
- * have decided already. */
+ * connection. CONNECT_TIME no longer applies when a process has taken the message, because that
+ * process may have decided already. */
 static void batch_set_timeout(const struct link_batch *batch) {
     const bool connects = batch->state == LINK_SENDING && !link_is_connected(batch->link);
     doorman_time left = batch->ends_at - doorman_clock();
@@ -277,7 +278,7 @@ static size_t queue_take(struct link *link, struct link_batch *out[BATCH_MAX]) {
     return count;
 }
 
-/* Returns the message of a batch of several ones, or NULL if memory has run out. */
+/* Returns one message for several batches, or NULL if memory has run out. */
 static nng_msg *batches_join(struct link_batch *const *batches, size_t count) {
     size_t bytes[BATCH_MAX];
     nng_msg *message = server_batch_open();
@@ -311,7 +312,8 @@ static void batches_move(struct link_batch *const *batches, size_t count, nng_ms
     }
 }
 
-/* Sends the first questions of a queue as one. If there is no memory for that, each goes alone. */
+/* Sends the first questions of a queue as one message. If there is no memory for that, each goes
+ * alone. */
 static void queue_send(struct link *link) {
     struct link_batch *batches[BATCH_MAX];
     size_t count = queue_take(link, batches);

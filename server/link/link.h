@@ -66,10 +66,11 @@ struct link {
     uint32_t pipe_id;       /* atomic: of the last connection of nng */
     int pipe_count;         /* atomic */
     bool is_lost;           /* atomic: a connection has ended */
-    bool refuses_batches;   /* atomic: it has answered one with something else */
+    bool refuses_batches;   /* atomic: it has answered a batch with something else */
 };
 
-/* The links of one part. It fills in the first members. Threads of nng call the functions. */
+/* The links of one part, which fills in the first members. Threads of nng and the loop of HTTP call
+ * the functions. */
 struct link_pool {
     struct service *service;
     struct lock *lock; /* guards the links and the questions; its order is LOCK_LINKS */
@@ -110,7 +111,7 @@ void server_link_open_http(struct link *link, const char *address);
 bool server_link_send(struct link *link, struct link_question *question, nng_msg *message,
                       doorman_time timeout, bool is_alone);
 
-/* Sends what should wait no longer. */
+/* Sends the messages that wait no longer. */
 void server_link_flush(struct link_pool *pool);
 
 /* Gives a question back to the caller after its answer was taken. */
@@ -121,7 +122,7 @@ void server_link_end(struct link_question *question);
 struct link *server_link_tend(struct link_pool *pool, doorman_time now);
 
 /* Returns when to call server_link_tend for what was sent until now. A message that is sent later
- * has at least DOORMAN_SECOND / 2. */
+ * ends at least DOORMAN_SECOND / 2 after that. */
 doorman_time server_link_due(const struct link_pool *pool);
 
 /* Returns whether a connection over HTTP is open. A pool that has stopped must wait until none

@@ -19,9 +19,9 @@
  *     not NONE     each has an end              its end, an error, a wrong answer,  NONE
  *                                               server_link_http_stop
  *
- * Only the thread of the loop closes the socket, because it may have the next event already. Other
- * threads move the state from NONE to CONNECTING and from IDLE to ASKING. To end a connection they
- * shut the socket down, which wakes the loop. */
+ * Once the loop watches the socket, only its thread closes the socket, because it may have the next
+ * event already. Other threads move the state from NONE to CONNECTING and from IDLE to ASKING. To
+ * end a connection they shut the socket down, which wakes the loop. */
 #include "link_http.h"
 #include "../util/host.h"
 
@@ -52,7 +52,7 @@ static uint16_t address_port(const char *address) {
 }
 
 /* Finds where the process listens over HTTP: at the address that nng is connected to, if both
- * addresses have one host. So the host needs no DNS.
+ * addresses have one host. So no name is looked up.
  *   returns   the bytes of `out`; 0: it is not known */
 static socklen_t address_find(const char *to, nng_pipe pipe, const char *address,
                               struct sockaddr_storage *out) {
@@ -132,7 +132,8 @@ static void http_begin(struct link_http *http, nng_msg *message) {
     if (http_flush(http) != 0) server_link_http_stop(http, NNG_ECONNRESET);
 }
 
-/* Closes the connection. The thread of the loop alone calls it. */
+/* Closes the connection. Only the thread of the loop calls this, except for a socket that the loop
+ * does not watch yet. */
 static void http_close(struct link_http *http, doorman_time pause) {
     close(http->socket);
     if (http->request) nng_msg_free(http->request);
@@ -187,7 +188,7 @@ static bool http_look(const struct link_http *http, struct answer_head *out) {
     const bool makes_sense = head_read(http->in, out);
     end[2] = '\r'; /* it may be read again */
     if (makes_sense && http->received >= bytes + out->body_bytes) out->bytes = bytes;
-    /* nobody has asked more, or the process has not read all that it answers */
+    /* with more bytes, or with an answer before the whole request, the connection must end */
     if (http->received > bytes + out->body_bytes || http->request) out->is_last = true;
     return makes_sense;
 }
@@ -267,7 +268,7 @@ static int http_step(struct link_http *http, uint32_t events, struct answer_head
 /* Ends a request, and the connection if it cannot carry another one. */
 static void http_finish(struct link_http *http, const struct answer_head *head, int error) {
     const bool is_new = http->state < LINK_HTTP_IDLE;
-    const bool is_refused = error ? is_new && error != NNG_ECONNREFUSED /* it may start */
+    const bool is_refused = error ? is_new && error != NNG_ECONNREFUSED /* it may be starting */
                                   : head->code != 200 && head->code != 500;
     http->question = NULL;
     if (error == 0 && head->code == 200 && !head->is_last) {
@@ -279,7 +280,8 @@ static void http_finish(struct link_http *http, const struct answer_head *head, 
     }
 }
 
-/* The loop calls this. Once it has given the lock back, the connection may be gone. */
+/* The loop calls this when the socket has an event. After the unlock, another thread may free the
+ * connection. */
 static void http_ready(void *context, uint32_t events) {
     struct link_http *http = (struct link_http *)context;
     void *question = NULL;

@@ -43,7 +43,7 @@ struct link_http {
     size_t received, capacity;
 };
 
-/* Makes a connection out of its first members. */
+/* Prepares a connection whose first members are filled in. */
 void server_link_http_init(struct link_http *http);
 
 /* Opens the connection. Precondition: its state is NONE.

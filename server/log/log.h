@@ -1,4 +1,4 @@
-/* doorman_server: what happens at any rate because of peers, for the log and for pages. */
+/* doorman_server: events that peers can cause at any rate, for the log and for pages. */
 #ifndef DOORMAN_SERVER_LOG_FACE_H
 #define DOORMAN_SERVER_LOG_FACE_H
 
@@ -92,7 +92,7 @@ const char *server_warning_text(int kind);
 
 /* Descriptors of one domain that became the same resource. */
 struct unmatched_row {
-    char domain[DOORMAN_ID_BYTES_MAX + 1]; /* cut off, and only printable ASCII: others are `?` */
+    char domain[DOORMAN_ID_BYTES_MAX + 1]; /* cut off; `?` stands for what is not printable ASCII */
     char resource[DOORMAN_ID_BYTES_MAX + 1];
     char key[DOORMAN_ID_BYTES_MAX + 1]; /* of the last one */
     uint64_t count;

@@ -228,7 +228,7 @@ static void config_log_template(struct config_report *report,
     const doorman_template *last = change->last, *now = change->now;
     struct limit_change limit;
     size_t cursor = 0;
-    if (!last || !now) return; /* a line names all of them */
+    if (!last || !now) return; /* other lines name those that were added or removed */
     while (server_changes_next_limit(change, &cursor, report->settings->state, &limit)) {
         limit_log(report, now, &limit);
         limit_log_life(report, now, &limit);
@@ -436,8 +436,8 @@ static void parent_note_failure(struct service *service, const doorman_transport
     server_trouble_set(&state->trouble, error, now);
 }
 
-/* A redirect is logged once for each target. It is not an answer: the target may be a wrong
- * address. So it does not end a problem. */
+/* Logs a redirect if its target has changed. A redirect does not end a problem, because its target
+ * may be a wrong address. */
 static void parent_note_redirect(struct service *service, const doorman_transport_result *result) {
     struct parent_state *state = &service->parent_link.state;
     if (strcmp(state->redirect, result->redirect) == 0) return;

@@ -1,9 +1,9 @@
 /* doorman_server, part UNMATCHED: a table of the last descriptors of gateways without a template
  * that has limits. A gateway lets such requests pass, so an operator must be able to see them.
  *
- * The resource decides which template matches, so a row is for a resource. A client that sends ever
- * other values as keys fills one row only. If the table is full, the row that was noted longest ago
- * is used again. */
+ * The resource decides which template matches, so a row is for a resource. A client that sends new
+ * values as keys again and again fills only one row. If the table is full, the row that was noted
+ * longest ago is used again. */
 #include "log.h"
 
 struct unmatched {

@@ -11,8 +11,8 @@
  * those of another.
  *
  * When a parent is gone, all leases of the node end, most of them at the same time. So the line
- * about them comes a moment later, and names all their resources. Leases that end later have a line
- * of their own, at least 10 seconds after it.
+ * about them comes a moment later, and names their resources, as many as have room. Leases that end
+ * later have a line of their own, at least 10 seconds after it.
  *
  * Permits come at a higher rate than other events. So a line about permits describes the first
  * event since the last line, and each further event is only counted.

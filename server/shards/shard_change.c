@@ -58,7 +58,8 @@ static bool change_balance(struct shard_edit *edit, struct shard_change *change,
     return true;
 }
 
-/* Returns the node that has fewest shards, of those that may take some; node_count: none may. */
+/* Returns the node that has the fewest shards, of those that may take some; node_count: none
+ * may. */
 static size_t change_fewest(const size_t *loads, const bool *takes, size_t node_count) {
     size_t best = node_count;
     for (size_t i = 0; i < node_count; i++) {
@@ -67,7 +68,8 @@ static size_t change_fewest(const size_t *loads, const bool *takes, size_t node_
     return best;
 }
 
-/* Moves only the shards of one node, each to the node that has fewest. */
+/* Moves only the shards of one node, each to the node that has the fewest. A shard that moves to
+ * another node already keeps its target. A shard that moves to the node stays where it is. */
 static bool change_drain(struct shard_edit *edit, struct shard_change *change, size_t node,
                          const bool *has_master) {
     const size_t count = edit->map.node_count, shards = edit->map.shards.count;
@@ -85,7 +87,7 @@ static bool change_drain(struct shard_edit *edit, struct shard_change *change, s
         if (owner != node && target != node) continue;
         size_t best = change_fewest(loads, takes, count);
         if (takes[target]) best = target;
-        if (owner != node) best = owner; /* it was on its way */
+        if (owner != node) best = owner; /* it was on its way to the node */
         assert(loads[target] > 0);
         loads[target]--;
         loads[best]++;
@@ -137,7 +139,7 @@ static bool change_remove(struct shard_edit *edit, struct shard_change *change, 
 }
 
 /* Takes the shards of a node that has no master.
- *   conditions   out: that it still has none */
+ *   conditions   out: the node must still have no master */
 static bool change_force(struct shards *shards, struct shard_edit *edit,
                          struct shard_change *change, size_t node,
                          struct shard_conditions *conditions) {

@@ -22,8 +22,8 @@ static bool shards_equal(const doorman_shards *one, const doorman_shards *other)
            one->seed[1] == other->seed[1];
 }
 
-/* Takes an entry of the key. The shards of all maps are those of the first one, because indexes of
- * shards outlast a map. */
+/* Takes an entry of the key. The number of shards and their seed must be those of the last map,
+ * because the index of a shard must mean the same in each map. */
 static bool key_take(struct shard_key *key, const cJSON *entry) {
     const size_t room = DOORMAN_MESSAGE_BYTES_MAX + 2;
     char *text = (char *)malloc(room);

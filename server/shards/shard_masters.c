@@ -1,8 +1,9 @@
 /* doorman_server, part SHARDS: which nodes have a master (N8).
  *
  * A node has a master while its election key exists. The thread of the part reads these keys once a
- * second, with one call for many nodes. A process that was killed keeps the key until its
- * --election-ttl has passed; until then only messages to it fail, which server/forward/ counts. */
+ * second, with one call for many nodes. After a master was killed, the key stays until
+ * --election-ttl has passed. Until then only failed messages to it show that it is gone:
+ * server/forward/ counts them. */
 #include "shards.h"
 
 #define MASTERS_LOOK DOORMAN_SECOND

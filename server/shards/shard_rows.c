@@ -1,6 +1,6 @@
 /* doorman_server, part SHARDS: the rows of shards that move (N7). The owner writes them into the
  * Redis in parts, and the next owner reads them. Each step holds the lock of the service for about
- * a millisecond, and never while it uses Redis. Before the owner stops to decide for a shard, it
+ * a millisecond, and never while it uses Redis. Before the owner stops deciding for a shard, it
  * finds out where the keys are, so that it need not look at all of them afterwards. A step still
  * finds few rows, so a part has those of many steps: hundreds of small parts would take the Redis
  * longer. */
@@ -31,7 +31,8 @@ static bool rows_open(struct shards *shards) {
     return false;
 }
 
-/* Adds the rows of a step to the part, so that the lock need not be held while it is written.
+/* Copies the rows of a step to the part, so that the lock need not be held while the part is
+ * written.
  *   used   in/out: the bytes of the part */
 static bool rows_keep(struct shards *shards, size_t *used, const unsigned char *step,
                       size_t bytes) {
@@ -65,7 +66,7 @@ static bool rows_put(struct shards *shards, struct store_shard_part *part) {
     return false;
 }
 
-/* Finds out where the keys of all shards are, while decisions go on. */
+/* Finds out where the keys of all shards are, in steps between which others can decide. */
 static void rows_find(struct shards *shards) {
     struct service *service = shards->service;
     bool goes_on = true;

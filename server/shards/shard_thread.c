@@ -185,7 +185,8 @@ static void shards_join(struct shards *shards) {
     free(edit);
 }
 
-/* Makes the first map. Another process may have been faster. Nothing listens over HTTP yet. */
+/* Makes the first map, unless another process was faster. The map has no HTTP address yet, because
+ * HTTP does not listen yet. */
 static void shards_make_map(struct shards *shards, size_t count) {
     const struct service *service = shards->service;
     const char *const addresses[] = {service->advertise};
@@ -257,7 +258,7 @@ static doorman_shard_result shards_take(struct shards *shards, const doorman_sha
     return DOORMAN_SHARD_DONE;
 }
 
-/* Makes a transaction of the mover. */
+/* Changes the map as the mover says: COMMIT, or SETTLE. */
 static doorman_shard_result shards_commit(struct shards *shards,
                                           const doorman_shard_action *action) {
     const doorman_shard_map *map = shards->key.map;
@@ -344,8 +345,8 @@ static bool shards_wait(struct shards *shards, const doorman_shard_action *actio
     return !shards->has_swept;
 }
 
-/* Notes that all shards are taken that the node owned when this mastership began. Says so if the
- * store has counters, and the node has no shards: it had keys of its own before it joined, or
+/* Notes that all shards are taken that the node owned when this mastership began. Warns if the
+ * store has counters, but the node has no shards: it had keys of its own before it joined, or
  * another node has taken its shards. */
 static void shards_note_own(struct shards *shards) {
     struct service *service = shards->service;
@@ -370,9 +371,9 @@ static void shards_note_own(struct shards *shards) {
 }
 
 /* Returns whether a shard must wait before it is given (N7). The next owner needs about as long as
- * this one. So in less than half of the time a shard is closed: with 64 shards less than 1 % of the
- * permits are for a closed one. A shard that comes to this node is closed already, and does not
- * wait for one that leaves. */
+ * this one. So some shard is closed for less than half of the time. With 64 shards, less than 1 %
+ * of the permits are for a closed one. A shard that comes to this node is closed already, and does
+ * not wait for one that leaves. */
 static bool shards_pace(const struct shards *shards, const doorman_shard_action *action) {
     if (action->step != DOORMAN_SHARD_GIVE || doorman_clock() >= shards->give_at) return false;
     bool takes = false;
@@ -674,7 +675,7 @@ static void shards_begin(struct service *service) {
     server_log(service->settings, LEVEL_ERROR, "out of memory for shards", LOG_END);
 }
 
-/* The new configuration may have other templates. */
+/* Gives the map to clients again, because the new configuration may have other rules for it. */
 static void shards_configured(struct service *service, const struct config_change *change) {
     (void)change;
     if (!server_shards_on(service)) return;
@@ -683,7 +684,8 @@ static void shards_configured(struct service *service, const struct config_chang
     server_unlock(&service->lock);
 }
 
-/* The thread puts the addresses of this process into the map, so HTTP listens already. */
+/* Starts the thread. The thread puts the addresses of this process into the map, so it starts when
+ * HTTP listens. */
 static enum exit_status shards_serve(struct service *service) {
     struct shards *shards = service->shards;
     if (!server_shards_on(service)) return CONTINUE;

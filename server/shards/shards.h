@@ -46,8 +46,8 @@ enum shard_write {
                     has run out. The change may still be made */
 };
 
-/* Changes the map in one transaction. `map` is the new one after SHARD_WRITTEN.
- *   map   as valid; its epoch is one more than that of the last one */
+/* Changes the map in one transaction. After SHARD_WRITTEN, key->map is the new one.
+ *   map   valid; its epoch is one more than that of the last one */
 enum shard_write server_shard_key_write(struct shard_key *key, const doorman_shard_map *map,
                                         const struct shard_conditions *conditions);
 
@@ -113,12 +113,12 @@ struct shards {
     struct shard_key key;
     struct store *notes;     /* of the cluster; see "the notes of the cluster" */
     bool has_notes;          /* they were read in this mastership */
-    bool has_adopted;        /* in this mastership the store of the node has none left */
+    bool has_adopted;        /* no notes are left in the node's own store, in this mastership */
     uint64_t notes_revision; /* of what was read last; 0: none was written */
     uint64_t notes_late;     /* the id of a note that may arrive late; 0: none */
     doorman_time trim_at;    /* when to look next for notes that have ended */
     doorman_time masters_at; /* when to look next which nodes have a master */
-    doorman_time notes_at;   /* when they were looked at last */
+    doorman_time notes_at;   /* when the notes were looked at last */
     struct store_place place;
     struct store *store; /* for the rows of moves; NULL: not open yet */
     doorman_shard_mover *mover;
@@ -127,7 +127,7 @@ struct shards {
     uint64_t secret[2]; /* of the cluster; constant after the start */
     bool is_started;
     bool has_swept;               /* this mastership has forgotten shards of others */
-    bool has_taken_own;           /* it has taken the shards that it owned at its beginning */
+    bool has_taken_own;           /* it has taken those that the node owned at its beginning */
     bool has_failed;              /* something has failed since the map was last read */
     uint64_t victory, mastership; /* the mastership that the thread works for; its epoch */
     uint64_t flush_wanted;        /* the flush that writes the rows that were taken; 0: none */
@@ -150,12 +150,13 @@ struct shards {
     uint64_t moved_out, moved_in, forced, rows_lost; /* shards; rows that had no room */
 };
 
-/* Returns whether this process has shards. */
+/* Returns whether this process is part of a cluster. */
 static inline bool server_shards_on(const struct service *service) {
     return service->settings->shards != NULL;
 }
 
-/* Looks which nodes have a master, once a second. Only the thread of the part calls this. */
+/* Finds which nodes have a master, at most once a second. Only the thread of the part calls
+ * this. */
 void server_shards_find_masters(struct shards *shards);
 
 /* Returns what is known of the master of a node. Precondition: the lock is held. */
@@ -168,16 +169,17 @@ void server_shards_change(struct service *service, struct shard_change *change);
 /* Carries a change out. Only the thread of the part calls this. */
 void server_shards_carry_out(struct shards *shards, struct shard_change *change);
 
-/* The rows of a shard on their way from one node to another. Each returns false after a failure,
- * and when the mastership has ended. shards->trouble names the failures of the store.
+/* These functions write the rows of a shard for its next owner, read them from the last owner, and
+ * forget them. Each returns false after a failure, and when the mastership has ended.
+ * shards->trouble names the failures of the store.
  *   move      the number of the move; 0: there is nothing to take
  *   is_lost   set to true if the rows of the move are gone */
 bool server_shard_give(struct shards *shards, size_t shard, uint64_t move);
 bool server_shard_take(struct shards *shards, size_t shard, uint64_t move, bool *is_lost);
 bool server_shard_drop(struct shards *shards, size_t shard); /* or DOORMAN_SHARDS_AWAY */
 
-/* Writes rows that the store of a node without a master has, as the rows of a move of each of its
- * shards. Returns false after a failure. */
+/* Reads the rows in the store of a node without a master, and writes them as if the node had moved
+ * each of its shards. Returns false after a failure. */
 bool server_shard_give_for(struct shards *shards, size_t node, uint64_t move);
 
 /* Returns the store of the node, in the mastership that the thread works for, or NULL after a

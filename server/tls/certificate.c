@@ -8,7 +8,7 @@
 
 #include <gnutls/x509.h>
 
-/* Returns a time of GnuTLS, which is -1 if it is not known. Certificates without an end have the
+/* Returns a time of GnuTLS, or 0 if it is not known. The end of a certificate without an end is the
  * last second of the year 9999 (RFC 5280, 4.1.2.5). */
 static int64_t time_known(time_t at) {
     if (at == GNUTLS_X509_NO_WELL_DEFINED_EXPIRATION) return INT64_C(253402300799);
@@ -48,7 +48,7 @@ static bool period_is_valid(const struct certificate_period *period, int64_t now
     return (!period->begin || period->begin <= now) && (!period->end || now <= period->end);
 }
 
-/* Without memory, no certificate is known to be invalid. */
+/* A certificate that cannot be read, for example because memory runs out, counts as valid. */
 bool server_certificate_is_valid(const char *pem, bool any, int64_t now,
                                  struct certificate_period *first) {
     struct certificate_period period;

@@ -4,7 +4,7 @@
  *
  * With --tls-ca the server asks for a certificate, but the handshake succeeds without one too. The
  * certificate is checked after it, so that HTTP can say in its first response what is wrong (403).
- * GnuTLS itself would only break the handshake off, and its alert does not reach people.
+ * GnuTLS itself would only break the handshake off, and people do not see its alert.
  *
  * There are no tickets, so each session begins with a full handshake, and no session outlives a
  * change of the authorities. */
