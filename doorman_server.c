@@ -626,7 +626,7 @@ static void service_set_names(struct service *service) {
 
 #define NAME_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
 
-/* Makes the server object. Without an election the server becomes master now, and stays master.
+/* Makes the server object. Without an election the server becomes master now.
  * Precondition: the lock is held. */
 static enum exit_status service_create_server(struct service *service) {
     assert(server_lock_is_held(&service->lock));

@@ -40,8 +40,8 @@ enum exit_status {
     EXIT_UNWRITTEN = 3 /* stopped as planned, but the last changes are not in the store */
 };
 
-/* The exit code of a planned stop: EXIT_OK, or what a part has set. Only the main thread and its
- * signal handler use it. */
+/* The exit code of a planned stop: EXIT_OK, or what a part has set. Only the main thread and the
+ * handler of SIGALRM use it. */
 extern volatile sig_atomic_t server_stop_code;
 
 /* ---- >>flags -------------------------------------------------------------------------------- */
@@ -96,7 +96,7 @@ struct settings {
     const char *grpc;                               /* NULL: none */
     size_t grpc_connection_max;
     bool grpc_headers;
-    const char *events, *event_sample, *event_keys; /* NULL: none; the default */
+    const char *events, *event_sample, *event_keys; /* NULL: no events; the defaults */
     const char *tls_cert, *tls_key, *tls_ca;
     const char *state, *state_password_file; /* NULL: nothing lasts */
     const char *state_ca, *state_cert, *state_key;
@@ -217,7 +217,7 @@ struct message_report {
     const char *client;    /* the id of the holder; "" or NULL: not known. Only for debug lines */
 };
 
-/* A problem that lasts, such as a parent that cannot be reached. For pages and JSON. */
+/* A problem that lasts, such as a parent that cannot be reached. Pages and JSON show it. */
 struct trouble {
     doorman_time since; /* 0: there is no problem */
     uint64_t count;     /* how often it was noticed since then */
@@ -274,8 +274,8 @@ struct parent_link {
 
 #define BUCKET_COUNT 12 /* of the histogram of durations */
 
-/* The kinds of failed authentications: requests over HTTP, connections over HTTPS, and connections
- * over nng. */
+/* The kinds of failed authentications: requests over HTTP or gRPC, connections over TLS, and
+ * connections over nng. */
 enum {
     FAILED_TOKEN_MISSING,
     FAILED_TOKEN_WRONG,
@@ -529,8 +529,8 @@ doorman_status server_finish_message(struct service *service, doorman_json_excha
 
 /* Handles a message from nng or HTTP, whose permits may wait. The reply is in waiter->exchange. The
  * reply is empty if memory runs out.
- *   returns   false: the message waits. Another thread may have answered it already, so the caller
- *             must not use the waiter */
+ *   returns   false: the message waits, or other nodes decide. Another thread may have answered it
+ *             already, so the caller must not use the waiter */
 bool server_handle_message(struct service *service, struct waiter *waiter, const char *text,
                            size_t bytes);
 

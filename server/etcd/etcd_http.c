@@ -71,7 +71,7 @@ bool server_etcd_address_is_https(const char *address) {
 
 /* ---- setup ---------------------------------------------------------------------------------- */
 
-/* A write callback of libcurl: appends to the body of an etcd_reply, and a 0. */
+/* A write callback of libcurl: appends bytes, and then a 0, to the body of an etcd_reply. */
 static size_t reply_add(char *bytes, size_t size, size_t count, void *context) {
     struct etcd_reply *reply = (struct etcd_reply *)context;
     doorman_buffer *body = &reply->body;

@@ -43,7 +43,7 @@ size_t server_mark_write(char out[MARK_HEAD_BYTES], const struct mark_source *so
     return (size_t)(at - out) + 2;
 }
 
-/* Reads 16 hexadecimal digits. Returns false if there are none. */
+/* Reads 16 hexadecimal digits. Returns false if the text has other characters. */
 static bool mark_read(const char *text, uint64_t *out) {
     *out = 0;
     for (int i = 0; i < 16; i++) {

@@ -20,7 +20,7 @@
 #define GRPC_TEXT_MAX 240                    /* of the text of an error */
 #define GRPC_PATIENCE (10 * DOORMAN_SECOND)  /* how long a peer may take to send or to read */
 #define GRPC_BUFFERED_MAX ((size_t)64 << 20) /* bytes of all requests that are not complete */
-#define GRPC_BUFFERED_OPEN_MAX (GRPC_BUFFERED_MAX / 2) /* the same, to add one without a token */
+#define GRPC_BUFFERED_OPEN_MAX (GRPC_BUFFERED_MAX / 2) /* the same, for health checks */
 #define GRPC_UNREAD_MAX ((size_t)512 << 10) /* bytes of answers that one peer has not taken */
 
 #define GRPC_SPARE_MAX 64 /* buffers that are kept for the next streams */
@@ -393,7 +393,7 @@ struct grpc {
     int epoll, listener, wake;
     bool is_listening; /* the loop looks at the listener */
     bool is_draining;
-    bool is_drained, was_drained; /* a drain of the process (E11), and the same one look before */
+    bool is_drained, was_drained; /* a drain of the process (E11), and at the look before */
     bool was_reached;             /* the link to the master had a connection at the last wakeup */
     int serving;                  /* what Health says: 1 or 2 */
     doorman_time looked_at, ticked_at, now;

@@ -1,6 +1,6 @@
-/* doorman_server, part GRPC: the health check of gRPC. It needs no token, as /healthz does not. It
- * says SERVING where this process can answer, itself or by asking the master (W4). A drained
- * process (E11) says NOT_SERVING, so that clients leave, and it answers those that stay. */
+/* doorman_server, part GRPC: the health check of gRPC. Like /healthz, it needs no token. It says
+ * SERVING if this process can answer, itself or by asking the master (W4). A drained process (E11)
+ * says NOT_SERVING, so that clients leave, and it answers those that stay. */
 #include "grpc.h"
 
 #include "build/grpc/messages.pb-c.h"

@@ -13,7 +13,7 @@
 #define QUOTA_CLIENT_MAX 200        /* bytes of the name of a client */
 #define QUOTA_MARGIN DOORMAN_SECOND /* an assignment ends at least this long before its lease */
 #define QUOTA_AGE_MAX (QUOTA_MARGIN / 2)   /* an older assignment is not sent any more */
-#define QUOTA_WINDOW (10 * DOORMAN_SECOND) /* in which reports count for the wants */
+#define QUOTA_WINDOW (10 * DOORMAN_SECOND) /* how long reports count for the wants */
 
 struct quotas;       /* all streams and buckets of a process */
 struct quota_stream; /* a holder */
@@ -37,8 +37,8 @@ struct quota_options {
 
 /* How many there are, or have been. */
 struct quota_counts {
-    size_t streams, buckets;             /* streams: those that are live; buckets: of all */
-    size_t resources;                    /* different ones that the buckets have */
+    size_t streams, buckets;             /* live streams; the buckets of all streams */
+    size_t resources;                    /* the different resources of the buckets */
     size_t ended_streams, ended_buckets; /* for which something is committed */
     double ended_committed; /* the sum of that, in requests a second, over all resources */
     uint64_t assignments, abandoned;

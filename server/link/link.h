@@ -43,7 +43,7 @@ struct link_batch {
     nng_ctx context;
     nng_aio *aio;
     doorman_time ends_at; /* of the question that has the most time */
-    nng_msg *message;     /* what it sends while it is QUEUED, then the answer; NULL: none */
+    nng_msg *message;     /* the message to send while it is QUEUED, then the answer; NULL: none */
     struct link_question *questions;
     size_t count, left; /* left: questions that have not ended */
 };
@@ -122,7 +122,7 @@ void server_link_end(struct link_question *question);
 struct link *server_link_tend(struct link_pool *pool, doorman_time now);
 
 /* Returns when to call server_link_tend for what was sent until now. A message that is sent later
- * ends at least DOORMAN_SECOND / 2 after that. */
+ * has at least DOORMAN_SECOND / 2 until its end. */
 doorman_time server_link_due(const struct link_pool *pool);
 
 /* Returns whether a connection over HTTP is open. A pool that has stopped must wait until none

@@ -54,7 +54,7 @@ static bool rows_keep(struct shards *shards, size_t *used, const unsigned char *
 }
 
 /* Writes one part, if it has bytes or is the last one.
- *   part    in/out: its index, which is how many were written */
+ *   part    in/out: its index counts the parts that were written */
 static bool rows_put(struct shards *shards, struct store_shard_part *part) {
     if (!part->count && !part->is_last) return true;
     if (server_store_put_shard(shards->store, part) == STORE_OK) {

@@ -42,7 +42,7 @@ static size_t shards_count_rules(const doorman_config_options *read) {
     return count;
 }
 
-/* Tells the map to clients, with the rules of the configuration in force, and without what only
+/* Gives the map to clients, with the rules of the configuration in force, and without what only
  * servers need. If memory runs out, they keep the last one. Precondition: the lock is held. */
 static void shards_tell_clients(const struct shards *shards) {
     assert(server_lock_is_held(&shards->service->lock));
@@ -219,7 +219,7 @@ static void shards_note_states(struct shards *shards) {
     server_unlock(&shards->service->lock);
 }
 
-/* Decides for a shard from now on. */
+/* Makes this process decide for a shard from now on. */
 static bool shards_own(struct shards *shards, size_t shard, bool is_lost) {
     struct service *service = shards->service;
     server_lock(&service->lock);

@@ -32,8 +32,9 @@ static int row_compare(const void *left, const void *right) {
     return one->identity < other->identity ? -1 : one->identity > other->identity;
 }
 
-/* Leaves out the last rows that have a later row among the others. Both are sorted.
- *   others   how many rows are not last ones */
+/* Leaves out each row with is_last if the other rows have a later one with its identity. Both kinds
+ * are sorted.
+ *   others   how many rows do not have is_last */
 static size_t rows_without_outdated(struct store_row *rows, size_t count, size_t others) {
     size_t at = 0, kept = others;
     for (size_t i = others; i < count; i++) {

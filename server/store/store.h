@@ -20,7 +20,7 @@
 
 #define STORE_SCHEMA 1 /* of the tables or keys. A server refuses a store that has a newer one */
 #define STORE_TEXT 1024
-#define STORE_KEPT_SECONDS 86400 /* for which rows stay after they are fresh */
+#define STORE_KEPT_SECONDS 86400 /* how long rows stay after they are fresh */
 #define STORE_NOTES_MAX 64       /* of one call */
 
 struct settings;
@@ -159,7 +159,7 @@ bool server_store_is_unsure(const struct store *store);
 /* Gets a note, which is valid during the call. Returns whether it wants a further one. */
 typedef bool store_visitor(void *context, const struct store_note *note);
 
-/* Reads the notes of a kind, the one with the largest identity first, byte by byte.
+/* Reads the notes of a kind, the largest identity first. Identities are compared byte by byte.
  *   before    only notes with a smaller identity; "": all
  *   returns   STORE_OK: the visitor wanted no more, or there are no more | STORE_FAILED */
 enum store_result server_store_list_notes(struct store *store, const char *kind, const char *before,

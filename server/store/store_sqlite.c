@@ -69,7 +69,7 @@ struct file_store {
     bool is_older;  /* the file had the present epoch, or a later one, before */
 };
 
-/* The row is written when the process ends. The checksum finds damage that SQLite does not see. */
+/* A planned stop writes the row. The checksum finds damage that SQLite does not see. */
 static const char handover_schema[] =
     "CREATE TABLE IF NOT EXISTS handover ("
     "    epoch INTEGER NOT NULL,"  /* of the process that has left it */
