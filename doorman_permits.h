@@ -78,7 +78,7 @@
  *                     limit, 10,000,000 counters in all, 1,000,000 override rows, 1,000,000
  *                     plan rows; in a message
  *                     10,000 items, and 100 permits with detail. The options, and max_keys of a
- *                     limit, can change all but the first
+ *                     limit, can change each of these numbers except the 16
  *     descriptors     1,000 rules of a configuration, 16 entries of a rule
  *
  * NAMES AND UNITS. A limit of permits and a limit of one process have the same names and units. A
@@ -184,8 +184,8 @@ extern "C" {
  *    the window of the current tier. What does not fit there enters the next tier. A tier that is
  *    entered again has its earlier units, as long as they are in its window. Otherwise the end of a
  *    tier would free them early: a tier of 10 units in 2 s that is active for 2 s could grant 19
- *    within 0.1 s. (Charon starts with an empty window.) A tier that cools down blocks, or is
- *    passed over if it is skippable. A tier whose `active` is 0 is passed over. One permit may pass
+ *    within 0.1 s. A tier that cools down blocks: permits are refused. If it is skippable, it is
+ *    passed over instead. A tier whose `active` is 0 is passed over too. One permit may pass
  *    through several tiers, and enters each of them, also one that has no room for it. A window
  *    shorter than 16 ns counts as one of 16 ns.
  *       Example with the tiers {limit 100, window 60, active 60} and {limit 300, window 60,
@@ -202,7 +202,7 @@ extern "C" {
  *    keeps what it has saved up to the new size, and counts the time since its last use at the new
  *    rate. A window of changed length starts fresh. Tiers keep their state by index. Bans
  *    stay until they end, also if their limit has no ban any more: a file that is wrong for a
- *    moment must not pardon all keys that are banned. A reset ends a ban.
+ *    moment must not end the bans of all keys. A reset ends a ban.
  * P17 A leased limit has no amount of its own. Its amount is a lease. The permits of a server are
  *    one more holder of the resource, beside clients and other nodes. So leases and permits
  *    together never exceed the capacity. In a tree, each node decides out of its own lease. The
@@ -226,15 +226,16 @@ extern "C" {
  * P23 The fallback decides in each of these cases: no server answers within the timeout; the
  *    message of the call has failed more often than there are addresses; a server answers
  *    INVALID_ARGUMENT to a message with this call alone; a server refuses with UNMATCHED; 100,000
- *    calls wait already. A refusal with LEARNING is a decision of the server: what it does not know
- *    yet may be in force.
+ *    calls wait already. A refusal with LEARNING is a decision, so the fallback does not replace
+ *    it: others may have the units, although the server does not know it yet.
  *       A breaker saves the callers from waiting for servers that fail. After 5 failed messages in
  *    a row the breaker opens. An answer INVALID_ARGUMENT to the calls of an application does not
- *    count: the server works. While the breaker is open, the fallback decides at once. It opens for
- *    1 s at first, and then for twice as long after each failure, up to `max_pause`. While servers
- *    answer that they know no master, it opens for at most 4 s, because an election ends soon. When
- *    a master answers the leases of an agent, a test of its permits is due at once, but not within
- *    1 s after the last test. The same holds for its leases when a master answers its permits.
+ *    count: the server works. While the breaker is open, the fallback decides at once. The breaker
+ *    opens for 1 s at first. The next message is a test. If it fails, the breaker opens again, each
+ *    time for twice as long, up to `max_pause`, but for at most 4 s while servers answer that they
+ *    know no master, because an election ends soon. When a master answers the leases of an agent,
+ *    the test of its permits is due at once, but not within 1 s after the last one. An answer about
+ *    permits does the same for the test of the leases.
  * P24 If the duration `prefetch` is set, a client and an agent take units ahead for a resource and
  *    key that had at least two granted permits in the last `prefetch`. They take at most what the
  *    callers used in this time, and at most half of what remains according to the last answer.
@@ -242,36 +243,36 @@ extern "C" {
  *    not used is lost at the latest twice `prefetch` after it was asked for. Units are taken ahead
  *    only for permits of one item that hold nothing and are not `equal`. A server never refuses
  *    units that are taken ahead for lack of units, because it may grant fewer, or none.
- * P25 While the kill switch is on, or with `shadow`, each permit is granted in full, and at once.
- *    A copy of the permit is sent, so that server and client count what would have been refused.
+ * P25 While the kill switch is on, or with `shadow` of its policy, a client grants each permit in
+ *    full, and at once. It sends a copy, so that it and the server count what would be refused.
  * P27 A permit with `settle_within` is a reservation. It charges its cost now, and remembers what
- *    each limit was charged. doorman_permits_settle says what it has really cost. What is less
- *    comes back to the counter that was charged: to a FIXED_WINDOW if its window is still the same
- *    one, to the slice of a SLIDING_WINDOW that was charged while that slice counts, and to a
- *    bucket as far as it has not gained it back by itself. TIERS and leased limits give nothing
- *    back. A counter that was reset or evicted meanwhile does not either, unless it is a window
- *    that another reservation has charged since then. What is more is charged as a report is (P13).
- *    For a limit in shadow, more is what exceeds the units that were granted: it does not charge
- *    what it would have refused.
+ *    each limit was charged. doorman_permits_settle says what it has really cost. If that is less,
+ *    the difference comes back to the counter that was charged: to a FIXED_WINDOW if its window is
+ *    still the same one, to the slice of a SLIDING_WINDOW that was charged while that slice counts,
+ *    and to a bucket as far as it has not gained the units back by itself. TIERS and leased limits
+ *    give nothing back. A counter that was reset or evicted meanwhile does not either, unless it is
+ *    a window that another reservation has charged since then. If the real cost is more, the
+ *    difference is charged as by a report (P13). A limit in shadow charges only what exceeds the
+ *    granted units, because it does not charge what it would have refused.
  *    No counter gets more back than it was charged.
- *       A bucket never has more than if each reservation had charged what it has cost from the
- *    beginning, and all else had been the same. So units that it would have gained in vain do not
- *    come back, also if its rate or size has changed, or a row has given it units. While several
- *    reservations of a bucket are open, they share what may come back, so it may get less than
- *    that: in random histories 95 % of it. The section >>counters says how, and why.
+ *       A bucket never has more than if each reservation had charged its real cost from the
+ *    beginning, and all else had been the same. Units that it would have lost then, because it was
+ *    full, do not come back, also if its rate or size has changed, or a row has given it units.
+ *    While several reservations of a bucket are open, they share what may come back, so it may get
+ *    less: in random histories 95 % of that. The section >>counters says how, and why.
  *       A settle is idempotent: repeated, it answers what the first one counted. With other
  *    figures it is refused as REPEATED. A reservation that is not settled in time ends: what was
  *    charged stays, or comes back where the limit has refund_unsettled. A settle that comes later
- *    is `late`. It charges what its cost exceeds that which stayed, and gives nothing back. A
- *    settle without a known reservation is `unknown`, and is charged as a report. So nobody gets
- *    away free. While the rows of a store are not read, the reservation may be there. So a settle
- *    that is unknown and that a durable limit concerns is then refused as LEARNING, for at most 70
- *    minutes, and is sent again.
+ *    is `late`. If its cost is more than what stayed charged, it charges the difference. It gives
+ *    nothing back. A settle without a known reservation is `unknown`, and is charged as a report.
+ *    While the rows of a store are not read, the reservation may be in one of them. So an unknown
+ *    settle that a durable limit concerns is then refused as LEARNING, and is sent again. If the
+ *    rows could not be read (UNREAD), this ends after 70 minutes, except with refuse_unread.
  *       A reservation with units of CONCURRENCY is a hold too, which ends as any hold. A settle
  *    releases it.
- *       A repeated permit with the same client_id, request_id and items answers what was granted,
- *    and charges nothing. Other items are refused as REPEATED, and so is the request_id of a
- *    reservation that was settled or has ended.
+ *       If a permit is repeated with the same client_id, request_id and items, the answer says what
+ *    was granted, and nothing is charged. A repeat with other items is refused as REPEATED, and so
+ *    is a permit with the request_id of a reservation that was settled or has ended.
  *       Settled reservations are remembered for a minute, and those that have ended for 10
  *    minutes. A client repeats a settle for less than a minute. Open reservations count in the
  *    bounds on holds (P19).
@@ -279,10 +280,11 @@ extern "C" {
  *    settlement. So after a restart nothing is charged twice. A reservation that is not in the
  *    store ends with the counters that it has charged.
  * P28 A report with a request_id counts once: a repeat within 10 minutes answers what the first
- *    one charged. Beyond client_request_max or request_max a report, an unknown settle and a new
- *    reservation are refused as REPEATS. While the rows of a store are not read, a predecessor may
- *    have counted the report already. So a report that a durable limit concerns is then refused as
- *    LEARNING, for at most 10 minutes, and is sent again with the same request_id. */
+ *    one charged. Beyond client_request_max or request_max such a report, an unknown settle and a
+ *    new reservation are refused as REPEATS. While the rows of a store are not read, a predecessor
+ *    may have counted the report already. So a report that a durable limit concerns is then refused
+ *    as LEARNING, and is sent again with the same request_id: as in P27, but for at most 10
+ *    minutes. */
 
 /* Which permits share one counter of a limit. */
 typedef enum doorman_scope {
@@ -391,8 +393,8 @@ struct doorman_permit_limit {
     size_t key_count;        /* 0 to 10,000 */
     doorman_figures figures;
     const doorman_override *overrides; /* other figures for some keys; only for DOORMAN_PER_KEY, and
-                                          weights for a fair limit. The first override that concerns
-                                          a key is its figures */
+                                          weights for a fair limit. A key has the figures of the
+                                          first override that concerns it */
     size_t override_count;             /* 0 to 10,000 */
     const doorman_plan *plans; /* figures of keys that have a plan (E2); only for DOORMAN_PER_KEY,
                                   and weights for a fair limit */
@@ -401,18 +403,18 @@ struct doorman_permit_limit {
                         warning */
     doorman_ban ban; /* only for DOORMAN_PER_KEY, not for CONCURRENCY; needs ban.refusals */
     double max_cost; /* if has_max_cost is true: the most that one permit is granted at one counter.
-                        Larger minimums are refused with MAX_COST. A larger cost is cut */
+                        Larger minimums are refused with MAX_COST. Larger costs are cut to it */
     bool fair; /* true: the keys share the units by max-min fairness (P29). Only for a TOKEN_BUCKET
-                  that is not per key and not leased. The client has no prefetch (P24), because the
-                  demand of a key would be that of its stock */
+                  that is not per key and not leased. Clients must not use prefetch (P24), because
+                  the server would measure the demand of their stocks, and not that of the keys */
     doorman_time fair_window; /* only if fair: the demand of a key is measured over this time, from
                                  0.1 s to 1 hour; 0: 2 s */
     size_t max_keys;   /* the most counters of the limit, and the most bans that it has set, up to
                         10,000,000; default 1,000,000. If there are more bans, the one that ends
                         first is ended early. If leased: the most leases of the permits; default
                         10,000. If fair: also the most keys whose demand is measured */
-    double set_max;    /* P31: a figure that a caller brings is at most this many times that of the
-                          limit, [1, 1e6]; 0: 10 */
+    double set_max;    /* P31: `rate`, `size` and `limit` that a caller brings are at most this many
+                          times those of the limit, [1, 1e6]; 0: 10 */
     bool has_max_cost; /* false: one permit may be granted up to the most that the limit can ever
                           grant */
     bool shadow;       /* true: the limit decides and counts, but never refuses. It does not charge
@@ -472,7 +474,7 @@ struct doorman_permit_limit {
     X(DOORMAN_REASON_TIMED_OUT, "TIMED_OUT")     /* the units did not come in time */              \
     X(DOORMAN_REASON_SHARED, "SHARED")       /* a hold of the same key was released: see share */  \
     X(DOORMAN_REASON_MAX_HOLDS, "MAX_HOLDS") /* there are too many holds */                        \
-    X(DOORMAN_REASON_REPEATED, "REPEATED")   /* another permit or transfer has the request_id */   \
+    X(DOORMAN_REASON_REPEATED, "REPEATED")   /* something else has the request_id */               \
     X(DOORMAN_REASON_REPEATS, "REPEATS")     /* too many request_ids are remembered (P28) */       \
     X(DOORMAN_REASON_SHARE, "SHARE")         /* the key has used its share of a fair limit */      \
     X(DOORMAN_REASON_SHARDS, "SHARDS")       /* the items are in different shards (N5) */          \
@@ -491,16 +493,16 @@ DOORMAN_API const char *doorman_reason_name(doorman_reason reason);
  *
  * P31 A gateway may know figures that the configuration does not have. What it brings with an item
  *    concerns one limit per key of kind TOKEN_BUCKET, FIXED_WINDOW or SLIDING_WINDOW, for the key
- *    of the item. Figures that it does not give are those of the limit. Each is at most set_max
- *    times that of the limit, and so is the rate that a limit and a window make together. The
- *    first of these that there is says the figures of a key: an override row (E1), the figures
- *    that a caller brings, a plan (E2), an override of the configuration, the limit.
+ *    of the item. Figures that it does not give are those of the limit. `rate`, `size` and `limit`
+ *    are at most set_max times those of the limit, and so is the quotient limit / window. The first
+ *    of these that exists decides the figures of a key: an override row (E1), the figures that a
+ *    caller brings, a plan (E2), an override of the configuration, the limit.
  *       A counter remembers the figures with which a permit was granted last, until it is fresh.
  *    Permits, reports and inspections without figures use them. So if callers bring different
- *    figures for one key, the last ones count, and set_changes of the limit counts how often they
- *    have differed. What was used stays used, as in P15, except in a window of another length,
+ *    figures for one key, the last ones are in force, and set_changes of the limit counts how often
+ *    they have differed. What was used stays used, as in P15, except in a window of another length,
  *    which starts fresh. A row of a store does not have the figures: after a restart a counter has
- *    those of the configuration until a caller brings them again.
+ *    those of the configuration until a caller brings figures again.
  *       A permit that brings figures never waits in a queue. Permit clients and agents bring none.
  */
 typedef struct doorman_permit_set {
@@ -512,8 +514,8 @@ typedef struct doorman_permit_set {
 typedef struct doorman_permit_item {
     const char *resource_id; /* 1 to 256 bytes */
     const char *key;         /* 0 to 256 bytes of UTF-8; NULL means "" */
-    double cost;             /* units that the item asks for, [0, 1e15]. 0: the item only looks, and
-                                creates no counter */
+    double cost;             /* units that the item asks for, [0, 1e15]. 0: the item takes nothing,
+                                and creates no counter */
     bool has_min;            /* false: min is cost */
     double min;              /* the item accepts this many units or more, [0, cost]. Above min it
                                 gets whole units, and none of them out of a debt (P2) */
@@ -653,7 +655,7 @@ struct doorman_permit_entry {
 
 /* The result of one entry. */
 struct doorman_permit_result {
-    double charged;        /* REPORT: the smallest amount of all limits, see
+    double charged;        /* REPORT: the smallest amount that a limit has charged, as in
                              doorman_permits_report. 0 if there is no room for one more
                              counter */
     doorman_reason reason; /* REPORT with a request_id: not NO_REASON: nothing was charged, as in
@@ -675,9 +677,10 @@ typedef enum doorman_permit_event_kind {
     DOORMAN_PERMIT_BANNED,       /* a ban begins; `amount` has its duration in seconds. limit: NULL
                                     if doorman_permits_ban has set the ban */
     DOORMAN_PERMIT_KEY_CREATED,  /* a counter was created */
-    DOORMAN_PERMIT_KEY_EVICTED,  /* a counter was removed to make room for another; `amount` has
-                                    the fraction of its limit that was used, or of the refusals of a
-                                    ban: 0: it offered as much as a fresh one; 1: it refused */
+    DOORMAN_PERMIT_KEY_EVICTED,  /* a counter was removed to make room; `amount` has the larger of
+                                    two fractions: the used part of its limit, and its refusals
+                                    divided by those that a ban needs. 0: it offered as much as a
+                                    fresh one; 1: it refused */
     DOORMAN_PERMIT_KEY_REMOVED,  /* a counter was removed, because it equals a fresh one */
     DOORMAN_PERMIT_BAN_EVICTED,  /* a ban was ended early to make room: see P20. limit: NULL if
                                     doorman_permits_ban has set the ban */
@@ -706,7 +709,7 @@ typedef struct doorman_permit_event {
     const char *resource_id, *key, *limit; /* valid only during the call of on_event. resource_id:
                                               NULL for a counter of a template. limit: NULL if the
                                               event has none */
-    doorman_reason reason;                 /* only REFUSED and WAIT_ENDED */
+    doorman_reason reason;                 /* of REFUSED and WAIT_ENDED */
     double amount;
     const char *item_resource_id; /* REFUSED, WAITING, BANNED, TIER_ENTERED: the resource of the
                                      first item that the limit decides on, also if the counter is
@@ -735,13 +738,13 @@ struct doorman_permits_options {
                                that wait, may exceed it. Default: no bound */
     size_t override_max;    /* the most override rows; default 1,000,000. memory_max does not bound
                                them */
-    size_t plan_max;        /* the most plan rows; the same default, also not bound */
+    size_t plan_max;        /* the most plan rows; with the same default, and not bounded either */
     size_t hold_max;        /* the most holds and transfers, used transfers included: see P19 in
                                >>holds; default 1,000,000 */
     size_t client_hold_max; /* the most holds and transfers of one client; default 10,000 */
     size_t request_max; /* the most request_ids that are remembered, of reservations and of reports
                            (P28); default 1,000,000 */
-    size_t client_request_max;     /* the most of one client; default 100,000 */
+    size_t client_request_max;     /* the same for one client; default 100,000 */
     size_t waiting_max;            /* the most permits that wait; default 10,000 */
     size_t client_waiting_max;     /* the most permits of one client that wait; default 1,000 */
     size_t connection_waiting_max; /* the most permits of one connection that wait; default 100 */
@@ -814,8 +817,8 @@ DOORMAN_API doorman_status doorman_permits_report(doorman_permits *permits,
                                                   doorman_error *error, doorman_time now);
 
 /* Reads the state of one key without counting a decision.
- *   item      resource_id and key, also of the next two functions; used only during the call. Its
- *             other fields have no effect
+ *   item      resource_id and key; used only during the call. Its other fields have no effect. The
+ *             same is true for the next two functions
  *   out       written on OK, as by a permit of cost 0 with `detail`. A banned key is refused, and
  *             its limits are listed too
  *   returns   as doorman_permits_acquire */
@@ -824,9 +827,9 @@ DOORMAN_API doorman_status doorman_permits_inspect(doorman_permits *permits,
                                                    doorman_permit *out, doorman_error *error,
                                                    doorman_time now);
 
-/* Makes counters fresh again. The units of CONCURRENCY are held, so they stay. A row that is
- * restored later gives its counter again what it says, so a caller with a store resets after it has
- * read the rows.
+/* Makes counters fresh again. The units of CONCURRENCY are held, so they stay. If a row is restored
+ * after the reset, its counter has used what the row says. So a caller with a store resets after it
+ * has read the rows.
  *   limit     the name of the limit. Its counter is reset, even if other keys share it. NULL: all
  *             limits per key are reset, and a ban of the (resource, key) ends
  *   count     may be NULL; written on OK: how many counters and bans were removed
@@ -850,15 +853,15 @@ DOORMAN_API doorman_status doorman_permits_ban(doorman_permits *permits,
                                                doorman_time now);
 
 /* Returns when doorman_permits_update should be called next. DOORMAN_NEVER: there are no counters,
- * bans, holds or waiting permits, no override or plan row begins or ends, and resource_count is 0.
- */
+ * bans, holds, waiting permits or remembered request_ids, no override or plan row begins or ends,
+ * and resource_count is 0. */
 DOORMAN_API doorman_time doorman_permits_due(const doorman_permits *permits);
 
-/* Ends holds, waits and override rows whose time has come, begins rows, and removes counters that
- * equal fresh ones. One call ends at most 1,000 holds and waits, and begins and ends at most 1,000
- * rows. It decides on at most 1,000 permits that wait, and visits about 10,000 counters. So a call
- * takes some milliseconds at most. If more holds, waits or rows are due, doorman_permits_due
- * returns a time that has passed. */
+/* Ends holds, waits, reservations, override rows and plan rows whose time has come, begins rows,
+ * and removes counters that equal fresh ones. One call ends at most 1,000 holds and waits, and ends
+ * or forgets at most 1,000 reservations. It begins and ends at most 1,000 rows. It decides on at
+ * most 1,000 permits that wait, and visits about 10,000 counters. So a call takes some milliseconds
+ * at most. If more of them are due, doorman_permits_due returns a time that has passed. */
 DOORMAN_API void doorman_permits_update(doorman_permits *permits, doorman_time now);
 
 typedef struct doorman_permits_info {
@@ -868,10 +871,10 @@ typedef struct doorman_permits_info {
     size_t hold_count;        /* holds, transfers, and transfers that were used a short time ago */
     size_t wait_count;        /* permits that wait */
     size_t reservation_count; /* reservations that are not settled, and have not ended */
-    uint64_t settled, unsettled; /* reservations that were settled, also late ones and unknown ones;
-                                    those that have ended without it */
-    double returned_units;       /* units that came back at these ends. Of an item that several
-                                    limits concern, what came back to one of them */
+    uint64_t settled, unsettled; /* settled: settlements, also late and unknown ones. unsettled:
+                                    reservations that have ended without a settlement */
+    double returned_units;       /* units that came back then. Of an item that several limits
+                                    concern: the largest amount that came back to one of them */
     size_t request_count; /* request_ids that are remembered: those of reservations, also settled
                              ones, and those of reports */
     doorman_time learns_until;  /* when all limits of CONCURRENCY have learned (P16) */
@@ -886,14 +889,14 @@ typedef struct doorman_permits_info {
     size_t changed_count;       /* rows that doorman_permits_next_changed would yield now */
     doorman_time changed_since; /* when the first change was made since there were none: no change
                                    that waits is older. DOORMAN_NEVER: there are none */
-    uint64_t removals_lost; /* rows of removed counters that were dropped, because 100,000 waited */
+    uint64_t removals_lost; /* removals that are not yielded: too many waited (D3), or no memory */
     size_t override_count;  /* override rows, also those that are idle or have not begun */
     size_t override_idle_count;         /* those that are idle */
     size_t plan_count, plan_idle_count; /* the same of plan rows */
     size_t plan_max;                    /* as in the options */
 } doorman_permits_info;
 
-/* Describes the whole object.
+/* Writes the figures of the whole object.
  *   out   written in full */
 DOORMAN_API void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *out);
 
@@ -910,8 +913,8 @@ typedef struct doorman_permits_limit {
                                                all limits of the template that have a ban */
     uint64_t shadow_refused;                /* refusals that shadow has prevented */
     uint64_t set_granted;                   /* of `granted`: the caller has brought figures (P31) */
-    uint64_t set_changes; /* how often they differed from those that the counter remembered */
-    uint64_t evicted;
+    uint64_t set_changes;    /* how often they differed from those that the counter remembered */
+    uint64_t evicted;        /* its counters that were evicted (P19) */
     uint64_t evicted_in_use; /* evicted counters that had used a part of the limit */
     uint64_t bans_evicted;   /* its bans that were ended early to make room (P20) */
     uint64_t waited;         /* how often a permit has entered its queues */
@@ -981,14 +984,15 @@ typedef struct doorman_usage_list {
 typedef struct doorman_permits_usage {
     const char *resource_id, *key;
     double units; /* granted in the window. Reports of costs do not count */
-    double error; /* `units` differ by at most this much, which is at most a hundredth of `total` */
+    double error; /* `units` are wrong by at most this much. It is at most a hundredth of `total`,
+                     unless memory ran out */
     double total; /* units of all keys of the limit in the window */
 } doorman_permits_usage;
 
 /* Iterates over the (resource, key)s that have used the most units of one limit, the largest first.
- * There are at most 100. A key with at least a fiftieth of `total` is among them (P20). A limit
- * has no such list if its first grant finds a quarter of memory_max in use. Times count in steps of
- * five seconds.
+ * There are at most 100. A key with more than a fiftieth of `total` is among them (P20). The list
+ * of a limit begins with the first grant that finds less than a quarter of memory_max in use. Times
+ * count in steps of five seconds.
  *   list          used only during the call
  *   cursor, out   as in doorman_permits_next_top
  *   returns       false: there are no more keys, or no such limit or window
@@ -1048,7 +1052,7 @@ DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits
  *     a batch could not be written      write the same bytes again before later rows; or
  *                                       doorman_permits_mark_changed with each of them
  *     before doorman_permits_configure  the same as each second, because the changes of a limit
- *                                       that is removed are yielded only before
+ *                                       that is removed are not yielded afterwards
  *     after a restart                   doorman_permits_set_rows with DOORMAN_ROWS_AWAITED, set the
  *                                       epoch, doorman_permits_restore_rows with all rows, and
  *                                       doorman_permits_set_rows with DOORMAN_ROWS_READ
@@ -1056,26 +1060,26 @@ DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits
  * D1 A store has rows of the counters and bans of durable limits, of the bans of an administrator,
  *    and of reservations that a durable limit has counted. Leases, holds and waiting permits have
  *    no rows in it.
- * D2 A limit is durable if it says so, or if a counter may need a minute or more until it is fresh,
- *    or if a ban lasts as long. See `durable` of doorman_permit_limit.
+ * D2 `durable` of a limit says whether it is durable. The default is true if a counter may need a
+ *    minute or more until it is fresh, or if a ban lasts as long. See doorman_permit_limit.
  * D3 If all changes are yielded and written, the store has a row for each counter and each ban of
  *    the permits, and no others, except for rows that are fresh, and rows of limits that are not in
  *    the configuration or not durable any more. A row that replaces another has the same identity.
  *    A counter that is evicted, reset or refunded until it is fresh, and a ban that ends early, are
  *    yielded as removed. What becomes fresh as time passes is not yielded: the store may delete a
  *    row after its fresh_at. At most 100,000 removals wait to be yielded. An eviction is yielded
- *    only if fewer than 50,000 wait. The rows of the others stay in the store until they are fresh,
- *    which is only too strict.
- * D4 While rows are awaited, permits that a durable limit concerns are refused with LEARNING, and
- *    others do not wait. See doorman_permits_set_rows.
+ *    only if fewer than 50,000 wait. The rows of removals that are not yielded stay in the store
+ *    until they are fresh. Such a row can only make a limit too strict.
+ * D4 While rows are awaited, permits that a durable limit concerns are refused with LEARNING. Other
+ *    permits are decided as usual. See doorman_permits_set_rows.
  * D5 A restored counter never offers more than the counter that was written would offer now, by
  *    the clock `epoch` (P26). The times in a row are since 1970. If a row was written later than
  *    the present epoch, the epoch moves forward to that time, as if this process had written the
  *    row. So no window that was used begins again after the clock was set back. A row of the clock
- *    follows removed rows, because the store forgets their times. What was left of a ban when it
- *    was written, minus the time since then, is left. If there is a counter already, it has used
- *    what both have used; a row that was yielded or restored before does not count twice. Refusals
- *    that count for a ban are not in a row. */
+ *    follows removed rows, because the store forgets their times. A restored ban lasts for what was
+ *    left of it when its row was written, minus the time since then. If the counter of a row exists
+ *    already, it has then used what both have used. A row that was yielded or restored before does
+ *    not count twice. Refusals that count for a ban are not in a row. */
 
 #define DOORMAN_PERMIT_ROW_VERSION 1      /* of the rows that this version writes */
 #define DOORMAN_PERMIT_ROW_BYTES_MAX 4096 /* no row is longer */
@@ -1086,7 +1090,7 @@ typedef struct doorman_permit_row {
                                 same places */
     bool removed;            /* the counter or the ban is gone: the store deletes the row with this
                                 identity. There are no figures */
-    bool is_ban;             /* of a (resource, key), and not of a limit */
+    bool is_ban;             /* the row is about a ban of a (resource, key) */
     bool is_clock;           /* only written_at has a meaning: how far the clock of P26 was. The row
                                 follows removed rows, and changes that have no row any more */
     bool is_reservation;     /* of a request_id (P27, P28). resource_id is the client, and key is a
@@ -1117,9 +1121,9 @@ DOORMAN_API doorman_status doorman_permit_row_read(const unsigned char *row, siz
 
 /* Yields the next row that has changed since it was yielded last. Removed ones come first, then
  * reservations. A counter that changes again is yielded again. Rows of different counters come in
- * any order, so a caller that lets others use the permits between two calls stops after
- * info.changed_count rows that are not about reservations, or later. New reservations come before
- * what has changed earlier, and would take its place otherwise.
+ * any order. So a caller that lets others use the permits between two calls has all earlier changes
+ * only after info.changed_count rows that are not about reservations. It does not count those about
+ * reservations, because new reservations come before earlier changes of counters.
  *   out       room for DOORMAN_PERMIT_ROW_BYTES_MAX bytes. Every machine writes the same bytes
  *   returns   the length of the row in bytes; 0: nothing has changed, or the rows of the store are
  *             not read (doorman_permits_set_rows), or memory ran out
@@ -1189,8 +1193,8 @@ typedef enum doorman_rows {
     DOORMAN_ROWS_READ,    /* the default: all limits decide, and changes are yielded */
     DOORMAN_ROWS_AWAITED, /* permits that a durable limit concerns are refused with LEARNING, also
                              those with a cost of 0 */
-    DOORMAN_ROWS_UNREAD,  /* the same, but only for limits with refuse_unread. What is restored
-                             later only takes away */
+    DOORMAN_ROWS_UNREAD,  /* the same, but only for limits with refuse_unread. Other limits decide.
+                             A row that is restored later can only make its counter offer less */
     DOORMAN_ROWS_COUNT
 } doorman_rows;
 
@@ -1212,28 +1216,29 @@ DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, do
  *     after each victory        each row, and then the rows of the counters
  *                               (doorman_permits_restore)
  *
- * E1 An override row concerns one limit per key and one exact key. Of the resources it concerns
- *    one, or all of the template with a glob. The figures of a row replace those of the limit, as
- *    an override of the configuration does: what the row does not give is that of the limit. The
- *    first of these that there is says the figures of a key: a row of the resource, a row of the
- *    glob, a plan (E2), an override of the configuration, the limit.
+ * E1 An override row gives one exact key other figures of one limit per key, or another weight of a
+ *    fair limit: for one resource, or for all resources of the template with a glob. Figures that
+ *    the row does not give are those of the limit. The first of these that exists decides the
+ *    figures of a key: a row of the resource, a row of the glob, figures that a caller brings
+ *    (P31), a plan (E2), an override of the configuration, the limit.
  *       A row is in force from its beginning to its end, by the clock of P26. It acts at once on
  *    all counters of its key, and on permits that wait for units of CONCURRENCY. A counter is kept,
  *    as in P15, also when the row ends: what was used under the row counts against the figures that
  *    follow. doorman_permits_after_override says what that means.
  *       A row whose limit is not in the configuration, or whose figures break a rule of that limit,
- *    is idle: it has no effect. It acts again as soon as a configuration has a limit that agrees,
- *    and ends at its end. Bans do not change.
+ *    is idle: it has no effect. It acts again as soon as a configuration has a limit whose rules it
+ *    keeps. An idle row ends at its end too. A row changes no bans.
  *       A row that adds (`add`) raises the size of a bucket or the limit of a window by some
  *    units, above whatever figures the key has otherwise, so it may be in force beside another row.
  *    While it is in force, the key gets at most `add` units more than without it. An existing
  *    bucket gets the units when the row begins, and keeps what it has of them when the row ends, up
- *    to its size. A row that adds to a window ends with this window: that to a FIXED_WINDOW at the
- *    boundary, that to a SLIDING_WINDOW one length after its beginning.
- * E2 A plan is a set of figures with a name. A limit per key has up to 16 plans. A plan row says
- *    which plan a key has, for the template with a glob: the same key may be a user in one template
- *    and a tenant in another. It concerns all limits of the template that have the plan. Its other
- *    limits keep their figures for the key. What a plan does not give is that of the limit.
+ *    to its size. A row that adds to a window ends with this window: for a FIXED_WINDOW at the end
+ *    of the window, for a SLIDING_WINDOW one length after the row has begun.
+ * E2 A plan is a set of figures with a name. A limit per key or a fair limit has up to 16 plans. A
+ *    plan row says which plan a key has, for the template with a glob: the same key may be a user
+ *    in one template and a tenant in another. The row concerns all limits of the template that have
+ *    the plan. The other limits of the template keep their figures for the key. Figures that a plan
+ *    does not give are those of the limit.
  *       A plan row is in force from its beginning to its end, acts at once, and keeps counters, as
  *    an override row does. Limits without plans, and limits of templates without plan rows, cost
  *    nothing more than before. A row whose plan is not in the configuration is idle, and acts again
@@ -1266,15 +1271,15 @@ typedef struct doorman_override_info {
                                  ends earlier (E1) */
     char key[DOORMAN_ID_BYTES_MAX + 1]; /* row.key points to it */
     bool in_force;       /* it has begun, and is not idle. It may be hidden by another row */
-    bool idle;           /* no limit of the configuration has this name, or its figures differ
-                                 from what the row needs (E1) */
+    bool idle;           /* the configuration does not have the limit, or the figures of the row
+                                 break a rule of the limit (E1) */
     const char *glob;    /* of the template whose limit is concerned; NULL: the row is idle */
     doorman_figures all; /* all figures that the row gives its key, without those of a row that
                                  adds. All 0: the row is idle, or it adds */
 } doorman_override_info;
 
-/* Sets a row, and replaces the row with the same name. If that one has added units to a bucket, the
- * bucket only gets what the new row adds more.
+/* Sets a row, and replaces the row with the same name. If the replaced row has added units to a
+ * bucket, the bucket only gets what the new row adds beyond those.
  *   row       used only during the call
  *   error     may be NULL; names the field: "figures.rate: must be ..."
  *   returns   OK | INVALID_ARGUMENT: a field is wrong, or breaks a rule of the limit; the limit is
@@ -1291,8 +1296,8 @@ DOORMAN_API doorman_status doorman_permits_set_override(doorman_permits *permits
 
 /* Sets a row that a store has kept. Precondition: the epoch was set. In contrast to
  * doorman_permits_set_override, a row that does not agree with the configuration is kept, as idle.
- * A row that has ended has no effect. A bucket gets the units of a row that adds only if the row
- * begins later: the row of the counter has them already.
+ * A row that has ended has no effect. A row that adds gives its units to a bucket only if it begins
+ * later than now. If it has begun, the stored row of the counter has the units already.
  *   returns   OK | INVALID_ARGUMENT: a field is wrong by itself |
  *             RESOURCE_EXHAUSTED | OUT_OF_MEMORY
  *   cost      as doorman_permits_set_override */
@@ -1338,7 +1343,7 @@ DOORMAN_API bool doorman_permits_next_override(const doorman_permits *permits,
                                                doorman_override_info *out);
 
 /* Says what a row leaves behind when it ends: the state of a counter under the figures that follow,
- * if nothing more is used until then. For example: used 1,900 of 1,000, and more_after 5 days.
+ * if nothing is used before that. For example: used 1,900 of 1,000, and more_after 5 days.
  *   name      as in doorman_permits_end_override. With identifier_glob its resource_id is that of
  *             the counter
  *   out       written on OK. Its times count from the end of the row, or from `now` if the row has
@@ -1384,8 +1389,8 @@ DOORMAN_API doorman_status doorman_permits_set_plan(doorman_permits *permits,
                                                     const doorman_plan_row *row,
                                                     doorman_error *error, doorman_time now);
 
-/* Says what doorman_permits_set_plan would say of a row now, without the bound plan_max. So many
- * rows can be checked before the first one is set.
+/* Returns what doorman_permits_set_plan would return for a row now, if plan_max allowed the row. A
+ * caller that sets several rows can check all of them before it sets the first one.
  *   returns   OK | INVALID_ARGUMENT | NOT_FOUND
  *   cost      O(templates) */
 DOORMAN_API doorman_status doorman_permits_check_plan(doorman_permits *permits,
@@ -1500,8 +1505,8 @@ DOORMAN_API doorman_status doorman_permits_renew(doorman_permits *permits,
 /* Gives units back. The amount of each item becomes the smaller of what is held and what is kept.
  * So a repeated release has no effect. A request_id also cancels a permit that waits.
  *   request   client_id, and either id or request_id; optionally amounts: what is kept. Without
- *             amounts nothing is kept. With a request_id also items, of the permit: with shards
- *             they say whose hold it is (N4). Otherwise they have no effect
+ *             amounts nothing is kept. With a request_id also the items of the permit: with shards
+ *             they say in which shard the hold is (N4). Otherwise items have no effect
  *   cost      also O(log holds) for each permit with `share` that the call refuses */
 DOORMAN_API doorman_status doorman_permits_release(doorman_permits *permits,
                                                    const doorman_hold_request *request,
@@ -1585,7 +1590,7 @@ typedef struct doorman_permits_wait {
     const char *limit;             /* NULL: the permit is decided at the next call */
     double cost;                   /* units of this item */
     int priority;
-    doorman_time asked_at, ends_at; /* ends_at: the permit is refused then */
+    doorman_time asked_at, ends_at; /* ends_at: when the permit is refused, if it still waits */
 } doorman_permits_wait;
 
 /* Iterates over the permits that wait, the earliest first. There are at most 100 (P20). The
@@ -1625,7 +1630,7 @@ struct doorman_settle_request {
 typedef struct doorman_settled_item {
     double returned; /* units: the largest amount that a limit gave back */
     double charged; /* units: the smallest amount that a limit has charged in addition, as that of a
-                        report. A limit that had charged enough is left out */
+                        report. Limits that had already charged enough do not count here */
 } doorman_settled_item;
 
 /* What a settle, or a report, has changed. */
@@ -1636,7 +1641,7 @@ struct doorman_settlement {
                               REPEATS (P28); MAX_KEYS: no room for one more counter; LEARNING: the
                               rows of a store are awaited, repeat it later; MAX_HOLDS: memory_max
                               leaves no room; SHARDS and MOVED (N5, N4) */
-    size_t item_index; /* SHARDS: the first item in another shard than the first item; else 0 */
+    size_t item_index; /* SHARDS: the first item in another shard than item 0; otherwise 0 */
     bool late;         /* the reservation had ended (P27) */
     bool unknown;      /* there is no such reservation, so the cost was charged as by a report.
                               Not in a report */
@@ -1691,8 +1696,8 @@ DOORMAN_API bool doorman_permits_find_reservation(const doorman_permits *permits
 
 /* Ends a reservation, as if its time had come. If its client settles it later, that is late (P27).
  * A hold of the same permit stays.
- *   refund    whether what was charged comes back, where units can come back. The `unsettled` of
- *             the limits does not count
+ *   refund    whether what was charged comes back, where units can come back. refund_unsettled of
+ *             the limits has no effect here
  *   returns   OK | NOT_FOUND: there is none with this id |
  *             INVALID_ARGUMENT: there are no permits |
  *             OUT_OF_MEMORY: nothing has changed
@@ -1834,15 +1839,15 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
  * N3 A node decides for a shard only if it is sure that the map says so. The others refuse its keys
  *    as MOVED: permits, reports, requests on holds, settlements. A MOVED request has no effect.
  * N4 The ids of holds, transfers and reservations tell their shard: id % shard_count. A request on
- *    a hold without an id, or a settlement, belongs to the shard of its items.
+ *    a hold without an id belongs to the shard of its items, and so does each settlement.
  * N5 All items of a permit are in one shard. Other permits are refused as SHARDS, also where one
- *    node owns both shards, because a move must not change what is possible. Braces put keys
- *    together. `item_index` is the first item in another shard than the first item. This holds for
- *    settlements too.
+ *    node owns both shards, because a move must not change what is possible. Braces put keys into
+ *    one shard (N1). `item_index` is the index of the first item that is in another shard than item
+ *    0. This holds for settlements too.
  * N6 A limit per resource or per template would be counted once for each shard. So it must be
  *    leased, or its template needs shard_by_resource (only per resource).
  * N7 A move has these steps. See doorman_shard_mover for what fails between them.
- *       1. The owner stops to decide for the shard, and writes what it knows of it to a store.
+ *       1. The owner stops deciding for the shard, and writes what it knows of it to a store.
  *       2. One transaction changes the map.
  *       3. The new owner forgets what it knows of the shard, reads the store, and decides.
  *       4. The last owner forgets the shard.
@@ -1885,10 +1890,10 @@ typedef struct doorman_shard_node {
 typedef struct doorman_shard {
     size_t owner;  /* the index of a node */
     size_t target; /* the node that it moves to; the owner: it stays */
-    uint64_t from; /* the number of its last move, whose rows the owner may not have in its own
-                      store yet; 0: it has them */
-    bool is_lost;  /* the rows of this move come from the store of a node that was gone: they have
-                      only durable counters, and no holds */
+    uint64_t from; /* the number of its last move, while the owner may not have the rows of this
+                      move in its own store yet; 0: it has them */
+    bool is_lost;  /* the rows of the move `from` come from the store of a node that was gone: they
+                      have only durable counters, and no holds */
 } doorman_shard;
 
 /* Which templates are sharded by resource, for clients, which have no configuration. */
@@ -1943,17 +1948,17 @@ DOORMAN_API size_t doorman_shards_balance(doorman_shard *owners, size_t count, c
 typedef enum doorman_shard_step {
     DOORMAN_SHARD_READ_MAP, /* read the map from where it is kept, linearizably */
     DOORMAN_SHARD_GIVE,     /* do not decide for the shard, and write what is known of it, under
-                               `move`. doorman_permits_find_shards comes first, if anything does */
-    DOORMAN_SHARD_COMMIT, /* change the map in one transaction. It needs this process to be master,
-                               and the map to have the epoch `epoch`. The owner becomes `target`,
-                               `from` becomes `move`, is_lost false, and the epoch one more */
-    DOORMAN_SHARD_RESUME, /* decide for the shard again, because it stays */
-    DOORMAN_SHARD_TAKE,   /* restore what was written under `move`, unless that is 0, and then
+                               `move`. If doorman_permits_find_shards is used, call it before */
+    DOORMAN_SHARD_COMMIT,   /* change the map in one transaction, which has an effect only if this
+                               process is master and the map has this epoch. The owner becomes
+                               `target`, `from` becomes `move`, is_lost false, the epoch one more */
+    DOORMAN_SHARD_RESUME,   /* decide for the shard again, because it stays */
+    DOORMAN_SHARD_TAKE,     /* restore what was written under `move`, unless that is 0, and then
                                decide for the shard */
-    DOORMAN_SHARD_SETTLE, /* change the map in a transaction that needs the same as COMMIT: `from`
+    DOORMAN_SHARD_SETTLE,   /* change the map in a transaction with the conditions of COMMIT: `from`
                                becomes 0 for all shards that this node owns and that are OWNED, and
                                the epoch one more */
-    DOORMAN_SHARD_DROP,   /* do not decide for the shard, and forget what is known of it */
+    DOORMAN_SHARD_DROP,     /* do not decide for the shard, and forget what is known of it */
     DOORMAN_SHARD_STEP_COUNT
 } doorman_shard_step;
 
@@ -1970,8 +1975,8 @@ typedef struct doorman_shard_action {
 /* How an action has ended. */
 typedef enum doorman_shard_result {
     DOORMAN_SHARD_DONE,
-    DOORMAN_SHARD_FAILED, /* a transaction has certainly no effect. Any action is tried again */
-    DOORMAN_SHARD_UNKNOWN /* a transaction without an answer, which may still have its effect */
+    DOORMAN_SHARD_FAILED, /* the action is tried again. A transaction has certainly had no effect */
+    DOORMAN_SHARD_UNKNOWN /* a transaction has no answer, and may still have its effect */
 } doorman_shard_result;
 
 /* A mover says what the master of a node must do about shards, one action at a time. It reads no
@@ -1994,8 +1999,8 @@ typedef enum doorman_shard_result {
  *     (TAKING to OFFERED)                               another node owns it     LEAVING
  *
  * Two nodes never decide for one shard, if no process decides after its mastership has ended:
- *    - Only the master of the owner changes the owner, or another master if the node has none. The
- *      transaction checks this, and the epoch of the map.
+ *    - Only the master of the owner changes the owner. If the owner has no master, the master of
+ *      another node may do it. The transaction checks this, and the epoch of the map.
  *    - A master begins without shards. It takes what a map says that was read while it was master.
  *    - A shard is given only after its last move was settled. Otherwise GIVE would overwrite rows
  *      that the map still names.
@@ -2040,8 +2045,8 @@ DOORMAN_API doorman_status doorman_shard_mover_map(doorman_shard_mover *mover,
 DOORMAN_API bool doorman_shard_mover_next(doorman_shard_mover *mover, bool stored,
                                           doorman_shard_action *out);
 
-/* Tells the end of the action that was returned last. READ_MAP ends with a sure map, or here with
- * FAILED. An action that has failed is tried again, at the pace of the caller. */
+/* Tells the mover how the last action has ended. READ_MAP ends with a sure map, or with this call
+ * and FAILED. An action that has failed is returned again. The caller decides when to try again. */
 DOORMAN_API void doorman_shard_mover_end(doorman_shard_mover *mover, doorman_shard_result result);
 
 /* The state of a shard at a node. */
@@ -2116,10 +2121,10 @@ DOORMAN_API size_t doorman_shard_part_add(unsigned char *part, size_t used, size
 
 /* Notes where the keys of all shards are, step by step. So doorman_permits_next_shard_rows and
  * doorman_permits_drop_shard need not look at all keys to find those of one shard. The caller does
- * this before it stops to decide for a shard. Decisions go on between two steps, and what they add
- * is noted too. Without it, all is as correct, but slower. What was noted serves for all shards,
- * until it is not used for a minute, the configuration changes, or many keys have come. Then it
- * begins again.
+ * this before it stops deciding for a shard. Decisions are allowed between two steps, and what they
+ * add is noted too. Without these steps the two functions are slower, but as correct. The notes
+ * serve for all shards, until they are not used for a minute, the configuration changes, or many
+ * keys have come. Then the steps begin again.
  *   most      about how many buckets of tables the step visits; 1,000 take about 0.2 ms
  *   returns   whether more steps are needed. false also if there are no shards, or memory runs out
  *   cost      O(most) for a step. All steps visit each counter, hold and reservation once
@@ -2142,9 +2147,9 @@ typedef struct doorman_shard_part {
 } doorman_shard_part;
 
 /* Writes the next part of what is known of a shard: counters, also those of limits that are not
- * durable, bans, reservations, and holds, and for how much longer it learns holds.
- * Precondition: the permits do not own the shard, so that nothing changes meanwhile. Override and
- * plan rows are not in it.
+ * durable, bans, reservations, and holds, and for how much longer the shard learns holds. Override
+ * and plan rows are not in it. Precondition: the permits do not own the shard, so that nothing
+ * changes meanwhile.
  *   cursor    in/out. Other calls between two steps are allowed
  *   out       written on OK, for doorman_permits_restore_shard; valid until the next call on the
  *             permits. May have 0 bytes before the end
@@ -2187,8 +2192,8 @@ DOORMAN_API doorman_status doorman_permits_drop_shard(doorman_permits *permits, 
 
 /* ---- permit clients, the public part -------------------------------------------------------- */
 /* A permit client asks servers for permits on behalf of many callers. It has no thread and no
- * clock. An agent has one already: see doorman_agent_acquire. The loop is that of doorman_upstream,
- * with one addition:
+ * clock. An agent has a permit client already: see doorman_agent_acquire. The loop is that of
+ * doorman_upstream, with one addition:
  *
  *     doorman_upstream *upstream = doorman_permit_client_upstream(client);
  *     as in the loop of doorman_upstream; and after each call on the upstream or the client
@@ -2206,8 +2211,8 @@ typedef struct doorman_permit_client doorman_permit_client;
 /* Says who has decided on a permit. */
 typedef enum doorman_decider {
     DOORMAN_BY_SERVER,
-    DOORMAN_BY_REFUSAL, /* a server has refused the same a short time ago (P22), or the items are in
-                            two shards (N5) */
+    DOORMAN_BY_REFUSAL,  /* a server has refused a permit for the same item a short time ago (P22),
+                            or the items are in two shards (N5) */
     DOORMAN_BY_FALLBACK, /* no server has decided (P23) */
     DOORMAN_BY_BYPASS,   /* the kill switch is on, or `shadow` is set (P25) */
     DOORMAN_BY_CALLER,   /* the caller has released the number of the hold before the decision, or
@@ -2224,8 +2229,8 @@ typedef struct doorman_acquired {
     doorman_decider decided_by;
     doorman_time wait; /* granted: 0, because the caller has waited already. More than 0 only if the
                           timeout has passed: the caller must wait this much longer */
-    double units[DOORMAN_PERMIT_ITEMS_MAX]; /* granted: the units of each item, in their order. The
-                                               rest is 0 */
+    double units[DOORMAN_PERMIT_ITEMS_MAX]; /* granted: the units of each item, in the order of the
+                                               permit. The rest of the array is 0 */
     /* granted: the limit that has the fewest units left. Refused: the limit that refuses. "": there
      * is none, or it is not known */
     char limit[DOORMAN_ID_BYTES_MAX + 1];
@@ -2330,12 +2335,12 @@ DOORMAN_API doorman_status doorman_permit_client_report(doorman_permit_client *c
  * is sent again until a server has answered, also after a change of master: for 45 s after it was
  * first sent. If no server can be reached, it waits for its first message for 5 minutes. Then it is
  * lost, and counted. It is also lost if 10,000 settles wait already.
- *     What the client has granted without a server has a reservation too. If a message has reached
- * a server, it is settled. Otherwise it is unknown, and its real cost is charged as by a report.
- * While the kill switch is on, or with `shadow`, a server may refuse the copy of a permit. Then
- * nothing is charged, also not by its settle (P25).
- *     The client itself settles a reservation with a cost of 0, if its caller has been refused, and
- * a server may have granted it.
+ *     A permit that the client has granted without a server has a reservation too. If a message has
+ * reached a server after all, the reservation is settled there. Otherwise the settle is `unknown`,
+ * and the real cost is charged as by a report. While the kill switch is on, or with `shadow`, a
+ * server may refuse the copy of a permit. Then the settle charges nothing either (P25).
+ *     If a caller was refused, but a server may have granted its reservation, the client itself
+ * settles the reservation with a cost of 0.
  *   request   id: the number of the reservation. 0 has no effect, so a permit that has reserved
  *             nothing needs no test. items: as those of the permit, with what they have cost.
  *             timeout: 0: nobody waits for the result. More: doorman_permit_client_next gives the
@@ -2416,8 +2421,8 @@ DOORMAN_API doorman_status doorman_permit_client_seize(doorman_permit_client *cl
 
 /* Reads a hold.
  *   hold      its number
- *   out       written in full. `gone` is true if there is no such hold now. Before the decision,
- *             `gone` is false and ends_at is 0 */
+ *   out       written in full. `gone` is true if there is no such hold now. Before the decision on
+ *             the permit of the hold, `gone` is false and ends_at is 0 */
 DOORMAN_API void doorman_permit_client_read_hold(const doorman_permit_client *client, uint64_t hold,
                                                  doorman_held *out);
 
@@ -2438,9 +2443,9 @@ DOORMAN_API void doorman_permit_client_read(const doorman_permit_client *client,
 
 /* ---- permits of a server and of an agent, the public part ------------------------------------ */
 
-/* Returns the permits of a server, for metrics, status pages and a store. Each mastership begins
- * without counters. The server uses them for all messages on permits and holds. It also does their
- * work that is due, so the caller need not call doorman_permits_update.
+/* Returns the permits of a server, for metrics, status pages and a store. The server uses them for
+ * all messages on permits and holds. Each mastership begins with new permits, without counters. The
+ * server also does their work that is due, so the caller need not call doorman_permits_update.
  *   returns   belongs to the server, and is valid until the next call on the server; NULL: the
  *             server was not master at its last call */
 DOORMAN_API doorman_permits *doorman_server_permits(doorman_server *server);
@@ -2586,13 +2591,13 @@ DOORMAN_API void doorman_json_exchange_undo(doorman_json_exchange *exchange);
  * thread may be cancelled while it waits.
  *   request   used only during the call. With `detail` the decision has the figures of its limit. A
  *             max_wait that is longer than the timeout has the effect of the timeout
- *   timeout   0 or less: does not wait, like doorman_resource_wait: the agent or else its fallback
- *             decides, without a message; DOORMAN_NEVER: the request_timeout of the options bounds
- *             the wait for each server
+ *   timeout   0 or less: the call does not wait, like doorman_resource_wait. The agent decides by
+ *             itself if it can, otherwise the fallback decides. No message is sent. DOORMAN_NEVER:
+ *             the request_timeout of the options bounds the wait for each server
  *   out       written in full on OK. A refusal is OK too
  *   error     may be NULL
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (the agent is shut down, or the
- *             system has no thread) | DEADLOCK (also within on_decided)
+ *             system has no thread) | DEADLOCK (within on_change of a resource, or on_decided)
  *   cost      at most one message. None after a refusal that is still valid (P22), for units that
  *             were taken ahead (P24), or while the servers fail (P23) */
 DOORMAN_API doorman_status doorman_agent_acquire(doorman_agent *agent,
@@ -2738,7 +2743,7 @@ DOORMAN_API doorman_status doorman_agent_settle(doorman_agent *agent,
 #define DOORMAN__TIME_TO_LIVE (15 * DOORMAN_SECOND) /* the default */
 #define DOORMAN__DURABLE (60 * DOORMAN_SECOND)      /* what lasts as long is durable by default */
 
-/* Checks the rest of a key, from the first byte that is not printable ASCII. */
+/* Returns whether the rest of a key is UTF-8, from its first byte that is not printable ASCII. */
 static bool doorman__key_rest_valid(const char *key, const char *end) {
     while (key < end) {
         uint32_t code = 0;
@@ -2748,7 +2753,7 @@ static bool doorman__key_rest_valid(const char *key, const char *end) {
     return true;
 }
 
-/* Checks a key: 0 to 256 bytes of UTF-8. */
+/* Returns whether a key is valid: 0 to 256 bytes of UTF-8. */
 static bool doorman__key_valid(const char *key) {
     const char *end = (const char *)memchr(key, 0, DOORMAN_ID_BYTES_MAX + 1);
     return end && doorman__key_rest_valid(doorman__ascii_end(key, end), end);
@@ -2760,7 +2765,7 @@ static bool doorman__key_valid(const char *key) {
  * with the names of C, for example "limits[2].overrides[0].figures.". */
 typedef struct doorman__check {
     const doorman__config_report *report;
-    struct doorman__check *parent; /* also counts the problems of this part; NULL: none */
+    struct doorman__check *parent; /* its `count` has the problems of this part too; NULL: none */
     size_t index;                  /* of the template */
     size_t count;                  /* how many problems were reported */
     char object[112];
@@ -2777,7 +2782,7 @@ static void doorman__check_add(doorman__check *check, const char *format, ...) {
     for (; check; check = check->parent) check->count++;
 }
 
-/* Reports all rules that are broken. */
+/* Reports the text of each rule that is broken. */
 static void doorman__check_rules(doorman__check *check, const doorman__rule *rules, size_t count) {
     assert(check->report && check->object[sizeof check->object - 1] == 0);
     for (size_t i = 0; i < count; i++) {
@@ -2916,7 +2921,7 @@ typedef enum doorman__figure_type {
 /* A figure of doorman_figures. */
 typedef struct doorman__figure {
     unsigned char type;
-    unsigned char kinds; /* that have the figure; 0: another check says which limits have it */
+    unsigned char kinds; /* those that have the figure, as bits; 0: see doorman__weight_check */
     unsigned short at;   /* the offset in doorman_figures */
     unsigned short has;  /* the offset of its has_ field; 0: the figure is given if it is not 0 */
     const char *unused;  /* the error of a kind that does not have it; NULL: there is none */
@@ -2942,9 +2947,9 @@ enum {
     DOORMAN__FIGURE_AT(type, kinds, field, offsetof(doorman_figures, has_##field),                 \
                        #field ": " unused, #field ": needs has_" #field, brought)
 
-/* All figures. What is done with each of them uses this table: the checks of given figures, of
- * those that a caller brings and of those of a row, how an override replaces figures, and how they
- * are compared. The errors come in this order. */
+/* All figures. The functions that do something with each figure use this table: the checks of given
+ * figures, of those that a caller brings and of those of a row, and the functions that copy figures
+ * of an override and compare figures. The errors are reported in this order. */
 static const doorman__figure doorman__figures[] = {
     DOORMAN__FIGURE(UNITS, DOORMAN__OF_BUCKET, rate, "only a TOKEN_BUCKET has one", NULL),
     DOORMAN__FIGURE_HAS(UNITS, DOORMAN__OF_BUCKET, size, "only a TOKEN_BUCKET has one", NULL),
@@ -3033,8 +3038,8 @@ static bool doorman__figure_present(const doorman__figure *figure, const doorman
     return doorman__figure_has(figure, given) || !doorman__figure_is_zero(figure, given);
 }
 
-/* Returns whether an override gives any figure of some kinds.
- *   kinds   bits as in the table; 0: any figure */
+/* Returns whether an override gives at least one figure of some kinds.
+ *   kinds   bits as in the table; 0: all figures */
 static bool doorman__figures_given(const doorman_figures *given, unsigned kinds) {
     for (size_t i = 0; i < DOORMAN__FIGURE_COUNT; i++) {
         const doorman__figure *figure = &doorman__figures[i];
@@ -3054,8 +3059,8 @@ static bool doorman__figures_equal(const doorman_figures *a, const doorman_figur
     return true;
 }
 
-/* Checks that figures belong to the kind, and that none has a value that its has_ field hides. Of
- * the has_ fields, a limit needs only has_max_wait, and only for a TOKEN_BUCKET. */
+/* Checks that figures belong to the kind, and that no figure of an override has a value while its
+ * has_ field is false. A limit needs none except has_max_wait of a TOKEN_BUCKET. */
 static void doorman__given_check(doorman__check *check, doorman_limit_kind kind,
                                  const doorman_figures *given, bool is_override) {
     doorman__check part = doorman__check_part(check, "figures");
@@ -3098,8 +3103,8 @@ static doorman_figures doorman__figures_resolve(doorman_limit_kind kind,
     return all;
 }
 
-/* Returns the figures for the keys of an override. If neither it nor the limit gives max_wait,
- * max_wait is max_debt. A longer max_wait of the limit is cut to max_debt. */
+/* Returns the figures for the keys of an override. If neither the override nor a TOKEN_BUCKET gives
+ * max_wait, max_wait is max_debt. A longer max_wait of the limit is cut to max_debt. */
 static doorman_figures doorman__override_resolve(const doorman_permit_limit *limit,
                                                  const doorman_figures *given) {
     doorman_figures all = limit->figures;
@@ -3198,8 +3203,8 @@ static void doorman__fair_fields_check(doorman__check *check, const doorman_perm
     DOORMAN__CHECK(check, rules);
 }
 
-/* Returns whether an override of a fair limit changes only the weight. In a configuration that was
- * read from an object, or written as JSON, it has the other figures of the limit too.
+/* Returns whether an override of a fair limit changes only the weight. In an override that was read
+ * back from a configuration, the other figures are given too, and equal those of the limit.
  * Precondition: the limit is valid. */
 static bool doorman__is_weight_alone(const doorman_permit_limit *limit,
                                      const doorman_figures *given) {
@@ -3276,7 +3281,7 @@ static void doorman__keys_check(doorman__check *check, const char *const *keys, 
     }
 }
 
-/* Checks the overrides of a limit whose own fields are valid. The first 100 errors are enough. */
+/* Checks the overrides of a limit whose own fields are valid. Stops after about 100 errors. */
 static void doorman__overrides_check(doorman__check *check, const doorman_permit_limit *limit) {
     assert(limit->override_count <= DOORMAN__KEYS_MAX);
     for (size_t i = 0; i < limit->override_count && check->count < 100; i++) {
@@ -3328,7 +3333,7 @@ static doorman_time doorman__rate_time(const doorman_figures *all, double units)
     return (doorman_time)doorman__min(units / all->rate * 1e9, (double)DOORMAN_DURATION_MAX);
 }
 
-/* Returns how long it can take until a counter that has used everything is fresh again. */
+/* Returns how long a counter that has used everything may need until it is fresh; 0: not known. */
 static doorman_time doorman__figures_period(doorman_limit_kind kind, const doorman_figures *all) {
     static const int minutes[DOORMAN_CALENDAR_COUNT] = {[DOORMAN_MINUTE] = 1,
                                                         [DOORMAN_HOUR] = 60,
@@ -3417,7 +3422,7 @@ static void doorman__limits_check(const doorman_template *template_, size_t inde
     }
 }
 
-/* Returns the index of the template that a resource takes (G1), or template_count. */
+/* Returns the index of the template of a resource (G1), or template_count if there is none. */
 static size_t doorman__options_find(const doorman_config_options *options,
                                     const char *resource_id) {
     size_t found = options->template_count;
@@ -3431,10 +3436,10 @@ static size_t doorman__options_find(const doorman_config_options *options,
     return found;
 }
 
-/* Returns the first rule that a leased limit and an earlier leased limit break together. Two limits
- * can have one lease if they name the same resource, if both are in one template and name none, or
- * if one names a resource of the template of the other. Two rates with one lease are one holder, so
- * they must agree.
+/* Returns the first rule that a leased limit and an earlier leased limit break together, or NULL.
+ * Two limits can have one lease if lease_of of both is the same resource, if both are in one
+ * template and have no lease_of, or if lease_of of one is a resource of the template of the other.
+ * Two rates with one lease are one holder, so their priority and subclients must be equal.
  *   own, other   the indices of their templates */
 static const char *doorman__lease_pair_wrong(const doorman_config_options *options, size_t own,
                                              const doorman_permit_limit *limit, size_t other,
@@ -3461,8 +3466,7 @@ static const char *doorman__lease_pair_wrong(const doorman_config_options *optio
     return DOORMAN__RULE_NEXT(rules, &next);
 }
 
-/* Goes through the earlier leased limits. Returns the first rule that a leased limit breaks with
- * one of them, or NULL. */
+/* Returns the first rule that a leased limit breaks together with an earlier one, or NULL. */
 static const char *doorman__lease_pairs_wrong(const doorman_config_options *options, size_t own,
                                               size_t index) {
     const doorman_permit_limit *limit = &options->templates[own].limits[index];
@@ -3480,9 +3484,9 @@ static const char *doorman__lease_pairs_wrong(const doorman_config_options *opti
     return NULL;
 }
 
-/* Reports a lease of a resource that has no capacity. If no template has a capacity, the
- * configuration is for a node with a parent, which gets its leases from the parent. A capacity
- * comes from no limit, so leases cannot form a cycle. */
+/* Reports the errors of one leased limit (P17), such as a lease of a resource without capacity. If
+ * no template has a capacity, the configuration is for a node with a parent, which gets its leases
+ * from the parent. */
 static void doorman__lease_check(doorman__check *check, const doorman_config_options *options,
                                  size_t index) {
     const doorman_template *own = &options->templates[check->index];
@@ -3524,7 +3528,8 @@ static void doorman__leases_of_check(const doorman_config_options *options,
     }
 }
 
-/* N6: reports the limits of one template that would be counted once for each shard. */
+/* N6: reports limits of a template that would be counted once for each shard, and a wrong
+ * shard_by_resource. */
 static void doorman__template_shards_check(const doorman_config_options *options, size_t index,
                                            const doorman__config_report *report) {
     const doorman_template *template_ = &options->templates[index];
@@ -3567,7 +3572,7 @@ static void doorman__shards_check(const doorman_config_options *options,
     }
 }
 
-/* Reports the globs of resources in shadow that are not valid. */
+/* Reports what is wrong with the list of globs `shadow`. */
 static void doorman__shadow_check(const doorman_config_options *options,
                                   const doorman__config_report *report) {
     doorman__check check = {.report = report, .index = DOORMAN__NO_TEMPLATE};
@@ -3585,7 +3590,7 @@ static void doorman__shadow_check(const doorman_config_options *options,
 
 /* ---- limits: what is valid but causes a warning (G9) */
 
-/* Returns the largest amount that figures could ever grant. */
+/* Returns the most units that a fresh counter with these figures can grant at once. */
 static double doorman__figures_most(doorman_limit_kind kind, const doorman_figures *all) {
     if (kind == DOORMAN_TOKEN_BUCKET) return all->size + all->rate * ((double)all->max_debt / 1e9);
     if (kind != DOORMAN_TIERS) return all->limit;
@@ -3596,7 +3601,7 @@ static double doorman__figures_most(doorman_limit_kind kind, const doorman_figur
     return sum;
 }
 
-/* Warns of tiers that cannot do what they say. */
+/* Warns of tiers that are never entered, and of windows that the end of their tier cuts. */
 static void doorman__tiers_warn(doorman__check *check, const doorman_figures *figures) {
     for (size_t i = 0; i < figures->tier_count; i++) {
         const doorman_tier *tier = &figures->tiers[i];
@@ -3613,8 +3618,8 @@ static void doorman__tiers_warn(doorman__check *check, const doorman_figures *fi
     }
 }
 
-/* Warns of the figures of a limit per key that are above those of a limit that all keys share. The
- * shared limit refuses first, so such figures act rarely or never. Windows are only compared with
+/* Warns if the rate or limit of a limit per key is above that of a limit that all keys share. The
+ * shared limit refuses first, so such figures act rarely or never. A window is only compared with
  * windows of the same kind and length. */
 static void doorman__shared_warn(doorman__check *check, const doorman_template *template_,
                                  const doorman_permit_limit *limit, const doorman_figures *all) {
@@ -3642,7 +3647,7 @@ static void doorman__keys_warn(doorman__check *check, const char *const *keys, s
     }
 }
 
-/* Returns the largest cost that a permit can ever have at a counter with these figures. */
+/* Returns the most units that one permit can get at a counter with these figures. */
 static double doorman__limit_most(const doorman_permit_limit *limit, const doorman_figures *all) {
     double most = doorman__figures_most(limit->kind, all);
     return limit->has_max_cost ? doorman__min(most, limit->max_cost) : most;
@@ -3672,9 +3677,9 @@ static doorman_time doorman__empty_time(doorman_limit_kind kind, const doorman_f
     return doorman__figures_period(kind, all);
 }
 
-/* Returns whether a restart changes much of what a limit grants. A limit that begins empty refuses
- * everything at first (P16), which is too long if it lasts more than an hour. A quota of an hour or
- * more is granted once more. A limit with full_at_start says that this is intended. */
+/* Returns whether a restart causes a warning. A limit that begins empty refuses everything at first
+ * (P16), which is too long if it lasts more than an hour. A quota of an hour or more is granted
+ * once more. There is no warning for limits in shadow, and with full_at_start. */
 static bool doorman__restart_harms(const doorman_permit_limit *limit, const doorman_figures *all) {
     if (limit->shadow || limit->full_at_start) return false;
     if (limit->empty_at_start) return doorman__empty_time(limit->kind, all) > DOORMAN__LONG;
@@ -3682,8 +3687,8 @@ static bool doorman__restart_harms(const doorman_permit_limit *limit, const door
     return is_long && doorman__limit_most(limit, all) > 0;
 }
 
-/* Warns of a queue in which no permit may wait, of a wait without a queue, and of holds that last
- * so long that the limit learns for a long time after a restart (P16). */
+/* Warns of a queue without max_wait, of max_wait without a queue, and of holds that last so long
+ * that the limit learns for more than an hour after a restart (P16). */
 static void doorman__concurrency_warn(doorman__check *check, const doorman_permit_limit *limit) {
     const doorman_figures *all = &limit->figures;
     const double life = (double)all->time_to_live / 1e9;
@@ -3745,9 +3750,9 @@ static bool doorman__keys_exclude(const doorman_override *override_) {
     return false;
 }
 
-/* Returns whether a key of an override is never used, because `earlier` has it, and sets *place to
- * the index of the key that hides it. The first override that has a key counts. Within one
- * override, only the same key twice is a mistake.
+/* Returns whether a key of an override is never used, because a key of `earlier` matches all that
+ * it matches. Sets *place to the index of that key. A key has the figures of the first override
+ * that concerns it. Within one override, only the same key twice is a mistake.
  *   own     the override; may be `earlier`
  *   index   of the key */
 static bool doorman__key_is_hidden(const doorman_override *own, size_t index,
@@ -3781,7 +3786,7 @@ static void doorman__hidden_keys_warn(doorman__check *check, const doorman_permi
     }
 }
 
-/* Warns of the figures of an override or a plan that differ from those of their limit. */
+/* Makes the warnings about the figures of an override or a plan that their limit does not cause. */
 static void doorman__given_warn(doorman__check *item, const doorman_template *template_,
                                 const doorman_permit_limit *limit, const doorman_figures *given) {
     const doorman_figures *own = &limit->figures;
@@ -3842,8 +3847,8 @@ typedef struct doorman__config_size {
 } doorman__config_size;
 
 /* The limits of all templates of a configuration. Behind the struct are the limits, their
- * overrides, their plans, the tiers of all of them, the keys of limits and overrides with the globs
- * in shadow, and the strings. */
+ * overrides, their plans, the tiers of all of them, the pointers to the keys of limits and
+ * overrides and to the globs of `shadow`, and the strings. */
 struct doorman__config_limits {
     doorman_permit_limit *limits;
 };
@@ -3907,7 +3912,6 @@ static void doorman__config_copy_tiers(doorman__config_places *at, doorman_figur
     for (size_t i = 0; i < figures->tier_count; i++) *at->tier++ = given[i];
 }
 
-/* Copies the plans of a limit. */
 static void doorman__config_copy_plans(doorman__config_places *at, doorman_permit_limit *copy,
                                        const doorman_permit_limit *given) {
     copy->plans = at->plan;
@@ -3920,8 +3924,8 @@ static void doorman__config_copy_plans(doorman__config_places *at, doorman_permi
     }
 }
 
-/* Copies a limit, and fills in the defaults. An override and a plan get all figures. They share the
- * tiers of their limit if they have none of their own. */
+/* Copies a limit, and fills in the defaults. Its overrides and plans get all figures. They share
+ * the tiers of the limit if they have none of their own. */
 static void doorman__config_copy_limit(doorman__config_places *at,
                                        const doorman_permit_limit *given) {
     doorman_permit_limit *copy = at->limit++;
@@ -3989,7 +3993,7 @@ static size_t doorman__limit_index(const doorman_config *config,
     return (size_t)(limit - config->limits->limits);
 }
 
-/* Returns the first leased limit of a template, or limit_count (P17). */
+/* Returns the index of the first leased limit of a template (P17), or limit_count. */
 static size_t doorman__template_first_leased(const doorman_template *template_) {
     size_t i = 0;
     assert(template_->limits || !template_->limit_count);
@@ -4015,9 +4019,9 @@ static const doorman_permit_limit *doorman__template_limit(const doorman_templat
  *
  * W1 A rule matches a descriptor if it has the same domain, the same keys in the same order, and if
  *    each glob matches the whole value. The first rule that matches gives the resource and the key.
- *    A placeholder {entry key} in them is replaced by the value. If a text has several
- *    placeholders, `/` and `%` in the values are escaped, so that values cannot move from one
- *    placeholder to the next: %2F, %25.
+ *    A placeholder {entry key} in them is replaced by the value of the entry. If a text has several
+ *    placeholders, `/` and `%` in the values are escaped as %2F and %25. So a value that has a `/`
+ *    cannot look like the values of two placeholders.
  *       A descriptor that no rule matches has the resource domain/key1/key2 and the key
  *    value1/value2. `/` and `%` in the domain, keys and values are escaped in the same way. So
  *    different descriptors have different names, and limits can be written without any rule.
@@ -4029,7 +4033,7 @@ static const doorman_permit_limit *doorman__template_limit(const doorman_templat
  *         the rule with [path "/login"], [remote_address "*"]  --> "login", "1.2.3.4"
  *         without a rule                   --> "shop/path/remote_address", "%2Flogin/1.2.3.4"
  *
- * A hash table finds the rules with a domain and keys. Only the values of these are compared.
+ * A hash table finds the rules with a domain and keys. Only the values of these rules are compared.
  */
 
 #define DOORMAN__HASHED "sha256:"
@@ -4123,7 +4127,7 @@ typedef struct doorman__piece {
     size_t bytes;
 } doorman__piece;
 
-/* Takes the next piece of a text. Returns false at the end. A literal brace is one piece. */
+/* Takes the next piece of a text. Returns false at the end. {{ or }} is a piece of one byte. */
 static bool doorman__piece_next(const char **text, doorman__piece *piece) {
     const char *at = *text;
     if (!*at) return false;
@@ -4153,7 +4157,7 @@ static size_t doorman__placeholder_count(const char *text) {
 
 /* ---- descriptors: names */
 
-/* Writes a name. Its bytes go to `out` as far as they fit, or to a hash. */
+/* A resource or key that is being written: to `out`, as far as it fits, or to a hash. */
 typedef struct doorman__item_name {
     char *out;             /* room for DOORMAN_ID_BYTES_MAX + 1 bytes */
     size_t bytes;          /* of the whole name, although it may not fit */
@@ -4373,7 +4377,6 @@ static void doorman__placeholders_check(doorman__check *check, const doorman_des
     }
 }
 
-/* Checks one entry of a rule. */
 static void doorman__match_check(doorman__check *check, const doorman_descriptor_match *entry) {
     const doorman__rule rules[] = {
         {!doorman__id_valid(entry->key),
@@ -4520,7 +4523,7 @@ static void doorman__descriptor_rule_copy(doorman_descriptor_rule *copy,
     }
 }
 
-/* Fills the hash table. The last rule is entered first, so a bucket has its rules in order. */
+/* Fills the hash table. Each rule comes first in its bucket, so the last rule is entered first. */
 static void doorman__descriptors_index(doorman_descriptors *all) {
     for (size_t i = all->count; i-- > 0;) {
         uint32_t *bucket = &all->first[doorman__descriptor_rule_hash(&all->rules[i]) & all->mask];
@@ -4582,14 +4585,14 @@ static const doorman__config_permits doorman__permits_in_config = {
 
 /* ---- >>shards -------------------------------------------------------------------------------- */
 /*
- * Which node decides for a key, and what a node does to hand shards over. The public part has the
- * rules N1 to N7. This section knows no permits: >>permit_node and >>shard_rows use it.
+ * This section finds the shard of a key, and says what a node does to hand shards over. The public
+ * part has the rules N1 to N7. The section knows no permits: >>permit_node and >>shard_rows use it.
  */
 
 /* ---- shards: the shard of a key */
 
-/* Returns what is hashed of a text: what its first braces enclose, or all of it if that is
- * nothing. */
+/* Returns the part of a text that is hashed: what its first braces enclose, or the whole text if
+ * there are no braces or if they enclose nothing. */
 static const char *doorman__shard_text(const char *text, size_t *bytes) {
     const char *open = strchr(text, '{'), *close = open ? strchr(open, '}') : NULL;
     *bytes = strlen(text);
@@ -4838,14 +4841,14 @@ void doorman_shard_map_destroy(doorman_shard_map *map) {
 
 /* ---- shards: balancing */
 
-/* How many shards nodes have, and will have. */
+/* How many shards each node has `now`, may have (`quota`), and has got so far (`has`). */
 typedef struct doorman__shard_loads {
     size_t now[DOORMAN_SHARD_NODES_MAX], quota[DOORMAN_SHARD_NODES_MAX];
     size_t has[DOORMAN_SHARD_NODES_MAX];
 } doorman__shard_loads;
 
-/* Sets the quotas of the nodes that stay. Those that have most shards now get one more, if not all
- * can have equally many. */
+/* Sets the quotas of the nodes. If the nodes that stay cannot have equally many shards, those that
+ * have most shards now get one more. */
 static void doorman__shards_set_quotas(doorman__shard_loads *loads, size_t count, const bool *stays,
                                        size_t node_count) {
     size_t staying = 0;
@@ -4862,7 +4865,7 @@ static void doorman__shards_set_quotas(doorman__shard_loads *loads, size_t count
     }
 }
 
-/* Returns the node that has fewest shards, of those that may have one more. */
+/* Returns the node that has got the fewest shards so far, of those below their quotas. */
 static size_t doorman__shards_fewest(const doorman__shard_loads *loads, size_t node_count) {
     size_t best = node_count;
     for (size_t i = 0; i < node_count; i++) {
@@ -4961,7 +4964,7 @@ static bool doorman__mover_owns(const doorman_shard_mover *mover, size_t shard) 
     return mover->all[shard].map.owner == mover->self;
 }
 
-/* Moves a shard to another state. Only the begin and the end of a mastership write it elsewhere. */
+/* Moves a shard to another state. The start and the stop of a mover write the state directly. */
 static void doorman__mover_enter(doorman__moved_shard *moved, doorman_shard_state state) {
     static const unsigned legal[DOORMAN_SHARD_STATE_COUNT] = {
         [DOORMAN_SHARD_AWAY] = 1U << DOORMAN_SHARD_TAKING,
@@ -4985,11 +4988,11 @@ static void doorman__mover_adapt(doorman_shard_mover *mover, size_t shard) {
     if (owns && moved->state == DOORMAN_SHARD_AWAY) {
         doorman__mover_enter(moved, DOORMAN_SHARD_TAKING);
     }
-    /* it was given after its last move was settled, so another move has brought it back */
+    /* GIVE needs a `from` of 0, so if it is not 0 now, another move has brought the shard back */
     const bool gave = moved->state == DOORMAN_SHARD_GIVING || moved->state == DOORMAN_SHARD_OFFERED;
     const bool is_back = owns && gave && moved->map.from;
     if ((!owns && knows) || is_back) doorman__mover_enter(moved, DOORMAN_SHARD_LEAVING);
-    /* what was sent before this epoch has no effect any more */
+    /* a COMMIT with an earlier epoch can have no effect any more */
     if (mover->epoch > moved->sent) moved->is_open = false;
 }
 
@@ -5043,8 +5046,8 @@ static doorman_shard_step doorman__mover_step(const doorman_shard_mover *mover, 
 
 #define DOORMAN__MOVER_IDLE 9 /* no step is due */
 
-/* Returns how urgent a step is: a smaller number is more urgent. What was begun ends first. A shard
- * that nobody decides for comes before one that may wait. */
+/* Returns how urgent a step is: a smaller number is more urgent. A move that was begun comes first,
+ * then a shard that nobody decides for, and then the steps that may wait. */
 static int doorman__mover_rank(const doorman_shard_mover *mover, size_t shard) {
     static const int ranks[] = {
         [DOORMAN_SHARD_OFFERED] = 0, [DOORMAN_SHARD_GIVING] = 1, [DOORMAN_SHARD_TAKING] = 2,
@@ -5054,7 +5057,7 @@ static int doorman__mover_rank(const doorman_shard_mover *mover, size_t shard) {
     return none ? DOORMAN__MOVER_IDLE : ranks[mover->all[shard].state];
 }
 
-/* Returns whether the rows of a shard that was taken are still named in the map. */
+/* Returns whether the map still has `from` for a shard that this node has taken. */
 static bool doorman__mover_must_settle(const doorman_shard_mover *mover) {
     for (size_t i = 0; i < mover->shards.count; i++) {
         const doorman__moved_shard *moved = &mover->all[i];
@@ -5063,7 +5066,6 @@ static bool doorman__mover_must_settle(const doorman_shard_mover *mover) {
     return false;
 }
 
-/* Begins the next step about a shard. */
 static void doorman__mover_begin(doorman_shard_mover *mover, size_t shard) {
     doorman__moved_shard *moved = &mover->all[shard];
     const doorman_shard_step step = doorman__mover_step(mover, shard);
@@ -5130,7 +5132,7 @@ static void doorman__mover_changed_map(doorman_shard_mover *mover) {
 /* Notes that an action about one shard was done. */
 static void doorman__mover_done(doorman_shard_mover *mover, doorman__moved_shard *moved) {
     const doorman_shard_step step = mover->action.step;
-    /* a map may have come meanwhile, by which the shard leaves */
+    /* a map that has come meanwhile may have given the shard to another node */
     const bool leaves = moved->state == DOORMAN_SHARD_LEAVING;
     if (step == DOORMAN_SHARD_DROP) {
         doorman__mover_enter(moved, DOORMAN_SHARD_AWAY);
@@ -5164,8 +5166,8 @@ void doorman_shard_mover_end(doorman_shard_mover *mover, doorman_shard_result re
 
 /* ---- >>tables ------------------------------------------------------------------------------- */
 /*
- * This section has the hash table of the sections below. It grows and shrinks without a pause, so
- * that millions of entries come and go while decisions are made (P14).
+ * This section has the hash table of the sections below. The table grows and shrinks without a
+ * pause, so that millions of entries come and go while decisions are made (P14).
  */
 
 /* An entry of a table begins with its node. The owner uses `tag`. */
@@ -5179,13 +5181,13 @@ typedef struct doorman__chain {
 /* Some buckets of a table. */
 typedef struct doorman__segment {
     doorman__chain **buckets;
-    uint64_t marks; /* one bit for each bucket that may have a node that its owner has marked */
+    uint64_t marks; /* a bit is set if its bucket may have a node that the owner has marked */
 } doorman__segment;
 
 /* A hash table by linear hashing (Litwin 1980). The buckets are in segments, so a new bucket moves
- * no other bucket. The table has about as many buckets as entries. If an entry is added when there
- * are at least as many entries as buckets, one bucket is split in two. When there are less than
- * half as many entries as buckets, each removal takes back up to two splits. */
+ * no other bucket. If an entry is added when there are at least as many entries as buckets, one
+ * bucket is split in two. While there are less than half as many entries as buckets, each removal
+ * takes back up to two splits. */
 typedef struct doorman__chains {
     doorman__segment *segments;
     size_t segment_capacity; /* of the array `segments` */
@@ -5211,7 +5213,6 @@ static doorman__chain **doorman__chains_bucket(const doorman__chains *nodes, uin
     return doorman__chains_at(nodes, doorman__chains_index(nodes, hash));
 }
 
-/* Marks a bucket. */
 static void doorman__chains_mark(doorman__chains *nodes, size_t bucket) {
     assert(bucket < nodes->bucket_count);
     nodes->segments[bucket / DOORMAN__SEGMENT_BUCKETS].marks |=
@@ -5228,7 +5229,7 @@ static bool doorman__chains_unmark(doorman__chains *nodes, size_t bucket) {
     return marked;
 }
 
-/* Makes room for `count` items in a growing array, as doorman__reserve does.
+/* Makes room for `count` items in a growing array. Returns false if memory runs out.
  *   list   the address of the pointer to the array */
 static inline bool doorman__reserve_list(void *list, size_t *capacity, size_t count,
                                          size_t item_bytes) {
@@ -5268,7 +5269,7 @@ static bool doorman__chains_split(doorman__chains *nodes) {
     if (added > nodes->mask) nodes->mask = 2 * nodes->mask + 1;
     assert(added <= nodes->mask && added > nodes->mask >> 1);
     const size_t split = added & (nodes->mask >> 1);
-    /* the next buckets are split after the next nodes were added */
+    /* load the bucket that is split two splits from now */
     doorman__chain_prefetch(*doorman__chains_at(nodes, split + 2 < added ? split + 2 : split));
     doorman__chain **from = doorman__chains_at(nodes, split);
     doorman__chain **to = doorman__chains_at(nodes, added);
@@ -5332,15 +5333,15 @@ static size_t doorman__chains_visited(const doorman__chains *nodes, uint64_t pos
     return doorman__chains_index(nodes, doorman__reverse_bits((uint32_t)(position >> 32)));
 }
 
-/* Returns the position behind a bucket, or 0: it was the last one. The other half of a bucket that
- * is not split is another step. */
+/* Returns the position that follows a position in an iteration, or 0 after the last one. A bucket
+ * that is not split takes two steps, one for each half of its hashes. */
 static uint64_t doorman__chains_behind(const doorman__chains *nodes, uint64_t position) {
     const unsigned bits = (unsigned)__builtin_popcount(nodes->mask);
     return bits ? ((position >> (64 - bits)) + 1) << (64 - bits) : 0;
 }
 
-/* Returns whether an iteration visits a node at a position. A bucket that is not split is visited
- * twice, each time for one half of its hashes. */
+/* Returns whether an iteration visits a node of the bucket at a position: in a bucket that is not
+ * split, only one half of the nodes. */
 static bool doorman__chains_visits(const doorman__chains *nodes, uint64_t position,
                                    const doorman__chain *node) {
     const uint64_t at = (uint64_t)doorman__reverse_bits(node->hash) << 32;
@@ -5375,8 +5376,8 @@ static size_t doorman__chains_bytes(const doorman__chains *nodes) {
     return nodes->segment_capacity * sizeof *nodes->segments + buckets * sizeof(void *);
 }
 
-/* Returns false if memory runs out. A table that has a bucket needs no memory, because its lists
- * can get longer. */
+/* Adds a node. Returns false if memory runs out. If the table has a bucket, the call succeeds also
+ * without memory, because the lists of the buckets can get longer. */
 static bool doorman__chains_add(doorman__chains *nodes, doorman__chain *node, uint32_t hash) {
     if (nodes->count >= nodes->bucket_count && !doorman__chains_split(nodes) &&
         nodes->bucket_count == 0) {
@@ -5402,8 +5403,8 @@ static void doorman__chains_remove(doorman__chains *nodes, doorman__chain *node)
     nodes->count--;
     if (nodes->count % 1024 == 0) {
         /* glibc keeps small blocks that were freed in lists, and joins all of them when a program
-         * asks for a large block. After a million removals that takes 150 ms. So one removal in
-         * 1,024 asks for a large block, and joins what was freed since the last time. */
+         * asks for a large block. After a million removals that takes 150 ms. So at each multiple
+         * of 1,024, a large block is asked for, which joins what was freed since the last time. */
         void *volatile block = DOORMAN_MALLOC(4096); /* compilers leave out a block without use */
         DOORMAN_FREE(block);
     }
@@ -5426,7 +5427,8 @@ static doorman__chain *doorman__chains_first(const doorman__chains *nodes, uint3
  * for the bucket, and then for the first node of its list. */
 typedef enum doorman__ahead { DOORMAN__AHEAD_BUCKET, DOORMAN__AHEAD_NODE } doorman__ahead;
 
-/* Precondition for DOORMAN__AHEAD_NODE: the bucket was loaded ahead. */
+/* Starts to load what a search will read. Precondition for DOORMAN__AHEAD_NODE: the bucket was
+ * loaded ahead. */
 static void doorman__chains_prefetch(const doorman__chains *nodes, uint32_t hash,
                                      doorman__ahead what) {
     if (!nodes->bucket_count) return;
@@ -5449,9 +5451,9 @@ static bool doorman__samples_have(doorman__chain *const *samples, size_t count,
 
 /* Samples 8 different nodes for an eviction, or all if the table has fewer. Returns how many nodes
  * were sampled.
- *     Each bucket is drawn at random. So a list loses nodes in proportion to its length, and stays
- * short. Neighbouring buckets would not do: a full part of the table would lose as many nodes as an
- * empty part, and under a flood of new keys some lists would grow without a bound. */
+ *     Each bucket is drawn at random, and not a group of neighbours. If neighbours were drawn, a
+ * full part of the table would lose as many nodes as an empty part, and under a flood of new keys
+ * some lists would grow without a bound. */
 static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *random,
                                      doorman__chain *out[DOORMAN__EVICT_SAMPLES]) {
     size_t buckets[DOORMAN__EVICT_BUCKETS], count = 0, last = 0;
@@ -5481,32 +5483,32 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
 
 /* ---- >>fair --------------------------------------------------------------------------------- */
 /*
- * Keys that share one limit: how much of it each key may use now. This section is pure arithmetic:
- * it knows no limits, and charges no counters. The section >>charges asks it.
+ * This section says how much of a limit each of the keys that share the limit may use now. It is
+ * pure arithmetic: it knows no limits, and charges no counters. The section >>charges asks it.
  *
  * P29 A limit with `fair` divides its rate among its keys by max-min fairness, in proportion to
  *    their weights. Nobody configures how many keys there are. A lone key gets all. A key that asks
- *    for less than its share is not refused because of other keys. What is left is divided equally.
+ *    for less than its share is not refused because of other keys. The others divide what is left.
  *       The demand of a key is measured: the units that it asks for, granted or not, in about the
  *    last `fair_window`. Units of a permit that another limit refuses do not count, because the key
  *    could not use them. Units that come back, as by a settlement, do not count any more. The level
- *    is where the demands, each cut to level * weight, sum up to the rate. It comes from the index
- *    of >>shares. The share of a key is level * weight.
- *       Each key has a bucket of its own, which gains its share. It holds what it gains in
- *    `fair_window`, and at least four times the largest cost that the key has had lately. The
- *    demand of a key with so large a cost is measured over the time in which its share gains as
- *    much. A key whose demand is above its share also leaves a tenth of the bucket of the limit to
- *    the others, and more as its own bucket empties, up to two tenths. So of the keys above their
- *    shares, those that lack most come first. If the bucket of the limit is full, it serves any
- *    key, because what it gains then would be lost.
- *       Keys that came within the last `fair_window` are newcomers. All newcomers count as one key
- *    of weight 1, and have one bucket. So a flood of keys that ask once cannot starve the keys that
- *    stay. A newcomer that asks again after `fair_window` is a key of its own.
+ *    is where the demands, each cut to level * weight, sum up to the rate, and at most the rate. It
+ *    comes from the index of >>shares. The share of a key is level * weight, and at most the rate.
+ *       Each key has a bucket of its own, which gains its share. Its size is what it gains in
+ *    `fair_window`, and at least four times the largest cost that the key has had lately. If four
+ *    such costs are more than the share gains in `fair_window`, the demand of the key is measured
+ *    over the time in which its share gains them. A key whose demand is above its share also leaves
+ *    a tenth of the bucket of the limit to the others, and more as its own bucket empties, up to
+ *    two tenths. So of the keys above their shares, those with the fullest buckets come first. If
+ *    the bucket of the limit is full, it serves any key, because what it gains then would be lost.
+ *       A new key is a newcomer until it asks again after `fair_window`. All newcomers count as one
+ *    key of weight 1, and have one bucket. So a flood of keys that ask once cannot starve the keys
+ *    that stay.
  *       The bucket of the limit stays the hard bound. A key that it cannot serve is refused with
  *    RATE, and a key that has used its share with SHARE.
  *       The items of a permit may have several keys. Each key counts what its own items ask for,
- *    and the permit is refused if one of the keys has used its share. Then the keys that have not
- *    used theirs do not count it, because they could not use the units.
+ *    and the permit is refused if one of the keys has used its share. Then the other keys do not
+ *    count what they have asked for, because they could not use the units.
  *       Example with a rate of 1,000, and keys that ask for 100, 700 and 700: the level is 450. The
  *    first key gets all that it asks for, and the others get 450 each. If one of the two has weight
  *    2, the level is 300, and it gets 600.
@@ -5521,8 +5523,8 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
  *     idle            its demand is 0              asks                                active
  *                                                  silent for 16 windows               (forgotten)
  *
- * The keys of each state are in a list, in the order in which they were measured. So the ones that
- * must be measured or forgotten are at its beginning, and each call looks at two of them.
+ * A key is silent only if its demand is also below 1/64 of its share. The keys of each state are in
+ * a list, in the order in which they were measured. So each call looks only at the first two keys.
  *
  * The index stores demands that are rounded to four bits behind the first one. So a demand changes
  * in the index only if it changes by some percent, and keys with about the same demand share an
@@ -5538,15 +5540,15 @@ typedef enum doorman__fair_state {
     DOORMAN__FAIR_STATES
 } doorman__fair_state;
 
-#define DOORMAN__FAIR_NEW_WINDOWS 8   /* when a newcomer is forgotten that does not ask again */
-#define DOORMAN__FAIR_IDLE_WINDOWS 16 /* the same for an idle key */
+#define DOORMAN__FAIR_NEW_WINDOWS 8   /* windows until a newcomer that stays one is forgotten */
+#define DOORMAN__FAIR_IDLE_WINDOWS 16 /* windows until an idle key is forgotten */
 #define DOORMAN__FAIR_TENTH 0.1       /* of the bucket of the limit, for keys below their share */
-#define DOORMAN__FAIR_MANY 4096       /* keys of a limit from which on they are loaded ahead */
+#define DOORMAN__FAIR_MANY 4096       /* keys of a limit from which on its keys are loaded ahead */
 #define DOORMAN__FAIR_VISITS 2        /* keys of each list that a call looks at */
 #define DOORMAN__FAIR_COSTS 4         /* how many of the largest cost the bucket of a key holds */
 #define DOORMAN__FAIR_ASKS                                                                         \
     65536                       /* how many costs a sum of floats may have: doorman__fair_is_full */
-#define DOORMAN__FAIR_SILENT 64 /* a key with less than 1/64 of its share may become idle */
+#define DOORMAN__FAIR_SILENT 64 /* a key with a demand below 1/64 of its share may become idle */
 
 /* What a key asks for, and its bucket. Floats are enough for what is measured. */
 typedef struct doorman__fair_flow {
@@ -5584,13 +5586,13 @@ typedef struct doorman__fair {
     double rate;          /* units a second of the limit */
     doorman_time window;  /* fair_window */
     uint32_t generation;  /* of the last configuration that was seen */
-    doorman_time seen_at; /* when it was seen first */
+    doorman_time seen_at; /* when this configuration was seen first */
     double level;         /* units a second for a weight of 1; only if it is known */
     bool level_known;
     size_t key_bytes; /* of all keys */
 } doorman__fair;
 
-/* Names a key, and says what it may have. */
+/* The name and the weight of a key. */
 typedef struct doorman__fair_name {
     const char *text; /* without a NUL */
     size_t bytes;
@@ -5619,7 +5621,8 @@ static bool doorman__fair_weighed(const doorman__fair *fair, const doorman__fair
     return key->flow.since > fair->seen_at && !(key->node.tag & DOORMAN__FAIR_STALE);
 }
 
-/*   weighed   the weight is that of the present configuration */
+/* Sets the tag of a key.
+ *   weighed   true: the weight is that of the present configuration */
 static void doorman__fair_set_tag(doorman__fair_key *key, doorman__fair_state state,
                                   uint32_t weight, bool weighed) {
     assert(weight > 0 && weight <= DOORMAN_WEIGHT_MAX);
@@ -5682,7 +5685,7 @@ static bool doorman__fair_replace(doorman__fair *fair, const doorman__demand *be
     return true;
 }
 
-/* Returns what a weight of 1 may use, in units a second: at most the rate. */
+/* Returns the level: what a key of weight 1 may use, in units a second, and at most the rate. */
 static double doorman__fair_level(doorman__fair *fair) {
     if (fair->level_known) return fair->level;
     const doorman__node *root = fair->index.bands[0];
@@ -5698,7 +5701,7 @@ static double doorman__fair_share(doorman__fair *fair, uint32_t weight) {
     return doorman__min(fair->rate, doorman__fair_level(fair) * weight);
 }
 
-/* Returns the window of a flow in seconds.
+/* Returns the time over which the demand of a flow is measured, in seconds.
  *   share   what the flow may use, in units a second
  *   cost    in units; counts as a cost that the flow has had */
 static double doorman__fair_window(const doorman__fair *fair, const doorman__fair_flow *flow,
@@ -5707,9 +5710,9 @@ static double doorman__fair_window(const doorman__fair *fair, const doorman__fai
     return doorman__max((double)fair->window / 1e9, DOORMAN__FAIR_COSTS * largest / share);
 }
 
-/* Returns the demand of a flow at a time, in units a second. What was asked for since the last
- * measurement counts as much as the part of the window that has passed since then. A demand above
- * the rate counts as the rate, because nobody gets more. */
+/* Returns the demand of a flow at a time, in units a second: an average of the last demand and of
+ * what was asked for since then. The weight of the latter is the part of the window that has
+ * passed. A demand above the rate counts as the rate, because nobody gets more. */
 static float doorman__fair_measured(const doorman__fair *fair, const doorman__fair_flow *flow,
                                     double share, doorman_time now) {
     const double passed = (double)(now - flow->since) / 1e9;
@@ -5775,7 +5778,7 @@ static void doorman__fair_set(doorman__fair *fair, double rate, doorman_time win
     fair->window = window;
 }
 
-/* Sees a configuration. */
+/* Notes when a configuration is seen first. The weights of all keys may be wrong then. */
 static void doorman__fair_see(doorman__fair *fair, uint32_t generation, doorman_time now) {
     if (fair->generation == generation) return;
     fair->generation = generation;
@@ -5790,7 +5793,7 @@ static doorman__fair_key *doorman__fair_find(const doorman__fair *fair,
         doorman__fair_key *key = (doorman__fair_key *)(void *)node;
         if (doorman__fair_text_bytes(key) != name->bytes) continue;
         if (memcmp(key + 1, name->text, name->bytes) != 0) continue;
-        /* a measurement changes its neighbours in the list */
+        /* if the key is measured, its neighbours in the list change */
         if (key->earlier) __builtin_prefetch(key->earlier);
         if (key->later) __builtin_prefetch(key->later);
         return key;
@@ -5812,7 +5815,7 @@ static void doorman__fair_forget(doorman__fair *fair, doorman__fair_key *key) {
     DOORMAN_FREE(key);
 }
 
-/* Makes a newcomer. Returns NULL if memory runs out. */
+/* Adds a key as a newcomer. Returns NULL if memory runs out. */
 static doorman__fair_key *doorman__fair_add(doorman__fair *fair, const doorman__fair_name *name,
                                             doorman_time now) {
     assert(name->bytes <= DOORMAN_ID_BYTES_MAX);
@@ -5831,9 +5834,9 @@ static doorman__fair_key *doorman__fair_add(doorman__fair *fair, const doorman__
     return key;
 }
 
-/* Measures a key, and begins to measure it again. A newcomer becomes active, with a full bucket. A
- * key that was silent for a window becomes idle. Returns false if memory runs out; the key stays as
- * it is then, and is measured later.
+/* Measures a key, and begins the next measurement. A newcomer gets a full bucket. The key becomes
+ * active, or idle if it was silent for a window (P29). Returns false if memory runs out; the key
+ * stays as it is then, and is measured later.
  *   name   says the weight; NULL: the weight stays */
 static bool doorman__fair_measure(doorman__fair *fair, doorman__fair_key *key,
                                   const doorman__fair_name *name, doorman_time now) {
@@ -5862,8 +5865,8 @@ static bool doorman__fair_measure(doorman__fair *fair, doorman__fair_key *key,
     return true;
 }
 
-/* Measures the newcomers, and begins to measure them again. If memory runs out, they are measured
- * later. */
+/* Measures the newcomers together, and begins the next measurement. If memory runs out, they are
+ * measured later. */
 static void doorman__fair_renew(doorman__fair *fair, doorman_time now) {
     doorman__fair_flow *flow = &fair->newcomers;
     const double share = doorman__fair_share(fair, 1);
@@ -5873,7 +5876,7 @@ static void doorman__fair_renew(doorman__fair *fair, doorman_time now) {
     doorman__fair_restart(fair, flow, doorman__fair_share(fair, 1), demand, now);
 }
 
-/* Forgets the keys of a list that were measured more than some windows ago. Returns how many. */
+/* Forgets up to `visits` keys that were last measured at `before` or earlier. Returns how many. */
 static size_t doorman__fair_forget_old(doorman__fair *fair, doorman__fair_state state,
                                        size_t visits, doorman_time before) {
     size_t count = 0;
@@ -5886,8 +5889,8 @@ static size_t doorman__fair_forget_old(doorman__fair *fair, doorman__fair_state 
     return count;
 }
 
-/* Measures the keys that were not measured for a window, and forgets silent ones. Looks at up to
- * `visits` keys of each list. Returns how many keys it has measured or forgotten. */
+/* Measures active keys that were not measured for a window, and forgets old newcomers and idle
+ * keys: up to `visits` of each list. Returns how many. Measures all newcomers if that is due. */
 static size_t doorman__fair_tidy(doorman__fair *fair, size_t visits, doorman_time now) {
     const doorman_time window = fair->window;
     size_t count = 0;
@@ -5904,8 +5907,8 @@ static size_t doorman__fair_tidy(doorman__fair *fair, size_t visits, doorman_tim
     return count;
 }
 
-/* Returns the key that gives its room to a newcomer: the oldest newcomer, or the key that is idle
- * for longest. NULL: there is none, because active keys stay. */
+/* Returns the key that is forgotten to make room for a newcomer: the oldest newcomer, or else the
+ * key that is idle for longest. NULL: there are only active keys, which stay. */
 static doorman__fair_key *doorman__fair_victim(const doorman__fair *fair) {
     doorman__fair_key *key = fair->lists[DOORMAN__FAIR_NEW].first;
     return key ? key : fair->lists[DOORMAN__FAIR_IDLE].first;
@@ -5913,9 +5916,9 @@ static doorman__fair_key *doorman__fair_victim(const doorman__fair *fair) {
 
 /* ---- fair: one decision */
 
-/* What the bucket of the limit has now. */
+/* What the bucket of the limit has now, and its size. */
 typedef struct doorman__fair_pool_level {
-    double level, size; /* units, with what a debt lends */
+    double level, size; /* units, each with what a debt lends */
 } doorman__fair_pool_level;
 
 /* What a key may have of a limit now. */
@@ -5928,7 +5931,8 @@ typedef struct doorman__fair_view {
 
 /* Returns what a key may have.
  *   key    NULL: it is not known, so it will be a newcomer
- *   cost   units of a permit */
+ *   cost   units of a permit
+ *   size   of the bucket of the limit, with what a debt lends */
 static doorman__fair_view doorman__fair_look(doorman__fair *fair, const doorman__fair_key *key,
                                              double cost, double size, doorman_time now) {
     const doorman__fair_state state = key ? doorman__fair_state_of(key) : DOORMAN__FAIR_NEW;
@@ -5958,12 +5962,12 @@ static bool doorman__fair_allows(const doorman__fair_view *view, double cost, do
     return view->saved >= cost && pool.level - all >= view->left;
 }
 
-/* What people want to know about a key, in units a second. */
+/* The figures of a key that are shown, in units a second. */
 typedef struct doorman__fair_figures {
     double demand, share, level;
 } doorman__fair_figures;
 
-/* The demand of a newcomer is its own, and its share is that of all newcomers.
+/* Returns the figures of a key. A newcomer has its own demand, and the share of all newcomers.
  *   key   NULL: it is not known */
 static doorman__fair_figures doorman__fair_read(doorman__fair *fair, const doorman__fair_key *key,
                                                 doorman_time now) {
@@ -5982,13 +5986,13 @@ static bool doorman__fair_is_full(const doorman__fair_flow *flow, float needed, 
     return flow->asked > DOORMAN__FAIR_ASKS * needed && needed > 0 && now > flow->since;
 }
 
-/* What a key has asked for at once, and what it got, in units. */
+/* What a key has asked for in one decision, and what it got, in units. */
 typedef struct doorman__fair_ask {
     double asked;   /* 0: units come back */
-    double granted; /* negative: they come back */
+    double granted; /* negative: these units come back */
 } doorman__fair_ask;
 
-/* Notes that a key has asked for units.
+/* Notes that a key has asked for units, or that units come back.
  *   key   NULL: there is no memory for it, so only the newcomers count it */
 static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
                                const doorman__fair_name *name, doorman__fair_ask ask,
@@ -6025,7 +6029,7 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
  * the table of the counters of one limit. The key of a counter in its slot is its resource and its
  * key. A place is what the permits know about one resource: its template, and the slot of each of
  * its limits. A counter that does not exist equals a fresh counter. So a refusal creates no
- * counter, and a flood of refused permits uses no memory.
+ * counter, except at a limit that counts refusals for a ban.
  *
  *     resource "api/search" --> place --> slot of "burst"  --> counter of ("api/search", "acme")
  *                                     --> slot of "trials" --> counter of ("api/search", "")
@@ -6043,21 +6047,23 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
  *    hashing, Litwin 1980), so no call pauses to rebuild it.
  *       About P15: if a resource gets another template, its counters stay in the slot of the limit
  *    that they had. So max_keys counts them there. A counter is adapted when it is used or visited
- *    next. So a counter that was full or over under the previous figures may be fresh, or may have
- *    its state again.
+ *    next. So if a counter equalled a fresh one only under the previous figures, it is fresh if it
+ *    was visited in that time. Otherwise the units that it had used count again.
  * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit. A message
  *    beyond a bound is refused as a whole, and the error names the field. Where a new counter may
  *    take the place of another, 8 counters are sampled. The one that has used the smallest fraction
- *    of its limit is evicted, and of several the one that is fresh soonest. Refusals
- *    count as a fraction of those that a ban needs. So a counter that refuses now goes last of all.
+ *    of its limit is evicted, and of several the one that is fresh soonest. If a counter has a
+ *    larger fraction of the refusals that a ban needs, that fraction decides. So a counter that
+ *    refuses now is evicted last.
  * P20 An administrator can ban any (resource, key), or end its ban. A ban replaces the ban that the
  *    (resource, key) has.
- *       A limit has at most max_keys bans, apart from its counters: so a flood of keys ends no ban,
- *    and a flood of bans evicts no counter. If there is one more, the ban of the limit that ends
- *    first is ended early, and counted. All bans together are at most counter_max, and use at most
- *    half of memory_max: here the ban of any limit that ends first gives way. A ban by an
- *    administrator gives way only to another ban by an administrator. If memory_max is full of
- *    counters, a ban evicts a counter of the limit that has most.
+ *       A limit has at most max_keys bans, apart from its counters. So while there is memory, a
+ *    flood of keys ends no ban, and a flood of bans evicts no counter. If there is one more, the
+ *    ban of the limit that ends first is ended early, and counted. All bans together are at most
+ *    counter_max, and use at most half of memory_max: here the ban of any limit that ends first
+ *    gives way. A ban by an administrator gives way only to another ban by an administrator. If
+ *    memory_max is full of counters, a ban evicts a counter of the limit that has the most, among
+ *    those that evict counters.
  *       Each limit counts which (resource, key)s it grants and refuses most, in two sketches. A
  *    sketch gets its memory when the limit first decides. Without memory a decision is not counted
  *    in the sketch.
@@ -6072,7 +6078,7 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
 typedef struct doorman__moment {
     doorman_time now, epoch;
     doorman_time ahead; /* how far `epoch` is ahead of the caller's epoch */
-    doorman_time rest;  /* less than 16 ns of `now` that have not slowed `epoch` down yet */
+    doorman_time rest;  /* the last 0 to 15 ns of `now`, which have not slowed `epoch` down yet */
     doorman_time start, start_epoch;
     doorman_time given, given_at; /* the caller's epoch at `given_at` */
     bool has_given;               /* the caller has set the epoch; otherwise it begins at `now` =
@@ -6107,7 +6113,7 @@ static void doorman__moment_move(doorman__moment *at, doorman_time now) {
     assert(at->ahead >= 0 && at->rest >= 0 && at->rest < 16);
 }
 
-/* D5: moves the epoch forward to a time that a row has, if it is earlier. */
+/* D5: moves the epoch forward to a time that a row has, if the epoch is earlier. */
 static void doorman__moment_reach(doorman__moment *at, doorman_time epoch) {
     assert(epoch <= DOORMAN__EPOCH_MAX);
     if (epoch <= at->epoch) return;
@@ -6115,8 +6121,8 @@ static void doorman__moment_reach(doorman__moment *at, doorman_time epoch) {
     at->epoch = epoch;
 }
 
-/* Returns the time since 1970 of a time `now`, and the reverse. Both may be before the permits
- * began. */
+/* The first function returns the time since 1970 of a time `now`, and the second one the reverse.
+ * Both times may be before the permits began. */
 static doorman_time doorman__moment_epoch_of(const doorman__moment *at, doorman_time now) {
     return at->epoch - (at->now - now);
 }
@@ -6124,8 +6130,8 @@ static doorman_time doorman__moment_now_of(const doorman__moment *at, doorman_ti
     return at->now - (at->epoch - epoch);
 }
 
-/* Returns how long `now` must run until the epoch has moved by `rest`. If the epoch is ahead, it
- * runs at 15/16 of the speed until the caller's clock has caught up. */
+/* Returns how long `now` must run until the epoch has moved by `rest`. If the epoch is ahead of the
+ * caller's clock, it runs at 15/16 of the speed of `now` until that clock has caught up. */
 static doorman_time doorman__moment_delay(const doorman__moment *at, doorman_time rest) {
     assert(at->rest < 16 && at->ahead >= 0);
     if (rest <= 0) return 0;
@@ -6188,10 +6194,10 @@ static uint64_t doorman__span_id(doorman__span span) {
 
 #define DOORMAN__SLICES 16
 
-/* A ring is 17 words: the index of the slice that was charged last, and the units of 16 slices. */
+/* A ring is 17 words: the index of the slice that was charged last, and the grains of 16 slices. */
 #define DOORMAN__RING_WORDS (DOORMAN__SLICES + 1)
 
-/* Returns the nanoseconds of a window. A slice has at least one. */
+/* Returns the length of a window in nanoseconds: at least 16, so that each slice has at least 1. */
 static uint64_t doorman__slice_window(doorman_time window) {
     return window < DOORMAN__SLICES ? DOORMAN__SLICES : (uint64_t)window;
 }
@@ -6211,7 +6217,7 @@ static doorman_time doorman__slice_begin(uint64_t slice, doorman_time window) {
     return (doorman_time)(whole * w + (part + DOORMAN__SLICES - 1) / DOORMAN__SLICES);
 }
 
-/* Returns the units that count in the slice `now`. */
+/* Returns the sum of the grains that still count in the slice `now`. */
 static uint64_t doorman__ring_sum(const uint64_t *ring, uint64_t now) {
     uint64_t sum = 0, last = ring[0];
     for (uint64_t back = 0; back < DOORMAN__SLICES && back <= last; back++) {
@@ -6231,8 +6237,8 @@ static void doorman__ring_add(uint64_t *ring, uint64_t now, uint64_t units) {
     ring[1 + now % DOORMAN__SLICES] += units;
 }
 
-/* Returns the slice in which the next units of the ring return, after the slice `now`. Returns 0 if
- * the ring has no units then. */
+/* Returns the first slice after the slice `now` in which grains of the ring stop counting, or 0 if
+ * no grains count in the slice `now`. */
 static uint64_t doorman__ring_next(const uint64_t *ring, uint64_t now) {
     uint64_t last = ring[0], first = last >= DOORMAN__SLICES - 1 ? last - DOORMAN__SLICES + 1 : 0;
     for (uint64_t slice = first; slice <= last; slice++) {
@@ -6242,7 +6248,7 @@ static uint64_t doorman__ring_next(const uint64_t *ring, uint64_t now) {
     return 0;
 }
 
-/* Returns the slice in which the last units of the ring return, or 0 if the ring is empty. */
+/* Returns the first slice in which no grains of the ring count, or 0 if none count in `now`. */
 static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
     uint64_t slice = ring[0];
     for (size_t i = 0; i < DOORMAN__SLICES && slice + DOORMAN__SLICES > now; i++, slice--) {
@@ -6256,48 +6262,49 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
 /*
  * The state of a counter is an array of words:
  *     TOKEN_BUCKET     the level in units, as the bits of a double; when it had this level
- *     FIXED_WINDOW     a number for its window; the units of that window
+ *     FIXED_WINDOW     a number for its window; the grains that are used in that window
  *     SLIDING_WINDOW   the length of the window; the time at which its slices begin to count, which
  *                      is 0 except after a restore (D5); a ring
  *     TIERS            for each tier: when it was entered, the length of its window (0: it was
  *                      never entered), when the slices of its window begin, and a ring
- *     CONCURRENCY      the units that are held; the address of its queue, or 0
- * A state says for which window it is. So a state stays correct when the figures change. Functions
- * with _init or _charge in their name change the state, with their helpers. The others only read
- * it.
+ *     CONCURRENCY      the grains that are held; the address of its queue, or 0
+ * The state of a window says which window it is for. So it stays correct when the figures change.
+ * Functions with _init or _charge in their name, and their helpers, change the state. The others
+ * only read it.
  *
- * A bucket does not store paid_until, as the bucket of >>limiters does. If the rate changes, the
- * saved units stay, and only the time since the last use counts at the new rate (P15).
+ * The bucket of >>limiters stores paid_until. This one stores its level instead: if the rate
+ * changes, the saved units stay, and only the time since the last use counts at the new rate (P15).
  */
 
 /* ---- permits: what may come back to a bucket (P27) */
 /*
  * Each open reservation has a share of what its bucket may still get back. At first the share is
  * what was charged. The bucket gains units with time. Once it lacks less than the sum of the
- * shares, all shares become smaller by the same factor. A settlement gives back at most its share,
- * and the rest of the share is nobody's.
- *     So a bucket needs no list. `pending` is the sum of all shares, `scale` is the product of all
- * factors, and a reservation remembers the `scale` of the moment when it was charged. Its share is
- * what was charged, times the present `scale`, divided by the remembered one.
+ * shares, all shares become smaller by the same factor. A settlement gives back at most the share
+ * of its reservation, and the rest of the share is lost.
+ *     So a bucket needs no list of shares. `pending` is the sum of all shares, `scale` is the
+ * product of all factors, and a reservation remembers the `scale` of the moment when it was
+ * charged. Its share is what was charged, times the present `scale`, divided by the remembered one.
  *
  * Why a bucket never gets more than it should: compare it with a replay. In the replay each
- * reservation charges some z less, at most what it has charged, and all else is the same. Then
+ * reservation charges less, by an amount z of its own, and all else is the same. Then
  *     level of the replay >= level + the sum of min(z, share) over all open reservations
- * A charge changes both sides alike, and so does a new reservation, whose share is all of it. If
- * both gain units, and the replay becomes full, its level is the size. That is at least the level
- * plus all shares, because they are at most what is missing. If a reservation is settled, z is what
- * it has not used. At most min(z, share) comes back, and just that leaves the sum. Units that are
- * poured into the bucket count as a gain here, and so does a smaller size.
+ * A charge changes both sides alike, and so does a new reservation, whose share is all that it
+ * charges. If both buckets gain units, and that of the replay becomes full, its level is the size.
+ * The size is at least the level plus all shares, because all shares together are at most what is
+ * missing. If a reservation is settled, z is what it has not used. At most min(z, share) comes
+ * back, and just that leaves the sum. Units that are poured into the bucket count as a gain here,
+ * and so does a smaller size.
  *     With one open reservation at a time the rule is exact. With several it may give less, because
- * a share may go to nobody that another reservation could have used.
+ * units of a share may be lost that another reservation could have given back.
  *     Example with a size of 10: two reservations of 5 empty the bucket. It gains 4, so 6 are
- * missing, and both shares are 3. The first one has cost 5, and the second one 0: 3 come back, and
- * the level is 7. It is 9 in a replay.
+ * missing, and both shares are 3. The first reservation has really cost 5, and the second one 0. So
+ * 3 units come back, and the level is 7. In a replay the level is 9.
  */
 typedef struct doorman__back {
     double pending; /* units: at least the sum of all shares */
     double scale;   /* (0, 1] */
-    uint64_t stamp; /* what was charged under another one has no share */
+    uint64_t stamp; /* a reservation that was charged under another stamp has no share */
 } doorman__back;
 
 #define DOORMAN__BACK_WORDS 3
@@ -6309,7 +6316,7 @@ typedef struct doorman__back {
  *   size      of the bucket */
 static void doorman__back_bound(doorman__back *back, double missing, double size) {
     const double left = doorman__max(missing, 0);
-    if (back->pending <= left + 8 * DBL_EPSILON * size) return; /* a rounding error */
+    if (back->pending <= left + 8 * DBL_EPSILON * size) return; /* apart from rounding */
     assert(back->scale > 0 && back->scale <= 1);
     back->scale *= left / back->pending;
     back->pending = left;
@@ -6320,7 +6327,7 @@ static void doorman__back_bound(doorman__back *back, double missing, double size
 #define DOORMAN__SLIDING_WORDS (2 + DOORMAN__RING_WORDS)
 #define DOORMAN__TIER_WORDS (3 + DOORMAN__RING_WORDS)
 
-/* More units than any sum of minimums that a counter accepts. Their grains fit into 63 bits. */
+/* More units than any sum of minimums that a counter accepts. Its grains fit into 63 bits. */
 #define DOORMAN__SUM_MAX (2 * DOORMAN_AMOUNT_MAX)
 
 /* Rounds down what is available: a lease, or what a bucket has gained. */
@@ -6328,8 +6335,8 @@ static uint64_t doorman__grains_floor(double units) {
     return units > 0 ? (uint64_t)(doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT) : 0;
 }
 
-/* Rounds costs and limits up, so a limit of 1.3 grants a cost of 1.3. A sum of costs has a rounding
- * error, which does not count: a hundred times 0.05 is 5. */
+/* Rounds costs and limits up, so a limit of 1.3 grants a cost of 1.3. The rounding error of a sum
+ * of costs is not rounded up: a hundred times 0.05 is 5. */
 static uint64_t doorman__grains_ceil(double units) {
     double grains = doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT;
     uint64_t whole = (uint64_t)grains;
@@ -6412,7 +6419,7 @@ static doorman_time doorman__level_reached(const doorman_figures *figures, const
 }
 
 /* Returns the grains that a bucket offers, and sets *wait to the time that the bucket needs to pay
- * its debt. */
+ * its present debt. If this time is longer than a max_wait allows, the bucket offers nothing. */
 static uint64_t doorman__bucket_offer(const doorman_figures *figures, const uint64_t *state,
                                       doorman_time max_wait, doorman_time *wait, doorman_time now) {
     double level = doorman__level_at(figures, state, now);
@@ -6421,7 +6428,7 @@ static uint64_t doorman__bucket_offer(const doorman_figures *figures, const uint
     return doorman__level_grains(figures, level, doorman__lent(figures));
 }
 
-/* Returns when a bucket offers `grains`. */
+/* Returns the first time at which a bucket offers `grains`. */
 static doorman_time doorman__bucket_fits_at(const doorman_figures *figures, const uint64_t *state,
                                             uint64_t grains, doorman_time max_wait,
                                             doorman_time now) {
@@ -6471,8 +6478,8 @@ static uint64_t doorman__tier_slice(const doorman_tier *tier, const uint64_t *wo
     return doorman__slice_at(time - (doorman_time)words[2], tier->window);
 }
 
-/* Returns the units in the window of a tier, also if the tier has ended. A window of changed length
- * starts fresh. */
+/* Returns the grains in the window of a tier, also if the tier has ended. A window of changed
+ * length starts fresh. */
 static uint64_t doorman__tier_used(const doorman_tier *tier, const uint64_t *words,
                                    doorman_time time) {
     if (words[1] != (uint64_t)tier->window) return 0;
@@ -6513,7 +6520,6 @@ static uint64_t doorman__tiers_offer(const doorman_figures *figures, const uint6
     return sum;
 }
 
-/* Starts a window of a tier. */
 static void doorman__tier_begin(const doorman_tier *tier, uint64_t *words, doorman_time begin) {
     assert(tier->window > 0);
     memset(words + 3, 0, DOORMAN__RING_WORDS * sizeof *words);
@@ -6568,7 +6574,7 @@ static doorman_time doorman__tier_change(const doorman_tier *tier, const uint64_
     return doorman__earlier(change, begin);
 }
 
-/* Returns when tiers offer `grains`. Between two changes the offer is constant. */
+/* Returns the first time at which tiers offer `grains`. Their offer only changes at some times. */
 static doorman_time doorman__tiers_fit_at(const doorman_figures *figures, const uint64_t *state,
                                           uint64_t grains, doorman_time now) {
     doorman_time time = now;
@@ -6587,7 +6593,7 @@ static doorman_time doorman__tiers_fit_at(const doorman_figures *figures, const 
 
 /* ---- permits: windows */
 
-/* Returns the units that a fresh FIXED_WINDOW has used (P16). */
+/* Returns the grains that a fresh FIXED_WINDOW has used: none, except with empty_at_start (P16). */
 static uint64_t doorman__fixed_fresh(const doorman_permit_limit *limit,
                                      const doorman_figures *figures, doorman__span span,
                                      const doorman__moment *at) {
@@ -6595,7 +6601,7 @@ static uint64_t doorman__fixed_fresh(const doorman_permit_limit *limit,
     return used_up ? doorman__grains_ceil(figures->limit) : 0;
 }
 
-/* Returns the slice of a SLIDING_WINDOW that contains a time, and when a slice begins. */
+/* The slice of a SLIDING_WINDOW that contains a time, and then the time at which a slice begins. */
 static uint64_t doorman__sliding_slice(const doorman_figures *figures, const uint64_t *state,
                                        doorman_time time) {
     return doorman__slice_at(time - (doorman_time)state[1], figures->window);
@@ -6611,7 +6617,7 @@ static uint64_t doorman__sliding_used(const doorman_figures *figures, const uint
     return doorman__ring_sum(state + 2, doorman__sliding_slice(figures, state, time));
 }
 
-/* Returns when a SLIDING_WINDOW has room for `grains`. */
+/* Returns the first time at which a SLIDING_WINDOW has room for `grains`, or DOORMAN_NEVER. */
 static doorman_time doorman__sliding_fits_at(const doorman_figures *figures, const uint64_t *state,
                                              uint64_t grains, doorman_time now) {
     uint64_t most = doorman__grains_ceil(figures->limit);
@@ -6628,7 +6634,7 @@ static doorman_time doorman__sliding_fits_at(const doorman_figures *figures, con
 
 /* ---- permits: all kinds */
 
-/* What a state and its figures are, for the functions of all kinds. */
+/* A state with its limit and figures, for the functions of all kinds. */
 typedef struct doorman__meter {
     const doorman_permit_limit *limit;
     const doorman_figures *figures; /* of the limit, or of an override */
@@ -6656,7 +6662,7 @@ static void doorman__meter_init(const doorman__meter *meter, const doorman__mome
     }
 }
 
-/* Returns the grains of a limit of units. What a lease has is not rounded up. */
+/* Returns the grains of an amount of units of a limit. What a lease has is rounded down. */
 static uint64_t doorman__limit_grains(const doorman_permit_limit *limit, double units) {
     return limit->leased ? doorman__grains_floor(units) : doorman__grains_ceil(units);
 }
@@ -6671,7 +6677,7 @@ static uint64_t doorman__meter_used(const doorman__meter *meter, const doorman__
     return doorman__sliding_used(meter->figures, meter->state, at->now);
 }
 
-/* Returns the grains that the counter offers, and sets *wait (P3). */
+/* Returns the grains that the counter offers, and sets *wait to the wait of a grant (P3). */
 static uint64_t doorman__meter_offer(const doorman__meter *meter, doorman_time max_wait,
                                      doorman_time *wait, const doorman__moment *at) {
     *wait = 0;
@@ -6706,9 +6712,9 @@ static double doorman__meter_left(const doorman__meter *meter, const doorman__mo
     return doorman__max(0, doorman__level_at(meter->figures, meter->state, at->now));
 }
 
-/* Returns how long it takes until the counter offers `grains`. Precondition: it offers less now,
- * and its limit is at least `grains`. Returns 0 for CONCURRENCY, because holders may release at any
- * time. */
+/* Returns how long it takes until the counter offers `grains`. Precondition: the counter offers
+ * less now, and its limit is at least `grains`. Returns 0 for CONCURRENCY, because holders may
+ * release at any time. */
 static doorman_time doorman__meter_delay(const doorman__meter *meter, uint64_t grains,
                                          doorman_time max_wait, const doorman__moment *at) {
     const doorman_figures *figures = meter->figures;
@@ -6870,8 +6876,8 @@ typedef struct doorman__identity {
 /* ---- permits: the most frequent keys (P20) */
 /*
  * A sketch counts keys in bounded memory ("space-saving", Metwally, Agrawal and El Abbadi 2005). It
- * has 100 entries. A key without an entry takes over an entry with the smallest count, and the
- * count continues from there. So a count is too large by at most the count that its entry had then.
+ * has 100 entries. A key without an entry takes over an entry with the smallest count, and counts
+ * on from that count. So its count is too large by at most the count that it has taken over.
  * A key with more than a hundredth of all decisions has an entry. Counts are halved at each full
  * minute, so the sketch shows the last minutes.
  *
@@ -6897,7 +6903,7 @@ typedef struct doorman__top_entry {
 } doorman__top_entry;
 
 typedef struct doorman__top {
-    uint64_t ages; /* the ages that had passed since `now` = 0 when the counts were last halved */
+    uint64_t ages; /* when the counts were last halved, in units of DOORMAN__TOP_AGE */
     size_t hand;
     uint8_t heads[DOORMAN__TOP_HEADS];
     double least;
@@ -6935,7 +6941,7 @@ static void doorman__top_destroy(doorman__top *top) {
     DOORMAN_FREE(top);
 }
 
-/* Halves a count of decisions some times, and rounds down. */
+/* Halves a count of decisions as often as `halvings` says, and rounds down. */
 static double doorman__top_halve(double count, unsigned halvings) {
     return (double)((uint64_t)count >> halvings);
 }
@@ -7018,21 +7024,22 @@ static size_t doorman__top_next(const doorman__top *top, size_t last) {
 
 /* ---- permits: the keys that use most units */
 /*
- * The units of a key are counted like decisions, in three windows, and each grant costs one step in
- * one sketch only. A sketch has the units of the present slice of five seconds. When the next slice
- * begins, its counts are added to the sketches of the windows, whose counts then become smaller by
- * a factor for each slice that has passed (a decayed count: Cormode, Korn and Tirthapura 2008;
- * adding sketches: Agarwal and others, "Mergeable summaries", 2012). So a grant takes a look-up in
- * 128 lists, as that of `granted`, and once in five seconds a limit adds at most 300 counts.
+ * The units of a key are counted in three windows, like decisions. One sketch has the units of the
+ * present slice of five seconds, and a grant only changes this sketch. When the next slice begins,
+ * the counts of the sketch are added to the sketches of the windows. The counts of a window then
+ * become smaller by a factor for each slice that has passed (a decayed count: Cormode, Korn and
+ * Tirthapura 2008; adding sketches: Agarwal and others, "Mergeable summaries", 2012). So a grant
+ * takes one look-up, and once in five seconds a limit adds at most 300 counts.
  *
  * Error. N is the sum of the units in a window, each with its factor.
- *     too small   a slice adds each count less its smallest count, which is what a key may have had
- *                 that is not in the sketch, or no longer: at most a hundredth of the units of the
- *                 slice. `missing` is the sum of that over all slices, with their factors: N / 100
- *     too large   a key that takes over an entry of a window gets its count too, the smallest of
- *                 100 counts: N / 100 at most
+ *     too small   the smallest count of a slice is subtracted from each count that the slice adds,
+ *                 because a key that is not in the sketch may have had as much: at most a hundredth
+ *                 of the units of the slice. `missing` is the sum of these smallest counts of all
+ *                 slices, with their factors: at most N / 100
+ *     too large   a key that takes over an entry of a window gets the count of the entry too, the
+ *                 smallest of 100 counts: at most N / 100
  * A key with more than N / 50 is in the sketch: without its missing units it still has more than
- * the smallest count. With at most 100 keys all counts are exact.
+ * the smallest count. With fewer than 100 keys all counts are exact.
  */
 
 #define DOORMAN__UNITS_SLICE (5 * DOORMAN_SECOND)
@@ -7078,7 +7085,7 @@ static void doorman__units_top_destroy(doorman__units_top *usage) {
     DOORMAN_FREE(usage);
 }
 
-/* Returns the factor of a window after some slices. */
+/* Returns the factor by which the counts of a window become smaller in some slices. */
 static double doorman__units_top_factor(doorman_usage_window window, uint64_t slices) {
     /* exp(-5 s / window) */
     static const double factors[DOORMAN_USAGE_WINDOW_COUNT] = {
@@ -7091,7 +7098,7 @@ static double doorman__units_top_factor(doorman_usage_window window, uint64_t sl
     return factor;
 }
 
-/* Lets time pass. */
+/* Makes all counts of a window smaller by a factor. */
 static void doorman__units_window_age(doorman__units_window *sum, double factor) {
     assert(factor >= 0 && factor < 1);
     for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) {
@@ -7103,7 +7110,7 @@ static void doorman__units_window_age(doorman__units_window *sum, double factor)
     sum->total *= factor;
 }
 
-/* Makes a sketch empty. Its entries keep their keys and texts. */
+/* Sets all counts of a sketch to 0. Its entries keep their keys and texts. */
 static void doorman__top_clear(doorman__top *top) {
     for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) top->counts[i] = top->entries[i].error = 0;
     top->least = 0;
@@ -7126,23 +7133,23 @@ typedef struct doorman__counter {
     uint16_t generation; /* of the configuration for which `override_` is right */
     uint16_t override_;  /* 0: the figures of the limit; else the index of the override plus 1 */
     uint16_t key_bytes;
-    uint8_t words; /* of the state, with those of the flags DOORMAN__HAS_BACK, DOORMAN__HAS_SET and
-                      DOORMAN__COUNTS_REFUSALS */
+    uint8_t words; /* of the state, and of what DOORMAN__HAS_BACK, DOORMAN__HAS_SET and
+                      DOORMAN__COUNTS_REFUSALS add behind it, in this order */
     uint8_t flags;
 } doorman__counter;
 
-#define DOORMAN__COUNTS_REFUSALS 1 /* the state ends with a count of refusals, and its beginning */
+#define DOORMAN__COUNTS_REFUSALS 1 /* two words: a count of refusals, and when the count began */
 #define DOORMAN__IN_USE 2          /* a charge of the present call points to the counter */
 #define DOORMAN__LEASED_UNITS 4    /* CONCURRENCY: the limit is leased */
-#define DOORMAN__CHANGED 8         /* a row must be yielded (D3). The bucket has a mark */
+#define DOORMAN__CHANGED 8         /* a row must be yielded (D3). The table has a mark for it */
 #define DOORMAN__STORED 16         /* a store has a row, or may have one */
 #define DOORMAN__RESERVED 32       /* a reservation has charged the counter, or may have */
-#define DOORMAN__HAS_SET 64        /* behind the state is a word with figures of a caller (P31) */
-#define DOORMAN__HAS_BACK 128      /* of a bucket: before that is a doorman__back (P27) */
+#define DOORMAN__HAS_SET 64        /* one word: the figures that a caller has brought (P31) */
+#define DOORMAN__HAS_BACK 128      /* TOKEN_BUCKET: a doorman__back (P27) */
 #define DOORMAN__COUNTER_EXTRAS (DOORMAN__COUNTS_REFUSALS | DOORMAN__HAS_SET | DOORMAN__HAS_BACK)
 
-/* The keys that share one counter of a fair limit (P29). A pool does not end with the counter, that
- * is removed whenever its bucket is full. It ends when it has no keys. */
+/* The keys that share one counter of a fair limit (P29). A pool outlives its counter, which is
+ * removed whenever its bucket is full. The pool ends when it has no keys. */
 typedef struct doorman__fair_pool {
     doorman__chain node; /* in the table of its slot, like the counter */
     struct doorman__fair_pool *earlier, *later;
@@ -7263,7 +7270,7 @@ typedef struct doorman__changes {
     doorman__removal *first, *last;
     size_t removal_count;
     uint64_t removals_lost;
-    bool clock_due; /* the row of the clock must be yielded, because that of a counter is not */
+    bool clock_due; /* the row of the clock must be yielded, because removed rows tell no times */
     size_t slot, segment; /* where the next row is looked for */
     doorman_rows rows;
     doorman_time unread_since; /* only if the rows are not read */
@@ -7316,12 +7323,12 @@ typedef struct doorman__reservation_list {
 typedef struct doorman__reservations {
     doorman__chains by_request; /* by client, letter and number: all */
     doorman__chains by_id;      /* those that have an id */
-    doorman__timers ends;       /* of open ones, and when the others are forgotten */
+    doorman__timers ends;       /* when open ones end, and when the others are forgotten */
     doorman__reservation_list open;
     doorman__reservation_list changed; /* whose rows must be yielded */
-    doorman__reservation_list unsure;  /* the same, but after the rows of their counters */
-    size_t waiting;                    /* of `changed`: open ones, which are unsure next */
-    uint64_t stamps;                   /* that were made: see doorman__permits_new_back */
+    doorman__reservation_list unsure;  /* the same, but only after the rows of their counters */
+    size_t waiting;                    /* how many of `changed` are open, and become unsure next */
+    uint64_t stamps;                   /* how many were made: see doorman__permits_new_back */
     uint64_t settled, unsettled;       /* see doorman_permits_info */
     double returned;
     bool is_stuck;               /* memory ran out when one ended */
@@ -7598,7 +7605,7 @@ struct doorman__hold {
 typedef enum doorman__reservation_state {
     DOORMAN__UNLISTED, /* it is being made */
     DOORMAN__OPEN,     /* it can be settled, until its end */
-    DOORMAN__SETTLED,  /* the same for a report that was charged */
+    DOORMAN__SETTLED,  /* it was settled, or it is a report that was charged */
     DOORMAN__ENDED     /* it was not settled in time */
 } doorman__reservation_state;
 
@@ -7615,11 +7622,11 @@ typedef struct doorman__reserved_part {
     uint64_t window; /* FIXED_WINDOW: the number of its window; SLIDING_WINDOW: its length;
                         TOKEN_BUCKET: the stamp of its doorman__back */
     double scale;    /* TOKEN_BUCKET: the scale of its doorman__back then; 0: nothing comes back */
-    uint64_t grains; /* what is charged now */
+    uint64_t grains; /* what is charged at present: less after units came back */
     uint32_t item;   /* the index of the item */
     bool returns;    /* units may come back */
-    bool refunds;    /* they come back at the end */
-    bool durable;    /* of a durable limit: a store has it too */
+    bool refunds;    /* they come back if the reservation ends without a settlement */
+    bool durable;    /* the limit is durable, so the row of the reservation has this part */
 } doorman__reserved_part;
 
 /* A reservation, its settlement, or a report with a request_id. The items, the parts, and the
@@ -7696,7 +7703,7 @@ uint64_t doorman_permits_shard_decided(const doorman_permits *permits, size_t sh
 
 #define DOORMAN__SHARD_INDEX_KEPT (60 * DOORMAN_SECOND) /* without use */
 
-/* Returns the set of a shard alone. With more than 64 shards, several have the same set. */
+/* Returns the set that has only this shard. With more than 64 shards, several have the same set. */
 static uint64_t doorman__shard_set(size_t shard) { return UINT64_C(1) << shard % 64; }
 
 /* Notes in the index of shards that a shard has an entry with a hash. */
@@ -7713,13 +7720,12 @@ static void doorman__shards_note_new(doorman_permits *permits, uint32_t hash, si
     doorman__shards_note(permits, hash, shard);
 }
 
-/* Ends the index of shards. The next move looks at all keys again. */
+/* Frees the index of shards. The next move looks at all keys, or makes a new index. */
 static void doorman__shards_forget_index(doorman_permits *permits) {
     DOORMAN_FREE(permits->shards.index.sets);
     permits->shards.index = (doorman__shard_index){.sets = NULL};
 }
 
-/* Returns the bytes of the index of shards. */
 static size_t doorman__shard_index_bytes(const doorman__shard_index *index) {
     return index->sets ? sizeof *index->sets << index->bits : 0;
 }
@@ -7761,7 +7767,7 @@ static doorman_time doorman__slot_learns_until(const doorman_permits *permits,
     return doorman__later(slot->learns_until, shards->all[shard].learns_until);
 }
 
-/* P16: returns whether the holds of a predecessor are not known yet. */
+/* P16: returns whether a limit still learns the holds that a predecessor has granted in a shard. */
 static bool doorman__permits_learns(const doorman_permits *permits,
                                     const doorman_permit_limit *limit, size_t shard) {
     if (permits->at.now >= permits->holds.learns_until) return false;
@@ -7788,9 +7794,9 @@ static const char *doorman__set_wrong_kind(const doorman_permit_limit *limit) {
     return DOORMAN__RULE_NEXT(rules, &next);
 }
 
-/* Returns the figure that is more than set_max times that of the limit, and sets *most to the
- * bound. Returns NULL if there is none.
- *   all   the figures, with those of the limit */
+/* Returns the name of a figure that is more than set_max times that of the limit, and sets *most to
+ * its bound. Returns NULL if there is none.
+ *   all   the figures that a caller brings, and those of the limit for the others */
 static const char *doorman__set_beyond(const doorman_permit_limit *limit,
                                        const doorman_figures *all, double *most) {
     const double times = limit->set_max * (1 + 1e-9);
@@ -7807,7 +7813,7 @@ static const char *doorman__set_beyond(const doorman_permit_limit *limit,
     return all->limit > times * own->limit * share ? "limit" : NULL;
 }
 
-/* Returns the figures that a caller gives. Those that it does not give are those of the limit. */
+/* Returns the figures that a caller brings. Those that it does not bring are those of the limit. */
 static doorman_figures doorman__set_all(const doorman_permit_limit *limit,
                                         const doorman_figures *given) {
     doorman_figures all = doorman__override_resolve(limit, given);
@@ -7818,7 +7824,7 @@ static doorman_figures doorman__set_all(const doorman_permit_limit *limit,
     return all;
 }
 
-/* Finds the figures for the present configuration. */
+/* Sets `all` and `fits` for a limit of the present configuration. */
 static void doorman__set_resolve(doorman__set *set, const doorman_permit_limit *limit,
                                  uint32_t generation) {
     double most;
@@ -7865,7 +7871,7 @@ static doorman__set *doorman__set_enter(doorman_permits *permits, const doorman_
     return set;
 }
 
-/* Takes back a reference. NULL has no effect. */
+/* Removes a reference. The last one frees the figures. NULL has no effect. */
 static void doorman__set_leave(doorman_permits *permits, doorman__set *set) {
     if (!set) return;
     assert(set->references > 0);
@@ -7935,8 +7941,8 @@ static void doorman__counter_set_back(doorman__counter *counter, const doorman__
     memcpy(doorman__counter_back_words(counter), back, sizeof *back);
 }
 
-/* Bounds what may come back to a bucket by what is missing now. Must be called before the bucket is
- * charged, and after it has got units. */
+/* Bounds what may come back to a bucket by what is missing now. The caller calls this before it
+ * charges the bucket, and after it has given units to the bucket. */
 static void doorman__counter_bound_back(doorman__counter *counter, const doorman__meter *meter,
                                         doorman_time now) {
     if (!(counter->flags & DOORMAN__HAS_BACK)) return;
@@ -8006,7 +8012,7 @@ static doorman__place *doorman__permits_place_of(const doorman_permits *permits,
     return tag == DOORMAN__NO_PLACE ? NULL : permits->places[tag];
 }
 
-/* Returns the bytes of a ban, with its entry in the heap of its limit. */
+/* Returns how many bytes a ban needs, with its entry in the heap of its limit. */
 static size_t doorman__ban_bytes(size_t key_bytes) {
     return sizeof(doorman__counter) + DOORMAN__BAN_WORDS * sizeof(uint64_t) + key_bytes +
            sizeof(doorman__timer_entry);
@@ -8052,7 +8058,7 @@ static void doorman__ban_enter(doorman__ban *ban, doorman__slot *slot, doorman_t
 #define DOORMAN__PERMIT_ROW_STRINGS (DOORMAN__PERMIT_ROW_HEADER + 2)
 #define DOORMAN__PERMIT_ROW_BAN 'x' /* in place of the kind; so is the next one */
 #define DOORMAN__PERMIT_ROW_CLOCK 'c'
-#define DOORMAN__PERMIT_ROW_RESERVATION 'a' /* it is before all counters in the order of bytes */
+#define DOORMAN__PERMIT_ROW_RESERVATION 'a' /* less than other letters, so these rows come first */
 
 /* The letters of kinds and scopes in rows. They never change. */
 static const char doorman__kind_letters[] = {[DOORMAN_TOKEN_BUCKET] = 'b',
@@ -8076,8 +8082,8 @@ static unsigned char *doorman__le_write_text(unsigned char *to, const char *text
     return to + bytes + 1;
 }
 
-/* Writes what is before the identity of a row, and returns its end. `fresh_at` is the present epoch
- * until doorman__permit_row_set_fresh. */
+/* Writes what is before the identity of a row, and returns the end of that. fresh_at is the present
+ * epoch until doorman__permit_row_set_fresh changes it. */
 static unsigned char *doorman__permit_row_times(const doorman_permits *permits,
                                                 unsigned char *row) {
     memset(row, 0, DOORMAN__PERMIT_ROW_HEADER);
@@ -8136,7 +8142,7 @@ static void doorman__permits_mark(doorman_permits *permits, doorman__slot *slot,
     assert(changes->count <= permits->counter_count + doorman__permits_bans(permits)->nodes.count);
 }
 
-/* Notes that no row of a counter or a ban must be yielded. The mark of its bucket stays. */
+/* Notes that the row of a counter or a ban need not be yielded. The mark of its bucket stays. */
 static void doorman__permits_unmark(doorman_permits *permits, doorman__counter *counter) {
     if (!(counter->flags & DOORMAN__CHANGED)) return;
     counter->flags &= (uint8_t)~DOORMAN__CHANGED;
@@ -8164,7 +8170,7 @@ static bool doorman__permits_add_removal(doorman_permits *permits, const unsigne
 }
 
 /* Lets the store delete the row of a counter or a ban, which is removed next. If there is no room,
- * the row stays in the store until it is fresh, which is only too strict.
+ * the row stays in the store until it is fresh, and may make the limit too strict after a restart.
  *   most   how many removals may wait */
 static void doorman__permits_forget_row(doorman_permits *permits, const doorman__slot *slot,
                                         doorman__counter *counter, size_t most) {
@@ -8245,8 +8251,8 @@ static bool doorman__slot_is(const doorman__slot *slot, const doorman_permit_lim
 }
 
 /* Returns the slot for a limit of a place. If the place had a slot for a limit with the same name,
- * kind and scope, the place keeps that slot, so that its counters stay (P15). The slot is that of
- * the limit itself if the place has no counters, and for CONCURRENCY and limits per template. */
+ * kind and scope, the place keeps that slot, so that its counters stay (P15). If the place has no
+ * counters, and for CONCURRENCY and limits per template, it is the slot of the limit itself. */
 static doorman__place_slot doorman__place_slot_for(const doorman_permits *permits,
                                                    const doorman__place *place,
                                                    const doorman_permit_limit *limit) {
@@ -8262,7 +8268,7 @@ static doorman__place_slot doorman__place_slot_for(const doorman_permits *permit
     return (doorman__place_slot){own, permits->generation};
 }
 
-/* Returns the template of a resource, or NULL if it has no limits. */
+/* Returns the template of a resource, or NULL if there is none, or if it has no limits. */
 static const doorman_template *doorman__permits_template(const doorman_permits *permits,
                                                          const char *resource_id) {
     const doorman_template *found = doorman_config_find(permits->config, resource_id);
@@ -8313,7 +8319,7 @@ static bool doorman__place_resolve_again(doorman_permits *permits, doorman__plac
     return true;
 }
 
-/* As doorman__place_resolve_again, unless the configuration is the same as before. */
+/* Calls doorman__place_resolve_again if the configuration has changed, and returns its result. */
 static inline bool doorman__place_resolve(doorman_permits *permits, doorman__place *place) {
     return place->generation == permits->generation || doorman__place_resolve_again(permits, place);
 }
@@ -8423,9 +8429,9 @@ static const doorman_figures *doorman__limit_figures(const doorman_permit_limit 
 
 /* ---- permits: which override rows and which plan a key has (E1, E2)
  *
- * A decision looks for rows only if a limit has had one since the last configuration, and then only
- * in the limits that had. The rows that are in force are found by the clock. So a row acts from its
- * first moment to its last, and a counter does not remember which row it has. */
+ * A decision looks for rows only at limits that have had one since the last configuration. At each
+ * decision, the clock says which rows are in force. So a row acts from its first moment to its
+ * last, and a counter does not remember which row it has. */
 
 static const char *doorman__override_scope_text(const doorman__override_scope *scope) {
     return (const char *)(scope + 1);
@@ -8486,8 +8492,8 @@ typedef struct doorman__plan_key {
     uint32_t glob_hash, key_hash;
 } doorman__plan_key;
 
-/* Returns the plan that a key has now, if the limit has it; else NULL. There is at most one row of
- * a key and a glob. It does not matter which configuration the rows are resolved for. */
+/* Returns the plan that a key has now, if the limit has it; else NULL. A key and a glob have at
+ * most one row. Only names are compared, so the row need not be adapted to the configuration. */
 static const doorman_plan *doorman__limit_plan(const doorman_permits *permits,
                                                const doorman_permit_limit *limit,
                                                const doorman__plan_key *of) {
@@ -8526,7 +8532,7 @@ static const doorman_plan *doorman__counter_plan(const doorman_permits *permits,
     return doorman__limit_plan(permits, limit, &of);
 }
 
-/* Returns figures with some units more in a bucket or a window, as far as the rules allow. */
+/* Returns figures with `add` units more in a bucket or a window, as far as the rules allow. */
 static doorman_figures doorman__figures_plus(doorman_limit_kind kind, const doorman_figures *own,
                                              double add) {
     doorman_figures all = *own;
@@ -8543,7 +8549,7 @@ static doorman_figures doorman__figures_plus(doorman_limit_kind kind, const door
 
 /* Returns the figures of a key of a limit that has had rows.
  *   otherwise   what the key has without rows
- *   brought     `otherwise` is from a caller (P31), which goes before a plan
+ *   brought     `otherwise` is from a caller (P31), so a plan does not replace it
  *   identity    of the counter of the key */
 static const doorman_figures *doorman__overriding_figures(const doorman_permits *permits,
                                                           const doorman_permit_limit *limit,
@@ -8679,7 +8685,7 @@ static uint8_t doorman__limit_flags(const doorman_permit_limit *limit) {
     return limit->ban.refusals ? DOORMAN__COUNTS_REFUSALS : 0;
 }
 
-/* Returns the words of the state. */
+/* Returns how many words the state has. */
 static size_t doorman__counter_words(const doorman__counter *counter) {
     const size_t refusals = counter->flags & DOORMAN__COUNTS_REFUSALS ? 2 : 0;
     const size_t set = counter->flags & DOORMAN__HAS_SET ? 1 : 0;
@@ -8688,7 +8694,7 @@ static size_t doorman__counter_words(const doorman__counter *counter) {
     return counter->words - refusals - set - back;
 }
 
-/* Returns that nothing may come back. The stamp is a new one, also after a restart. */
+/* Returns a doorman__back without shares. Its stamp is new, also to a store after a restart. */
 static doorman__back doorman__permits_new_back(doorman_permits *permits) {
     const uint64_t time = doorman__mix((uint64_t)permits->at.epoch);
     const uint64_t number = time + ++permits->reservations.stamps;
@@ -8732,7 +8738,8 @@ static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorm
 
 /* Adapts a counter to the present configuration. `limit` is the limit that the counter has now.
  * Another override than before may apply to its key, or another row (E1). A SLIDING_WINDOW of
- * changed length becomes fresh. With empty_at_start it is used up in its first window (P16).
+ * changed length becomes fresh. With empty_at_start, it is then used up until one window after the
+ * permits were created (P16).
  * Returns NULL if memory runs out.
  *   known   the counter was adapted to this configuration before, and only rows may differ */
 static doorman__counter *doorman__counter_adapt_again(doorman_permits *permits, doorman__slot *slot,
@@ -8764,7 +8771,7 @@ static doorman__counter *doorman__counter_adapt_again(doorman_permits *permits, 
     return counter;
 }
 
-/* As doorman__counter_adapt_again, unless nothing can have changed. */
+/* Calls doorman__counter_adapt_again if the configuration or a row may have changed. */
 static inline doorman__counter *doorman__counter_adapt(doorman_permits *permits,
                                                        doorman__slot *slot,
                                                        const doorman_permit_limit *limit,
@@ -8781,8 +8788,8 @@ static bool doorman__counter_stale(const doorman__counter *counter, uint32_t sin
     return (uint16_t)(counter->generation - since) >= 0x8000;
 }
 
-/* Returns the limit of a counter in the present configuration. Returns NULL if there is none, or if
- * memory runs out (*failed). */
+/* Returns the limit of a counter in the present configuration. Returns NULL if there is none. Also
+ * returns NULL if memory runs out, and sets *failed to true. */
 static const doorman_permit_limit *doorman__counter_limit(doorman_permits *permits,
                                                           const doorman__slot *slot,
                                                           const doorman__counter *counter,
@@ -8844,17 +8851,17 @@ static void doorman__permits_visit(doorman_permits *permits, doorman__slot *slot
         bool fresh = doorman__meter_fresh(&meter, &permits->at) &&
                      !doorman__counter_counts(counter, limit, permits->at.now);
         if (!fresh) return;
-        /* if it has no change to yield, its last row is fresh too; else a refund may have made only
-         * the counter fresh */
+        /* without a change to yield, the last row is fresh too. Otherwise a refund may have made
+         * the counter fresh, but not the row */
         bool known = !(counter->flags & DOORMAN__CHANGED);
         if (!known) doorman__permits_forget_row(permits, slot, counter, DOORMAN__REMOVALS_MAX);
     }
     doorman__permits_drop(permits, slot, counter);
 }
 
-/* Starts to load the counters of later buckets into the cache: first the buckets, then the first
- * counters of their lists, then the second ones. What is loaded is used two calls later. So the CPU
- * does not wait for memory, also if a call is short. */
+/* Starts to load what later visits read: the bucket 24 places on, the first counter of the bucket
+ * 16 places on, and the second counter of the bucket 8 places on. So the CPU does not wait for
+ * memory, also if a call is short. */
 static void doorman__chains_prefetch_later(const doorman__chains *nodes) {
     const size_t step = (size_t)2 * DOORMAN__CALL_VISITS, soon = nodes->cursor + step;
     if (soon + 2 * step >= nodes->bucket_count) return;
@@ -8921,7 +8928,7 @@ static void doorman__permits_sweep_places(doorman_permits *permits, size_t visit
     }
 }
 
-/* Visits about `visits` counters: always whole buckets. */
+/* Visits about `visits` counters and bans. All nodes of a bucket are visited together. */
 static void doorman__permits_sweep_counters(doorman_permits *permits, size_t visits) {
     size_t all = permits->slot_count + 4 * (permits->counter_count + 1);
     all += 4 * doorman__permits_bans(permits)->nodes.count;
@@ -8944,8 +8951,8 @@ static void doorman__permits_sweep_counters(doorman_permits *permits, size_t vis
 
 /* ---- permits: room for one more counter */
 
-/* Returns the larger of two fractions: what a counter has used of its limit, and its refusals of
- * those that a ban needs. 0: it offers as much as a fresh one; 1: it refuses one unit now. */
+/* Returns the larger of two fractions: the used part of the limit of a counter, and its refusals
+ * divided by those that a ban needs. 0: it offers as much as a fresh one; 1: it refuses a unit. */
 static double doorman__counter_use(const doorman_permits *permits,
                                    const doorman_permit_limit *limit, doorman__counter *counter) {
     const doorman__meter meter = doorman__counter_meter(permits, limit, counter);
@@ -8973,7 +8980,7 @@ typedef struct doorman__victim {
     doorman__counter *counter;         /* NULL: there is none */
     const doorman_permit_limit *limit; /* NULL: the limit is gone, or does not use the counter */
     double use;                        /* see doorman__counter_use */
-    doorman_time rest;                 /* until the counter equals a fresh one */
+    doorman_time rest;                 /* the time until the counter equals a fresh one */
 } doorman__victim;
 
 /* Adapts a counter to its present limit, and returns what decides whether the counter is evicted.
@@ -8998,9 +9005,9 @@ static doorman__victim doorman__permits_candidate(doorman_permits *permits, door
     return (doorman__victim){counter, limit, use, 0};
 }
 
-/* Returns the counter that is nearest to a fresh one, among 8 that are sampled: first one without a
- * limit, then the one that is used least, then the one that is fresh soonest. All counters of one
- * window of the calendar are fresh at the same time, so the time alone does not tell them apart. */
+/* Returns the counter that is nearest to a fresh one, among 8 that are sampled: one without a
+ * limit, else the one that is used least, and of several the one that is fresh soonest. All
+ * counters of a window of the calendar are fresh at the same time, so the time is not enough. */
 static doorman__victim doorman__permits_victim(doorman_permits *permits, doorman__slot *slot) {
     doorman__chain *samples[DOORMAN__EVICT_SAMPLES];
     doorman__victim best = {NULL, NULL, 2, DOORMAN_NEVER};
@@ -9056,7 +9063,7 @@ static bool doorman__permits_has_memory(const doorman_permits *permits, size_t b
     return used <= most && bytes <= most - used;
 }
 
-/* Ends early the ban of a limit that would end first. Returns false if there is none.
+/* Ends early the ban of a limit that would end first. Returns false if the limit has no ban.
  *   slot   of the limit; or the slot of the bans, for the bans by an administrator */
 static bool doorman__permits_evict_ban(doorman_permits *permits, doorman__slot *slot) {
     doorman__timer *first = doorman__timers_first(&slot->bans);
@@ -9079,7 +9086,7 @@ static bool doorman__permits_evict_ban(doorman_permits *permits, doorman__slot *
     return true;
 }
 
-/* Ends early the ban that would end first among the bans of all limits. */
+/* Ends early the ban of any limit that would end first. Returns false if no limit has a ban. */
 static bool doorman__permits_evict_any_ban(doorman_permits *permits) {
     size_t found = 0;
     doorman_time least = DOORMAN_NEVER;
@@ -9102,7 +9109,8 @@ static bool doorman__permits_has_room(const doorman_permits *permits, const door
            doorman__permits_has_memory(permits, bytes);
 }
 
-/* Makes room for one more counter of `bytes` bytes. Returns false if a bound forbids it (P19). */
+/* Makes room for one more counter of `bytes` bytes: evicts counters of the slot, or bans. Returns
+ * false if a bound forbids the counter (P19). */
 static bool doorman__permits_make_room(doorman_permits *permits, doorman__slot *slot,
                                        const doorman_permit_limit *limit, size_t bytes) {
     for (int i = 0; i < 64; i++) {
@@ -9191,7 +9199,7 @@ static void doorman__fair_pool_forget(doorman_permits *permits, doorman__fair_po
     pool->slot->fair_count--;
 }
 
-/* Measures and forgets the keys of a pool whose time has come. Returns how many. */
+/* As doorman__fair_tidy, for a pool. Returns how many keys were measured or forgotten. */
 static size_t doorman__fair_pool_tidy(doorman_permits *permits, doorman__fair_pool *pool,
                                       size_t visits) {
     const size_t bytes = pool->fair.key_bytes, count = pool->fair.keys.count;
@@ -9203,8 +9211,8 @@ static size_t doorman__fair_pool_tidy(doorman_permits *permits, doorman__fair_po
     return visited;
 }
 
-/* Tidies pools in turn, until `visits` pools and keys were visited. Frees pools without keys. No
- * charge may point to a pool. */
+/* Tidies each pool at most once, until `visits` pools and keys were visited. Frees pools without
+ * keys. Precondition: no charge points to a pool. */
 static void doorman__permits_tidy_pools(doorman_permits *permits, size_t visits) {
     const doorman__fair_pool *last = permits->pools.last;
     bool more = last != NULL;
@@ -9222,8 +9230,8 @@ static void doorman__permits_tidy_pools(doorman_permits *permits, size_t visits)
     }
 }
 
-/* Returns a new key of a pool, or NULL if a bound forbids one more, or if memory runs out. An older
- * newcomer or an idle key may give its room. */
+/* Returns a new key of a pool, or NULL if a bound forbids one more, or if memory runs out. May
+ * forget older newcomers or idle keys to make room. */
 static doorman__fair_key *doorman__fair_pool_add(doorman_permits *permits, doorman__fair_pool *pool,
                                                  const doorman_permit_limit *limit,
                                                  const doorman__fair_name *name) {
@@ -9247,7 +9255,6 @@ static doorman__fair_key *doorman__fair_pool_add(doorman_permits *permits, doorm
     return NULL;
 }
 
-/* Returns the weight of a key. */
 static uint32_t doorman__permits_weight(const doorman_permits *permits,
                                         const doorman_permit_limit *limit,
                                         const doorman__identity *of_key) {
