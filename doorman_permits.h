@@ -179,9 +179,9 @@ extern "C" {
  *    hit that entered it while its window was empty. So no unit of that hit returns before a whole
  *    window has passed.
  *       A tier is inactive, active for `active` after the hit that entered it, or cools down for
- *    `cooldown` after that. The current tier is the active tier with the highest index. If no tier
- *    is active, there is no current tier, and the first tier is the next one. A hit counts only in
- *    the window of the current tier. What does not fit there enters the next tier. A tier that is
+ *    `cooldown` after that. The current tier is the active tier with the highest index. A hit
+ *    counts only in the window of the current tier. What does not fit there enters the next tier.
+ *    If no tier is active, there is no current tier, and a hit enters the first one. A tier that is
  *    entered again has its earlier units, as long as they are in its window. Otherwise the end of a
  *    tier would free them early: a tier of 10 units in 2 s that is active for 2 s could grant 19
  *    within 0.1 s. A tier that cools down blocks: permits are refused. If it is skippable, it is
@@ -213,13 +213,13 @@ extern "C" {
  *    are refused with LEARNING, and retry_after is 1 s. The first permit for a resource is refused
  *    in this way, because the permits have no lease yet. A lease that was not used for a minute is
  *    released.
- *       A leased CONCURRENCY holds at most as many units as its lease has. A hold ends no later
+ *       A leased CONCURRENCY grants units only as far as its lease has room. A hold ends no later
  *    than the lease: each grant and each renewal lasts at most the rest of the lease, divided by
  *    1 + drift. If the lease shrinks below what is held, no permit is granted until the holds fit.
  *    A new master does not believe renewals of such holds, because they end with the lease of its
  *    predecessor. Permits may wait in the queue for a larger lease.
  *       A report charges at most what is saved. What does not fit raises the wants. A
- *    doorman_permits without a server has no leases, so it refuses everything.
+ *    doorman_permits without a server has no leases, so its leased limits refuse every permit.
  * P22 A client and an agent remember a refusal of a permit of one item while the refusal is valid
  *    (P5). In that time they refuse every permit with an item of the same resource and key, if its
  *    minimum is not smaller and its max_wait is not longer.
@@ -260,14 +260,15 @@ extern "C" {
  *    full, do not come back, also if its rate or size has changed, or a row has given it units.
  *    While several reservations of a bucket are open, they share what may come back, so it may get
  *    less: in random histories 95 % of that. The section >>counters says how, and why.
- *       A settle is idempotent: repeated, it answers what the first one counted. With other
- *    figures it is refused as REPEATED. A reservation that is not settled in time ends: what was
- *    charged stays, or comes back where the limit has refund_unsettled. A settle that comes later
- *    is `late`. If its cost is more than what stayed charged, it charges the difference. It gives
- *    nothing back. A settle without a known reservation is `unknown`, and is charged as a report.
- *    While the rows of a store are not read, the reservation may be in one of them. So an unknown
- *    settle that a durable limit concerns is then refused as LEARNING, and is sent again. If the
- *    rows could not be read (UNREAD), this ends after 70 minutes, except with refuse_unread.
+ *       A settle is idempotent: the answer to a repeat says what the first one has counted. A
+ *    repeat with other figures is refused as REPEATED. A reservation that is not settled in time
+ *    ends: what was charged stays, or comes back where the limit has refund_unsettled. A settle
+ *    that comes later is `late`. If its cost is more than what stayed charged, it charges the
+ *    difference. It gives nothing back. A settle without a known reservation is `unknown`, and is
+ *    charged as a report. While the rows of a store are not read, the reservation may be in one of
+ *    them. So an unknown settle that a durable limit concerns is then refused as LEARNING, and is
+ *    sent again. If the rows could not be read (UNREAD), this ends after 70 minutes, except with
+ *    refuse_unread.
  *       A reservation with units of CONCURRENCY is a hold too, which ends as any hold. A settle
  *    releases it.
  *       If a permit is repeated with the same client_id, request_id and items, the answer says what
@@ -278,13 +279,13 @@ extern "C" {
  *    bounds on holds (P19).
  *       A reservation that a durable limit has counted is in the store (D3), and so is its
  *    settlement. So after a restart nothing is charged twice. A reservation that is not in the
- *    store ends with the counters that it has charged.
- * P28 A report with a request_id counts once: a repeat within 10 minutes answers what the first
- *    one charged. Beyond client_request_max or request_max such a report, an unknown settle and a
- *    new reservation are refused as REPEATS. While the rows of a store are not read, a predecessor
- *    may have counted the report already. So a report that a durable limit concerns is then refused
- *    as LEARNING, and is sent again with the same request_id: as in P27, but for at most 10
- *    minutes. */
+ *    store is lost in a restart, and so are the counters that it has charged.
+ * P28 A report with a request_id counts once: the answer to a repeat within 10 minutes says what
+ *    the first one charged. Beyond client_request_max or request_max such a report, an unknown
+ *    settle and a new reservation are refused as REPEATS. While the rows of a store are not read, a
+ *    predecessor may have counted the report already. So a report that a durable limit concerns is
+ *    then refused as LEARNING, as in P27 but with 10 minutes instead of 70, and is sent again with
+ *    the same request_id. */
 
 /* Which permits share one counter of a limit. */
 typedef enum doorman_scope {
@@ -323,7 +324,7 @@ typedef struct doorman_figures {
     /* TOKEN_BUCKET. size and max_debt must not both be 0. */
     double rate;           /* required: units a second that the bucket gains; (0, 1e15] */
     double size;           /* units that can be saved, [0, 1e15]; worth at most 1e8 s of the rate */
-    doorman_time max_debt; /* the most time in which lent units are gained back, [0, 1e8 s] */
+    doorman_time max_debt; /* the longest time that gaining lent units back may take, [0, 1e8 s] */
     doorman_time max_wait; /* how long a caller may have to wait, [0, 1e8 s]. CONCURRENCY: how long
                               a permit may wait in the queue; default 0 */
 
@@ -342,7 +343,7 @@ typedef struct doorman_figures {
     uint32_t weight; /* only of a fair limit, [1, DOORMAN_WEIGHT_MAX]; 0: 1. Keys share the limit in
                         proportion to their weights (P29) */
 
-    /* Which fields are given, in an override. A limit needs only has_max_wait. */
+    /* Which fields an override gives. A limit needs none of them except has_max_wait. */
     bool has_size, has_max_debt, has_queue, has_limit, has_tiers;
     bool has_max_wait; /* of a TOKEN_BUCKET; false: max_wait is max_debt */
 
@@ -369,11 +370,12 @@ typedef struct doorman_plan {
 #define DOORMAN_PLANS_MAX 16      /* plans of a limit */
 #define DOORMAN_PLAN_BYTES_MAX 64 /* of the name of a plan */
 
-/* Refuses a key that keeps sending after refusals. The first refusal by the limit begins a count.
- * The first refusal that comes more than `window` after this beginning begins a new count. When the
- * count reaches `refusals`, every permit with this (resource, key) is refused for `duration`. */
+/* Refuses a key that keeps sending after refusals. The first refusal with RATE by the limit begins
+ * a count. The first one that comes more than `window` after this beginning begins a new count.
+ * When the count reaches `refusals`, every permit with this (resource, key) is refused for
+ * `duration`. */
 typedef struct doorman_ban {
-    uint32_t refusals;     /* 0: there is no ban */
+    uint32_t refusals;     /* 1 to 1e9; 0: there is no ban, and the other fields must be 0 */
     doorman_time window;   /* (0, 1e8 s] */
     doorman_time duration; /* (0, 1e8 s] */
 } doorman_ban;
@@ -399,9 +401,9 @@ struct doorman_permit_limit {
     const doorman_plan *plans; /* figures of keys that have a plan (E2); only for DOORMAN_PER_KEY,
                                   and weights for a fair limit */
     size_t plan_count;         /* 0 to DOORMAN_PLANS_MAX */
-    double warn_at;  /* a grant carries a warning above this fraction of the limit, (0, 1]; 0: no
-                        warning */
-    doorman_ban ban; /* only for DOORMAN_PER_KEY, not for CONCURRENCY; needs ban.refusals */
+    double warn_at;  /* a grant carries a warning if more than this fraction of the limit is used,
+                        (0, 1]; 0: no warning */
+    doorman_ban ban; /* only for DOORMAN_PER_KEY, not for CONCURRENCY */
     double max_cost; /* if has_max_cost is true: the most that one permit is granted at one counter.
                         Larger minimums are refused with MAX_COST. Larger costs are cut to it */
     bool fair; /* true: the keys share the units by max-min fairness (P29). Only for a TOKEN_BUCKET
@@ -423,8 +425,8 @@ struct doorman_permit_limit {
                           false: of 8 sampled counters, the one that has used the smallest
                           fraction of its limit is evicted; of several, the one that is fresh
                           soonest. The key of that counter starts again. A counter with holds is
-                          never evicted, and memory_max evicts only counters of the limit that
-                          needs one more */
+                          never evicted. At memory_max, too, the counter is one of the limit that
+                          needs one more; for a ban see P20 */
     bool empty_at_start;   /* true: nothing is saved when the permits are created: see P16. Not for
                             TIERS and CONCURRENCY */
     bool full_at_start;    /* CONCURRENCY: true: new holds are granted while the permits learn the
@@ -738,7 +740,7 @@ struct doorman_permits_options {
                                that wait, may exceed it. Default: no bound */
     size_t override_max;    /* the most override rows; default 1,000,000. memory_max does not bound
                                them */
-    size_t plan_max;        /* the most plan rows; with the same default, and not bounded either */
+    size_t plan_max;        /* the most plan rows; default 1,000,000. Not bounded by memory_max */
     size_t hold_max;        /* the most holds and transfers, used transfers included: see P19 in
                                >>holds; default 1,000,000 */
     size_t client_hold_max; /* the most holds and transfers of one client; default 10,000 */
@@ -887,8 +889,8 @@ typedef struct doorman_permits_info {
     size_t bytes;               /* about the memory of all that memory_max bounds, of the buckets of
                                   tables, of permits that wait, and of override and plan rows */
     size_t changed_count;       /* rows that doorman_permits_next_changed would yield now */
-    doorman_time changed_since; /* when the first change was made since there were none: no change
-                                   that waits is older. DOORMAN_NEVER: there are none */
+    doorman_time changed_since; /* since when there are rows to yield: none of the changes is older.
+                                   DOORMAN_NEVER: there are none */
     uint64_t removals_lost; /* removals that are not yielded: too many waited (D3), or no memory */
     size_t override_count;  /* override rows, also those that are idle or have not begun */
     size_t override_idle_count;         /* those that are idle */
@@ -900,8 +902,8 @@ typedef struct doorman_permits_info {
  *   out   written in full */
 DOORMAN_API void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *out);
 
-/* What one limit has decided since it is in the configuration. A template whose list of limits is
- * empty has such counts too: they count each item that the template has granted. */
+/* What one limit has decided since it came into the configuration. A template whose list of limits
+ * is empty has such counts too: they count each item that the template has granted. */
 typedef struct doorman_permits_limit {
     const char *identifier_glob;          /* of the template */
     const char *limit;                    /* "" if the list of limits is empty */
@@ -965,8 +967,8 @@ DOORMAN_API bool doorman_permits_next_top(const doorman_permits *permits, size_t
                                           doorman_top_kind kind, doorman_cursor *cursor,
                                           doorman_permits_top *out);
 
-/* How far back the use of a key counts. What was used a time t ago counts exp(-t / window) of
- * itself, so a constant use of u units a second is about u * window. */
+/* How far back the use of a key counts. Of units that were used a time t ago, the fraction
+ * exp(-t / window) counts. So a constant use of u units a second adds up to about u * window. */
 typedef enum doorman_usage_window {
     DOORMAN_USAGE_MINUTE,
     DOORMAN_USAGE_HOUR,
@@ -1331,9 +1333,8 @@ typedef struct doorman_override_cursor {
 } doorman_override_cursor;
 
 /* Iterates over all rows, in the order in which they change next: when a row that has not begun
- * begins, or when one that has begun ends. So the first ones need attention first. Any other call
- * on the permits is allowed between two steps. A row that begins or is replaced during the
- * iteration may be visited twice, or not.
+ * begins, or when one that has begun ends. Any other call on the permits is allowed between two
+ * steps. A row that begins or is replaced during the iteration may be visited twice, or not.
  *   cursor    in/out; the caller initialises it with {0}
  *   out       as in doorman_permits_find_override
  *   returns   false: there are no more rows
@@ -1769,8 +1770,8 @@ DOORMAN_API doorman_status doorman_descriptors_resolve(const doorman_descriptors
 
 /* ---- limiters by key, the public part ------------------------------------------------------- */
 /* A map has one limit, and a limiter for each key that was used lately. A program without a server
- * can limit each of a million users with it. Idle keys are forgotten: their limiters equal new
- * ones. The map grows a little at a time, so no call pauses. One thread at a time may use a map. */
+ * can limit each of a million users with it. A key whose limiter equals a new one is forgotten. The
+ * map grows a little at a time, so no call pauses. One thread at a time may use a map. */
 typedef struct doorman_limiter_map doorman_limiter_map;
 
 typedef struct doorman_limiter_map_options {
@@ -2001,7 +2002,7 @@ typedef enum doorman_shard_result {
  * Two nodes never decide for one shard, if no process decides after its mastership has ended:
  *    - Only the master of the owner changes the owner. If the owner has no master, the master of
  *      another node may do it. The transaction checks this, and the epoch of the map.
- *    - A master begins without shards. It takes what a map says that was read while it was master.
+ *    - A master begins without shards. It takes them only by a map that was read after it began.
  *    - A shard is given only after its last move was settled. Otherwise GIVE would overwrite rows
  *      that the map still names.
  *    - After GIVE the owner decides again only if a map says so with a later epoch than that of
@@ -2040,7 +2041,7 @@ DOORMAN_API doorman_status doorman_shard_mover_map(doorman_shard_mover *mover,
 /* Returns the next action. The call returns the same action until doorman_shard_mover_end.
  *   stored    the store of this node has all rows that were restored until now: SETTLE needs it
  *   out       written on true
- *   returns   false: nothing, until a map or the store changes
+ *   returns   false: there is nothing to do until a map or the store changes
  *   cost      O(shards) */
 DOORMAN_API bool doorman_shard_mover_next(doorman_shard_mover *mover, bool stored,
                                           doorman_shard_action *out);
@@ -2166,7 +2167,7 @@ DOORMAN_API doorman_status doorman_permits_next_shard_rows(doorman_permits *perm
  * the permits do not own the shard. What is restored is yielded for the store
  * (doorman_permits_next_changed). If a part is restored twice, nothing counts twice.
  *   part      whole; used only during the call; checked
- *   lost      written unless NULL: rows without room, or without a limit in the configuration
+ *   lost      written unless NULL: how many rows have no room, or no limit in the configuration
  *   error     may be NULL
  *   returns   OK | INVALID_ARGUMENT: the bytes are malformed, of a later version, or of another
  *             shard; what was before the fault is restored | OUT_OF_MEMORY: the same
@@ -3373,7 +3374,7 @@ static bool doorman__limit_durable(const doorman_permit_limit *limit) {
     return longest >= DOORMAN__DURABLE;
 }
 
-/* Checks one limit. Other limits of the template do not matter. */
+/* Checks one limit by itself. */
 static void doorman__permit_limit_check(doorman__check *check, const doorman_permit_limit *limit) {
     doorman__limit_fields_check(check, limit);
     doorman__lease_fields_check(check, limit);
@@ -4906,7 +4907,7 @@ size_t doorman_shards_balance(doorman_shard *owners, size_t count, const bool *s
 typedef struct doorman__moved_shard {
     doorman_shard_state state;
     doorman_shard map; /* as in the last map */
-    uint64_t move;     /* GIVING and OFFERED: the number of the rows that are written */
+    uint64_t move;     /* GIVING and OFFERED: the number under which the rows are written */
     uint64_t sent;     /* OFFERED: the epoch of the last COMMIT; 0: none was sent */
     bool is_open;      /* a COMMIT with the epoch `sent` may still have its effect */
 } doorman__moved_shard;
@@ -5582,7 +5583,7 @@ typedef struct doorman__fair {
     doorman__chains keys;
     doorman__fair_list lists[DOORMAN__FAIR_STATES];
     doorman__fair_flow newcomers;
-    doorman__index index; /* the demands of the newcomers, and of all keys that are not new */
+    doorman__index index; /* the demand of all newcomers together, and those of the other keys */
     double rate;          /* units a second of the limit */
     doorman_time window;  /* fair_window */
     uint32_t generation;  /* of the last configuration that was seen */
