@@ -305,8 +305,8 @@ typedef enum doorman_calendar {
     DOORMAN_CALENDAR_COUNT
 } doorman_calendar;
 
-/* One tier of TIERS. A hit that does not fit in the tier before it enters this tier. The tier is
- * then active. After `active` the tier cools down. Its window continues in that time: P12. */
+/* One tier of TIERS. A hit that does not fit in the previous tier enters this one. The tier is then
+ * active. After `active` the tier cools down. Its window continues in that time: P12. */
 typedef struct doorman_tier {
     double limit;          /* units in a window, [0, 1e15] */
     doorman_time window;   /* required, (0, 1e8 s] */
@@ -475,7 +475,7 @@ struct doorman_permit_limit {
     X(DOORMAN_REASON_QUEUE_FULL, "QUEUE_FULL")   /* too many permits wait */                       \
     X(DOORMAN_REASON_TIMED_OUT, "TIMED_OUT")     /* the units did not come in time */              \
     X(DOORMAN_REASON_SHARED, "SHARED")       /* a hold of the same key was released: see share */  \
-    X(DOORMAN_REASON_MAX_HOLDS, "MAX_HOLDS") /* there are too many holds */                        \
+    X(DOORMAN_REASON_MAX_HOLDS, "MAX_HOLDS") /* there is no room for one more hold (P19) */        \
     X(DOORMAN_REASON_REPEATED, "REPEATED")   /* something else has the request_id */               \
     X(DOORMAN_REASON_REPEATS, "REPEATS")     /* too many request_ids are remembered (P28) */       \
     X(DOORMAN_REASON_SHARE, "SHARE")         /* the key has used its share of a fair limit */      \
@@ -554,8 +554,8 @@ struct doorman_permit_request {
                                   NULL if the permit may hold units. The client chooses the number
                                   of the hold, and the call writes it here before it waits. Another
                                   thread must not read it before the call has returned, but can know
-                                  a number in `request_id`. Without both, a server answers a permit
-                                  on CONCURRENCY with an error, so the fallback decides (P23) */
+                                  a number in `request_id`. If neither is given, a server answers a
+                                  permit on CONCURRENCY with an error: the fallback decides (P23) */
 };
 
 /* What one item of a granted permit got. */
@@ -683,7 +683,8 @@ typedef enum doorman_permit_event_kind {
                                     two fractions: the used part of its limit, and its refusals
                                     divided by those that a ban needs. 0: it offered as much as a
                                     fresh one; 1: it refused */
-    DOORMAN_PERMIT_KEY_REMOVED,  /* a counter was removed, because it equals a fresh one */
+    DOORMAN_PERMIT_KEY_REMOVED,  /* a counter was removed: it equals a fresh one, was reset, or
+                                    belongs to no limit any more */
     DOORMAN_PERMIT_BAN_EVICTED,  /* a ban was ended early to make room: see P20. limit: NULL if
                                     doorman_permits_ban has set the ban */
     DOORMAN_PERMIT_TIER_ENTERED, /* `amount` has the number of the tier, from 1 */
@@ -734,10 +735,11 @@ struct doorman_permits_options {
                                      and the most entries of an INSPECT; default 100 */
     size_t counter_max;           /* the most counters of all limits, and the most bans, up to 1e9;
                                      default 10,000,000 */
-    size_t memory_max;      /* the most bytes of all counters, bans, resources, holds, lists of
-                               frequent keys, and figures that counters remember (P31), without the
-                               buckets of their tables. The resources of one permit, and permits
-                               that wait, may exceed it. Default: no bound */
+    size_t memory_max;      /* the most bytes of all counters, fair keys, bans, resources, leases,
+                               holds, reservations, lists of frequent keys, and figures that
+                               counters remember (P31), without the buckets of their tables. The
+                               resources of one permit, and permits that wait, may exceed it.
+                               Default: no bound */
     size_t override_max;    /* the most override rows; default 1,000,000. memory_max does not bound
                                them */
     size_t plan_max;        /* the most plan rows; default 1,000,000. Not bounded by memory_max */
@@ -867,12 +869,12 @@ DOORMAN_API doorman_time doorman_permits_due(const doorman_permits *permits);
 DOORMAN_API void doorman_permits_update(doorman_permits *permits, doorman_time now);
 
 typedef struct doorman_permits_info {
-    size_t counter_count;     /* of all limits */
-    size_t ban_count;         /* bans in force, or ended a short time ago */
-    size_t resource_count;    /* resources that have counters, or had some a short time ago */
-    size_t hold_count;        /* holds, transfers, and transfers that were used a short time ago */
-    size_t wait_count;        /* permits that wait */
-    size_t reservation_count; /* reservations that are not settled, and have not ended */
+    size_t counter_count;        /* of all limits */
+    size_t ban_count;            /* bans in force, or ended a short time ago */
+    size_t resource_count;       /* resources that have counters, or had some a short time ago */
+    size_t hold_count;           /* holds and transfers, used transfers included (P9) */
+    size_t wait_count;           /* permits that wait */
+    size_t reservation_count;    /* reservations that are not settled, and have not ended */
     uint64_t settled, unsettled; /* settled: settlements, also late and unknown ones. unsettled:
                                     reservations that have ended without a settlement */
     double returned_units;       /* units that came back then. Of an item that several limits
@@ -1144,10 +1146,10 @@ DOORMAN_API doorman_status doorman_permits_mark_changed(doorman_permits *permits
                                                         const unsigned char *row, size_t bytes,
                                                         doorman_error *error);
 
-/* Says that the store has lost its rows, so that all counters of durable limits and all bans are
- * yielded again. Each call marks some of them. Any other call on the permits is allowed between two
- * steps, so a caller can release its lock there. What exists during all steps is yielded once all
- * are marked, unless it was yielded meanwhile.
+/* Says that the store has lost its rows, so that those of all counters of durable limits, bans and
+ * reservations are yielded again. Each call marks some of them. Any other call on the permits is
+ * allowed between two calls, so a caller can release its lock there. What exists during all calls
+ * is yielded again after they have marked it.
  *   permits   NULL: nothing is left
  *   cursor    in/out; the caller initialises it with {0}
  *   returns   whether some are left: the caller calls again
@@ -1578,8 +1580,8 @@ DOORMAN_API bool doorman_permits_find_hold(const doorman_permits *permits, uint6
                                            doorman_permits_hold *out);
 
 /* Ends a hold or a transfer, as if its time had come: its units are free at once, and permits that
- * wait for them are decided. Its client learns it with its next renewal. While the permits learn
- * (P16), such a renewal may bring the hold back.
+ * wait for them are decided. Its client learns of this with its next renewal. While the permits
+ * learn (P16), such a renewal may bring the hold back.
  *   returns   false: there is none with this id
  *   cost      as a release */
 DOORMAN_API bool doorman_permits_end_hold(doorman_permits *permits, uint64_t id, doorman_time now);
@@ -2067,8 +2069,8 @@ DOORMAN_API doorman_shard_state doorman_shard_mover_state(const doorman_shard_mo
 
 /* Divides the keys into shards. The permits own none of them until doorman_permits_own.
  *   shards    used only during the call; NULL: no shards, and every key is decided here
- *   returns   OK | INVALID_ARGUMENT: the count; or there are counters, bans, holds or reservations,
- *             whose shards would change | OUT_OF_MEMORY
+ *   returns   OK | INVALID_ARGUMENT: the count; or there are counters, bans, holds, waiting permits
+ *             or remembered request_ids, whose shards would change | OUT_OF_MEMORY
  *   cost      O(shards) */
 DOORMAN_API doorman_status doorman_permits_set_shards(doorman_permits *permits,
                                                       const doorman_shards *shards);
@@ -2742,7 +2744,7 @@ DOORMAN_API doorman_status doorman_agent_settle(doorman_agent *agent,
 #define DOORMAN__MAX_LEASES 10000 /* the default of a leased limit, because a lease needs 3 KB */
 #define DOORMAN__QUEUE_MAX 1000000
 #define DOORMAN__TIME_TO_LIVE (15 * DOORMAN_SECOND) /* the default */
-#define DOORMAN__DURABLE (60 * DOORMAN_SECOND)      /* what lasts as long is durable by default */
+#define DOORMAN__DURABLE (60 * DOORMAN_SECOND)      /* see D2 */
 
 /* Returns whether the rest of a key is UTF-8, from its first byte that is not printable ASCII. */
 static bool doorman__key_rest_valid(const char *key, const char *end) {
@@ -2772,7 +2774,7 @@ typedef struct doorman__check {
     char object[112];
 } doorman__check;
 
-/* Reports a problem. The text is made like that of printf. */
+/* Reports a problem. The text is made as by printf. */
 static void doorman__check_add(doorman__check *check, const char *format, ...) {
     char text[512]; /* the longest text has the names of C and of JSON */
     va_list arguments;
@@ -2925,9 +2927,9 @@ typedef struct doorman__figure {
     unsigned char kinds; /* those that have the figure, as bits; 0: see doorman__weight_check */
     unsigned short at;   /* the offset in doorman_figures */
     unsigned short has;  /* the offset of its has_ field; 0: the figure is given if it is not 0 */
-    const char *unused;  /* the error of a kind that does not have it; NULL: there is none */
-    const char *hidden;  /* the error of a value without its has_ field; NULL: there is none */
-    const char *brought; /* the error of a caller that brings it (P31); NULL: a caller may */
+    const char *unused;  /* the error if another kind is given it; NULL: there is none */
+    const char *hidden;  /* the error if it has a value without has_ field; NULL: there is none */
+    const char *brought; /* the error if a caller brings it (P31); NULL: a caller may bring it */
 } doorman__figure;
 
 enum {
@@ -2984,7 +2986,7 @@ static bool doorman__tiers_equal(const doorman_figures *a, const doorman_figures
     return same;
 }
 
-/* Returns whether two figures of a type have the same value. */
+/* Returns whether a figure has the same value in `a` and `b`. */
 static bool doorman__figure_equal(const doorman__figure *figure, const doorman_figures *a,
                                   const doorman_figures *b) {
     const void *one = (const char *)a + figure->at, *other = (const char *)b + figure->at;
@@ -3842,7 +3844,7 @@ static void doorman__limits_warn(const doorman_template *template_, size_t index
 
 /* ---- limits: copies */
 
-/* How much memory the limits of a configuration need: items of each array, and bytes of strings. */
+/* What the limits of a configuration need: how many items of each array, and bytes of strings. */
 typedef struct doorman__config_size {
     size_t limits, overrides, plans, tiers, keys, string_bytes;
 } doorman__config_size;
@@ -4269,7 +4271,7 @@ struct doorman_descriptors {
     size_t count;
     uint32_t mask;   /* the number of buckets minus 1 */
     uint32_t *first; /* of each bucket: the index of a rule plus 1, or 0 */
-    uint32_t *next;  /* of each rule, in the same way */
+    uint32_t *next;  /* of each rule: the next rule of its bucket, in the same way */
 };
 
 /* Adds a text to the hash of a domain and keys. */
@@ -5310,7 +5312,7 @@ static void doorman__chains_merge(doorman__chains *nodes) {
     }
 }
 
-/* Returns a number with the lowest bit as the highest one. */
+/* Returns a number with its bits in the reverse order. */
 static uint32_t doorman__reverse_bits(uint32_t bits) {
     bits = (bits & 0x55555555) << 1 | (bits >> 1 & 0x55555555);
     bits = (bits & 0x33333333) << 2 | (bits >> 2 & 0x33333333);
@@ -5319,11 +5321,11 @@ static uint32_t doorman__reverse_bits(uint32_t bits) {
     return bits << 16 | bits >> 16;
 }
 
-/* Returns the bucket that an iteration over all nodes visits at a position. It visits the nodes in
- * the order of their hashes, with the lowest bit as the most significant one (as SCAN of Redis). In
- * this order, the hashes of a bucket are one range, also after a bucket was split in two, or two
- * were merged. So a position is a number that stays correct while the table grows and shrinks. Its
- * upper half is the hash in this order. Precondition: the table has a bucket.
+/* Returns the bucket that an iteration over all nodes visits at a position. The nodes are visited
+ * in the order of their hashes with reversed bits (as SCAN of Redis does). In this order, the
+ * hashes of a bucket are one range, also after a bucket was split in two, or two were merged. So a
+ * position stays correct while the table grows and shrinks. Its upper half is a hash with reversed
+ * bits. Precondition: the table has a bucket.
  *
  *     hashes           0..  in this order, and one bucket that is not split:
  *     4 buckets        | 0      | 2      | 1      | 3      |
@@ -5658,7 +5660,7 @@ static void doorman__fair_enter(doorman__fair *fair, doorman__fair_key *key) {
 
 /* Rounds a demand for the index. */
 static double doorman__fair_rounded(float demand) {
-    const unsigned dropped = 19; /* of the 23 bits behind the first one of a float */
+    const unsigned dropped = 19; /* of the 23 bits that a float has behind its first one */
     uint32_t bits;
     assert(demand >= 0);
     memcpy(&bits, &demand, sizeof bits);
@@ -6088,7 +6090,7 @@ typedef struct doorman__moment {
 
 #define DOORMAN__EPOCH_MAX INT64_C(8000000000000000000) /* the year 2223 */
 
-/* Notes the caller's epoch at `now`. The first one also says when the permits began. */
+/* Notes the caller's epoch at `now`. The first call also sets start_epoch. */
 static void doorman__moment_set_epoch(doorman__moment *at, doorman_time epoch, doorman_time now) {
     at->given = doorman__earlier(doorman__later(epoch, 0), DOORMAN__EPOCH_MAX);
     at->given_at = doorman__later(now, at->now);
@@ -6159,7 +6161,7 @@ typedef struct doorman__span {
 
 static doorman__span doorman__span_of_month(doorman_time epoch) {
     int64_t day = epoch / DOORMAN__DAY;
-    int64_t month = day * 4800 / 146097; /* 400 years; the guess is wrong by at most one */
+    int64_t month = day * 4800 / 146097; /* 400 years have so many; it is wrong by at most one */
     while (doorman__month_day(month) > day) month--;
     assert(doorman__month_day(month) <= day);
     while (doorman__month_day(month + 1) <= day) month++;
@@ -6310,7 +6312,7 @@ typedef struct doorman__back {
 
 #define DOORMAN__BACK_WORDS 3
 #define DOORMAN__BACK_SCALE_MIN 1e-200
-#define DOORMAN__BACK_ERROR (1 / DOORMAN__UNIT / 1024) /* of a share, by rounding */
+#define DOORMAN__BACK_ERROR (1 / DOORMAN__UNIT / 1024) /* units; rounding may cost a share less */
 
 /* Bounds all shares together.
  *   missing   units
@@ -6912,7 +6914,7 @@ typedef struct doorman__top {
     doorman__top_entry entries[DOORMAN__TOP_ENTRIES];
 } doorman__top;
 
-/* Precondition: `top` is zeros. */
+/* Makes an empty sketch. Precondition: all bytes of `top` are 0. */
 static void doorman__top_init(doorman__top *top, doorman_time now) {
     assert(!top->ages && !top->hand);
     top->ages = (uint64_t)(now / DOORMAN__TOP_AGE);
@@ -7178,7 +7180,7 @@ typedef struct doorman__slot {
     size_t references;          /* by places */
     doorman_time longest;      /* CONCURRENCY: how long a hold may last in any configuration so far;
                                    0: the holds are not learned */
-    doorman_time learns_until; /* CONCURRENCY */
+    doorman_time learns_until; /* CONCURRENCY: when the limit has learned all holds (P16) */
     doorman_permits_limit totals;
     doorman__top *tops[DOORMAN_TOP_COUNT]; /* NULL: nothing was counted yet */
     doorman__units_top *usage;             /* the same */
@@ -7442,11 +7444,11 @@ struct doorman_permits {
     size_t free_count, free_capacity;
     size_t sweep_slot; /* the index of the slot that a sweep visits next */
     size_t counter_count;
-    size_t node_bytes;             /* of the counters, the bans and the resources */
+    size_t node_bytes;             /* of all that memory_max bounds, except top_bytes */
     size_t ban_bytes;              /* of the bans; a part of node_bytes */
-    size_t name_bytes, plan_bytes; /* of the configuration: see doorman__permits_measure */
-    size_t fair_bytes;             /* the same: of the figures of a key of a fair limit */
-    size_t limits_most;            /* the same */
+    size_t name_bytes, plan_bytes; /* in JSON: of the longest name of a limit, and of a plan */
+    size_t fair_bytes;             /* in JSON: of the figures of a fair limit; 0: none is fair */
+    size_t limits_most;            /* the most limits of one template */
     size_t top_bytes;              /* of the sketches */
     struct {
         doorman__fair_pool *first, *last; /* the one that is tidied next is first */
@@ -7458,7 +7460,7 @@ struct doorman_permits {
     doorman__permit_leases leases;
     doorman__changes changes;
     doorman__overrides overrides;
-    doorman__chains sets; /* P31 */
+    doorman__chains sets; /* the figures that callers have brought (P31) */
     doorman__permit_shards shards;
 
     /* The present call. */
@@ -7472,7 +7474,7 @@ struct doorman_permits {
     size_t grant_capacity;
     doorman_permit_detail *details;
     size_t detail_count, detail_capacity;
-    int32_t charge_heads[256]; /* finds the charges of one counter; -1: none */
+    int32_t charge_heads[256]; /* by hash: the first charge of a list; -1: none */
 };
 
 /* The limit of a slot of a template whose list of limits is empty. Such a slot only counts. */
@@ -7566,7 +7568,7 @@ struct doorman__wait {
     doorman__hold_queue *next_queue; /* only while a configuration changes */
     doorman__owner *connection;      /* NULL: none */
     doorman_time asked_at, max_wait;
-    doorman_time rank; /* its `at` in the turns of all queues */
+    doorman_time rank; /* the `at` of `turn` in any queue, by priority and arrival */
     uint64_t need;     /* the grains that the counter of the queue must have */
     size_t item;       /* the first item that needs this counter */
     bool equal, detail, share;
@@ -8057,7 +8059,7 @@ static void doorman__ban_enter(doorman__ban *ban, doorman__slot *slot, doorman_t
 
 #define DOORMAN__PERMIT_ROW_HEADER 20
 #define DOORMAN__PERMIT_ROW_STRINGS (DOORMAN__PERMIT_ROW_HEADER + 2)
-#define DOORMAN__PERMIT_ROW_BAN 'x' /* in place of the kind; so is the next one */
+#define DOORMAN__PERMIT_ROW_BAN 'x' /* in place of the kind, as the next two */
 #define DOORMAN__PERMIT_ROW_CLOCK 'c'
 #define DOORMAN__PERMIT_ROW_RESERVATION 'a' /* less than other letters, so these rows come first */
 
@@ -8245,7 +8247,7 @@ static void doorman__permits_drop(doorman_permits *permits, doorman__slot *slot,
 
 /* ---- permits: places */
 
-/* Returns whether a slot has the identity of a limit, except for the glob. */
+/* Returns whether a slot has the kind, the scope and the name of a limit. */
 static bool doorman__slot_is(const doorman__slot *slot, const doorman_permit_limit *limit) {
     return slot->kind == limit->kind && slot->per == limit->per &&
            strcmp(slot->name, limit->name) == 0;
@@ -8485,7 +8487,7 @@ static void doorman__overriding_find(const doorman_permits *permits, const doorm
 
 #define DOORMAN__PLAN_HASH 0 /* in place of the hash of a limit, for plan rows */
 
-/* The key of a limit of a template, for its plan. */
+/* What the plan row of a key is found by: the glob of a template, and the key. */
 typedef struct doorman__plan_key {
     const char *glob;
     const char *key; /* without a NUL */
