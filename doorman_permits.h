@@ -202,7 +202,7 @@ extern "C" {
  *    keeps what it has saved up to the new size, and counts the time since its last use at the new
  *    rate. A window of changed length starts fresh. Tiers keep their state by index. Bans
  *    stay until they end, also if their limit has no ban any more: a file that is wrong for a
- *    moment must not end the bans of all keys. A reset ends a ban.
+ *    moment must not end the bans of all keys. A reset of all limits of a key ends its ban.
  * P17 A leased limit has no amount of its own. Its amount is a lease. The permits of a server are
  *    one more holder of the resource, beside clients and other nodes. So leases and permits
  *    together never exceed the capacity. In a tree, each node decides out of its own lease. The
@@ -237,7 +237,7 @@ extern "C" {
  *    the test of its permits is due at once, but not within 1 s after the last one. An answer about
  *    permits does the same for the test of the leases.
  * P24 If the duration `prefetch` is set, a client and an agent take units ahead for a resource and
- *    key that had at least two granted permits in the last `prefetch`. They take at most what the
+ *    key that had at least two granted permits in about this time. They take at most what the
  *    callers used in this time, and at most half of what remains according to the last answer.
  *    Later permits are granted out of these units at once and in full, without a message. What is
  *    not used is lost at the latest twice `prefetch` after it was asked for. Units are taken ahead
@@ -6070,9 +6070,10 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
  *       Each limit counts which (resource, key)s it grants and refuses most, in two sketches. A
  *    sketch gets its memory when the limit first decides. Without memory a decision is not counted
  *    in the sketch.
- * P26 The clock `epoch` never goes back, and runs at least at 15/16 of the speed of `now`. So after
- *    `epoch` was set back, windows keep their length, and the difference disappears slowly. If
- *    windows waited for the old time, a clock that was wrong by a year would block keys for a year.
+ * P26 The clock `epoch` never goes back, and runs at least at 15/16 of the speed of `now`. So if
+ *    the caller sets its clock back, windows last at most 16/15 of their length until that clock
+ *    has caught up. If they waited for it, a clock that is wrong by a year would block keys for a
+ *    year.
  */
 
 /* ---- permits: time */
