@@ -6162,7 +6162,7 @@ typedef struct doorman__span {
 
 static doorman__span doorman__span_of_month(doorman_time epoch) {
     int64_t day = epoch / DOORMAN__DAY;
-    int64_t month = day * 4800 / 146097; /* 400 years have so many; it is wrong by at most one */
+    int64_t month = day * 4800 / 146097; /* 4,800 months have 146,097 days; wrong by at most 1 */
     while (doorman__month_day(month) > day) month--;
     assert(doorman__month_day(month) <= day);
     while (doorman__month_day(month + 1) <= day) month++;
@@ -6313,7 +6313,7 @@ typedef struct doorman__back {
 
 #define DOORMAN__BACK_WORDS 3
 #define DOORMAN__BACK_SCALE_MIN 1e-200
-#define DOORMAN__BACK_ERROR (1 / DOORMAN__UNIT / 1024) /* units; rounding may cost a share less */
+#define DOORMAN__BACK_ERROR (1 / DOORMAN__UNIT / 1024) /* units: rounding takes less from a share */
 
 /* Bounds all shares together.
  *   missing   units
