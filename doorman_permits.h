@@ -5153,8 +5153,8 @@ static void doorman__mover_done(doorman_shard_mover *mover, doorman__moved_shard
 void doorman_shard_mover_end(doorman_shard_mover *mover, doorman_shard_result result) {
     if (!mover || !mover->acts) return;
     const doorman_shard_step step = mover->action.step;
-    const bool done = result == DOORMAN_SHARD_DONE;
     assert(step == DOORMAN_SHARD_READ_MAP || mover->action.shard < mover->shards.count);
+    const bool done = result == DOORMAN_SHARD_DONE;
     mover->acts = false;
     if (step == DOORMAN_SHARD_COMMIT || step == DOORMAN_SHARD_SETTLE) {
         if (done) doorman__mover_changed_map(mover);

@@ -142,7 +142,7 @@ static enum exit_status print_help(void) {
     puts("\n"
          "Signals: SIGHUP reloads the configuration, the certificates and the tokens; an invalid\n"
          "file is refused, and the last one stays in force. SIGTERM and SIGINT end the server.\n"
-         "Exit codes: 0 done, 1 failure, 2 usage error.");
+         "Exit codes: 0 done, 1 failure, 2 usage error, 3 the last changes are not in the store.");
     return EXIT_OK;
 }
 

@@ -299,6 +299,26 @@ static bool change_describe(struct act *act) {
     return difference && after;
 }
 
+/* Refuses an act that has not changed the key of etcd, or perhaps not. */
+static bool key_refuse(struct act *act, struct store *store, enum config_access_result result,
+                       const struct config_access *access) {
+    if (result == ACCESS_UNKNOWN) {
+        return server_act_refuse(act, 503, "UNAVAILABLE",
+                                 "it is not known whether this was done; look at GET /v1/config "
+                                 "when etcd answers again: %s",
+                                 access->error);
+    }
+    if (result == ACCESS_STALE) {
+        (void)server_act_forget(act, store, "another version is there");
+        return server_act_refuse(act, 412, "FAILED_PRECONDITION",
+                                 "nothing was changed: another version is there: the key was "
+                                 "written at the same moment, and has version %" PRIu64,
+                                 access->version);
+    }
+    (void)server_act_forget(act, store, access->error);
+    return server_act_refuse(act, 503, "UNAVAILABLE", "nothing was changed: %s", access->error);
+}
+
 /* Puts the new configuration into the key of etcd. */
 static bool key_change(struct act *act, struct store *store) {
     struct config_detail *detail = change_of(act);
@@ -320,19 +340,7 @@ static bool key_change(struct act *act, struct store *store) {
             (double)detail->number);
         return true;
     }
-    if (result == ACCESS_UNKNOWN) {
-        return server_act_refuse(act, 503, "UNAVAILABLE",
-                                 "it is not known whether this was done; look at GET /v1/config "
-                                 "when etcd answers again: %s",
-                                 access.error);
-    }
-    const char *why = result == ACCESS_STALE ? "another version is there" : access.error;
-    (void)server_act_forget(act, store, why);
-    return server_act_refuse(act, result == ACCESS_STALE ? 412 : 503,
-                             result == ACCESS_STALE ? "FAILED_PRECONDITION" : "UNAVAILABLE",
-                             "nothing was changed: %s: the key was written at the same moment, and "
-                             "has version %" PRIu64,
-                             why, access.version);
+    return key_refuse(act, store, result, &access);
 }
 
 static bool change_prepare_with(struct act *act, struct store *store, const cJSON *newest) {
