@@ -9,8 +9,8 @@
  *
  * PERMITS. A server decides on each request, by rules for each of very many keys. A granted permit
  * whose units stay taken, until they are released or its time ends, is a HOLD. A program that has
- * permits includes doorman_permits.h in place of this header. A program without them leaves the
- * fields for permits empty, which messages and configurations have, and refuses permits by name.
+ * permits includes doorman_permits.h in place of this header. In a program without permits, the
+ * fields for permits of messages and configurations must be empty.
  *
  * THROTTLE. A loaded server decides which requests it takes: see doorman_throttle.h.
  *
@@ -106,10 +106,10 @@
  *
  *     A lease does not protect a resource from clients that cheat. Each client must limit itself to
  *     its lease. Use permits against strangers, and let a gateway ask for them. Doorman promises
- *     that the sum of the leases never exceeds the capacity; after a cut, when the older leases
- *     have ended. What clients use without a lease is not part of this sum. The promise needs
- *     CONFIRMED handover, which is the default, and clocks whose rates differ by at most the drift,
- *     which is 5 % by default.
+ *     that the sum of the leases never exceeds the capacity. After a cut this holds again when the
+ *     older leases have ended. What clients use without a lease is not part of this sum. The
+ *     promise needs CONFIRMED handover, which is the default, and clocks whose rates differ by at
+ *     most the drift, which is 5 % by default.
  *
  * MACROS that you may define before you include the header
  *
@@ -127,7 +127,8 @@
  *
  *     Define them before the first include of the header. With DOORMAN_NNG the implementation needs
  *     POSIX names: with -std=c11, include doorman.h before the first system header, or define
- *     _DEFAULT_SOURCE before that one. The compiler reports an error if a rule is broken.
+ *     _DEFAULT_SOURCE before that one. The compiler reports an error if JSON, NNG or STATIC is
+ *     defined too late, or if the POSIX names are missing.
  *
  * MEMORY
  *
@@ -144,21 +145,21 @@
  *     as before. Outputs are unchanged too, except where a comment says that they are 0. A
  *     doorman_error describes the error. If an argument or a field is wrong, the text begins with
  *     its name: `key: must be 0 to 256 bytes of UTF-8`, or `templates[2].limits[0].figures.rate:
- *     must be ...`. Its `path_bytes` says where the name ends, so no program has to search for the
- *     end. A field has its name in C if the caller has passed it in C, and its name in JSON if it
- *     was read from JSON. Missing capacity is not an error. A function whose name ends in `_try`
- *     returns a doorman_decision, not a status. A doorman_resource_info says whether a resource has
- *     a lease.
+ *     must be ...`. The field `path_bytes` of the error says where the name ends, so no program has
+ *     to search for the end. A field has its name in C if the caller has passed it in C, and its
+ *     name in JSON if it was read from JSON. Missing capacity is not an error. A function whose
+ *     name ends in `_try` returns a doorman_decision, not a status. A doorman_resource_info says
+ *     whether a resource has a lease.
  *
- *     A pointer or a callback may be NULL only where a comment says so, with one rule for the calls
- *     that end an object: _destroy, _uninit, _close, _shutdown, _stop and _resign accept NULL, and
- *     do nothing. Every other call checks what it needs when it is called. If something is NULL, a
- *     call that returns a status returns INVALID_ARGUMENT. A try returns DOORMAN_IMPOSSIBLE. Any
- *     other call does nothing. It returns false, 0, NULL or NO_MASTER. But a call whose result is
- *     the time of the next call, or a delay, returns DOORMAN_NEVER. An `out` that is written in
- *     full is then written with zeros, with three exceptions: a doorman_result is IMPOSSIBLE, a
- *     doorman_election_call is due DOORMAN_NEVER, and doorman_permit_client_read_hold says that the
- *     hold is gone.
+ *     A pointer or a callback may be NULL only where a comment says so. There is one exception, the
+ *     calls that end an object: _destroy, _uninit, _close, _shutdown, _stop and _resign accept
+ *     NULL, and do nothing. Every other call checks what it needs when it is called. If a pointer
+ *     that it needs is NULL, a call that returns a status returns INVALID_ARGUMENT. A try returns
+ *     DOORMAN_IMPOSSIBLE. Any other call does nothing. It returns false, 0, NULL or NO_MASTER. But
+ *     a call whose result is the time of the next call, or a delay, returns DOORMAN_NEVER. An `out`
+ *     that is written in full is then written with zeros, with three exceptions: a doorman_result
+ *     is IMPOSSIBLE, a doorman_election_call is due DOORMAN_NEVER, and
+ *     doorman_permit_client_read_hold says that the hold is gone.
  *
  * THREADS AND TIME
  *
@@ -168,16 +169,16 @@
  *     limiter or one configuration at once, and may call doorman_client_try and
  *     doorman_client_release at once.
  *
- *     Only the section nng reads a clock. All other functions that depend on time take `now` as the
- *     last parameter. `now` is a time in nanoseconds, on any clock that never goes back. If the
- *     clock does go back, the library behaves as if the clock stood still. A limiter without a
- *     server only stores when it was used. A try with an earlier `now` may count at that earlier
- *     time. So a thread reads the clock just before its try. A lease has ended when now >= its end.
- *     The same calls with the same `now` and seeds have the same results on every machine. On
- *     32-bit x86, compile with -msse2 -mfpmath=sse. Without these flags amounts differ in their
- *     last bits. Use a clock that keeps running while the machine is suspended. If the clock stops
- *     during that time, a lease lasts too long. A function whose name ends in `_due` returns when
- *     the caller must call the object again.
+ *     Only the sections >>nng and >>permit_agent read a clock. All other functions that depend on
+ *     time take `now` as the last parameter. `now` is a time in nanoseconds, on any clock that
+ *     never goes back. If the clock does go back, the library behaves as if the clock stood still.
+ *     But a limiter without a server does not store the latest `now`, so a try with an earlier
+ *     `now` may count at that earlier time. A thread should read the clock just before its try. A
+ *     lease has ended when now >= its end. The same calls with the same `now` and seeds have the
+ *     same results on every machine. On 32-bit x86, compile with -msse2 -mfpmath=sse. Without these
+ *     flags amounts differ in their last bits. Use a clock that keeps running while the machine is
+ *     suspended. If the clock stops during that time, a lease lasts too long. A function whose name
+ *     ends in `_due` returns when the caller must call the object again.
  *
  * SOURCES. The protocol, the tree, learning and the names are from the design document "Global
  * Distributed Client Side Rate Limiting" (YouTube, 2016). Comments name other sources.
@@ -252,7 +253,7 @@
  */
 #if defined DOORMAN_IMPLEMENTATION && defined __cplusplus
 #error "doorman.h: DOORMAN_IMPLEMENTATION needs C: define it in a .c file, and only include here"
-#undef DOORMAN_IMPLEMENTATION /* there is no second error */
+#undef DOORMAN_IMPLEMENTATION /* avoids a second error */
 #endif
 #if defined DOORMAN_IMPLEMENTATION && defined DOORMAN_NNG && !defined _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE /* makes system headers declare POSIX names, also with -std=c11 */
@@ -294,7 +295,7 @@ extern "C" {
 #endif
 
 #define DOORMAN_VERSION "0.2.0"
-#define DOORMAN_VERSION_NUMBER 200 /* 10,000 * major + 100 * minor + patch: headers must be equal */
+#define DOORMAN_VERSION_NUMBER 200 /* 10,000 * major + 100 * minor + patch; equal in all headers */
 
 /* ---- basics, the public part -------------------------------------------------------------- */
 
@@ -345,7 +346,7 @@ DOORMAN_API const char *doorman_status_name(doorman_status status);
 typedef struct doorman_error {
     char text[512];
     size_t path_bytes; /* how many bytes of the text are the path of the field or argument. Two
-                          bytes follow, ": ", and then the rule. 0: no path begins the text */
+                          bytes follow, ": ", and then the rule. 0: there is no path */
 } doorman_error;
 
 /* ---- configuration, the public part ------------------------------------------------------- */
@@ -403,8 +404,8 @@ typedef struct doorman_algorithm {
 /* Lets the capacity follow what the servers behind a resource report: see H11 in the section
  * >>overload. */
 typedef struct doorman_overload {
-    doorman_time target; /* a request that has waited longer is late; at most 1e8 s. 0: reports have
-                            no effect, and the capacity stays as configured */
+    doorman_time target; /* a request that has waited longer than this is late; at most 1e8 s. 0:
+                            reports have no effect, and the capacity stays as configured */
     double capacity_min; /* reports never lower the capacity below this amount, [0, capacity] */
 } doorman_overload;
 
@@ -433,10 +434,10 @@ typedef struct doorman_template {
                                     defaults (G3) */
     doorman_algorithm algorithm;
     bool has_limits;        /* false: permits for these resources are refused as UNMATCHED */
-    bool shard_by_resource; /* only with shard_count: all keys of a resource are in one shard (N1).
-                               false: each key is in the shard of its own */
-    const doorman_permit_limit *limits; /* may be NULL if limit_count is 0: permits are granted and
-                                           counted */
+    bool shard_by_resource; /* only with shard_count. true: all keys of a resource are in one shard.
+                               false: the hash of each key chooses its shard (N1) */
+    const doorman_permit_limit *limits; /* may be NULL if limit_count is 0: all permits are then
+                                           granted, and only counted */
     size_t limit_count;                 /* 0 to 16 */
 } doorman_template;
 
@@ -490,8 +491,9 @@ DOORMAN_API void doorman_config_read(const doorman_config *config, doorman_confi
 /* Finds the template of a resource (G1).
  *   returns   NULL: no template matches, or an argument is missing or not valid. The template
  *             belongs to config, and has the defaults filled in
- *   cost      a hash lookup for each different length of a literal start of a glob, and a match
- *             for each glob whose literal start begins the id */
+ *   cost      one hash lookup for each length that a literal start of a glob has, and one match for
+ *             each glob whose literal start is the start of the id. The literal start is the part
+ *             before the first * ? [ or \ */
 DOORMAN_API const doorman_template *doorman_config_find(const doorman_config *config,
                                                         const char *resource_id);
 
@@ -581,8 +583,8 @@ typedef struct doorman_lease {
                                       request (S14); 0: it is not less */
 } doorman_lease;
 
-/* What servers behind a resource have counted in an interval (H11). doorman_throttle_read has these
- * numbers. */
+/* What servers behind a resource have counted in an interval (H11). doorman_throttle_report makes
+ * such a report. */
 typedef struct doorman_overload_report {
     doorman_time interval; /* how long they have counted, at most 1e8 s; 0: there is no report */
     double arrived;        /* requests. All counts are in [0, 1e15] */
@@ -595,9 +597,9 @@ typedef struct doorman_capacity_request {
     const char *resource_id;
     doorman_lease has;           /* the last lease that the holder received; id 0: the holder has no
                                     lease */
-    double outstanding;          /* the units that the holder is using; can exceed has.capacity, but
-                                    commits nothing beyond the leases of the holder (R5), except for
-                                    a node while the server learns (R6) */
+    double outstanding;          /* the units that the holder is using. They can exceed
+                                    has.capacity, but commit nothing beyond the leases of the holder
+                                    (R5), except for a node while the server learns (R6) */
     const doorman_demand *wants; /* a client sends one demand; a node sends one for each group of
                                     its clients */
     size_t wants_count;
@@ -674,7 +676,8 @@ typedef struct doorman_shard_map doorman_shard_map;
 typedef struct doorman__arena {
     struct doorman__chunk *first, *current;
     size_t used;        /* bytes of `current` */
-    bool borrows_names; /* what is in it is not used after a change of the configuration */
+    bool borrows_names; /* true: the data may have pointers to names of the configuration, so it is
+                           not used after a change of the configuration */
 } doorman__arena;
 
 typedef struct doorman_request {
@@ -705,8 +708,8 @@ typedef struct doorman_request {
                                               used */
     size_t settle_count;                   /* may be 0 */
     bool has_map_epoch;                    /* only DISCOVERY: asks for the map of shards (N9) */
-    uint64_t map_epoch; /* only with has_map_epoch: that of the map that the sender knows; 0: it
-                           knows none */
+    uint64_t map_epoch; /* only with has_map_epoch: the epoch of the map that the sender knows; 0:
+                           the sender knows none */
     bool may_wait; /* not on the wire: permits of an ACQUIRE may be pending. The owner of the server
                       then takes decisions from doorman_permits_next_decision */
     uint64_t connection; /* not on the wire: see doorman_permit_request */
@@ -727,8 +730,8 @@ typedef struct doorman_response {
                                                NULL: not known. A doorman_server leaves it NULL */
     const doorman_capacity_response *items; /* only for GET_CAPACITY and REPORT_OVERLOAD: the
                                                responses, in the order of the items of the request.
-                                               Those to a report have only resource_id and
-                                               overload_target */
+                                               Of those to a report, only resource_id and
+                                               overload_target have a meaning */
     size_t item_count;
     const doorman_permit *permits; /* only for ACQUIRE: the decisions, in the order of the
                                       request */
@@ -741,10 +744,10 @@ typedef struct doorman_response {
     size_t hold_count;
     const doorman_settlement *settlements; /* only for SETTLE: in the order of the request */
     size_t settlement_count;
-    uint64_t map_epoch; /* only for messages on permits: that of the map of shards of the server;
-                           0: it has none */
-    const doorman_shard_map *map; /* only for DISCOVERY: a later map than that of the request;
-                                     NULL: the server has none, or was not asked */
+    uint64_t map_epoch; /* only for messages on permits: the epoch of the server's map of shards; 0:
+                           the server has none */
+    const doorman_shard_map *map; /* only for DISCOVERY: a later map than that of the request; NULL:
+                                     the server has no later map, or was not asked */
 } doorman_response;
 
 /* ---- upstream, the public part ------------------------------------------------------------- */
@@ -788,9 +791,9 @@ DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
  *     server   frees memory, removes counters of permits that equal fresh ones, and ends a
  *              mastership whose time has passed. Responses depend on this work only if more than
  *              1,000 leases of a resource expire together (S2). One call visits at most 10,000
- *              resources and expired leases together, which takes some milliseconds. Only the call
- *              that ends a mastership drops all of them. If more work is left, the upstream is due
- *              again at once
+ *              resources and expired leases together, which takes some milliseconds. The call that
+ *              ends a mastership drops all resources and leases at once. If more work is left, the
+ *              upstream is due again at once
  *
  *   out       written in full. Pointers in out are valid until the next call on the upstream
  *   returns   true: send this request to out->address. false: there is nothing to send now, and
@@ -882,10 +885,11 @@ typedef struct doorman_server_options {
     size_t resource_max_per_holder; /* the most resources of one client; default 100,000. A child
                                        node has no such limit */
     void (*on_event)(void *context, const doorman_event *event); /* must not call the server */
-    /* The server stops being master, because its time has passed or doorman_server_set_master has
-     * ended its mastership. It has forgotten nothing yet. The call may use doorman_server_permits
-     * and doorman_server_hand_over with this server, but no other function of it. What it hands
-     * over is for this server alone, if that is the next master. NULL: none */
+    /* Called when the server stops being master, because its time has passed or
+     * doorman_server_set_master has ended its mastership. The server has forgotten nothing yet.
+     * on_mastership_end may call doorman_server_permits and doorman_server_hand_over with this
+     * server, but no other function of it. Only this server may take over what is handed over here,
+     * and only if it is the next master. May be NULL */
     void (*on_mastership_end)(void *context, doorman_server *server, doorman_time now);
     void *context;
     const doorman_permits_options *permits; /* the bounds and the listener of permits; used only
@@ -905,8 +909,8 @@ DOORMAN_API doorman_status doorman_server_create(doorman_server **out,
                                                  doorman_error *error, doorman_time now);
 DOORMAN_API void doorman_server_destroy(doorman_server *server); /* NULL has no effect */
 
-/* Uses another configuration from now on. No lease of a resource that still has a template is
- * dropped (G5). The counters of permits stay too (P15).
+/* Uses another configuration from now on. A lease is dropped only if its resource has no template
+ * with a capacity any more (G5). The counters of permits stay too (P15).
  *   config    must stay valid until the next call of this function or of doorman_server_destroy.
  *             After OK the caller may destroy the previous configuration
  *   returns   OK | INVALID_ARGUMENT (NULL, or doorman_config_fits refuses it) | OUT_OF_MEMORY.
@@ -943,17 +947,18 @@ DOORMAN_API doorman_status doorman_server_set_master(doorman_server *server,
                                                      doorman_time now);
 
 /* Receives a part of what a server hands over.
- *   context   of the call that has it as an argument
+ *   context   the context of the call that has this function as an argument
  *   bytes     valid during the call
- *   returns   false: there is no room for it */
+ *   returns   false: the bytes could not be stored */
 typedef bool doorman_write(void *context, const void *bytes, size_t count);
 
 /* Hands the leases of a master over to the next master of its node, for a stop that is planned. In
  * one step the server writes all its leases and stops being master (D8). The next master then need
- * not learn. doorman_server_set_master does not make this server master again until one call has
- * said that it is not. So the caller can store the bytes first, where the next master finds them,
- * and then resign. The bytes are the same on every machine. They have the holds of permits too, but
- * not the counters, which are in rows (see doorman_permits_next_changed). Permits that wait end.
+ * not learn. doorman_server_set_master does not make this server master again until one call of it
+ * has said that this server is not master. So the caller can store the bytes first, where the next
+ * master finds them, and then resign. The bytes are the same on every machine. They have the holds
+ * of permits too, but not the counters, which are in rows (see doorman_permits_next_changed).
+ * Permits that wait end without a decision.
  *   write     is called with one part after the other; must not call the server
  *   context   for `write`
  *   returns   OK | INVALID_ARGUMENT (NULL) | UNAVAILABLE: the server is not master, or `write` has
@@ -964,8 +969,8 @@ DOORMAN_API doorman_status doorman_server_hand_over(doorman_server *server, door
 
 /* Takes over what the last master has handed over. Call it right after the victory, only if no
  * other process has been master since, and never twice with the same bytes. Otherwise the server
- * would use old leases, which have changed since. If it fails, the server learns, as without the
- * call.
+ * would use old leases, which have changed since. If the call fails, the server learns, as without
+ * the call.
  *   bytes     used only during the call; checked
  *   error     may be NULL; describes all errors except OUT_OF_MEMORY
  *   returns   OK | INVALID_ARGUMENT: the bytes are damaged or of a later version; or the server is
@@ -978,8 +983,8 @@ DOORMAN_API doorman_status doorman_server_take_over(doorman_server *server,
                                                     doorman_error *error, doorman_time now);
 
 /* Says what time it is, for limits of kind FIXED_WINDOW (P26). Call it before the server becomes
- * master, and then about once a second, because the clock of the calendar may be set. Without a
- * call the calendar begins at `now` = 0.
+ * master, and then about once a second, because somebody may set the clock of the machine. Without
+ * a call the calendar begins at `now` = 0.
  *   epoch   the time since 1970 in nanoseconds, at `now` */
 DOORMAN_API void doorman_server_set_epoch(doorman_server *server, doorman_time epoch,
                                           doorman_time now);
@@ -1017,8 +1022,8 @@ typedef struct doorman_server_resource {
                                          lease */
     doorman_time lease_end;           /* if `leased` is true: the end of the node's lease */
     doorman_time lease_length;        /* only for a node with a parent: the time from the last
-                                         response with a lease to the end of that lease; 0: it has
-                                         had none */
+                                         response with a lease to the end of that lease; 0: the node
+                                         has had no lease */
     doorman_outcome outcome;          /* only for a node with a parent: the last outcome from the
                                          parent; 0: none yet */
     doorman_lease_reason reason;      /* if `leased` is true: why the node's own lease is less than
@@ -1169,7 +1174,7 @@ typedef struct doorman_election_call {
     doorman_time ttl;    /* GRANT_LEASE: the TTL to request */
     const char *address; /* CREATE_KEY: the value of the key; belongs to the election */
     doorman_time due;    /* NO_CALL: when to ask for the next call. DOORMAN_NEVER: ask after the
-                            answer to the call under way; or it has resigned, and no call follows */
+                            answer to the call under way; or never, after a resignation */
 } doorman_election_call;
 
 /* What the store has answered. */
@@ -1196,7 +1201,7 @@ typedef struct doorman_election {
     doorman_time until;                     /* when STANDBY or MASTER ends, unless a poll renews
                                                it */
     doorman_time predecessor_gone;          /* see doorman_mastership */
-    uint64_t term;                          /* of the last mastership */
+    uint64_t term;                          /* the term of the last mastership */
     doorman_election_call_kind step;        /* the call that comes next, or that is under way */
     bool under_way;                         /* the call `step` has been made, and its answer has not
                                                come */
@@ -1248,16 +1253,17 @@ DOORMAN_API doorman_election_state doorman_election_mastership(const doorman_ele
                                                                doorman_time now);
 
 /* Leaves the election. The state is RESIGNED from now on. After this function, pass the result of
- * doorman_election_mastership to the server, and then make the last call to the store. The last
- * call deletes the key, so another process can become master at once. Without the last call, the
- * key lasts until its TTL has passed. The answer to a call from before this function is
- * STALE. */
+ * doorman_election_mastership to the server, and then make the last call to the store. If this
+ * process was master, the last call deletes the key, so another process can become master at once.
+ * Without the last call, the key lasts until its TTL has passed. The answer to a call that was made
+ * before this function is STALE. */
 DOORMAN_API void doorman_election_resign(doorman_election *election, doorman_time now);
 
 /* Lets this process stand for election, or not. A process that does not stand is no longer master,
  * gives its store lease back, and keeps reading who is master. After this function, pass the result
- * of doorman_election_mastership to the server, and make the calls that are due as always. A call
- * that is under way becomes STALE. Without effect after doorman_election_resign.
+ * of doorman_election_mastership to the server, and make the calls that are due as always. If
+ * `abstains` is true, the answer to a call under way is STALE. After doorman_election_resign the
+ * function has no effect.
  *   abstains   true: this process does not stand; false: it stands, as at the start */
 DOORMAN_API void doorman_election_abstain(doorman_election *election, bool abstains,
                                           doorman_time now);
@@ -1344,7 +1350,7 @@ typedef struct doorman_permit_policy {
                                sent again (P28). A server remembers about 100,000 reports of a
                                client for 10 minutes. What it cannot remember counts each time */
     /* Only for an agent: called if a hold has become smaller or is gone without a call of the
-     * application. The rules of on_decided apply. NULL: the agent does not say so */
+     * application. The rules of on_decided apply. NULL: the agent makes no such call */
     void (*on_hold_changed)(void *context, const doorman_held *held);
     void *context;
 } doorman_permit_policy;
@@ -1370,10 +1376,10 @@ typedef struct doorman_permit_client_info {
     uint64_t messages, failures; /* messages that were sent; those of them that have failed */
     uint64_t pauses;             /* how often the breaker has opened (P23) */
     size_t hold_count;           /* holds that the client keeps or asks for, or still has to
-                                    release, and numbers that no permit has yet */
+                                    release, and numbers of new_hold that no permit has yet */
     uint64_t holds_lost;         /* holds that ended or were gone before their release */
-    bool is_pausing;    /* the breaker is open: no server is asked now. With a map of shards:
-                                    that of a node, so the calls of its shards have no server */
+    bool is_pausing;    /* the breaker is open: no server is asked now. With a map of shards: the
+                           breaker of at least one node is open, and that node is not asked */
     uint64_t moved;     /* how often a call was refused because its shard was moving, or
                                     had moved (N9) */
     uint64_t map_epoch; /* of the map of shards; 0: the client knows none */
@@ -1443,8 +1449,8 @@ typedef struct doorman_resource_options {
                                   doorman_resource_try); at least 1 us; default 0.1 s */
     double burst_units;        /* only for a rate: the burst in units; 0: `burst` is used instead */
     doorman_fallback fallback; /* default SAFE */
-    bool has_safe_capacity;    /* false: the safe capacity is 0, so nothing is allowed before the
-                                  first response */
+    bool has_safe_capacity;    /* false: the safe capacity is 0. SAFE then allows nothing before a
+                                  server has sent a lease or a safe capacity */
     double safe_capacity;      /* used until a server sends a safe capacity; may be
                                   DOORMAN_UNLIMITED */
     bool shadow;               /* true: shadow mode, to test a limit. Attempts that would otherwise
@@ -1583,7 +1589,7 @@ DOORMAN_API doorman_status doorman_client_release(doorman_client_resource *resou
 
 /* Estimates how much of a rate a holder should want, out of counts of its use (L4). The resources
  * of a client have such an estimate inside. A program that asks for leases on behalf of others, and
- * knows only what they have counted, creates one for each of them. */
+ * knows only what they have counted, creates an estimate for each holder. */
 typedef struct doorman_estimate doorman_estimate;
 
 typedef struct doorman_estimate_options {
@@ -1595,7 +1601,7 @@ typedef struct doorman_estimate_options {
  * [0, 1e15]. */
 typedef struct doorman_estimate_counts {
     double allowed, refused; /* units */
-    double capacity;         /* what it may use, or the safe capacity if that is larger */
+    double capacity;         /* what the holder may use, or the safe capacity if that is larger */
     bool exhausted;          /* the last response has granted less than was wanted */
 } doorman_estimate_counts;
 
@@ -1608,8 +1614,8 @@ DOORMAN_API doorman_status doorman_estimate_create(doorman_estimate **out,
                                                    doorman_error *error, doorman_time now);
 DOORMAN_API void doorman_estimate_destroy(doorman_estimate *estimate); /* NULL has no effect */
 
-/* Adds counts, and returns the wants in units per second. Counts of less than a tenth of the window
- * have an effect only with those of a later call. Counts that are not valid count as 0.
+/* Adds counts, and returns the wants in units per second. Counts take effect at most once in a
+ * tenth of the window, and are kept until then. Counts that are not valid count as 0.
  *   counts    NULL: nothing was counted
  *   cost      O(1) */
 DOORMAN_API double doorman_estimate_add(doorman_estimate *estimate,
@@ -1661,8 +1667,8 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  *
  *   promise   at most size + rate * t units in any time t, if all callers wait as long as `wait`
  *             says. A bucket with debt may exceed this bound by the n of one caller. Times are
- *             counted in steps of 1/256 ns. In such a step, a rate above 2.56e11 units/s gains
- *             more than one unit. So it may exceed this bound by what it gains in a few steps. A
+ *             counted in steps of 1/256 ns. In such a step, a rate above 2.56e11 units/s gains more
+ *             than one unit. So the bucket may exceed this bound by what it gains in a few steps. A
  *             leaky bucket has no burst at all
  *   drawback  a full bucket allows a burst of its size at once, and another burst after a pause.
  *             After a loan of many units all later callers wait. A queue that is full of old
@@ -1796,8 +1802,8 @@ DOORMAN_API doorman_decision doorman_limiter_try(doorman_limiter *limiter,
 /* Returns how long it takes until n units would be allowed, if there are no other calls. The call
  * takes no units. A caller may sleep for that time and try again. The limiter does not queue
  * callers.
- *   returns   0: n units would be allowed now | DOORMAN_NEVER: n or the limiter is IMPOSSIBLE, or
- *             other units must be released first (CONCURRENCY) */
+ *   returns   0: n units would be allowed now | DOORMAN_NEVER: a try would be IMPOSSIBLE, or other
+ *             units must be released first (CONCURRENCY) */
 DOORMAN_API doorman_time doorman_limiter_delay(const doorman_limiter *limiter,
                                                const doorman_limit *limit, double n,
                                                doorman_time now);
@@ -1839,12 +1845,12 @@ typedef struct doorman_config_problem {
                             character. A field of an object begins at its key. A missing field has
                             the position of the object that should contain it */
     doorman_error error; /* the path of the field, and the rule that it breaks */
-    bool without_store;  /* a warning that is void if a store keeps the rows of permits */
+    bool without_store;  /* true: the warning does not apply if a store keeps the rows of permits */
 } doorman_config_problem;
 
 /* A list of errors or warnings. */
 typedef struct doorman_config_problems {
-    doorman_config_problem *items; /* receives the first `room` of them; may be NULL if room is 0 */
+    doorman_config_problem *items; /* the first `room` problems; may be NULL if room is 0 */
     size_t room;
     size_t count; /* out: how many there are; may be more than room */
 } doorman_config_problems;
@@ -1856,8 +1862,8 @@ typedef struct doorman_config_problems {
  *   out        written only on OK; the caller destroys it. NULL: the call only checks the text
  *   text       used only during the call; it need not end with a NUL
  *   problems   receives the errors, in the order of the templates; after OK the warnings. After an
- *              error its count is at least 1. 0 with INVALID_ARGUMENT: `text`, or `items` of the
- *              list, is missing. May be NULL
+ *              error its count is at least 1, or 0 if `text`, or `items` of the list, is missing.
+ *              May be NULL
  *   returns    as doorman_json_config
  *   cost       as doorman_json_config, plus O(bytes) for each element of `items` */
 DOORMAN_API doorman_status doorman_json_check_config(doorman_config **out, const char *text,
@@ -1918,7 +1924,7 @@ typedef struct doorman_json_exchange {
     bool forbids_figures;        /* the same for permits that bring figures (P31) */
 
     /* Private. */
-    bool is_body; /* the message came without its method, and so does the reply */
+    bool is_body; /* the text has only the inner object, without the method, and so has the reply */
     doorman__exchange_state state;
     doorman_status status;
     struct cJSON *tree;
@@ -1990,12 +1996,12 @@ DOORMAN_API doorman_status doorman_json_response(doorman_upstream *upstream, uin
 #define DOORMAN__DECLARES_NNG
 /* ---- agent and resources, the public part --------------------------------------------------- */
 
-/* A client with a clock, a thread and a connection of its own. When it is asked for permits, it has
- * a second thread and a second connection. It opens one more connection, up to 64, for each permit
- * that waits in the queue of a server at the same time. Any thread may call the functions of an
- * agent and its resources. Only doorman_resource_wait and doorman_agent_acquire, _transfer, _seize
- * and _stop block. If n units may be used now, doorman_resource_wait takes them and returns without
- * a wait.
+/* A client with a clock, a thread and a connection of its own. Once it has been asked for permits,
+ * it has a second thread and a second connection. It opens one more connection, up to 64, for each
+ * permit that waits in the queue of a server at the same time. Any thread may call the functions of
+ * an agent and its resources. Only doorman_resource_wait and doorman_agent_acquire, _transfer,
+ * _seize and _stop block. If n units may be used now, doorman_resource_wait takes them and returns
+ * without a wait.
  *
  * Each function of an agent or a resource that returns a status can also return
  *   DEADLOCK      if it is called within an on_change of this agent. The call does nothing.
@@ -2219,9 +2225,9 @@ typedef struct doorman_transport_options {
     const char *http_address;
     /* true: while the upstream has nothing to request, the transport sends probes. A probe is a
      * DISCOVERY. So the caller learns whether a server answers before its first request. The first
-     * probe is sent at once, and the next one a minute after the last result. After a failure or a
-     * lost connection it is sent after 5 s. The caller then calls doorman_transport_update about
-     * once a second. */
+     * probe is sent at once, and the next one a minute after the last result. After a failure, or
+     * without a connection, the next probe is sent after 5 s. A caller that sets `probes` calls
+     * doorman_transport_update about once a second. */
     bool probes;
 } doorman_transport_options;
 
@@ -2261,8 +2267,8 @@ typedef struct doorman_transport_result {
     doorman_status status;
     doorman_error error;                         /* why the request failed; "": it did not fail */
     char address[DOORMAN_ID_BYTES_MAX + 1];      /* the address to which the request was sent */
-    char http_address[DOORMAN_ID_BYTES_MAX + 1]; /* of a parent's status page over HTTP, from its
-                                                    response; not checked; "": not known */
+    char http_address[DOORMAN_ID_BYTES_MAX + 1]; /* the address of a parent's status page over HTTP,
+                                                    from its response; not checked; "": not known */
     bool shared_id; /* the parent says that another process seems to use the node's name too */
     bool is_probe;  /* true: the request was a probe, so `http_address` is "" */
     bool is_master; /* the server that has answered is the master */
@@ -2343,8 +2349,8 @@ DOORMAN_API void doorman_transport_send(doorman_transport *transport);
  * C9 Sums of capacity are exact. When all holders have left a resource, its sum is exactly 0.
  * C10 The text of an error names fields as the caller knows them. Arguments and structs have the
  *    names of C. What was read from JSON has the names of the wire: a configuration that
- *    doorman_json_config has made, and a request with `wire_names`. Rules have the names of C.
- *    Where the wire differs, DOORMAN__NAMES or doorman__name has both names.
+ *    doorman_json_config has made, and a request with `wire_names`. Where the two names differ, the
+ *    code has both, in DOORMAN__NAMES or doorman__name.
  */
 
 const char *doorman_status_name(doorman_status status) {
@@ -2353,8 +2359,8 @@ const char *doorman_status_name(doorman_status status) {
     return (unsigned)status < DOORMAN_STATUS_COUNT ? names[status] : "UNKNOWN";
 }
 
-/* Returns how many bytes of a text of this library are the path: see doorman_error. A text with a
- * rule begins with its path, and a path consists of names of fields, of dots and of indexes. */
+/* Returns how many bytes of an error text are the path: see doorman_error. A text with a rule
+ * begins with its path, and a path consists of names of fields, of dots and of indexes. */
 static size_t doorman__path_bytes(const char *text) {
     const size_t bytes = strspn(text, "abcdefghijklmnopqrstuvwxyz_.[]0123456789");
     return text[bytes] == ':' && text[bytes + 1] == ' ' ? bytes : 0;
@@ -2378,7 +2384,7 @@ static void doorman__error_clear(doorman_error *error) {
     error->path_bytes = 0;
 }
 
-/* The error of a call whose argument `name` is NULL, and must not be. */
+/* Reports that the argument `name` is NULL, which is not allowed. */
 static doorman_status doorman__missing(doorman_error *error, const char *name) {
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: must not be NULL", name);
 }
@@ -2408,7 +2414,7 @@ static bool doorman__amount_valid(double amount) {
     return amount >= 0 && amount <= DOORMAN_AMOUNT_MAX;
 }
 
-/* Enlarges the array. Not a part of doorman__reserve, so that compilers inline its common case. */
+/* Enlarges the array. It is a function of its own, so that compilers inline doorman__reserve. */
 __attribute__((noinline)) static bool doorman__grow(void *array, size_t *capacity, size_t count,
                                                     size_t item_bytes) {
     void *items = NULL;
@@ -2434,8 +2440,8 @@ static bool doorman__reserve(void *array, size_t *capacity, size_t count, size_t
     return count <= *capacity || doorman__grow(array, capacity, count, item_bytes);
 }
 
-/* Writes a number as bytes that are the same on every machine: the lowest one first. Returns the
- * end. */
+/* Writes a number as bytes that are the same on every machine: the lowest one first. Returns a
+ * pointer behind them. */
 static unsigned char *doorman__le_write(unsigned char *to, uint64_t number, size_t bytes) {
     assert(bytes <= 8);
     for (size_t i = 0; i < bytes; i++) *to++ = (unsigned char)(number >> (8 * i));
@@ -2672,11 +2678,11 @@ static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
 
 /* A hash table with a list of entries for each bucket. Each entry contains its own link, so adding
  * an entry never fails. If there is no memory for a larger array of buckets, the lists get longer.
- * While entries are added, the table has two to four buckets for each entry, and after removals up
- * to eight. So about three of four lookups find the entry at the start of its list. This matters,
- * because in a large table the CPU waits for memory at each entry of a list. The upper bits of a
- * hash choose the bucket, so the buckets are always in the order of the hashes. A hash is therefore
- * a position that stays valid while the table changes. */
+ * While entries are added, the table has about two to four buckets for each entry, and after
+ * removals up to eight. So about three of four lookups find the entry at the start of its list.
+ * Long lists would be slow, because in a large table the CPU waits for memory at each entry of a
+ * list. The upper bits of a hash choose the bucket, so the buckets are always in the order of the
+ * hashes. A hash is therefore a position that stays valid while the table changes. */
 typedef struct doorman__link {
     struct doorman__link *next;
     uint64_t hash;
@@ -2786,7 +2792,7 @@ static void doorman__table_uninit(doorman__table *table) { DOORMAN_FREE(table->b
  * memory before a timer is set, so setting a timer never fails. */
 typedef struct doorman__timer {
     doorman_time at;
-    size_t position; /* in the heap, plus 1; 0: the timer is not set */
+    size_t position; /* the position in the heap, plus 1; 0: the timer is not set */
 } doorman__timer;
 
 typedef struct doorman__timer_entry {
@@ -2854,7 +2860,7 @@ static void doorman__timer_clear(doorman__timers *timers, doorman__timer *timer)
     timer->position = 0;
 }
 
-/* Sets a timer, or clears it with DOORMAN_NEVER. With the same time again, it keeps its order. */
+/* Sets a timer, or clears it with DOORMAN_NEVER. With the same time, a timer keeps its order. */
 static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, doorman_time at) {
     if (timer->position && timer->at == at) return;
     if (at == DOORMAN_NEVER) {
@@ -2994,7 +3000,7 @@ static bool doorman__random_bits(void *out, size_t bytes) {
  *    template, the resource takes the first template whose glob matches the id.
  * G2 If no template matches a resource, its holders get what they ask for. But if reject_unmatched
  *    is true, they are refused. A template without capacity has no leases, so holders that ask for
- *    one are refused too.
+ *    a lease are refused too.
  * G3 A template without an algorithm takes the algorithm of the template `*`. If the template `*`
  *    has no algorithm or does not exist, the template takes the defaults.
  * G4 If one field is wrong, the whole configuration is refused. An error text names the field. All
@@ -3011,13 +3017,13 @@ static bool doorman__random_bits(void *out, size_t bytes) {
  *      - a refresh interval that equals the lease length, and a lease length above an hour
  *      - an empty list of templates
  *      - a safe capacity above the capacity
- *      - a window above an hour that is empty at a restart, and a bucket that is empty at a restart
- *        and needs more than an hour for its first unit
- *      - a quota of an hour or more, because nothing keeps it over a restart: a window, a tier with
- *        its cooldown, or a bucket that needs so long to fill. With full_at_start it causes none
- *      - a time to live above an hour, because the limit learns for so long
- *      - a template, or a key of an override, that an earlier one hides (of the first 1,000
- *        templates, and of the first 1,000 keys of a limit)
+ *      - empty_at_start, if the limit then refuses permits of cost 1 for more than an hour
+ *      - a quota of an hour or more, because only a store keeps it over a restart: a window, a tier
+ *        with its cooldown, or a bucket that needs so long to fill. With full_at_start or `shadow`
+ *        it causes none
+ *      - a time to live above an hour, if the limit learns for so long (P16)
+ *      - a template, or a key of an override, that an earlier one hides (only 1,000 templates, and
+ *        1,000 keys of each limit, are compared)
  *      - a safe capacity, `whole` or an algorithm, in a template without capacity
  *      - limits that cannot act: see doorman__limits_warn
  *      - a rule for descriptors that an earlier one hides, or whose text is ambiguous: see
@@ -3063,7 +3069,7 @@ static int doorman__glob_bracket(const char **glob, uint32_t character) {
 }
 
 /* Decodes one character of any text that ends at `end`, and moves *text past it. A byte that is not
- * UTF-8 is a character that differs from all others: above the largest one, 0x10ffff. */
+ * UTF-8 counts as a character of its own, with a number above the largest one, 0x10ffff. */
 static uint32_t doorman__any_character(const char **text, const char *end) {
     assert(*text < end);
     uint32_t code = 0;
@@ -3264,7 +3270,7 @@ static bool doorman__unit_valid(const char *unit) {
     return !unit || !*unit || (doorman__id_valid(unit) && strlen(unit) <= DOORMAN_UNIT_BYTES_MAX);
 }
 
-/* The text may have several lines, as a page or an object of JSON has. */
+/* Checks a refused_body. It may have several lines, as a page or an object of JSON has. */
 static bool doorman__refused_body_valid(const char *text) {
     const char *end = text ? text + strlen(text) : NULL;
     uint32_t code = 0;
@@ -3277,7 +3283,7 @@ static bool doorman__refused_body_valid(const char *text) {
 
 #define DOORMAN__WHOLE_RULE "must be an integer, since \"whole\" is true"
 
-/* Goes through the rules that a template breaks. Does not check its algorithm. */
+/* Goes through the rules that a template breaks, except those of its algorithm and its limits. */
 static const char *doorman__template_wrong(const doorman_template *template_, bool last,
                                            size_t *next) {
     const double capacity = template_->capacity, safe = template_->safe_capacity;
@@ -3344,7 +3350,7 @@ static void doorman__config_report_format(const doorman__config_report *report, 
     doorman__config_report_add(report, index, object, text);
 }
 
-/* A program that includes doorman.h alone has no permits, and its tables for them stay empty. */
+/* Without doorman_permits.h the tables of functions for permits stay empty. */
 #ifdef DOORMAN_PERMITS /* doorman_permits.h defines it */
 #define DOORMAN__HAS_PERMITS true
 #else
@@ -3352,7 +3358,7 @@ static void doorman__config_report_format(const doorman__config_report *report, 
 #endif
 #define DOORMAN__NO_PERMITS "this program has no permits: see doorman_permits.h"
 
-/* What this section does with the limits of permits. The section >>limits has the functions. */
+/* The functions of the section >>limits that this section calls. */
 typedef struct doorman__config_permits {
     void (*check_limits)(const doorman_template *template_, size_t index,
                          const doorman__config_report *report);
@@ -3377,7 +3383,7 @@ typedef struct doorman__config_permits {
 } doorman__config_permits;
 static const doorman__config_permits doorman__permits_in_config;
 
-/* Reports what a program that includes doorman.h alone cannot have. */
+/* Reports limits and without_capacity, which need doorman_permits.h. */
 static void doorman__limits_refuse(const doorman_template *template_, size_t index,
                                    const doorman__config_report *report) {
     const char *text = "without_capacity: " DOORMAN__NO_PERMITS;
@@ -3464,7 +3470,7 @@ static bool doorman__glob_covers(const char *wide, const char *narrow) {
            doorman__glob_match(wide, narrow);
 }
 
-/* Warns of fields that only leases use. The template "*" lends its algorithm to others (G3). */
+/* Warns of fields that only leases use. Other templates may use the algorithm of "*" (G3). */
 static void doorman__without_capacity_warn(const doorman_template *template_, size_t index,
                                            bool last, const doorman__config_report *report) {
     if (!template_->without_capacity) return;
@@ -3480,9 +3486,9 @@ static void doorman__without_capacity_warn(const doorman_template *template_, si
     }
 }
 
-/* H11: reports a template that has `overload`, although its capacity is not divided: reports of
- * overload could not change it. Without an algorithm the template has that of the template "*"
- * (G3). */
+/* H11: reports a template that has `overload`, although its capacity is not divided, so that
+ * reports could not change the capacity. A template without an algorithm has the algorithm of the
+ * template "*" (G3). */
 static void doorman__template_check_overload(const doorman_config_options *options, size_t index,
                                              const doorman__config_report *report) {
     const doorman_template *template_ = &options->templates[index];
@@ -3521,7 +3527,7 @@ static void doorman__template_check(const doorman_config_options *options, size_
     doorman__template_check_glob(options, index, report);
 }
 
-/* Keeps the first problem that is reported, and counts all. */
+/* Keeps the first problem that is reported, and counts all problems. */
 typedef struct doorman__first_problem {
     doorman_error *error; /* may be NULL */
     size_t count;
@@ -3539,7 +3545,7 @@ static void doorman__first_problem_add(const doorman__config_report *report, siz
     (void)doorman__fail(first->error, DOORMAN_OK, "%s%s%.*s", template_, object, bytes, text);
 }
 
-/* Adds to an error how many more errors or warnings there are. `count` includes the first one. */
+/* Adds the number of further errors or warnings, `count` - 1, to an error. 0 clears the error. */
 static void doorman__error_end(doorman_error *error, size_t count) {
     if (!error) return;
     if (count == 0) doorman__error_clear(error);
@@ -3575,7 +3581,7 @@ static doorman_status doorman__config_check(const doorman_config_options *option
 
 /* ---- configuration: what is valid but causes a warning (G9) */
 
-/* Warns of leases that end before they are renewed, or that may outlast the learning of a new
+/* Warns of leases that can end before they are renewed, or that may outlast the learning of a new
  * master. Warns of leases longer than an hour, because nothing takes a lease back before its
  * end. */
 static void doorman__algorithm_warn(const doorman_algorithm *given, size_t index,
@@ -3607,7 +3613,7 @@ static void doorman__algorithm_warn(const doorman_algorithm *given, size_t index
     }
 }
 
-/* Warns of a safe capacity with which a single client without a lease exceeds the capacity. */
+/* Warns of a safe capacity with which a single client without a lease can exceed the capacity. */
 static void doorman__safe_capacity_warn(const doorman_template *template_, size_t index,
                                         const doorman__config_report *report) {
     const bool unlimited =
@@ -3623,7 +3629,8 @@ static void doorman__safe_capacity_warn(const doorman_template *template_, size_
 }
 
 /* Warns of a template that no resource gets, because an earlier glob covers its glob. A glob
- * without wildcards is an id, whose resource takes its template wherever it is (G1). */
+ * without wildcards is the id of one resource, which takes this template even if an earlier glob
+ * matches the id (G1). */
 static void doorman__hidden_template_warn(const doorman_config_options *options, size_t index,
                                           const doorman__config_report *report) {
     const doorman_template *all = options->templates;
@@ -3681,13 +3688,13 @@ struct doorman_config {
     char *strings; /* all globs and texts, each ended by a NUL */
     doorman__config_limits *limits;
     size_t shadow_count;
-    const char **shadow;                             /* in `limits` */
+    const char **shadow;                             /* the globs, in the memory of `limits` */
     doorman_descriptors *descriptors;                /* NULL: there are no rules */
-    const doorman_descriptor_rule *descriptor_rules; /* in `descriptors` */
+    const doorman_descriptor_rule *descriptor_rules; /* the rules, in the memory of `descriptors` */
     size_t descriptor_count;
     size_t shard_count;
     bool reject_unmatched;
-    bool wire_names;      /* it was read from JSON (C10) */
+    bool wire_names;      /* true: the configuration was read from JSON (C10) */
     doorman__link *links; /* two for each template: for its glob, and for its literal start */
     doorman__table globs, starts;
     bool start_bytes[DOORMAN_ID_BYTES_MAX + 1]; /* true at n: a literal start has n bytes */
@@ -3972,19 +3979,19 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  *
  * The algorithms need sums of wants and of subclients. An index computes such a sum in O(log n).
  * For each priority the index has a B+tree of demands (Bayer and McCreight 1972). The demands are
- * in the order of their wants per subclient. Each inner node stores three sums for each of its
- * children: the sums of all demands below the child. When a child changes, its three sums are
- * computed again from the entries of the child. So no rounding error remains after a large demand
- * has left, and the sums of an empty index are exactly 0 (C9). The index stores copies of demands,
- * and equal demands are one entry with a count. So nothing points into the index, and a band with
- * one demand takes 40 bytes.
+ * in the order of their wants per subclient. Each inner node stores the sums of each child: the
+ * wants, the subclients and the number of all demands below the child. When a child changes, its
+ * sums are computed again from the entries of the child. So no rounding error remains after a large
+ * demand has left, and the sums of an empty index are exactly 0 (C9). The index stores copies of
+ * demands, and equal demands are one entry with a count. So nothing points into the index, and a
+ * band with one demand takes 40 bytes.
  *
- * A node has many entries, so a search reads a few groups of adjacent cache lines. In a binary tree
- * a search would wait for about twenty separate cache lines. The table compares a treap, which is a
- * binary tree, with B+trees. The table shows the nanoseconds that one change of a demand takes on
- * one core of an AMD EPYC, in indexes of 1,000 to 1,000,000 demands. A change is an insertion, a
- * removal and a search for the level. The last column shows the bytes that the index needs for each
- * demand. The lease entry of the holder needs 8 more bytes for its demand.
+ * A node of the B+tree has many entries, so a search reads a few groups of adjacent cache lines. In
+ * a binary tree a search would wait for about twenty separate cache lines. The table compares a
+ * treap, which is a binary tree, with B+trees. The table shows the nanoseconds that one change of a
+ * demand takes on one core of an AMD EPYC, in indexes of 1,000 to 1,000,000 demands. A change is an
+ * insertion, a removal and a search for the level. The last column shows the bytes that the index
+ * needs for each demand. The lease entry of the holder needs 8 more bytes for its demand.
  *
  *                         of 1,000   of 10,000   of 100,000   of 1,000,000   bytes
  *     treap                    298         453          980           3880      40
@@ -4003,8 +4010,8 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS and one in
  *    doorman__solvers. The row of a kind that divides the capacity is before that of STATIC. Only
  *    the checks of a configuration also depend on the kind. T2 (in a tree) and A5 (turns for whole
- *    units) assume that a kind leaves no capacity unused that somebody wants. CONTRIBUTING.md says
- *    what a kind needs that does.
+ *    units) assume that a kind leaves no capacity unused that a holder wants. CONTRIBUTING.md says
+ *    what another kind needs.
  * A4 No holder gets more than it wants. If leases are whole units (A5, see >>leases), no holder
  *    gets more than its wants rounded up.
  */
@@ -4044,7 +4051,7 @@ typedef struct doorman__inner {
 typedef struct doorman__index {
     doorman__node *bands[DOORMAN_PRIORITY_MAX + 1]; /* NULL: no demand of this priority */
     uint64_t subclients;
-    /* for the next insertion; below[0] of a spare inner node is the next one */
+    /* nodes for the next insertion; below[0] of a spare inner node is the next spare inner node */
     doorman__node *spare_leaf, *spare_inner;
 } doorman__index;
 
@@ -4125,8 +4132,8 @@ static doorman__sums doorman__node_sums_at(const doorman__node *node, size_t at)
                         : doorman__demand_sums(&doorman__node_demands(node)[at]);
 }
 
-/* Returns the sums of all demands below a node, or zeros for NULL. The loop has two running sums,
- * because each addition to a sum waits for the result of the addition before it. */
+/* Returns the sums of all demands below a node, or zeros for NULL. Each addition to a sum waits for
+ * the one before it, so the loop has two sums that run in parallel. */
 static doorman__sums doorman__node_sums(const doorman__node *node) {
     doorman__sums all = {0, 0, 0}, odd = {0, 0, 0};
     if (!node) return all;
@@ -4214,9 +4221,9 @@ static doorman__node *doorman__index_take_spare(doorman__index *index, size_t he
 }
 
 /* Allocates the memory that the insertion of a demand needs. That insertion must be the next change
- * of the index. A root that is a small full leaf grows. Each full node on the way from the root to
- * the leaf will be split, and needs a spare node. If memory runs out, returns false and leaves the
- * index unchanged. */
+ * of the index. A root that is a full leaf, but smaller than WIDTH, grows. Each full node on the
+ * way from the root to the leaf will be split, and needs a spare node. If memory runs out, returns
+ * false and leaves the index unchanged. */
 static bool doorman__index_reserve(doorman__index *index, int band, const doorman__demand *demand) {
     assert(band >= 0 && band <= DOORMAN_PRIORITY_MAX);
     assert(doorman__amount_valid(demand->wants) && demand->subclients > 0);
@@ -4304,8 +4311,8 @@ static void doorman__index_insert(doorman__index *index, int band, const doorman
     assert(index->subclients >= demand->subclients);
 }
 
-/* Joins two neighbouring children if at least a quarter of the joined node stays free. Returns
- * whether it has joined them. A fuller node would soon split again. */
+/* Joins two neighbouring children if at least a quarter of the joined node stays free, because a
+ * fuller node would soon split again. Returns whether it has joined them. */
 static bool doorman__inner_join(doorman__inner *inner, size_t at) {
     if (at + 1 >= inner->node.count) return false;
     doorman__node *left = inner->below[at], *right = inner->below[at + 1];
@@ -4397,9 +4404,9 @@ static doorman__sums doorman__band_between(const doorman__node *root, double low
     return all;
 }
 
-/* The amount that a band takes at a level. A demand is satisfied if its wants per subclient are at
- * most the level. All satisfied demands together take `satisfied`. Every other demand is cut, and
- * takes level * subclients. `cut_subclients` and `cut_wants` are the sums of the cut demands. */
+/* What a band takes at a level. A demand is satisfied if its wants per subclient are at most the
+ * level. All satisfied demands together take `satisfied`. Every other demand is cut, and takes
+ * level * subclients. `cut_subclients` and `cut_wants` are the sums of the cut demands. */
 typedef struct doorman__cut {
     double satisfied, cut_subclients, cut_wants;
 } doorman__cut;
@@ -4482,7 +4489,7 @@ static double doorman__index_level(const doorman__index *index, double capacity)
 }
 
 /* Each kind of algorithm has a function of this type. The function writes the terms, highest
- * priority first, and returns their number. There may be no demands: `subclients` is 0 then. */
+ * priority first, and returns their number. Without demands, `subclients` of the index is 0. */
 typedef size_t doorman__solver(const doorman_algorithm *algorithm, double capacity,
                                const doorman__index *index, doorman_terms *terms);
 
@@ -4594,7 +4601,8 @@ static double doorman__terms_target(const doorman_terms *terms, size_t terms_cou
     return doorman__min(demand->wants, base + found->slope * (demand->wants - base));
 }
 
-/* Returns what the terms of a parent give to all demands; -1: no terms for a priority. */
+/* Returns the sum that the terms of a parent give to all demands; -1: a demand has a priority
+ * without terms. */
 static double doorman__terms_sum(const doorman_terms *terms, size_t terms_count,
                                  const doorman__index *index) {
     double sum = 0;
@@ -4745,11 +4753,11 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    be up to min(u, x), which is already committed, because the holder may still be using it. In a
  *    node with a parent, a grant also keeps the sum of u within K. A grant raises u to at least g.
  *       The exception is for leases, not for units in use without a lease. A child node may have
- *    more committed than its leases (R6). The exception then ends at what its leases commit. If the
- *    sum of u is above C, no lease grows while the sum of all g is above C, even if the holder uses
- *    more than its lease. A grant is then at most the larger of two amounts: its last g, and C
- *    minus the sum of the others' g. And the leases of a round have a bound of their own (see
- *    "round").
+ *    more committed than its leases commit (R6). The exception then allows only what its leases
+ *    commit. If the sum of u is above C, no lease grows while the sum of all g is above C, even if
+ *    the holder uses more than its lease. A grant is then at most the larger of two amounts: the
+ *    last g of the holder, and C minus the sum of the others' g. And the leases of a round have a
+ *    bound of their own (see "round").
  *       The response also says how much of the claim stays committed (`keep` on the wire): the
  *    larger of g and min(u, x). u can be even larger, because an earlier lease that the request
  *    does not name stays committed until it ends (R4).
@@ -4792,14 +4800,14 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * A process that does not restart continues only one chain. A copy of an old request, or a request
  * that is repeated after a lost response, starts another chain. But a process accepts only one of
  * two responses (R2), so one of the two chains is never continued, and neither is a chain from
- * before a restart. So the lease table stores two chains of each holder: the last lease of each,
- * and whether it has been continued. One of them ends with the last lease of the holder. A request
- * that continues the other chain is a sign of two processes, if both chains have been continued
- * before. In the example, A 3 -> 5 is the first sign. After a restart the first request of a
- * process names no lease, and the count of signs starts again at 0. Between two restarts a single
- * process causes at most two signs: a late copy of a request from before its start, and its next
- * request. So the server reports an id when it has counted three signs (S10), which a lossy network
- * never causes. A client that always names the lease before its last lease is reported too.
+ * before a restart. So the lease table stores, for two chains of each holder, the last lease, and
+ * whether the chain has been continued. One of the chains ends with the last lease of the holder. A
+ * request that continues the other chain is a sign of two processes, if both chains have been
+ * continued before. In the example, A 3 -> 5 is the first sign. After a restart the first request
+ * of a process names no lease, and the count of signs starts again at 0. Between two restarts a
+ * single process causes at most two signs: a late copy of a request from before its start, and its
+ * next request. So the server reports an id when it has counted three signs (S10), which a lossy
+ * network never causes. A client that always names the lease before its last lease is reported too.
  *     Each request that names the last lease subtracts 1/4 from the number of signs. So the
  * server detects two processes even if one asks up to eight times as often as the other. When one
  * of them stops, the report ends after at most eight renewals of the other one.
@@ -4901,14 +4909,14 @@ typedef struct doorman__demand_groups {
 typedef struct doorman__child {
     doorman__demand_groups now;     /* the demands of the child's last request */
     doorman__demand_groups offered; /* those of the request that is being processed */
-    /* the part of `committed` that leases commit, at least `has`; the rest is only in use (R6) */
+    /* the part of `committed` that leases commit, at least `has`. The rest is only in use (R6) */
     double leased;
     bool frozen; /* the child learns (R7), so its demands do not change and are not in the index */
     struct doorman__child *next_frozen; /* in `frozen_children` of the lease table, or NULL */
 } doorman__child;
 
 /* There may be a million lease entries, so every field is as small as possible. An entry whose
- * holder id has 32 bytes takes 136 bytes, with which malloc fills a block of 144. */
+ * holder id has 32 bytes takes 136 bytes, which fill a block of malloc of 144 bytes. */
 typedef struct doorman__lease_entry {
     doorman__link link; /* in `entries` of the table; must be the first field */
     struct doorman__lease_entry *older, *newer; /* neighbours in the order of `end`, or NULL */
@@ -4922,10 +4930,10 @@ typedef struct doorman__lease_entry {
         double wants;          /* if is_server is 0 */
     } demand;
     unsigned round : 27;
-    unsigned reason : 3; /* of the last response with a lease (S14): see doorman__entry_reason */
+    unsigned reason : 3;      /* the last reason (S14): see doorman__entry_reason */
     unsigned unconfirmed : 2; /* requests in a row that did not confirm, at most 3 (S11) */
-    unsigned step : 2;        /* of the last lease, modulo 4: see "age" */
-    unsigned priority : 4;    /* of a client */
+    unsigned step : 2;        /* the step of the last lease, modulo 4: see "age" */
+    unsigned priority : 4;    /* the priority of a client */
     unsigned indexed : 1;     /* 1: the demand of this client is in the index; 0 for a server */
     unsigned is_server : 1;
     unsigned suspicion : 4;       /* four times the number of signs: see "shared ids" */
@@ -4942,14 +4950,14 @@ typedef struct doorman__lease_entry {
 typedef struct doorman__rotation {
     doorman__link link; /* in `rotations` of the table; must be the first field */
     const doorman__lease_entry *entry;
-    double share;      /* the exact target at the last grant; 0: an integer, so no turns */
+    double share;      /* the exact target at the last grant; 0: the holder takes no turns */
     double lag;        /* how far the holder is behind its share, in units * seconds */
     double service_at; /* the lease table's `service` when the lag was last updated */
     double clock_at;   /* the lease table's `clock` when the lag was last updated */
     float owed;        /* how many units the holder is owed, a whole number */
     bool is_pressing;  /* the owed units are urgent */
     bool waits;        /* the holder has at most its target rounded down, and its lag is above 0 */
-    bool served;       /* has had a unit since it was added, or since it last wanted nothing */
+    bool served;       /* the holder has had a unit since it was added or last wanted nothing */
 } doorman__rotation;
 
 /* The owner sets the first eight fields and learned_at. Pointers in these fields point to the
@@ -4963,7 +4971,7 @@ typedef struct doorman__lease_table {
     double may_commit;   /* K; DBL_MAX: no bound */
     doorman_time end_by; /* no lease may end later than this */
     bool whole;          /* leases are whole units */
-    uint32_t weight;     /* of the permits of this node (P17); 0: 1, as of any client */
+    uint32_t weight;     /* the subclients of the permits of this node (P17); 0 counts as 1 */
     doorman__table entries;
     size_t unconfirmed_count; /* entries whose holders do not confirm their leases (S11) */
     doorman__lease_entry *oldest, *newest;
@@ -5063,8 +5071,8 @@ static bool doorman__entry_shared(const doorman__lease_entry *entry) {
     return entry->suspicion > 2 * DOORMAN__SIGN;
 }
 
-/* Shared ids: records the lease id that a request names; 0 if it names none. Called before the
- * request gets a new lease. Returns whether the request is a sign, and at least the third one. */
+/* Shared ids: records the lease id that a request names, or 0 for none. Called before the request
+ * gets a new lease. Returns whether the request is at least the third sign that counts. */
 static bool doorman__entry_note_request(doorman__lease_entry *entry, uint64_t named) {
     bool last = named && named == entry->lease_id;
     bool other = named && !last && (named & 1023U) == entry->other_lease;
@@ -5094,7 +5102,7 @@ static bool doorman__entry_unconfirmed(const doorman__lease_entry *entry) {
 /* S11: records whether a request confirms the last lease of the holder. Called before the claim of
  * the request lowers the amount of that lease.
  *   claim   what the request says that the holder has; less than 0: the request does not name the
- *           last lease. A holder may round the amount of its lease */
+ *           last lease. A slightly larger claim confirms too, as a holder may round it */
 static void doorman__leases_note_claim(doorman__lease_table *leases, doorman__lease_entry *entry,
                                        double claim, doorman_time now) {
     bool confirms = claim >= 0 && claim <= entry->has * (1 + 1e-9);
@@ -5127,7 +5135,7 @@ static doorman__lease_entry *doorman__leases_first(const doorman__lease_table *l
     return draining->end <= oldest->end ? draining : oldest;
 }
 
-/* R9: sets the end of an entry. The end never moves back. */
+/* R9: sets the end of an entry, or a later one (see "expiry"). The end never moves back. */
 static void doorman__leases_set_end(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     doorman_time end) {
     if (end <= entry->end) return;
@@ -5309,7 +5317,7 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  *                           is above 0
  *   if it has f or less     It gets f + 1 in the three cases below. In all other cases it gets f.
  *                           First case: it is owed a unit. Second case: its lag is at least half a
- *                           turn. Third case: more units are idle than are owed to other holders
+ *                           turn. Third case: beyond f, more units are idle than others are owed
  *
  * Like every grant, this grant is at most what is free (R5). So a unit moves from one holder to
  * another in two steps: a cut and its confirmation (R4). An idle unit that is owed to no holder
@@ -5326,7 +5334,7 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  * The clients of the child divide its lease in proportion to their shares, also on average.
  */
 
-/* Reserves memory for the rotation of a holder. Returns false if there is no memory. */
+/* Adds a rotation for a holder, unless it has one. Returns false if there is no memory. */
 static bool doorman__rotation_reserve(doorman__lease_table *leases,
                                       const doorman__lease_entry *entry) {
     if (doorman__leases_rotation(leases, entry)) return true;
@@ -5429,7 +5437,7 @@ static void doorman__rotation_granted(doorman__lease_table *leases, doorman__rot
 }
 
 /* Returns the target of a holder with turns, in whole units. Its exact target is `base` plus a
- * fraction. The result may include an idle unit that the holder is not owed. *due does not. */
+ * fraction. The result may include a unit that the holder is not owed, but *due does not. */
 static double doorman__leases_take_turn(doorman__lease_table *leases, doorman__rotation *rotation,
                                         double base, double *due, doorman_time now) {
     const doorman_algorithm *algorithm = leases->algorithm;
@@ -5482,7 +5490,7 @@ static double doorman__leases_whole_target(doorman__lease_table *leases,
 #define DOORMAN__PERMITS_HOLDER "(permits)"
 
 /* Returns the demand of a client. A client counts as one subclient, except for the permits of this
- * node. The id is compared, because one more bit would make each lease entry larger. */
+ * node. The function compares the id, because a mark would make each lease entry larger. */
 static doorman__demand doorman__entry_demand(const doorman__lease_table *leases,
                                              const doorman__lease_entry *entry) {
     assert(!entry->is_server);
@@ -5562,7 +5570,7 @@ static bool doorman__leases_reserve(doorman__lease_table *leases, doorman__lease
            doorman__index_reserve(&leases->index, demands->priority, &next);
 }
 
-/* Computes the sums of the frozen children, when a freeze begins or ends (C9). */
+/* Computes the sums of the frozen children again, so that they stay exact (C9). */
 static void doorman__leases_sum_frozen(doorman__lease_table *leases) {
     leases->frozen_wants = (doorman__sums){0, 0, 0};
     for (const doorman__child *child = leases->frozen_children; child; child = child->next_frozen) {
@@ -5622,7 +5630,7 @@ static void doorman__leases_set_demands(doorman__lease_table *leases, doorman__l
     doorman__index_insert(&leases->index, demands->priority, &next);
     if (entry->indexed) doorman__index_remove(&leases->index, (int)entry->priority, &own);
     entry->demand.wants = next.wants;
-    /* no entry stores a weight; only that of the permits of this node can change */
+    /* entries store no subclients; only the number for the permits of this node can change */
     if (next.subclients != own.subclients) leases->weight = next.subclients;
     entry->priority = (unsigned)demands->priority & DOORMAN_PRIORITY_MAX;
     entry->indexed = true;
@@ -5942,7 +5950,8 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *                                                       its owner opens it again    -> REOPENED
  *   REOPENED   as RELEASING, but its owner reopened it  the request ends            -> IDLE
  *                                                       its owner closes it         -> RELEASING
- *   CLOSED     in no request and in no heap             none: the owner frees it
+ *   CLOSED     in no request and in no heap             it is new: the owner adds   -> IDLE
+ *                                                       it; else the owner frees it
  *   IDLE without a lease in force                       its owner closes it         -> CLOSED
  *   ABANDONED without a lease in force                  the request ends            -> CLOSED
  *   CLOSING without a lease in force                    its release is due          -> CLOSED
@@ -6024,10 +6033,10 @@ typedef struct doorman__held_lease {
 
     /* The lease. */
     uint64_t lease_id; /* 0: there is no lease */
-    uint64_t ended_id; /* the last lease whose end a server has noted; 0: none, or a client */
+    uint64_t ended_id; /* the last lease whose end a server has noted; 0: none, or in a client */
     double capacity;
     doorman_time end;
-    doorman_time length; /* from the response to the end; 0: there was no lease */
+    doorman_time length; /* from the last response with a lease to the end; 0: none came */
     double committed;    /* K: what the granter has committed for this holder */
     char node[DOORMAN_ID_BYTES_MAX + 1];
 
@@ -6042,7 +6051,7 @@ typedef struct doorman__held_lease {
     bool met;   /* the lease is at least DOORMAN__MET of the wants in the request */
     bool cut;   /* the lease was smaller than the claim, so a confirmation follows (R12) */
     bool whole; /* leases are whole units */
-    doorman_lease_reason reason; /* of the last response with a lease (S14) */
+    doorman_lease_reason reason; /* the reason in the last response with a lease (S14) */
     bool has_safe_capacity;
     double safe_capacity;
     doorman_time overload_target; /* 0: reports of overload have no effect */
@@ -6050,8 +6059,8 @@ typedef struct doorman__held_lease {
     /* When to send requests: see doorman__held_lease_schedule. */
     doorman_time requested_at, refresh_interval;
     doorman_time request_at; /* when to request a renewal or a release */
-    doorman_time renew_at;   /* CLOSING: when to request its renewal if its owner reopens it */
-    doorman_time confirm_at; /* when to confirm a smaller lease; NEVER: there is none */
+    doorman_time renew_at;   /* when to request the renewal, if a closed lease is reopened */
+    doorman_time confirm_at; /* when to confirm a smaller lease; NEVER: there is none to confirm */
 } doorman__held_lease;
 
 /* What servers behind a resource have counted since the last request (H11). */
@@ -6068,7 +6077,7 @@ typedef struct doorman__report {
     double wants;          /* the sum of the demands */
     double outstanding;    /* a client: what is in use. A server: what its holders have committed */
     bool learning;         /* the owner does not know all its holders yet (R8) */
-    doorman__tally *tally; /* what the request reports, and then forgets; NULL: nothing */
+    doorman__tally *tally; /* the counts that the request reports, and resets; NULL: none */
 } doorman__report;
 
 /* A server reports at most this many demands for one resource (T2). */
@@ -6090,8 +6099,8 @@ typedef enum doorman__upstream_state {
 #define DOORMAN__ITEMS_MAX_CLIENT 500 /* lower: an agent holds its mutex while it makes a request */
 #define DOORMAN__DEMANDS_MAX 20000
 
-/* What a caller's loop calls. A client, a server, a permit client and its lanes each contain an
- * upstream, and have a table of their own. So this section knows none of them. */
+/* The functions that a caller's loop calls. A client, a server, a permit client and its lanes each
+ * contain an upstream, with a table of these functions. So this section knows none of them. */
 typedef struct doorman__upstream_calls {
     doorman_time (*due)(const doorman_upstream *upstream);
     void (*work)(doorman_upstream *upstream, doorman_time now); /* does what is due, except
@@ -6105,7 +6114,7 @@ typedef struct doorman__upstream_calls {
 } doorman__upstream_calls;
 
 struct doorman_upstream {
-    const doorman__upstream_calls *calls; /* of the owner */
+    const doorman__upstream_calls *calls; /* the functions of the owner */
     const char *holder_id;                /* in the owner's memory */
     bool is_server;
     const char *const *path; /* of a server: the nodes in a request (T8); in the owner's memory */
@@ -6122,7 +6131,7 @@ struct doorman_upstream {
     doorman_time refresh_interval;
     bool interval_is_old; /* `refresh_interval` is from an earlier response */
     doorman__upstream_state state;
-    doorman_method method; /* of the request under way; if none is, of the last request */
+    doorman_method method; /* the method of the request under way, or else of the last request */
     uint64_t sequence, random;
     doorman_time now, sent_at, retry_at, timeout;
     doorman__held_lease *first, *last, *closed; /* the owner frees the held leases in `closed` */
@@ -6137,7 +6146,7 @@ struct doorman_upstream {
     doorman_demand *demands; /* the demands of item 0, then those of item 1, and so on */
     size_t demands_capacity, demand_count;
     size_t processed_count; /* the number of items whose responses the owner has read */
-    bool tried_both;        /* nothing was due for the first method */
+    bool tried_both;        /* true: nothing was due for the first method */
     bool no_memory;         /* there was no memory for an item of the request */
 };
 
@@ -6187,7 +6196,7 @@ static bool doorman__port_valid(const char *port, size_t bytes) {
 }
 
 /* Returns the rule that an address breaks, or NULL if the address is valid. Only an address whose
- * scheme is in the list has a port. In "tcp://[::1]:5000" the port is 5000. */
+ * scheme is in the list can have a port. In "tcp://[::1]:5000" the port is 5000. */
 static const char *doorman__address_fault(const char *address) {
     static const char *const schemes[] = {"tcp://",      "tcp4://",     "tcp6://", "tls+tcp://",
                                           "tls+tcp4://", "tls+tcp6://", "ws://",   "wss://"};
@@ -6310,7 +6319,7 @@ static void doorman__held_lease_set_timers(doorman_upstream *upstream, doorman__
     doorman_time due = DOORMAN_NEVER, half = DOORMAN_NEVER, end = DOORMAN_NEVER;
     if (idle || closing) due = doorman__earlier(held->request_at, held->confirm_at);
     if (idle) half = doorman__after(held->requested_at, held->refresh_interval / 2);
-    bool is_noted = held->ended_id == held->lease_id; /* the end of the lease */
+    bool is_noted = held->ended_id == held->lease_id; /* the end of the lease was noted */
     if (held->lease_id && !is_noted && held->state != DOORMAN__HELD_CLOSED) end = held->end;
     doorman__timer_set(closing ? &upstream->releases : &upstream->dues, &held->due, due);
     doorman__timer_set(&upstream->halves, &held->half, half);
@@ -6356,7 +6365,7 @@ static void doorman__held_lease_confirm_at(doorman_upstream *upstream, doorman__
     doorman__held_lease_set_timers(upstream, held);
 }
 
-/* Adds a held lease, which is due at once. Precondition: doorman__upstream_reserve. */
+/* Adds a held lease, due at once. Precondition: doorman__upstream_reserve has succeeded. */
 static void doorman__upstream_add(doorman_upstream *upstream, doorman__held_lease *held,
                                   doorman_time now) {
     assert(held->state == DOORMAN__HELD_CLOSED && !held->previous && !held->next);
@@ -6426,7 +6435,7 @@ static void doorman__held_lease_grow(doorman_upstream *upstream, doorman__held_l
     if (held->met) doorman__held_lease_expedite(upstream, held, 0, now);
 }
 
-/* R3: lowers the lease to what its owner needs, if a server responds. Returns whether it did. */
+/* R3: lowers the lease to what its owner needs, unless requests fail. Returns whether it did. */
 static bool doorman__held_lease_give_back(const doorman_upstream *upstream,
                                           doorman__held_lease *held, double needed,
                                           doorman_time now) {
@@ -6458,9 +6467,9 @@ static void doorman__held_lease_close(doorman_upstream *upstream, doorman__held_
     }
 }
 
-/* Reopens a held lease that its owner has closed. If the request under way releases it, it is due
- * when that request has ended. If the request under way renews it, the response says when it is
- * due. Otherwise it is due at once. */
+/* Reopens a held lease that its owner has closed. If the request under way releases the lease, the
+ * held lease is due when that request has ended. If the request under way renews the lease, the
+ * response says when it is due next. Otherwise it is due at once. */
 static void doorman__held_lease_reopen(doorman_upstream *upstream, doorman__held_lease *held,
                                        doorman_time now) {
     assert(doorman__held_lease_ending(held));
@@ -6486,8 +6495,8 @@ static void doorman__held_lease_end_request(doorman_upstream *upstream, doorman_
 
 /* ---- upstream: when a request ends */
 
-/* Ends a request that failed, was redirected, or was a release. If the request has no response of a
- * master, its held leases become due now. In the next request, held leases that became due earlier
+/* Ends a request that failed, was redirected, or was a release. If no master has answered the
+ * request, its held leases become due now. In the next request, held leases that became due earlier
  * come first. So no held lease waits for ever, even if one request has no room for all of them. */
 static void doorman__upstream_end_items(doorman_upstream *upstream, bool has_response) {
     for (size_t i = 0; i < upstream->item_count; i++) {
@@ -6522,8 +6531,8 @@ static void doorman__upstream_forget(doorman_upstream *upstream) {
 #define DOORMAN__ROUNDS_MAX 6
 #define DOORMAN__ROUNDS_MAX_ALIVE 2
 
-/* Returns the earliest end of the leases in force, and clears the timers of leases that have
- * ended. A server clears them itself, see doorman__server_note_ends. */
+/* Returns the earliest end of the leases in force, and clears the timers of leases that have ended.
+ * For a server, doorman__server_note_ends clears these timers. */
 static doorman_time doorman__upstream_first_end(doorman_upstream *upstream) {
     while (!upstream->is_server && doorman__timers_due(&upstream->ends) <= upstream->now) {
         doorman__timer_clear(&upstream->ends, doorman__timers_first(&upstream->ends));
@@ -6569,7 +6578,7 @@ static void doorman__upstream_back_off(doorman_upstream *upstream, unsigned roun
 
 #ifdef DOORMAN_NNG
 /* Ends a pause early, because another connection to the servers has had a response. The next
- * request still comes at least a second after the last one, in case it fails again. */
+ * request still comes at least a second after the last one, because it may fail too. */
 static void doorman__upstream_retry_soon(doorman_upstream *upstream, doorman_time now) {
     if (upstream->state != DOORMAN__BACKING_OFF) return;
     doorman_time soon = doorman__later(now, doorman__after(upstream->sent_at, DOORMAN_SECOND));
@@ -6577,7 +6586,7 @@ static void doorman__upstream_retry_soon(doorman_upstream *upstream, doorman_tim
 }
 #endif
 
-/* Ends a request that got no response. Has no effect unless this request is under way. */
+/* Ends a request that got no response. The call has no effect unless this request is under way. */
 static void doorman__upstream_fail(doorman_upstream *upstream, uint64_t sequence,
                                    doorman_time now) {
     doorman__upstream_now(upstream, now);
@@ -6604,7 +6613,7 @@ static bool doorman__upstream_begin(doorman_upstream *upstream, doorman_time now
     return true;
 }
 
-/* Reserves memory for the largest item. Returns false if the request is full, or without memory. */
+/* Reserves memory for the largest item. Returns false if the request is full or memory runs out. */
 static bool doorman__upstream_room(doorman_upstream *upstream) {
     if (upstream->item_count == doorman__upstream_items_max(upstream)) return false;
     size_t count = upstream->demand_count + (upstream->is_server ? DOORMAN__GROUPS_MAX : 1);
@@ -6614,8 +6623,8 @@ static bool doorman__upstream_room(doorman_upstream *upstream) {
     return false;
 }
 
-/* K1: returns the next held lease to renew, or NULL. Those that are due come first, and then, if
- * the request has items already, those that are past half their refresh interval. */
+/* K1: returns the next held lease to renew, or NULL. Held leases that are due come first. If the
+ * request has items, held leases that are past half their refresh interval come after them. */
 static doorman__held_lease *doorman__upstream_next_renewal(doorman_upstream *upstream,
                                                            doorman_time now) {
     bool due = doorman__timers_due(&upstream->dues) <= now;
@@ -6626,7 +6635,7 @@ static doorman__held_lease *doorman__upstream_next_renewal(doorman_upstream *ups
                : DOORMAN__WITHIN(doorman__held_lease, half, first);
 }
 
-/* Returns the next held lease to release, or NULL. One whose lease has ended becomes CLOSED. */
+/* Returns the next held lease to release, or NULL. Those whose lease has ended become CLOSED. */
 static doorman__held_lease *doorman__upstream_next_release(doorman_upstream *upstream,
                                                            doorman_time now) {
     if (upstream->item_count == doorman__upstream_items_max(upstream)) return NULL;
@@ -6660,7 +6669,7 @@ static void doorman__upstream_add_item(doorman_upstream *upstream, doorman__held
     upstream->items[upstream->item_count++] = *item;
 }
 
-/* H11: adds a report to a sum. The interval of the sum stays. */
+/* H11: adds a report to a sum. The interval of the sum does not change. */
 static void doorman__overload_report_add(doorman_overload_report *sum,
                                          const doorman_overload_report *more) {
     sum->arrived += more->arrived;
@@ -6670,7 +6679,8 @@ static void doorman__overload_report_add(doorman_overload_report *sum,
     assert(sum->arrived >= 0 && sum->late >= 0);
 }
 
-/* H11: adds a report to what was counted. The sum is a report too, so its numbers are bounded. */
+/* H11: adds a report to what was counted. The sum stays a valid report, so its numbers are
+ * bounded. */
 static void doorman__tally_add(doorman__tally *tally, const doorman_overload_report *report,
                                doorman_time now) {
     assert(report->interval > 0);
@@ -6685,7 +6695,7 @@ static void doorman__tally_add(doorman__tally *tally, const doorman_overload_rep
     assert(sum->late >= 0);
 }
 
-/* Returns what was counted, and forgets it. So if the request is lost, the report is lost too. */
+/* Returns what was counted, and resets the counts. If the request is lost, so is the report. */
 static doorman_overload_report doorman__tally_take(doorman__tally *tally, doorman_time now) {
     doorman_overload_report report = {.interval = 0};
     if (!tally || !tally->has_counted) return report;
@@ -6761,7 +6771,8 @@ static void doorman__upstream_put(doorman_upstream *upstream, doorman__held_leas
 }
 
 /* Completes the request that doorman__upstream_begin has started, and writes it to *out. Returns
- * false if it has no items. If memory was missing, the upstream tries again a second later. */
+ * false if the request has no items. If memory was missing, the upstream tries again a second
+ * later. */
 static bool doorman__upstream_end(doorman_upstream *upstream, doorman_request *out,
                                   doorman_time now) {
     const doorman_demand *demands = upstream->demands;
@@ -6855,7 +6866,7 @@ static bool doorman__capacity_response_valid(const doorman_capacity_response *it
            doorman__duration_valid(lease->expires_in) && doorman__lease_reason_valid(lease->reason);
 }
 
-/* Returns whether a response has the lists whose counts it has. */
+/* Returns whether each list of a response is given, or has the count 0. */
 static bool doorman__response_lists_given(const doorman_response *response) {
     return (response->items || !response->item_count) &&
            (response->permits || !response->permit_count) &&
@@ -6962,7 +6973,7 @@ static bool doorman__held_lease_process_response(doorman_upstream *upstream,
 
 /* Accepts a response, or refuses it (R2). After OK the owner reads its items with
  * doorman__upstream_next_item.
- *   returns   OK | STALE (the request is not under way) | INVALID_ARGUMENT (it does not match) */
+ *   returns   OK | STALE (the request is not under way) | INVALID_ARGUMENT (wrong response) */
 static doorman_status doorman__upstream_accept(doorman_upstream *upstream, uint64_t sequence,
                                                const doorman_response *response, doorman_time now) {
     doorman__upstream_now(upstream, now);
@@ -6986,7 +6997,7 @@ static doorman_status doorman__upstream_accept(doorman_upstream *upstream, uint6
     return DOORMAN_OK;
 }
 
-/* Processes the next item of the accepted response.
+/* Processes items of the accepted response, up to the next one that has an effect.
  *   held      out: the held lease of the item
  *   returns   the item, or NULL if no item is left */
 static const doorman_capacity_response *
