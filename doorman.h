@@ -7091,7 +7091,7 @@ enum { DOORMAN__OVERLOAD_PARTS = 9, DOORMAN__OVERLOAD_MARKS = 20, DOORMAN__OVERL
 
 /* The reports that arrived in one part, which is a quarter of a refresh interval. */
 typedef struct doorman__overload_part {
-    uint64_t number;          /* of the part, counted from time 0 */
+    uint64_t number;          /* the number of the part, counted from time 0 */
     doorman_time from, until; /* the time that the reports are about */
     doorman_overload_report sum;
 } doorman__overload_part;
@@ -7103,11 +7103,11 @@ typedef struct doorman__overload_mark {
 } doorman__overload_mark;
 
 typedef struct doorman__overload_state {
-    double capacity;          /* in force */
+    double capacity;          /* the capacity in force */
     double configured, least; /* the bounds of `capacity` */
     doorman_time interval;    /* the refresh interval */
     doorman_time cut_at;      /* 0: never */
-    doorman_time step_at;     /* of the next step; DOORMAN_NEVER: all capacity is in force */
+    doorman_time step_at;     /* when the next step is due; NEVER: all capacity is in force */
     unsigned calm;            /* steps since the last overload */
     doorman__overload_part parts[DOORMAN__OVERLOAD_PARTS];
     doorman__overload_mark marks[DOORMAN__OVERLOAD_MARKS]; /* a ring */
@@ -7157,7 +7157,7 @@ static doorman__overload_mark doorman__overload_mark_at(const doorman__overload_
     return after;
 }
 
-/* Returns the sum of the reports that count now, and sets its interval. */
+/* Returns the sum of the reports that count now. Its interval goes from *from to *until. */
 static doorman_overload_report doorman__overload_sum(const doorman__overload_state *state,
                                                      doorman_time now, doorman_time *from,
                                                      doorman_time *until) {
@@ -7177,7 +7177,7 @@ static doorman_overload_report doorman__overload_sum(const doorman__overload_sta
     return sum;
 }
 
-/* Returns whether the refused or the late requests exceed a part of what an overload needs. */
+/* Returns whether the refused or the late requests exceed `part` times the bounds of H11. */
 static bool doorman__overload_is_on(const doorman_overload_report *sum, double part) {
     assert(sum->late <= sum->finished && part > 0);
     return sum->arrived >= DOORMAN__OVERLOAD_LEAST &&
@@ -7292,27 +7292,28 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    if the server knows this address.
  * S2 A call that grants or shows leases of a resource first removes those that have expired, but at
  *    most the first 1,000 of them, so that no call takes long. The other leases count as committed
- *    until a later call, which is safe. If the holder of such a lease asks again, it is removed at
- *    once.
+ *    until a later call, which is safe. If the holder of such a lease asks again, that lease is
+ *    removed at once.
  * S3 The minimum interval is 5 s by default, and at most half the refresh interval. It applies to a
  *    holder that names its last lease. A request within the interval gets that lease again (R11).
  *    So a holder whose wants were not met gains nothing by asking often. There are two exceptions,
  *    but not while the server learns. First, a holder that wanted nothing and now wants something
- *    gets a new lease. That lease may be 0 too, but then a unit is owed to the holder from now on
- *    (A5). Second, a holder gets a new, larger lease if it was granted all its wants and now wants
- *    more, or if it has a lease of 0, or if it is a server. A server asks often only when its
+ *    gets a new lease. That lease may be 0 too, but with whole units a unit is then owed to the
+ *    holder (A5). Second, a holder gets a new, larger lease if it was granted all its wants and now
+ *    wants more, or if it has a lease of 0, or if it is a server. A server asks often only when its
  *    holders need more (T1). The second exception applies only if enough capacity is free for a
  *    larger lease, and not during a round (see >>leases). R5 bounds the new lease too: the holder
  *    may have given back a part of its last lease, and that part may now belong to another holder.
  * S4 While the server learns (R6), a holder that names no lease of this node gets TRY_LATER, not a
- *    lease of 0. So it continues to use its fallback, as if no server answered. But a holder that
- *    names a lease of 0 of this node gets a lease again, of 0 or of what others have given back.
- *    Its lease of 0 ended the holder's fallback: the capacity may be 0, or other holders may have
- *    all of it. With TRY_LATER the fallback would begin only because the master has changed. A
- *    lease of 0 commits nothing, so it is always safe. The refused holder should ask again after
- *    its usual interval, or when the learning ends if that is earlier. The server records its
- *    wants, commits nothing, and removes the lease entry if the holder does not ask again. STATIC
- *    and NO_ALGORITHM divide no capacity, so they need no learning.
+ *    lease of 0. So the holder continues to use its fallback, as if no server answered. But a
+ *    holder that names a lease of 0 of this node gets a lease again, of 0 or of what others have
+ *    given back. Its lease of 0 ended the holder's fallback: the capacity may be 0, or other
+ *    holders may have all of it. With TRY_LATER the fallback would begin only because the master
+ *    has changed. A lease of 0 commits nothing, so it is always safe. The refused holder should ask
+ *    again after its usual interval, or when the learning ends if that is earlier, but after at
+ *    least a second, unless the usual interval is shorter. The server records its wants, commits
+ *    nothing, and removes the lease entry if the holder does not ask again. STATIC and NO_ALGORITHM
+ *    divide no capacity, so they need no learning.
  * S5 If neither S3 nor S4 applies, the holder gets its target from the algorithm. The grant is at
  *    most the larger of two amounts: what is free, and what the holder may still be using (R5).
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
@@ -7340,11 +7341,11 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    on_event reports the third sign and each further sign. doorman_server_next_lease then shows
  *    the lease of that id as `shared`. Nothing else changes for this lease.
  * S11 The server counts requests in a row that do not confirm the holder's last lease, although it
- *    is in force. A request confirms the lease if it names it and claims no larger `has`. on_event
- *    reports the third such request and each further one, and doorman_server_next_lease then shows
- *    the lease as `unconfirmed`. After a cut, the larger amount stays committed for such a holder
- *    (R4). A restart, a lost response or a late copy of a request adds only 1 to the count. Nothing
- *    else changes for the lease.
+ *    is in force. A request confirms the lease if it names the lease, and if its `has` is not
+ *    larger than the lease. on_event reports the third such request and each further one, and
+ *    doorman_server_next_lease then shows the lease as `unconfirmed`. After a cut, the larger
+ *    amount stays committed for such a holder (R4). A restart, a lost response or a late copy of a
+ *    request adds only 1 to the count. Nothing else changes for the lease.
  * S12 The overshoot of a resource is the amount by which its leases exceed the maximum, which is
  *    what the node may have in force at this moment. See "the maximum".
  * S13 on_event reports a child node whose last lease has expired. A node that has clients renews,
@@ -7381,14 +7382,15 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * R12 Capacity moves fast to the holders that should have it. A client confirms a smaller lease at
  *    once. A node does so when the amount that it has committed for its holders fits into the
  *    lease. If a lease is below the target by more than a thousandth, its holder should ask again
- *    after the longer of two times: the minimum interval and `minimum_refresh_interval`. If the
- *    node asks its parent soon, a holder that has nothing, or is a server, should ask again after
- *    `minimum_refresh_interval`. The node asks soon if the parent last granted all that the node
- *    wanted (T1), or if its next request is due within twice that time.
- * G5 A new configuration drops no lease of a resource that still has a template. A resource that
- *    gets its first template learns first, because no lease table recorded the earlier grants.
- *    While the server learns, resources that match another template from now on learn as long as
- *    they would have learned before.
+ *    early: after the longer of the minimum interval and `minimum_refresh_interval`, or after its
+ *    refresh interval if that is shorter. If the node asks its parent soon, a holder that has
+ *    nothing, or is a server, should ask again after `minimum_refresh_interval`. The node asks soon
+ *    if the parent last granted all that the node wanted (T1), or if the next request of the node
+ *    is due within twice that time.
+ * G5 A new configuration drops no lease of a resource that still has a template with a capacity. A
+ *    resource that gets its first template learns first, because no lease table recorded the
+ *    earlier grants. While the server learns, resources that match another template from now on
+ *    learn at least as long as they would have learned before.
  * C7 Three numbers are limited: the resources, the holders of one resource, and the resources of
  *    one client. An item of a request that would exceed a limit is refused (FULL). No holder loses
  *    a lease because of a limit.
@@ -7432,11 +7434,11 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * it.
  *
  * Expiry. Calls remove expired leases first (S2). doorman__server_update removes the rest, and
- * frees memory. A heap orders all resources by the time at which an update must visit them at the
- * latest, which is not later than the end of the lease entry that ends first. That time may be
- * earlier, because a renewal does not move the resource in the heap. The next update sets the exact
- * time. So within one lease length, the updates of a resource cost O(log resources), for any number
- * of renewals.
+ * frees memory. A heap orders all resources by the latest time at which an update must visit them.
+ * This time is not later than the end of the lease entry that ends first, and may be earlier,
+ * because a renewal does not move the resource in the heap. The next update sets the exact time. So
+ * within one lease length, the updates of a resource cost O(log resources), for any number of
+ * renewals.
  *
  * The tree. A server with a parent has a lease of its own for each resource: a held lease (see
  * >>upstream). Its capacity is C of the lease table of that resource, and what the parent has
@@ -7472,9 +7474,9 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * T6 A new master learns until the leases of its predecessor have ended. Its requests say that it
  *    learns. The leases of the predecessor end no later than the lease that the predecessor had
  *    from the parent. So the parent sends the time until its entry for that lease ends
- *    (`learn_for`), or the time that it learns itself if that is longer. The new master uses only
- *    the first such response, because then the entry of the parent is for a lease of the new
- *    master. The node releases nothing before it has learned (R10).
+ *    (`learn_for`), or the time that it learns itself if that is longer. The new master uses the
+ *    earliest of these ends. Later responses only give later ends, because the entry of the parent
+ *    is then for a lease of the new master. The node releases nothing before it has learned (R10).
  * R7 While a child learns, its parent grants it its last lease again, or a smaller lease if K has
  *    no room for the last lease. The claims of the child confirm nothing. The other holders share
  *    what this lease leaves of the capacity, and the demands of the child do not count.
@@ -7528,7 +7530,7 @@ typedef struct doorman__resource_entry {
     struct doorman__upward *upward; /* the node's own lease of the resource; NULL: a root */
     uint64_t expired_count;
     doorman__maximum older[2];         /* older amounts of the maximum (S12), in any order */
-    doorman__overload_state *overload; /* of a root (H11); NULL: no report has arrived */
+    doorman__overload_state *overload; /* only in a root (H11); NULL: no report has arrived */
     doorman__lease_table leases;
     char resource_id[];
 } doorman__resource_entry;
@@ -7570,7 +7572,7 @@ typedef struct doorman__request_item {
     uint64_t hash;
     size_t index;
     doorman__resource_entry *resource; /* NULL: not found yet, or there is none */
-    doorman__lease_entry *entry;       /* that of the holder; NULL: not found yet, or there is
+    doorman__lease_entry *entry;       /* the entry of the holder; NULL: not found yet, or there is
                                           none */
     doorman__item_state state;
 } doorman__request_item;
@@ -7579,8 +7581,8 @@ typedef struct doorman__request_item {
 typedef struct doorman__upward {
     doorman__held_lease held;
     doorman__resource_entry *resource;
-    doorman_template settings; /* of the resource, from the last response of the parent */
-    doorman__tally tally;      /* what the next request passes on (H11) */
+    doorman_template settings; /* the settings from the last response of the parent */
+    doorman__tally tally;      /* the reports that the next request passes on (H11) */
     char *texts; /* the description and the unit, each ended by a NUL; NULL: both are empty */
     doorman_terms terms[DOORMAN_TERMS_MAX];
 } doorman__upward;
@@ -7597,15 +7599,15 @@ struct doorman_server {
     doorman_time now, master_until;
     doorman_time predecessor_gone_at; /* see doorman_mastership */
     bool is_master;
-    bool has_left;  /* it has handed over its leases, and has not heard yet that it is not master */
+    bool has_left;  /* the server has handed over, and has not heard yet that it is not master */
     bool is_ending; /* on_mastership_end runs */
     const doorman_config *config; /* NULL: a node with a parent */
     doorman_time *learned_at;     /* for each template: when the learning of a new resource ends */
     doorman_time drains_at;       /* when all leases from earlier configurations have ended */
     doorman_time
-        learns_until; /* a node with a parent: the latest end that followed from an answer */
+        learns_until; /* in a node with a parent: the latest end of learning that it knows */
     doorman__table resources, usages;
-    doorman__timers dues;   /* of the resources */
+    doorman__timers dues;   /* the timers of the resources */
     doorman_time update_at; /* no update is due before this time, unless the mastership ends */
     uint64_t lease_count;
     doorman__request_item *request_items;
@@ -7617,11 +7619,11 @@ struct doorman_server {
     doorman_permits *permits;   /* has no counters while the server is not master */
     doorman_config *own_config; /* a configuration that refuses all permits. Only for a node with a
                                    parent whose options have none; else NULL */
-    bool asks_itself;           /* a request of the permits is answered: see >>permit_node */
+    bool asks_itself;           /* the server answers its own permits: see >>permit_node */
     doorman__arena arena;       /* the last response to a message on permits */
 };
 
-/* What a server does with the permits of its node. The section >>permit_node has the functions. */
+/* The functions of the section >>permit_node that a server calls. */
 typedef struct doorman__server_permits {
     doorman_status (*create)(doorman_server *server, const doorman_server_options *options,
                              doorman_error *error);
@@ -7694,7 +7696,7 @@ static void doorman__server_uncount(doorman_server *server, uint64_t hash) {
     DOORMAN_FREE(usage);
 }
 
-/* Must be called before each change of the leases of a resource. */
+/* Advances what a resource measures over time. Must be called before each change of its leases. */
 static void doorman__resource_tick(doorman__resource_entry *resource) {
     doorman__lease_table *leases = &resource->leases;
     doorman_time now = resource->server->now;
@@ -7743,8 +7745,8 @@ static void doorman__server_free_closed(doorman_server *server) {
     }
 }
 
-/* Reports a lease of this node if it has ended without a renewal, and only once. A lease that this
- * node gives back is not reported. */
+/* Reports once that a lease of this node has ended without a renewal. A lease that this node gives
+ * back is not reported. */
 static void doorman__server_note_end(doorman_server *server, doorman__held_lease *held) {
     bool has_ended = held->lease_id && held->end <= server->now;
     if (!has_ended || held->ended_id == held->lease_id) return;
@@ -7755,9 +7757,9 @@ static void doorman__server_note_end(doorman_server *server, doorman__held_lease
                           held->capacity);
 }
 
-/* Removes a resource that has no holders. A node first releases its own lease, unless it learns:
- * then the resource may have holders that the node does not know yet (R10). If the lease has ended
- * together with those of its holders, that is reported while the resource still exists. */
+/* Removes a resource that has no holders. A node first releases its own lease, but keeps the lease
+ * while it learns: the resource may have holders that are not known yet (R10). If the lease has
+ * ended together with those of the holders, the end is reported while the resource still exists. */
 static void doorman__resource_remove(doorman__resource_entry *resource) {
     assert(resource->leases.entries.count == 0);
     if (!resource->upward) {
@@ -7786,8 +7788,7 @@ static void doorman__resource_expire_entry(doorman__resource_entry *resource,
                               entry->holder_id, entry->has);
     }
     if (entry->lease_id)
-        resource->expired_count++; /* 0: the holder never had a lease from this
-                                                       master */
+        resource->expired_count++; /* lease_id is 0 if the holder never had a lease here */
     doorman__resource_remove_entry(resource, entry);
 }
 
@@ -7802,7 +7803,7 @@ static size_t doorman__resource_expire(doorman__resource_entry *resource, size_t
     return count;
 }
 
-/* Forgets all leases: those of its holders, and its own. */
+/* Forgets all leases: those of the server's holders, and its own. */
 static void doorman__server_drop_leases(doorman_server *server) {
     doorman__upstream_forget(&server->upstream);
     for (doorman__timer *due = NULL; (due = doorman__timers_first(&server->dues));) {
@@ -7821,7 +7822,7 @@ static void doorman__server_resign(doorman_server *server) {
     server->learns_until = 0;
 }
 
-/* Ends a mastership that nobody has handed over. */
+/* Ends the mastership. on_mastership_end can hand over the leases first. */
 static void doorman__server_end_mastership(doorman_server *server) {
     const doorman_server_options *options = &server->options;
     assert(server->is_master && !server->is_ending);
@@ -7858,8 +7859,8 @@ static doorman__maximum doorman__resource_maximum(const doorman__resource_entry 
     return maximum;
 }
 
-/* Stores `before`, the amount before a change, as an older amount, unless the change has raised
- * it. */
+/* Stores `before`, the amount before a change, as an older amount, unless `before` has ended, or
+ * the present amount is at least as large and lasts as long. */
 static void doorman__resource_add_older(doorman__resource_entry *resource,
                                         doorman__maximum before) {
     const doorman_server *server = resource->server;
@@ -7889,8 +7890,8 @@ static void doorman__resource_keep_older(doorman__resource_entry *resource, door
     }
 }
 
-/* S12: returns the overshoot, if it is more than a rounding error (A1), one part in 10^9. Returns 0
- * if leases that have ended together are still a part of `has` (S2). */
+/* S12: returns the overshoot, if it is more than a rounding error (A1), one part in 10^9. Also
+ * returns 0 while leases that have ended are still a part of `has` (S2). */
 static double doorman__resource_overshoot(const doorman__resource_entry *resource) {
     const doorman__lease_entry *first = doorman__leases_first(&resource->leases);
     doorman__maximum maximum = doorman__resource_maximum(resource);
@@ -8066,7 +8067,7 @@ static doorman_time doorman__server_inherit_moved(const doorman_server *server,
                                                   const doorman_config *config) {
     const doorman_config *last = server->config;
     doorman_time learned_at = 0;
-    size_t first = SIZE_MAX; /* the first new place of the templates that were behind this one */
+    size_t first = SIZE_MAX; /* the lowest new index of the templates that were behind this one */
     for (size_t i = last->template_count; i-- > 0;) {
         size_t same = doorman__config_same(config, last->templates[i].identifier_glob, i);
         bool moved = same == config->template_count || same > first;
@@ -8085,7 +8086,7 @@ static double doorman__resource_capacity(const doorman__resource_entry *resource
     return doorman__leases_round_down(&resource->leases, overload->capacity);
 }
 
-/* Returns how long a request may wait before it is late; 0: reports have no effect. */
+/* Returns how long a request may wait before it is late (H11); 0: reports have no effect. */
 static doorman_time doorman__resource_overload_target(const doorman__resource_entry *resource) {
     bool divides = doorman__divides_capacity(resource->leases.algorithm);
     return divides ? resource->settings->overload.target : 0;
@@ -8105,7 +8106,7 @@ static void doorman__resource_bound(doorman__resource_entry *resource) {
     }
 }
 
-/* Sets the template and the capacity in force of a root's resource, after a change of one. */
+/* Sets the template and the capacity in force of a root's resource, if one of them has changed. */
 static void doorman__resource_adjust(doorman__resource_entry *resource,
                                      const doorman_template *settings) {
     doorman__lease_table *leases = &resource->leases;
@@ -8122,7 +8123,7 @@ static void doorman__resource_adjust(doorman__resource_entry *resource,
     doorman__resource_add_older(resource, before);
 }
 
-/* Makes room for a report. Returns false if memory runs out. */
+/* Allocates what the first report on a resource needs. Returns false if memory runs out. */
 static bool doorman__resource_reserve_report(doorman__resource_entry *resource,
                                              const doorman_overload_report *report) {
     bool used = report->interval && !resource->upward && !resource->overload;
@@ -8272,7 +8273,7 @@ static doorman_status doorman__item_wrong(const doorman_request *request, size_t
                          doorman__name(request, "items", "resource"), index, field, rule);
 }
 
-/* Checks the demands of an item. On the wire, a client's only demand is a part of the resource. */
+/* Checks the demands of an item. On the wire, the demand of a client is flat, in the item. */
 static doorman_status doorman__demands_check(const doorman_request *request, size_t index,
                                              doorman_error *error) {
     const doorman_capacity_request *item_request = &request->items[index];
@@ -8370,7 +8371,7 @@ static doorman_status doorman__capacity_request_check(const doorman_request *req
         if (!field && reports && !item_request->overload.interval) {
             field = "overload.interval", rule = "must be more than 0";
         }
-        /* on the wire a report has these fields itself */
+        /* on the wire these are fields of the report itself */
         if (field && reports && request->wire_names) field += strlen("overload.");
         if (!field && !reports) field = doorman__claim_wrong(item_request, &rule);
     }
@@ -8428,8 +8429,8 @@ static doorman__resource_entry *doorman__server_find(doorman_server *server, uin
     return NULL;
 }
 
-/* Looks up the items of a request. The look-up comes before the other checks. So while they run,
- * the CPU can load from memory where each lease table has the entry of the holder. */
+/* Looks up the items of a request. The look-up comes before the other checks. While those run, the
+ * CPU can load the buckets in which the lease tables have the entries of the holder. */
 static doorman_status doorman__server_look_up(doorman_server *server,
                                               const doorman_request *request,
                                               doorman_error *error) {
@@ -8555,7 +8556,7 @@ static doorman_status doorman__server_count(doorman_server *server, uint64_t has
     return DOORMAN_OK;
 }
 
-/* Finds or creates a resource, unless no template matches (UNMATCHED), or at a limit (FULL). */
+/* Finds or creates a resource. Moves to UNMATCHED without a template, and to FULL at the limit. */
 static doorman_status doorman__item_find_resource(doorman_server *server,
                                                   doorman__request_item *item,
                                                   const char *resource_id) {
@@ -8606,7 +8607,7 @@ static doorman_status doorman__item_find_entry(doorman_server *server, doorman__
     return DOORMAN_OK;
 }
 
-/* Makes room for one item of a request. */
+/* Finds or creates what one item of a request needs. */
 static doorman_status doorman__item_make_room(doorman_server *server, doorman__request_item *item,
                                               const doorman_request *request) {
     assert(item->index < request->item_count);
@@ -8628,7 +8629,7 @@ static doorman_status doorman__item_make_room(doorman_server *server, doorman__r
     return room ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Finds or creates what the items need. If memory runs out, changes nothing. */
+/* Finds or creates what all items need. If memory runs out, changes nothing. */
 static doorman_status doorman__server_make_room(doorman_server *server,
                                                 const doorman_request *request) {
     doorman_status status = DOORMAN_OK;
@@ -8837,7 +8838,7 @@ static void doorman__upward_set_algorithm(doorman__upward *upward,
 }
 
 /* R8: sets the time at which the learning of the node ends. At that time the node sends a request,
- * which tells its parent. `learn_for` includes the drift, so it is long enough even if a clock is
+ * so that its parent knows. `learn_for` includes the drift, so it is long enough even if a clock is
  * slow. */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->resource->server;
@@ -8861,8 +8862,8 @@ static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_fo
     doorman__held_lease_request_at(&server->upstream, held, request_at);
 }
 
-/* Returns the present amount of the maximum before the last response. The lease table still has the
- * K of an earlier time. Since then the node may have claimed less (R3). */
+/* Returns the present amount of the maximum before the last response. The lease table may still
+ * have an older K, because the node may have claimed less since then (R3). */
 static doorman__maximum doorman__upward_maximum_before(const doorman__upward *upward) {
     const doorman__lease_table *leases = &upward->resource->leases;
     const doorman_server *server = upward->resource->server;
@@ -8876,7 +8877,7 @@ static doorman__maximum doorman__upward_maximum_before(const doorman__upward *up
 #define DOORMAN__DESCRIPTION_BYTES_MAX 256 /* on the wire; a configuration has no limit */
 #define DOORMAN__TEXTS_BYTES_MAX (DOORMAN__DESCRIPTION_BYTES_MAX + 1 + DOORMAN_UNIT_BYTES_MAX + 1)
 
-/* Copies both texts to `texts`, and sets their pointers to it. Returns the bytes of both. */
+/* Copies both texts to `texts`, and sets the pointers to the copies. Returns the bytes of both. */
 static size_t doorman__texts_copy(char texts[DOORMAN__TEXTS_BYTES_MAX], const char **description,
                                   const char **unit) {
     doorman__text_copy(texts, DOORMAN__DESCRIPTION_BYTES_MAX + 1, *description);
@@ -8887,7 +8888,7 @@ static size_t doorman__texts_copy(char texts[DOORMAN__TEXTS_BYTES_MAX], const ch
     return bytes + strlen(*unit) + 1;
 }
 
-/* T9: stores the texts, which rarely change. If memory runs out, the last ones stay. */
+/* T9: stores the texts, which rarely change. If memory runs out, the last texts stay. */
 static void doorman__upward_set_texts(doorman__upward *upward,
                                       const doorman_capacity_response *item_response) {
     char texts[DOORMAN__TEXTS_BYTES_MAX], *copy = NULL;
@@ -9002,21 +9003,21 @@ typedef struct doorman__request_context {
     doorman__request_item *item;
     const doorman_capacity_request *item_request;
     doorman__resource_entry *resource;
-    doorman__lease_table *leases; /* of the resource */
+    doorman__lease_table *leases; /* the lease table of the resource */
     doorman__lease_entry *entry;
     doorman__rotation *rotation; /* NULL: leases are not whole units */
     doorman_time now;
-    doorman_time end;      /* of the entry before this request; 0: the holder had no lease */
+    doorman_time end;      /* the end of the entry before this request; 0: no lease */
     double claim;          /* x, what the holder claims */
-    double claim_here;     /* its `has` if it names a lease of this node, or 0 (R6) */
-    double outstanding;    /* that of a child node that names a lease of this node, or 0 */
+    double claim_here;     /* the `has` of a request that names a lease of this node, or 0 (R6) */
+    double outstanding;    /* what a child node that names a lease of this node has in use, or 0 */
     double last_wants;     /* what the holder wanted before this request */
     bool leased;           /* the server is a root, or has a lease of its own */
     bool live;             /* the holder has had a lease, or something is committed for it */
     bool names_last_lease; /* the request names the holder's last lease of this node */
     bool granted_here;     /* the request names a lease of this node */
     bool learns;           /* the holder is a server that learns */
-    bool returned;         /* the holder learns and gets the same lease as before (R7) */
+    bool returned;         /* the holder learns and may get the same lease as before (R7) */
     double target;         /* what the holder should have */
     doorman_capacity_response *out;
 } doorman__request_context;
@@ -9056,7 +9057,7 @@ static doorman__request_context doorman__context_start(doorman_server *server,
         .out = &server->items[item->index]};
 }
 
-/* Reports to on_event a claim that cannot be true. Such a claim has no effect. */
+/* Reports a claim of an unknown lease (S9), or of more than is committed. It has no effect. */
 static void doorman__context_report_claim(const doorman__request_context *context) {
     const doorman_lease *has = &context->item_request->has;
     bool unknown = context->item->state == DOORMAN__ITEM_ADDED && has->id &&
@@ -9141,21 +9142,22 @@ static doorman_time doorman__context_refresh(const doorman__request_context *con
         double owed = doorman__total_value(leases->owed);
         double most = doorman__max(leases->capacity, (double)leases->entries.count / 8);
         enough = doorman__leases_rotation(leases, entry)->owed <= 0;
-        /* the last lease again is no turn, so nothing is known about the units that are owed */
+        /* a repeated lease is no turn: `owed` may be old, so the lease must also reach the
+         * target */
         if (context->item->state == DOORMAN__ITEM_REPEAT) {
             enough = enough && entry->has >= doorman__whole_floor(target);
         }
         enough = enough || owed > most;
     }
-    /* the target is a part of what the node has now, and the node is about to have more */
+    /* the target is a part of what the node has now, and too small if the node gets more soon */
     if (more) enough = entry->has >= doorman__entry_wants(entry) * DOORMAN__MET;
     if (enough) return doorman__later(refresh, 1);
     return doorman__later(doorman__earlier(refresh, doorman__leases_soon(algorithm, more)), 1);
 }
 
 /* Sets the end of a holder's entry: now, plus `length`, plus the drift (S8). `length` is the length
- * of the lease. For a holder that gets no lease, it is at most three refresh intervals, or until
- * the lease ends that the holder claims (T4). So if such a holder is gone, its wants soon stop
+ * of the lease. For a holder that gets no lease, it is at most three refresh intervals, or the time
+ * until the lease ends that the holder claims (T4). So the wants of a holder that is gone soon stop
  * taking capacity from others. */
 static void doorman__context_set_end(const doorman__request_context *context, doorman_time length) {
     doorman__lease_table *leases = context->leases;
@@ -9177,15 +9179,15 @@ static doorman_time doorman__entry_defer(const doorman__lease_entry *entry) {
 
 /* T4: responds for a node that has no lease of its own. If the node learns, it commits what the
  * holder claims under a lease of this node, so that its own claim to its parent is complete. The
- * node keeps the wants of the holder for three times the interval after which the holder should ask
- * again. */
+ * node keeps the wants of the holder for at least three times the interval after which the holder
+ * should ask again. */
 static void doorman__context_defer(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
     const doorman__held_lease *held = &context->resource->upward->held;
     bool alone = context->server->upstream.failures > 0; /* the parent does not respond */
     bool refused = held->outcome == DOORMAN_UNMATCHED || held->outcome == DOORMAN_FULL;
-    bool far = held->request_at - context->now > DOORMAN__DEFER_MAX; /* asks again much later */
+    bool far = held->request_at - context->now > DOORMAN__DEFER_MAX; /* no request soon */
     bool soon = !alone && !refused && !far;
     doorman_time interval = soon ? DOORMAN_SECOND : doorman__entry_defer(entry);
     doorman_time length = 3 * interval;
@@ -9262,8 +9264,8 @@ static doorman__item_state doorman__context_next(const doorman__request_context 
 }
 
 /* R6: grants again what a holder claims under a lease of this node, or what holders have given
- * back. If there is nothing of both, the holder gets a lease of 0. A holder that names no lease of
- * this node must try later (S4). Returns the committed amount. */
+ * back. If both are 0, the holder gets a lease of 0. A holder that names no lease of this node must
+ * try later (S4). Returns the committed amount. */
 static double doorman__context_learn(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     if (!context->granted_here) {
@@ -9288,7 +9290,7 @@ static double doorman__context_share(doorman__request_context *context) {
     return committed;
 }
 
-/* S4: responds to a holder that should ask again after its usual interval, as the server learns. */
+/* S4: responds to a holder that gets no lease because the server learns. */
 static void doorman__context_try_later(const doorman__request_context *context) {
     const doorman_algorithm *algorithm = context->leases->algorithm;
     assert(context->now < context->leases->learned_at);
@@ -9349,7 +9351,7 @@ static doorman_lease_reason doorman__context_reason(const doorman__request_conte
     return capacity >= target * DOORMAN__MET ? DOORMAN_LEASE_SHARE : DOORMAN_LEASE_RESERVED;
 }
 
-/* S14: adds the reason to a lease, and stores it for pages. A repeated lease has it again (R11). */
+/* S14: adds the reason to a lease, and stores it for pages. A repeated lease keeps it (R11). */
 static void doorman__context_note_reason(const doorman__request_context *context) {
     doorman__lease_entry *entry = context->entry;
     doorman_lease *lease = &context->out->gets;
