@@ -1034,11 +1034,11 @@ typedef struct doorman_server_resource {
     double subclients;                /* sum of the subclients of the holders */
     size_t holder_count;
     size_t unconfirmed_count; /* holders that do not confirm their leases: see S11 */
-    uint64_t expired_count;  /* leases that have expired since the first request for the resource */
-    bool divides_capacity;   /* true: the leases are parts of the capacity; false: the kind is
-                                STATIC or NO_ALGORITHM */
-    bool is_learning;        /* true: the server learns what the holders have */
-    doorman_time learned_at; /* when the server stops learning; DOORMAN_NEVER: not known yet */
+    uint64_t expired_count;   /* leases that have expired since the server added the resource */
+    bool divides_capacity;    /* true: the leases are parts of the capacity; false: the kind is
+                                 STATIC or NO_ALGORITHM */
+    bool is_learning;         /* true: the server learns what the holders have */
+    doorman_time learned_at;  /* when the server stops learning; DOORMAN_NEVER: not known yet */
     /* By how much `has` exceeds what the node may have in force at this moment, in the resource's
      * units. 0 if the leases fit, or if divides_capacity is false. S12 says what the node may have.
      * After a cut, that amount includes the older, larger capacity until its leases have ended. So
@@ -1543,8 +1543,9 @@ struct doorman_resource_info {
     doorman_outcome outcome; /* if has_outcome is true: the outcome in the last response. UNMATCHED
                                 and FULL need an operator */
     bool has_outcome;        /* true: a server has responded */
-    bool learning;           /* true: the last response says that the server learns. Until it has
-                                learned, leases grow only by what other holders give back */
+    bool learning;           /* true: the last response says that the server learns. Until the
+                                server has learned, leases grow only by what other holders give
+                                back */
     bool has_safe_capacity;  /* true: a server has sent a safe capacity */
     double safe_capacity;    /* if has_safe_capacity is true: the last safe capacity from a server,
                                 or DOORMAN_UNLIMITED */
@@ -1912,8 +1913,8 @@ typedef enum doorman__exchange_state {
 typedef struct doorman_json_exchange {
     doorman_request request; /* if _read has returned OK: the parsed message. Its pointers are valid
                                 until _write */
-    bool has_method; /* set by _read, also if it fails: the message has a method that exists, which
-                        is in request.method and request.is_server */
+    bool has_method; /* set by _read, even if _read fails: the message has a method that exists,
+                        which is in request.method and request.is_server */
     doorman_buffer reply;      /* valid from _write to the next _read */
     doorman_response response; /* if _decide has returned OK: the response. The caller may set its
                                   http_address before _write, to at most 256 bytes of a URL */
@@ -2050,14 +2051,14 @@ DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
 DOORMAN_API doorman_status doorman_agent_shutdown(doorman_agent *agent);
 
 /* The second of two steps to stop an agent. The call also does the first step, if this was not done
- * before. It releases all leases, except the leases of gauges with units in use. To release leases,
- * the call waits at most a second for the server. In the same second the agent sends the reports
- * that are left. The call does not wait if nothing can be released or sent, or if no server can be
- * reached. At the end the call closes the sockets of its connections, and waits at most another
- * half second for each of them. Then the call frees the agent and its resources. No other thread
- * may use the agent or its resources during the call or later, with one exception: a thread may
- * already be blocked in doorman_resource_wait, or in doorman_agent_acquire, _transfer or _seize.
- * NULL has no effect.
+ * before. The call releases all leases, except the leases of gauges with units in use. To release
+ * leases, the call waits at most a second for the server. In the same second the agent sends the
+ * reports that are left. The call does not wait if nothing can be released or sent, or if no server
+ * can be reached. At the end the call closes the sockets of its connections, and waits at most
+ * another half second for each of them. Then the call frees the agent and its resources. No other
+ * thread may use the agent or its resources during the call or later, with one exception: a thread
+ * may already be blocked in doorman_resource_wait, or in doorman_agent_acquire, _transfer or
+ * _seize. NULL has no effect.
  *   returns   OK | DEADLOCK or UNAVAILABLE (see doorman_agent; nothing is freed) */
 DOORMAN_API doorman_status doorman_agent_stop(doorman_agent *agent);
 
@@ -2802,7 +2803,7 @@ typedef struct doorman__timer_entry {
 } doorman__timer_entry;
 
 typedef struct doorman__timers {
-    doorman__timer_entry *heap; /* i is not due after its children, 2 * i + 1 and 2 * i + 2 */
+    doorman__timer_entry *heap; /* entry i is not due after its children, 2 * i + 1 and 2 * i + 2 */
     size_t count, capacity;
     uint64_t order;
 } doorman__timers;
@@ -2928,7 +2929,6 @@ static void doorman__total_subtract(doorman__total *total, double amount) {
     total->low -= less.low;
 }
 
-/* Replaces an amount of the sum by another one. */
 static void doorman__total_replace(doorman__total *total, double last, double next) {
     doorman__total_subtract(total, last);
     doorman__total_add(total, next);
@@ -3133,7 +3133,6 @@ static bool doorman__glob_match(const char *glob, const char *id) {
 
 /* ---- configuration: what is valid */
 
-/* Returns whether a safe capacity is an amount or DOORMAN_UNLIMITED. */
 static bool doorman__safe_capacity_valid(double amount) {
     return doorman__amount_valid(amount) || doorman__equal(amount, DOORMAN_UNLIMITED);
 }
@@ -3339,7 +3338,6 @@ static void doorman__config_report_add(const doorman__config_report *report, siz
     report->add(report, index, object, text);
 }
 
-/* Reports a text that is made from a format. */
 static void doorman__config_report_format(const doorman__config_report *report, size_t index,
                                           const char *object, const char *format, ...) {
     char text[256];
@@ -3460,10 +3458,10 @@ static bool doorman__glob_is_open(const char *glob) {
     1000 /* templates, and keys in the overrides of one limit, that are
                                     compared with earlier ones */
 
-/* Returns whether a glob matches all that another one matches. May return false by mistake if
- * `wide` has a `?`, or if one of them has brackets or escapes. If `wide` has only literal
- * characters and `*`, its literal characters can only match those of `narrow`, and its `*` matches
- * the rest. */
+/* Returns whether the glob `wide` matches all that the glob `narrow` matches. May return false by
+ * mistake if `wide` has a `?`, or if one of the globs has brackets or escapes. If `wide` has only
+ * literal characters and `*`, its literal characters can only match those of `narrow`, and its `*`
+ * matches the rest. */
 static bool doorman__glob_covers(const char *wide, const char *narrow) {
     if (strcmp(wide, narrow) == 0) return true;
     return !wide[strcspn(wide, "?[\\")] && !narrow[strcspn(narrow, "[\\")] &&
@@ -3677,11 +3675,11 @@ static void doorman__config_warn(const doorman_config_options *options,
 
 typedef struct doorman__config_limits doorman__config_limits; /* of permits: see >>limits */
 
-/* One hash table finds a template by its whole glob. The other one finds it by the literal start of
- * its glob, the part before the first of the characters * ? [ \. There may be 10,000 templates and
- * a million resources, so comparing all globs would cost too much. Most globs need not be compared,
- * because a given id does not begin with their literal start. The tables contain nothing from the
- * network, so they need no seed. */
+/* One hash table finds a template by its whole glob. The other one finds templates by the literal
+ * start of their globs, the part before the first of the characters * ? [ \. There may be 10,000
+ * templates and a million resources, so comparing all globs would cost too much. Most globs need
+ * not be compared, because a given id does not begin with their literal start. The tables contain
+ * nothing from the network, so they need no seed. */
 struct doorman_config {
     doorman_template *templates;
     size_t template_count;
@@ -4419,8 +4417,8 @@ static doorman__cut doorman__band_cut(const doorman__node *root, double level) {
 /* Returns the level at which the targets of a band sum to `capacity`. Precondition: the band wants
  * more than `capacity`. The search finds two neighbouring demands: at the level, the first one is
  * satisfied, and the second one is cut. Each step takes a key of an inner node, or a demand of a
- * leaf, and tries its wants per subclient as the level. At that level all demands to the left of it
- * are satisfied, and all others are cut, or want just the level. */
+ * leaf, and tries its wants per subclient as the level. At that level all demands to the left of
+ * this key or demand are satisfied, and all others are cut, or want just the level. */
 static double doorman__band_level(const doorman__node *root, double capacity) {
     const doorman__sums all = doorman__node_sums(root);
     double satisfied = 0;
@@ -4533,8 +4531,8 @@ static size_t doorman__solve_proportional(const doorman_algorithm *algorithm, do
 
 /* First, all bands share the reserve. `floor` is the level of these shares, and `reserved` has the
  * share of each band. Then each band gets its share, highest priority first. A band can take what
- * is left, minus the shares of the lower bands in the reserve. It can always take its own share of
- * the reserve. */
+ * is left, minus the shares of the lower bands in the reserve. But a band can always take its own
+ * share of the reserve. */
 static size_t doorman__solve_priority(const doorman_algorithm *algorithm, double capacity,
                                       const doorman__index *index, doorman_terms *terms) {
     double reserved[DOORMAN_TERMS_MAX] = {0}, floor = 0, reserve_left = 0;
@@ -4762,26 +4760,27 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    larger of g and min(u, x). u can be even larger, because an earlier lease that the request
  *    does not name stays committed until it ends (R4).
  *       Only leases raise u. A report of units in use (`outstanding`) can only keep u from falling.
- *    So a holder whose lease has ended has nothing committed, even if it still uses units of it. T7
- *    does not cover use without a lease. If reports raised u, a holder that reports too much, or a
- *    late copy of a request, would take the capacity from all others.
+ *    So a holder whose lease has ended has nothing committed, even if the holder still uses units
+ *    of that lease. T7 does not cover use without a lease. If reports raised u, a holder that
+ *    reports too much, or a late copy of a request, would take the capacity from all others.
  * R6 A new master knows no holders, unless it takes over the leases of its predecessor (D8). So it
  *    learns until every lease that its predecessor can have granted has ended. If a holder names a
  *    lease of this node, the master grants what the holder claims, but at most what is free. In the
  *    lease tables of its predecessor, the sum of these claims was within C. Leases grow only by
  *    what holders have given back to this master (`spare`). A holder that names a lease of this
- *    master has accepted that lease, so it really had its amount. If it now claims less, it has
- *    given back the difference. The first claim of a holder does not count: a late copy of a
- *    request can claim too much, and the difference could be capacity that the holder never had.
+ *    master has accepted that lease, so the holder really had the amount of that lease. If the
+ *    holder now claims less, it has given back the difference. The first claim of a holder does not
+ *    count: a late copy of a request can claim too much, and the difference could be capacity that
+ *    the holder never had.
  *       If C has been cut since the claimed leases were granted, the sum of the claims can be above
  *    C. The master then grants and commits only what fits. This is safe. A holder that receives the
  *    new lease stops using its old lease. If the new lease is lost, the old lease ends before the
  *    learning ends. Until then the leases in force never exceed the capacity before the cut,
  *    because each grant replaces a claim, or uses what others have given back.
  *       If nothing of C is free for a claim, the holder gets a lease of 0. Then it stops using its
- *    old lease. Otherwise it could claim the old lease from the next master, which could grant it
- *    in addition to the leases that use C now. What a child node reports as outstanding is
- *    committed even if the sum of u then exceeds C (see doorman__leases_learn).
+ *    old lease. Otherwise the holder could claim the old lease from the next master, which could
+ *    grant that lease in addition to the leases that use C now. What a child node reports as
+ *    outstanding is committed even if the sum of u then exceeds C (see doorman__leases_learn).
  *
  * With `immediate` handover a grant sets u to g. Capacity then moves to other holders without a
  * confirmation. The sum of the leases in force can exceed the capacity until each holder has
@@ -4873,7 +4872,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * lengths after its last grant. A lease may commit more than g, because the holder may claim more
  * than g. The u of a child that learns does not fall to `recent` (R7): the child may have several
  * masters, one after another. Each renews leases of the child's holders within the lease of the
- * child. But the leases from all of them together may exceed it until the last master has learned.
+ * child. But the leases from all masters together may exceed the lease of the child until the last
+ * master has learned.
  *     Two bits are enough for the number of a step. When two steps have begun after the last lease
  * of a holder, that lease has ended, and the step of its entry is not read again. `recent` and
  * `in_round` are floats, rounded up by at most 1.2e-7 of the amount. They save 8 bytes in each
@@ -4908,7 +4908,7 @@ typedef struct doorman__demand_groups {
 
 typedef struct doorman__child {
     doorman__demand_groups now;     /* the demands of the child's last request */
-    doorman__demand_groups offered; /* those of the request that is being processed */
+    doorman__demand_groups offered; /* the demands of the request that is being processed */
     /* the part of `committed` that leases commit, at least `has`. The rest is only in use (R6) */
     double leased;
     bool frozen; /* the child learns (R7), so its demands do not change and are not in the index */
@@ -5153,7 +5153,6 @@ static void doorman__leases_set_end(doorman__lease_table *leases, doorman__lease
     assert(leases->oldest && !entry->newer && (!entry->older || entry->older->end <= entry->end));
 }
 
-/* Rounds up to a float. */
 static float doorman__float_up(double amount) {
     assert(amount >= 0); /* the next larger float has the next larger bits */
     float rounded = (float)amount;
@@ -5180,7 +5179,6 @@ static void doorman__leases_set_in_round(doorman__lease_table *leases, doorman__
     entry->in_round = doorman__float_up(amount);
 }
 
-/* Returns the rotation of a holder, or NULL if it has none. */
 static doorman__rotation *doorman__leases_rotation(const doorman__lease_table *leases,
                                                    const doorman__lease_entry *entry) {
     uint64_t hash = entry->link.hash;
@@ -5250,8 +5248,9 @@ static void doorman__leases_check_round(doorman__lease_table *leases) {
 /* Records a new lease in the entry of its holder. `committed` is the amount that the lease commits.
  * The caller sets the end of the lease afterwards. With `immediate` handover only this lease stays
  * committed for the holder. T7: no lease raises the committed sum above the capacity, or further if
- * it is already above. It is above after a cut, and while the table learns, because the outstanding
- * amounts of child nodes are then committed too. STATIC and NO_ALGORITHM have no such bound. */
+ * it is already above. The sum is above the capacity after a cut, and while the table learns,
+ * because the outstanding amounts of child nodes are then committed too. STATIC and NO_ALGORITHM
+ * have no such bound. */
 static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_entry *entry,
                                    double has, double committed) {
     bool immediate = leases->algorithm->handover == DOORMAN_IMMEDIATE;
@@ -5308,13 +5307,13 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  *                           case: more units are owed to other holders than are idle, and its own
  *                           lag is at most a bound. The bound starts at -1 turn. It rises by one
  *                           turn in each lease length while more units are owed than are idle,
- *                           until a holder gives up a unit. Then it starts again. If an owed unit
- *                           is urgent, the bound starts at 0, and rises by one turn in each refresh
- *                           interval. An owed unit is urgent if the holder that lacks it has less
- *                           than its target rounded down, or has never had a unit. Second case: its
- *                           own lag is at most -2 turns, no unit is idle, and another holder waits.
- *                           A holder waits if it has at most its target rounded down, and its lag
- *                           is above 0
+ *                           until a holder gives up a unit. Then the bound starts again. If an owed
+ *                           unit is urgent, the bound starts at 0, and rises by one turn in each
+ *                           refresh interval. An owed unit is urgent if the holder that lacks it
+ *                           has less than its target rounded down, or has never had a unit. Second
+ *                           case: its own lag is at most -2 turns, no unit is idle, and another
+ *                           holder waits. A holder waits if it has at most its target rounded down,
+ *                           and its lag is above 0
  *   if it has f or less     It gets f + 1 in the three cases below. In all other cases it gets f.
  *                           First case: it is owed a unit. Second case: its lag is at least half a
  *                           turn. Third case: beyond f, more units are idle than others are owed
@@ -5331,7 +5330,7 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  * / 0.2 = 300 s. 99.4 % of the units are in use.
  *
  * In a tree the target of a child is the sum of its clients' targets, so the child takes turns too.
- * The clients of the child divide its lease in proportion to their shares, also on average.
+ * On average, the clients of the child divide the child's lease in proportion to their shares.
  */
 
 /* Adds a rotation for a holder, unless it has one. Returns false if there is no memory. */
@@ -5744,8 +5743,8 @@ static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, doub
     return true;
 }
 
-/* Computes the terms in force (T2): those of the parent if they fit into the capacity, or else
- * terms of the node's own. With those of the parent, all clients of a tree are treated as if they
+/* Computes the terms in force (T2): the terms of the parent if they fit into the capacity, or else
+ * the node's own terms. With the terms of the parent, all clients of a tree are treated as if they
  * had one server. */
 static void doorman__leases_solve(doorman__lease_table *leases) {
     const doorman_algorithm *algorithm = leases->algorithm;
@@ -5883,7 +5882,7 @@ static double doorman__leases_return(doorman__lease_table *leases, doorman__leas
  * of this node. The holder gets its whole claim if that amount is free, even if it wants less now.
  * If nothing is free, the holder gets a new lease of 0.
  *   outstanding   what a child node has committed for its own holders; 0 for a client. It is
- *                 committed even if it exceeds the capacity: if a child of that node learns, it may
+ *                 committed even if it exceeds the capacity: a child of that node that learns may
  *                 use the amount even after the leases of the predecessor have ended (R7) */
 static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     double target, double claim, double outstanding) {
@@ -5983,11 +5982,11 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  * K2 After a failure the upstream tries its next address at once. When all addresses have failed, a
  *    round ends, and the upstream backs off for a random time between 1 s and an upper bound. The
  *    bound is 2 s after the first round. The bound doubles with each further round, up to 60 s. The
- *    bound is also at most the refresh interval. So a server that comes back gets the requests of
- *    its holders over at most the time that their renewals take. If a server of the round has
- *    answered that it does not know the master, the bound is at most 4 s, because an election ends
- *    soon. The random time is also at most a quarter of the time until the first lease ends. The
- *    random time is never less than 1 s. A valid response ends the series of rounds.
+ *    bound is also at most the refresh interval. So when a server comes back, its holders ask again
+ *    within about one refresh interval. If a server of the round has answered that it does not know
+ *    the master, the bound is at most 4 s, because an election ends soon. The random time is also
+ *    at most a quarter of the time until the first lease ends. The random time is at least a
+ *    second. A valid response ends the series of rounds.
  * K3 The upstream follows a redirect at once. The upstream follows at most five redirects in a row,
  *    and no redirect from TLS to plain text.
  * R2 The upstream accepts only the response to its last request, and accepts it once. If a lease
@@ -6161,7 +6160,6 @@ const char *doorman_method_name(doorman_method method, bool is_server) {
     return server ? "get_server_capacity" : names[method];
 }
 
-/* Returns whether a reason is 0 or a value of the enum. */
 static bool doorman__lease_reason_valid(doorman_lease_reason reason) {
     return !reason || (reason >= DOORMAN_LEASE_SHARE && reason <= DOORMAN_LEASE_LEARNING);
 }
@@ -6185,7 +6183,6 @@ static void doorman__upstream_move(doorman_upstream *upstream, doorman__upstream
     upstream->state = state;
 }
 
-/* Returns whether a TCP port is a number from 1 to 65535. */
 static bool doorman__port_valid(const char *port, size_t bytes) {
     unsigned number = 0;
     for (size_t i = 0; i < bytes; i++) {
@@ -6507,7 +6504,6 @@ static void doorman__upstream_end_items(doorman_upstream *upstream, bool has_res
     upstream->item_count = 0;
 }
 
-/* Ends a series of failures. */
 static void doorman__upstream_end_failures(doorman_upstream *upstream) {
     upstream->tried_count = 0;
     upstream->failures = upstream->rounds = upstream->redirects = 0;
@@ -7045,8 +7041,9 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
 /*
  * The capacity of a resource can follow what the servers behind the resource report. An example is
  * a database that has lost half of its disks: clients that hold themselves to their leases then
- * send twice as much as it can do. This section has the law, for one resource at a root. The law is
- * a pure state machine: the section >>server passes it the reports and the sum of the leases.
+ * send twice as much as the database can. This section has the law, for one resource at a root. The
+ * law is a pure state machine: the section >>server passes it the reports and the sum of the
+ * leases.
  *
  * H11 A server behind a resource reports once in each refresh interval how many requests arrived,
  *    finished, were refused, and waited longer than `target`. A node adds up what it receives, and
@@ -7057,17 +7054,17 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  *
  *        0.97 * (the mean sum of the leases in the time of the reports) * finished / arrived
  *
- *    if that is less than the present capacity in force. The ratio can exceed 1. The mean of the
- *    leases is used, and not the present capacity, because reports arrive late. With the present
- *    capacity a second report of the same time would cut again.
+ *    if that is less than the present capacity in force. The ratio finished / arrived can exceed 1.
+ *    The mean of the leases is used, and not the present capacity, because reports arrive late.
+ *    With the present capacity a second report of the same time would cut again.
  *       The capacity in force grows again in steps, one in each refresh interval, beginning one
  *    refresh interval after the last cut. There is no step while the resource is overloaded. A step
  *    is 0.5 % of the configured capacity. After ten steps without overload, each further step is
  *    twice the last one, up to 10 %. But a step is 0.5 % again if a fifth of an overload is
  *    reported: more than 1 % refused, or more than a tenth late. Then the capacity in force is near
- *    what the servers can do, and larger steps would exceed it by far before a report says so. The
- *    capacity in force stays from capacity_min to the configured capacity. So without reports all
- *    capacity comes back.
+ *    what the servers can do, and larger steps would go far beyond that before a report says so.
+ *    The capacity in force stays from capacity_min to the configured capacity. So without reports
+ *    all capacity comes back.
  *       A lower capacity in force is a cut like that of a new configuration: leases end or are
  *    confirmed before others get more, so T7 holds. A new master begins with the configured
  *    capacity. Its clients keep the leases that they have, and the next reports cut again.
@@ -7324,14 +7321,14 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *       A holder whose lease is below its target should ask again early (R12). If leases are whole
  *    units, only a holder that is owed a unit should ask again early (A5), and none if the number
  *    of owed units exceeds both the capacity and an eighth of the number of holders.
- * S7 The safe capacity of a client is that of the template. If it has none, the server divides the
- *    capacity by the number of known subclients, with those of the request. The server does not
- *    send such a quotient while it learns, to a holder that is a server, or for an algorithm that
- *    does not divide the capacity. A node with a parent has only as much capacity as its clients
- *    want, so the quotient may be much too small. So the safe capacity is at least the highest
- *    level that the parent sent. If leases are whole units, it is rounded down. With more clients
- *    than units it is 0, because one unit for each client would exceed the capacity. A node with a
- *    parent does not send a 0.
+ * S7 The safe capacity of a client is that of the template. If the template has none, the server
+ *    divides the capacity by the number of known subclients, including those of the request. The
+ *    server does not send such a quotient while it learns, to a holder that is a server, or for an
+ *    algorithm that does not divide the capacity. A node with a parent has only as much capacity as
+ *    its clients want, so the quotient may be much too small. So the safe capacity is at least the
+ *    highest level that the parent sent. If leases are whole units, it is rounded down. With more
+ *    clients than units it is 0, because one unit for each client would exceed the capacity. A node
+ *    with a parent does not send a 0.
  * S8 A lease entry lasts 1 + drift times as long as its lease. So the entry outlasts the lease even
  *    if the holder's clock is slower by the drift. The time that messages take does not matter,
  *    because the holder counts from the time at which it sent the request.
@@ -7364,8 +7361,8 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *                 rest, or there is no more. If leases are whole units, the holder takes turns
  *                 (A5), and the lease is its present turn
  *      RESERVED   the target is larger than the lease. The rest of the target is still committed
- *                 for other holders. It is free when they confirm smaller leases (R4) or release
- *                 theirs, and when their leases end
+ *                 for other holders. It becomes free when these holders confirm smaller leases (R4)
+ *                 or release theirs, and when their leases end
  *
  *    A request within the minimum interval gets the last lease with its reason again (R11). If that
  *    lease had no reason, because the holder wanted less then, the list above decides. RESERVED
@@ -7423,8 +7420,8 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *   late entries        An entry may last longer than its lease needs (see "expiry" in >>leases).
  *                       Its amount is a part of `has` until then. So K and an older K count at
  *                       least until these entries have ended.
- *   the kind changes    Leases of STATIC and NO_ALGORITHM have no bound. So the older amount has
- *                       none.
+ *   the kind changes    Leases of STATIC and NO_ALGORITHM have no bound. So the older amount has no
+ *                       bound.
  *   `immediate`         The parent commits only the last lease, and grants the rest to other
  *                       holders at once. So an older K does not count.
  *
@@ -7457,10 +7454,10 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    boundaries. So there is a boundary at each level of the last response, and more boundaries
  *    around the first of these levels, denser near it. The level at which a reserve is shared
  *    matters only if some priority gets nothing but its part of the reserve. Then the level of that
- *    priority is the level of the reserve, so there is a boundary at it. The amount that a group
- *    gets is a concave function of the level. So the parent overestimates this amount, and the
- *    level that it finds is never too high. From request to request this level approaches the exact
- *    level from below, as in Newton's method, and then stays there.
+ *    priority is the level of the reserve, so there is a boundary at that level. The amount that a
+ *    group gets is a concave function of the level. So the parent overestimates this amount, and
+ *    the level that it finds is never too high. From request to request this level approaches the
+ *    exact level from below, as in Newton's method, and then stays there.
  * T3 A node with a parent uses the algorithm and the parameters that its parent sends. At each
  *    level of the tree the refresh interval is multiplied by decay_factor.
  * T4 A node that has no lease of its own grants no lease: it answers TRY_LATER, or UNMATCHED or
@@ -8061,8 +8058,8 @@ static doorman_time doorman__server_inherit(const doorman_server *server,
 }
 
 /* Returns until when those resources learn that may match another template of a new configuration
- * (G1): their template of the last configuration is gone, or is now behind one that was behind it.
- * Returns 0 if there are none. */
+ * (G1): their template of the last configuration is gone, or is now behind a template that was
+ * behind it. Returns 0 if there are none. */
 static doorman_time doorman__server_inherit_moved(const doorman_server *server,
                                                   const doorman_config *config) {
     const doorman_config *last = server->config;
@@ -8714,8 +8711,8 @@ static void doorman__upward_expedite(doorman__upward *upward) {
     }
 }
 
-/* Writes the different levels of the parent's terms to `levels`, and returns their number. Leaves
- * out a level of 0, and the levels of terms with the slope 1: these levels need no boundary. */
+/* Writes the different levels of the parent's terms to `levels`, and returns their number. Stops
+ * after `most` levels, and leaves out levels of 0 and of terms with the slope 1. */
 static size_t doorman__upward_levels(const doorman__upward *upward, double *levels, size_t most) {
     const doorman__lease_table *leases = &upward->resource->leases;
     size_t count = 0;
@@ -8737,8 +8734,8 @@ static int doorman__amount_order(const void *a, const void *b) {
 #define DOORMAN__BAND_GROUPS 32
 
 /* Writes the upper boundaries of the groups of one band to `bounds` in ascending order, and returns
- * their number. The boundaries are the levels of the parent, points around the first level, and
- * DBL_MAX. If there is no level, the points are around `mean`. */
+ * their number. The boundaries are up to five levels of the parent, points around the first level,
+ * and DBL_MAX. If there is no level, the points are around `mean`. */
 static size_t doorman__upward_bounds(const doorman__upward *upward, double mean, double *bounds) {
     static const double steps[] = {1.01, 1.03, 1.07, 1.15, 1.3,  1.6, 2.2,
                                    4,    10,   40,   300,  5000, 1e6};
@@ -9309,7 +9306,7 @@ static doorman_lease doorman__context_new_lease(const doorman__request_context *
     doorman_server *server = context->server;
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
-    doorman_time now = context->now; /* S6: a lease ends with that of the node */
+    doorman_time now = context->now; /* S6: no lease outlasts the lease of the node */
     doorman_time length = doorman__earlier(leases->algorithm->lease_length, leases->end_by - now);
     double most = DOORMAN_AMOUNT_MAX;
     assert(committed >= entry->has && length >= 0);
