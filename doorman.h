@@ -441,7 +441,7 @@ typedef struct doorman_template {
     size_t limit_count;                 /* 0 to 16 */
 } doorman_template;
 
-#define DOORMAN_SHARDS_MAX 1024 /* of a configuration */
+#define DOORMAN_SHARDS_MAX 1024 /* the most shards of a configuration */
 
 typedef struct doorman_config_options {
     const doorman_template *templates; /* used only during the call */
@@ -586,7 +586,8 @@ typedef struct doorman_lease {
 /* What servers behind a resource have counted in an interval (H11). doorman_throttle_report makes
  * such a report. */
 typedef struct doorman_overload_report {
-    doorman_time interval; /* how long they have counted, at most 1e8 s; 0: there is no report */
+    doorman_time interval; /* how long the servers have counted, at most 1e8 s; 0: there is no
+                              report */
     double arrived;        /* requests. All counts are in [0, 1e15] */
     double finished;       /* requests that were answered */
     double refused;        /* requests that were refused, for any reason */
@@ -967,10 +968,10 @@ typedef bool doorman_write(void *context, const void *bytes, size_t count);
 DOORMAN_API doorman_status doorman_server_hand_over(doorman_server *server, doorman_write *write,
                                                     void *context, doorman_time now);
 
-/* Takes over what the last master has handed over. Call it right after the victory, only if no
- * other process has been master since, and never twice with the same bytes. Otherwise the server
- * would use old leases, which have changed since. If the call fails, the server learns, as without
- * the call.
+/* Takes over what the last master has handed over. Call it right after the server has become
+ * master, only if no other process was master in between, and never twice with the same bytes.
+ * Otherwise the server would use old leases, which have changed since. If the call fails, the
+ * server learns, as without the call.
  *   bytes     used only during the call; checked
  *   error     may be NULL; describes all errors except OUT_OF_MEMORY
  *   returns   OK | INVALID_ARGUMENT: the bytes are damaged or of a later version; or the server is
@@ -1323,8 +1324,8 @@ typedef struct doorman_tls {
 
 /* What a permit gets if no server decides on it: see doorman_permits.h. */
 typedef enum doorman_permit_fallback {
-    DOORMAN_FAIL_OPEN,   /* it is granted: each item gets its minimum */
-    DOORMAN_FAIL_CLOSED, /* it is refused */
+    DOORMAN_FAIL_OPEN,   /* the permit is granted: each item gets its minimum */
+    DOORMAN_FAIL_CLOSED, /* the permit is refused */
     DOORMAN_FAIL_LOCAL   /* limiters of this process decide, one for each resource and key. A grant
                             gives each item its minimum */
 } doorman_permit_fallback;
@@ -1359,13 +1360,13 @@ typedef struct doorman_permit_policy {
 typedef struct doorman_permit_client_info {
     size_t waiting_count;        /* permits and reports without a result */
     uint64_t granted, refused;   /* by a server */
-    uint64_t refused_locally;    /* P22 */
+    uint64_t refused_locally;    /* by the client, without a message (P22) */
     uint64_t prefetch_granted;   /* permits granted out of units taken ahead (P24) */
     double prefetched;           /* units that servers have granted ahead */
     double lapsed;               /* of these: units that were lost before a permit used them. They
                                     are counted when the client notices */
-    uint64_t fallback_granted;   /* P23 */
-    uint64_t fallback_refused;   /* P23 */
+    uint64_t fallback_granted;   /* permits that the fallback has granted (P23) */
+    uint64_t fallback_refused;   /* permits that the fallback has refused (P23) */
     uint64_t bypassed;           /* refusals that the kill switch or `shadow` has prevented */
     uint64_t timed_out;          /* permits without a decision within their timeout */
     uint64_t reported, lost;     /* reports that a server has answered; reports that were given
@@ -1382,7 +1383,7 @@ typedef struct doorman_permit_client_info {
                            breaker of at least one node is open, and that node is not asked */
     uint64_t moved;     /* how often a call was refused because its shard was moving, or
                                     had moved (N9) */
-    uint64_t map_epoch; /* of the map of shards; 0: the client knows none */
+    uint64_t map_epoch; /* the epoch of the map of shards; 0: the client knows none */
 } doorman_permit_client_info;
 
 typedef struct doorman_client_options {
@@ -1922,7 +1923,8 @@ typedef struct doorman_json_exchange {
     bool forbids_administration; /* the caller may set it before _read: INSPECT and RESET are
                                     refused, because anybody may have sent the message. _uninit sets
                                     it to false */
-    bool forbids_figures;        /* the same for permits that bring figures (P31) */
+    bool forbids_figures;        /* the caller may set it before _read: permits that bring figures
+                                    are refused (P31) */
 
     /* Private. */
     bool is_body; /* the text has only the inner object, without the method, and so has the reply */
@@ -2186,7 +2188,7 @@ DOORMAN_API doorman_time doorman_resource_delay(const doorman_resource *resource
  *   returns   OK | INVALID_ARGUMENT (not in [0, wants_maximum]) */
 DOORMAN_API doorman_status doorman_resource_set_wants(doorman_resource *resource, double wants);
 
-/* As doorman_client_report_overload, for a resource of an agent. */
+/* Does what doorman_client_report_overload does, for a resource of an agent. */
 DOORMAN_API doorman_status doorman_resource_report_overload(doorman_resource *resource,
                                                             const doorman_overload_report *report);
 
@@ -5135,7 +5137,7 @@ static doorman__lease_entry *doorman__leases_first(const doorman__lease_table *l
     return draining->end <= oldest->end ? draining : oldest;
 }
 
-/* R9: sets the end of an entry, or a later one (see "expiry"). The end never moves back. */
+/* R9: sets the end of an entry to `end` or later (see "expiry"). The end never moves back. */
 static void doorman__leases_set_end(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     doorman_time end) {
     if (end <= entry->end) return;
@@ -5489,7 +5491,7 @@ static double doorman__leases_whole_target(doorman__lease_table *leases,
 #define DOORMAN__PERMITS_HOLDER "(permits)"
 
 /* Returns the demand of a client. A client counts as one subclient, except for the permits of this
- * node. The function compares the id, because a mark would make each lease entry larger. */
+ * node. The function compares the id, because a bit for this would make each lease entry larger. */
 static doorman__demand doorman__entry_demand(const doorman__lease_table *leases,
                                              const doorman__lease_entry *entry) {
     assert(!entry->is_server);
@@ -6095,7 +6097,7 @@ typedef enum doorman__upstream_state {
 /* A request with this many items has at most 4 MiB and 200,000 values, even with the longest ids.
  * Further items wait for the next request. */
 #define DOORMAN__ITEMS_MAX 1000
-#define DOORMAN__ITEMS_MAX_CLIENT 500 /* lower: an agent holds its mutex while it makes a request */
+#define DOORMAN__ITEMS_MAX_CLIENT 500 /* lower, as an agent makes a request with its mutex locked */
 #define DOORMAN__DEMANDS_MAX 20000
 
 /* The functions that a caller's loop calls. A client, a server, a permit client and its lanes each
@@ -7083,8 +7085,8 @@ enum { DOORMAN__OVERLOAD_PARTS = 9, DOORMAN__OVERLOAD_MARKS = 20, DOORMAN__OVERL
 #define DOORMAN__OVERLOAD_SHARE 0.97
 #define DOORMAN__OVERLOAD_STEP 0.005
 #define DOORMAN__OVERLOAD_STEP_MAX 0.1
-#define DOORMAN__OVERLOAD_NEAR 0.2 /* the part of an overload that prevents large steps */
-#define DOORMAN__OVERLOAD_CALM 10  /* steps before they double */
+#define DOORMAN__OVERLOAD_NEAR 0.2 /* this part of an overload prevents large steps */
+#define DOORMAN__OVERLOAD_CALM 10  /* the number of steps before steps double */
 
 /* The reports that arrived in one part, which is a quarter of a refresh interval. */
 typedef struct doorman__overload_part {
@@ -7135,7 +7137,7 @@ static void doorman__overload_measure(doorman__overload_state *state, double lea
     state->marks[state->last_mark] = state->now;
 }
 
-/* Returns the integral at a time. Times before the oldest mark count as its time. */
+/* Returns the integral at a time. A time before the oldest mark counts as the time of that mark. */
 static doorman__overload_mark doorman__overload_mark_at(const doorman__overload_state *state,
                                                         doorman_time at) {
     doorman__overload_mark after = state->now;
@@ -8057,9 +8059,9 @@ static doorman_time doorman__server_inherit(const doorman_server *server,
     return doorman__later(learned_at, gained);
 }
 
-/* Returns until when those resources learn that may match another template of a new configuration
- * (G1): their template of the last configuration is gone, or is now behind a template that was
- * behind it. Returns 0 if there are none. */
+/* Returns when the learning of the resources ends that may match another template of a new
+ * configuration (G1): their template of the last configuration is gone, or is now behind a template
+ * that was behind it. Returns 0 if there are none. */
 static doorman_time doorman__server_inherit_moved(const doorman_server *server,
                                                   const doorman_config *config) {
     const doorman_config *last = server->config;
@@ -8262,7 +8264,7 @@ static const char *doorman__name(const doorman_request *request, const char *in_
     return request->wire_names ? on_wire : in_c;
 }
 
-/* Returns the error of a field of an item. */
+/* Reports that a field of an item breaks a rule. */
 static doorman_status doorman__item_wrong(const doorman_request *request, size_t index,
                                           const char *field, const char *rule,
                                           doorman_error *error) {
@@ -8968,8 +8970,8 @@ static void doorman__server_note_path(doorman_server *server, const doorman_requ
 
 /* ---- server: answering */
 
-/* R1: returns a new lease id from 1 to 2^53, which JSON carries safely. It is a keyed hash, so a
- * holder cannot guess the id of another one, and cannot derive the seed from its own. */
+/* R1: returns a new lease id from 1 to 2^53, which JSON carries safely. The id is a keyed hash, so
+ * a holder cannot guess the lease ids of others, and cannot derive the seed from its own. */
 static uint64_t doorman__server_lease_id(doorman_server *server) {
     uint64_t id = doorman__hash_number(server->options.seed, ++server->lease_count) >> 11;
     return id ? id : 1;
@@ -9139,8 +9141,7 @@ static doorman_time doorman__context_refresh(const doorman__request_context *con
         double owed = doorman__total_value(leases->owed);
         double most = doorman__max(leases->capacity, (double)leases->entries.count / 8);
         enough = doorman__leases_rotation(leases, entry)->owed <= 0;
-        /* a repeated lease is no turn: `owed` may be old, so the lease must also reach the
-         * target */
+        /* a repeated lease is no turn: `owed` may be old, so the target counts too */
         if (context->item->state == DOORMAN__ITEM_REPEAT) {
             enough = enough && entry->has >= doorman__whole_floor(target);
         }
