@@ -127,8 +127,7 @@
  *
  *     Define them before the first include of the header. With DOORMAN_NNG the implementation needs
  *     POSIX names: with -std=c11, include doorman.h before the first system header, or define
- *     _DEFAULT_SOURCE before that one. The compiler reports an error if JSON, NNG or STATIC is
- *     defined too late, or if the POSIX names are missing.
+ *     _DEFAULT_SOURCE before that one. Otherwise the compiler reports an error.
  *
  * MEMORY
  *
@@ -973,8 +972,8 @@ DOORMAN_API doorman_status doorman_server_hand_over(doorman_server *server, door
  * Otherwise the server would use old leases, which have changed since. If the call fails, the
  * server learns, as without the call.
  *   bytes     used only during the call; checked
- *   error     may be NULL; describes all errors except OUT_OF_MEMORY
- *   returns   OK | INVALID_ARGUMENT: the bytes are damaged or of a later version; or the server is
+ *   error     may be NULL; describes the error
+ *   returns   OK | INVALID_ARGUMENT: the bytes are damaged or of another version; or the server is
  *             not master, or has leases or holds already | NOT_FOUND: the bytes are of another node
  *             | RESOURCE_EXHAUSTED: a limit of the options is smaller than that of the last master
  *             | OUT_OF_MEMORY
@@ -4761,10 +4760,11 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *       The response also says how much of the claim stays committed (`keep` on the wire): the
  *    larger of g and min(u, x). u can be even larger, because an earlier lease that the request
  *    does not name stays committed until it ends (R4).
- *       Only leases raise u. A report of units in use (`outstanding`) can only keep u from falling.
- *    So a holder whose lease has ended has nothing committed, even if the holder still uses units
- *    of that lease. T7 does not cover use without a lease. If reports raised u, a holder that
- *    reports too much, or a late copy of a request, would take the capacity from all others.
+ *       Only leases raise u. A report of units in use (`outstanding`) can only keep u from falling,
+ *    except in a server that learns (R6). So a holder whose lease has ended has nothing committed,
+ *    even if the holder still uses units of that lease. T7 does not cover use without a lease. If
+ *    reports raised u, a holder that reports too much, or a late copy of a request, would take the
+ *    capacity from all others.
  * R6 A new master knows no holders, unless it takes over the leases of its predecessor (D8). So it
  *    learns until every lease that its predecessor can have granted has ended. If a holder names a
  *    lease of this node, the master grants what the holder claims, but at most what is free. In the
@@ -5971,16 +5971,16 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  * A held lease is in force while it has a lease id and now < end. At other times the owner uses the
  * fallback of the resource.
  *
- * K1 One request renews all held leases that are past half their refresh interval. The request is
- *    made when the first held lease is due. A held lease becomes due at a random time: between the
- *    end of its refresh interval and 5 % later. The refresh interval is at most half of the lease,
- *    so that the renewal comes before the lease ends. In these cases a held lease is due sooner. A
- *    new held lease is due at once. If wants have changed by more than a tenth, the held lease is
- *    due when the minimum interval since its last request has passed. A client asks at once when a
- *    gauge has become idle (L4), so that others get what it leaves. A client that was granted all
- *    its wants asks at once when its limiters refuse something, because there may be more capacity
- *    (S3). A client confirms a smaller lease at once. A node confirms a smaller lease when the
- *    amounts that it has committed for its holders fit into the lease (R12).
+ * K1 One request renews all held leases that are past half their refresh interval, if it has room.
+ *    The request is made when the first held lease is due. A held lease becomes due at a random
+ *    time: between the end of its refresh interval and 5 % later. The refresh interval is at most
+ *    half of the lease, so that the renewal comes before the lease ends. In these cases a held
+ *    lease is due sooner. A new held lease is due at once. If wants have changed by more than a
+ *    tenth, the held lease is due when the minimum interval since its last request has passed. A
+ *    client asks at once when a gauge has become idle (L4), so that others get what it leaves. A
+ *    client that was granted all its wants asks at once when its limiters refuse something, because
+ *    there may be more capacity (S3). A client confirms a smaller lease at once. A node confirms a
+ *    smaller lease when the amounts that it has committed for its holders fit into the lease (R12).
  * K2 After a failure the upstream tries its next address at once. When all addresses have failed, a
  *    round ends, and the upstream backs off for a random time between 1 s and an upper bound. The
  *    bound is 2 s after the first round. The bound doubles with each further round, up to 60 s. The
@@ -6002,8 +6002,8 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *    `has`, even if `outstanding` is larger. The master does not know all leases yet, so larger
  *    leases could exceed the capacity.
  *       A holder that wants less gives capacity back before it sends the claim. While no server
- *    answers, the holder gives nothing back. The next server that answers may be a new master,
- *    which would not know about the returned capacity. So no other holder would get that capacity.
+ *    answers, the holder gives nothing back. The next server that answers may be a new master. It
+ *    would not know about returned capacity, so no other holder would get that capacity.
  * R9 If a holder gets a new lease from the node that granted its last lease, the end of its lease
  *    never gets earlier. The holder counts the length of a lease from the time at which the holder
  *    sent the request.
@@ -6595,7 +6595,8 @@ static void doorman__upstream_fail(doorman_upstream *upstream, uint64_t sequence
 /* ---- upstream: a request */
 
 /* Starts a request, which has either renewals or releases. If both are due, they alternate. Returns
- * false if a request is under way, if the upstream is backing off, or if nothing is due. */
+ * false if a request is under way and has not timed out, if the upstream is backing off, or if
+ * nothing is due. */
 static bool doorman__upstream_begin(doorman_upstream *upstream, doorman_time now) {
     now = doorman__upstream_now(upstream, now);
     upstream->tried_both = upstream->no_memory = false;
@@ -7372,9 +7373,9 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    lease comes from its parent. A node finds the reasons for its holders itself. No decision
  *    depends on a reason.
  * R8 Learning ends when all leases of a predecessor must have ended. A root learns about a resource
- *    for the lease length of its template plus the drift, from when the predecessor was known to be
- *    gone, and at least until the leases of earlier configurations have ended. T6 is the rule for a
- *    node with a parent. If learning_mode_duration is shorter, T7 does not hold.
+ *    for the lease length of its template plus the drift, counted from when the predecessor was
+ *    known to be gone, and at least until the leases of earlier configurations have ended. T6 is
+ *    the rule for a node with a parent. If learning_mode_duration is shorter, T7 does not hold.
  * R11 A request within the minimum interval (S3) confirms a lease as any other request does (R4).
  *    The holder gets its last lease again, with the same end. The lease is smaller by what the
  *    holder has given back, and the holder does not get that part again within the interval.
@@ -7427,10 +7428,10 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *   `immediate`         The parent commits only the last lease, and grants the rest to other
  *                       holders at once. So an older K does not count.
  *
- * A resource stores two older amounts. A third one is merged with the one that ends later: the
- * larger amount with the later end. So an amount may count for up to one lease length too long, but
- * only after three cuts within a lease length. The maximum is only shown. No decision depends on
- * it.
+ * A resource stores two older amounts. A third amount is merged with the older amount that ends
+ * later: the larger of the two counts until the later of their ends. So an amount may count for up
+ * to one lease length too long, but only after three cuts within a lease length. The maximum is
+ * only shown. No decision depends on it.
  *
  * Expiry. Calls remove expired leases first (S2). doorman__server_update removes the rest, and
  * frees memory. A heap orders all resources by the latest time at which an update must visit them.
@@ -7445,8 +7446,9 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *
  * T1 The node asks its parent for many resources in one request (K1), with the wants of its holders
  *    in groups. If the holders want more than the node's lease, the node asks as soon as the
- *    minimum interval since its last request has passed, or `minimum_refresh_interval` if the
- *    parent last granted all that the node wanted. If the node wanted nothing, it asks at once.
+ *    minimum interval since its last request has passed, or the shorter of this and
+ *    `minimum_refresh_interval` if the parent last granted all that the node wanted. If the node
+ *    wanted nothing, it asks at once.
  * T2 Shares are fair across the tree. The node uses the terms of its parent if these terms fit into
  *    the node's lease. If not, the node computes its own terms. If demands have fallen since the
  *    parent computed the terms, a part of the lease may be left over. The node divides this part in
@@ -7480,8 +7482,8 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    no room for the last lease. The claims of the child confirm nothing. The other holders share
  *    what this lease leaves of the capacity, and the demands of the child do not count.
  * T8 A request to a parent names the node that sends it, and the nodes on the longest path below
- *    that node, at most 16. A server refuses a request that names its own node or its parent,
- *    because there is a loop.
+ *    that node, at most 16 nodes in all. A server refuses a request that names its own node or its
+ *    parent, because there is a loop.
  * T9 A parent sends the description and the unit of a resource, texts for people, with each lease
  *    that it grants to a node. The node shows them, and sends them to its own children. The first
  *    256 bytes of a description are sent.
