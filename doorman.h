@@ -435,8 +435,8 @@ typedef struct doorman_template {
     bool has_limits;        /* false: permits for these resources are refused as UNMATCHED */
     bool shard_by_resource; /* only with shard_count. true: all keys of a resource are in one shard.
                                false: the hash of each key chooses its shard (N1) */
-    const doorman_permit_limit *limits; /* may be NULL if limit_count is 0: all permits are then
-                                           granted, and only counted */
+    const doorman_permit_limit *limits; /* may be NULL if limit_count is 0: with has_limits all
+                                           permits are then granted and counted */
     size_t limit_count;                 /* 0 to 16 */
 } doorman_template;
 
@@ -539,8 +539,8 @@ typedef struct doorman_terms {
  *   terms_count  written on OK: how many elements of `terms` were written. PRIORITY_SHARE writes
  *                one element for each different priority of the demands. The other kinds of
  *                algorithm write one element. May be NULL if terms is NULL
- *   error        may be NULL; describes an INVALID_ARGUMENT: "demands[3].wants: must be ..."
- *   returns      OK | INVALID_ARGUMENT | OUT_OF_MEMORY
+ *   error        may be NULL; describes the error: "demands[3].wants: must be ..." returns OK |
+ *   INVALID_ARGUMENT | OUT_OF_MEMORY
  *   cost         O(demands log demands) */
 DOORMAN_API doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacity,
                                           const doorman_demand *demands, size_t demand_count,
@@ -993,8 +993,8 @@ DOORMAN_API void doorman_server_set_epoch(doorman_server *server, doorman_time e
  * runs out in a message on permits, some of its units may have been charged (P9). So a repeated
  * message may be refused too early, but is never granted too often.
  *   request   used only during the call; checked
- *   response  written only on OK; pointers in it are valid until the next call on the server
- *   error     may be NULL; describes an INVALID_ARGUMENT or a RESOURCE_EXHAUSTED
+ *   response  written only on OK; pointers in it are valid until the next call on the server error
+ *   may be NULL; describes the error
  *   returns   OK (also if this server is not master: see doorman_response) | INVALID_ARGUMENT |
  *             NOT_FOUND | RESOURCE_EXHAUSTED (a bound of doorman_permits_options) | OUT_OF_MEMORY
  *   cost      O(1) for each resource in the request if its renewal changes nothing, else O(log
@@ -1470,7 +1470,7 @@ typedef struct doorman_resource_options {
 /* Creates a client. A client has no thread. The caller runs the loop of doorman_upstream.
  *   out       written only on OK; the caller destroys it
  *   options   used only during the call
- *   error     may be NULL; describes an INVALID_ARGUMENT
+ *   error     may be NULL; describes the error
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | with DOORMAN_NNG: UNAVAILABLE (the system has
  *             no random bits) */
 DOORMAN_API doorman_status doorman_client_create(doorman_client **out,
