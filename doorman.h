@@ -4636,7 +4636,7 @@ static doorman__demand doorman__demand_of(const doorman_demand *demand, bool who
 }
 
 /* Returns the field of a demand that breaks its rule, or NULL.
- *   most   the maximum of subclients: 1 for a client */
+ *   most   the maximum of subclients; 1: the demand is that of a client */
 static const char *doorman__demand_wrong(const doorman_demand *demand, double most,
                                          const char **rule) {
     double weight = demand->subclients;
@@ -6648,7 +6648,7 @@ static doorman__held_lease *doorman__upstream_next_release(doorman_upstream *ups
 }
 
 /* Returns the next held lease for doorman__upstream_put, or NULL if none is left or the request is
- * full. If nothing is due for the method of the request, it takes the other method. */
+ * full. If nothing is due for the method of the request, the other method is taken. */
 static doorman__held_lease *doorman__upstream_next(doorman_upstream *upstream, doorman_time now) {
     for (;;) {
         bool renews = upstream->method == DOORMAN_GET_CAPACITY;
@@ -8034,11 +8034,11 @@ static void doorman__server_begin_learning(doorman_server *server) {
     }
 }
 
-/* Returns when the learning of new resources with a template of a new configuration ends: as for
- * the template with the same glob in the last configuration. If the server still learns, the end
- * may be later, because the predecessor may have had the new configuration, with longer leases.
- * Without such a template, every request may have been granted. So the resources learn for as long
- * as any granted lease may last (G5). */
+/* Returns when new resources with a template of a new configuration have learned. If the last
+ * configuration has a template with the same glob, the end for that template counts. While the
+ * server learns, the end may be later, because the predecessor may have had the new configuration,
+ * with longer leases. Without such a template, every request may have been granted. So the
+ * resources learn for as long as any granted lease may last (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
                                             const doorman_template *settings, size_t index) {
     const doorman_config *last = server->config;
