@@ -20930,101 +20930,106 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  *    caller waits for one round trip, and many callers share one. A message has at most
  *    DOORMAN__MESSAGE_ITEMS items and DOORMAN__MESSAGE_TEXT bytes of text, and only calls of one
  *    kind. The kinds alternate. A server answers a message when all its permits are decided. So a
- *    permit that may wait for units of CONCURRENCY travels alone, in a lane beside the messages of
- *    the client. Without lanes it travels alone among the other messages of the client, and the
- *    next message waits until it is decided.
- * About P22: the time begins when the message was sent, which is before the server decided. So a
- *    refusal never lasts longer than the server allows. The client remembers at most
+ *    permit that may wait for units of CONCURRENCY travels alone, in a lane: an upstream that sends
+ *    its own messages beside those of the client. Without lanes such a permit travels alone among
+ *    the other messages of the client, and the next message waits until the permit is decided.
+ * About P22: a refusal is valid from the time at which its message was sent. A server decided
+ *    later, so a refusal never lasts longer than the server allows. The client remembers at most
  *    DOORMAN__REFUSALS_MAX refusals, the newest ones. An idle client forgets them when all have
  *    ended.
- * About P23: a message has failed if it has no valid response of a master, and no new redirect. Its
- *    permits are sent again, each time to the next address. A client with three addresses gives a
- *    permit up after four failures. After the first failure the permit travels alone, so that a
- *    permit that a server refuses to read harms no other permit. After such a refusal the next
- *    message goes to the same server. Renewals, releases and transfers that a server refuses to
- *    read are sent again, so these refusals do count. A message whose answer was lost may have
- *    charged units. So such a permit may be refused too early, but is never granted too often. The
- *    first message after the time of an open breaker is a test. If it fails, the breaker opens
- *    again.
+ * About P23: a message has failed if it has no valid response of a master, and no redirect that the
+ *    client follows (K3). Its permits are sent again, each time to the next address. A client with
+ *    three addresses gives a permit up after four failures. After the first failure the permit
+ *    travels alone, so that a permit that a server refuses to read harms no other permit. After
+ *    such a refusal the next message goes to the same server. Renewals, releases and transfers that
+ *    a server refuses to read are sent again. So the breaker counts these refusals. Otherwise the
+ *    client would send them without a pause. A message whose answer was lost may have charged
+ *    units, and its permits may charge them again. So they may be refused too early, but a limit
+ *    never grants too much.
  * About P24: the client keeps a stock for each (resource, key) that was used a short time ago. The
  *    stock counts the use in four slices of the time `prefetch`. So it knows the use of the last
  *    3/4 of this time, or more. After a grant that leaves at most half of this use in stock, the
  *    client queues a permit that no caller waits for. That permit asks for the missing units with a
  *    minimum of 0. So it is never refused for lack of units, and no ban counts it. If its message
- *    fails, it is not sent again, because it may have charged units.
+ *    fails, the permit is not sent again, because it may have charged units.
  *       Units that were taken ahead are lost at the latest twice `prefetch` after their message was
  *    sent. So they never last longer than twice `prefetch` after the server has charged them. A
  *    stock has at most two lots of units with different ends. Costs are rounded up as servers do
- *    it, and a permit gets no more out of the stock than a server has granted to one permit,
- *    because a limit may have a max_cost. A key that is banned loses its stock. The client keeps at
- *    most DOORMAN__STOCKS_MAX stocks, those that were used last. An idle client forgets them.
+ *    it. A permit gets no more out of the stock than the most that a server has granted to one
+ *    permit, because a limit may have a max_cost. A key that is banned loses its stock. The client
+ *    keeps at most DOORMAN__STOCKS_MAX stocks: those that were used or filled last. An idle client
+ *    forgets them.
  *
  * About P27: the number of a reservation is the request_id on the wire. A client does not remember
  *    its reservations, only the settles that have no answer yet. A server remembers a settlement
- *    for a minute. So the client sends a settle for less than a minute. A server remembers what has
- *    ended for 10 minutes. So a settle that comes in time, and then waits for 5 minutes, is still
- *    known. A settle that a server can only process later (LEARNING) is sent again after a second.
- *    A caller that gets a refusal does not settle. If a server may have charged it, the client
- *    settles with a cost of 0. If memory runs out, the reservation ends by itself. If a server
- *    refuses a copy (P25), the client remembers its number, so that its settle charges nothing. It
- *    remembers at most DOORMAN__COPIES_MAX numbers.
+ *    for a minute. So the client sends a settle for less than a minute. A server remembers a
+ *    reservation that has ended for 10 minutes. So the reservation is still known if its settle is
+ *    made in time, and then waits for 5 minutes. A settle that a server can only process later
+ *    (LEARNING) is sent again after a second. A caller that gets a refusal does not settle. If a
+ *    server may have charged the reservation, the client settles it with a cost of 0. If memory
+ *    runs out, or too many settles wait, the reservation ends by itself. If the copy of a
+ *    reservation is refused (P25), the client remembers the number, so that the settle charges
+ *    nothing. It remembers at most DOORMAN__COPIES_MAX numbers.
  * About P28: if a server cannot remember a report, it charges nothing. Then the client sends the
  *    report again without a request_id. A server that does not know yet whether a predecessor has
  *    counted the report (LEARNING) charges nothing either. Then the report keeps its request_id,
- *    and is sent again after a second, for 11 minutes. After that it is lost, and counted. Reports
- *    that wait so count in the bound of 10,000.
+ *    and is sent again after a second, for 11 minutes. After that it is lost, and counted as
+ *    `lost`. Reports that wait for this second count in DOORMAN__REPORTS_MAX.
  *
  * N9 A client without a map of shards sends all calls to the addresses of its options. If a
- *    response has a later map_epoch than that of its map, the client asks the same node for the
- *    map with DISCOVERY. With a map it has a port for each node: an upstream with the addresses of
- *    the node, queues, and a breaker. So a node that fails stops only its own keys (P23), and
- *    messages are batched by node (P21). The first port, `home`, has the addresses of the options.
- *    With a map it sends only DISCOVERY, after a message to a node has failed: the shards of that
- *    node may have moved. Lanes send the permits of all ports in turn.
- *       A call goes to the owner of its shard: the shard of its first item, or that which the id
- *    of its hold or transfer tells (N4). A permit whose items are in two shards is refused as
- *    SHARDS (N5). A later map moves the calls in the queues. A call that was refused as MOVED
- *    waits for MOVED_PAUSE, and twice as long each time, up to 1 s. Then, or with the next map, it
- *    is sent to the owner of that moment. A permit, a report and a seizure may be refused
- *    MOVES_MAX times, and the fallback decides on the next refusal. Settles and requests about
- *    holds are sent for as long as after LEARNING, and until the end of the hold.
- *       What a call has promised does not depend on its node. It keeps its request_id, so the new
- *    owner, which knows what the last one knew, neither grants nor settles it twice. A refusal
- *    that is still valid (P22) and units taken ahead (P24) stay.
+ *    response has a later map_epoch than that of its map, the client asks the same node for the map
+ *    with DISCOVERY. With a map it has a port for each node: an upstream with the addresses of the
+ *    node, queues, and a breaker. So a node that fails stops only its own keys (P23), and messages
+ *    are batched by node (P21). The first port, `home`, has the addresses of the options. With a
+ *    map, home sends only DISCOVERY, after a message to a node has failed: the shards of that node
+ *    may have moved. A lane sends permits of all ports, in turn.
+ *       A call goes to the owner of its shard. The id of its hold or transfer contains the shard
+ *    (N4). Without an id, the shard is that of its first item. A permit whose items are in two
+ *    shards is refused as SHARDS (N5). A later map moves the calls in the queues. A call that was
+ *    refused as MOVED waits for MOVED_PAUSE, and twice as long each time, up to 1 s. Then, or with
+ *    the next map, it is sent to the owner of that moment. A permit, a report and a seizure may be
+ *    refused MOVES_MAX times, and the fallback decides on the next refusal. A settle is sent again
+ *    for as long as after LEARNING. Renewals, releases and transfers are sent again for as long as
+ *    after a message that has failed.
+ *       A call keeps its request_id when its node changes. The new owner knows what the last owner
+ *    knew. So it neither grants nor settles the call twice. Refusals that are still valid (P22) and
+ *    units taken ahead (P24) stay.
  *       A map whose addresses are not valid, or lead from TLS to plain text (K3), is not taken. If
- *    memory runs out, the last map stays, and the next response asks again, at most every
- *    MOVED_PAUSE.
- *       The packages of other languages ask over HTTP, where any node forwards. So they have no
- *    breaker for each node. Their `home` forwards the calls for a node that has not answered a
- *    DISCOVERY since its last failure, and all calls that have failed once. A node has a pause of 1
- *    s after a failure, and twice as long each time, up to max_pause. One without HTTP addresses
- *    that a client may use gets its calls through home.
+ *    memory runs out, the last map stays. Then the client asks again after the next response, at
+ *    most once in each MOVED_PAUSE.
+ *       The packages of other languages ask over HTTP, where any node forwards calls. So they have
+ *    no breaker for each node. They send a call to a server of the options, which forwards it, in
+ *    these cases: the node has not answered a DISCOVERY yet, or since its last failure; the call
+ *    has failed once; the node has no HTTP address that the client may use. A node has a pause of 1
+ *    s after a failure, and twice as long each time, up to max_pause.
  *
  * A call is a permit, a report, a settle or a request about a hold, from its beginning to its
- * result. Only doorman__call_move changes its state, except that the action of a hold becomes NEW
- * when it ends:
+ * result. Only doorman__call_move changes the state of a call, except that the action of a hold
+ * becomes NEW when it ends:
  *
  *   state    meaning                          event                                next state
- *   NEW      not in a list                    is local, or the breaker is open     -> DECIDED
- *                                             is the result of a transfer          -> WAITING
+ *   NEW      not in a list                    is decided without a message         -> DECIDED
+ *                                             gets the result of its peer          -> WAITING
  *                                             otherwise                            -> QUEUED
  *   QUEUED   waits for a message              is in a message                      -> SENT
  *                                             times out, or the breaker opens      -> DECIDED
  *   SENT     is in the message under way      has an answer, or times out          -> DECIDED
- *                                             is granted with a wait, or MOVED     -> WAITING
- *                                             the message fails or is redirected   -> QUEUED
- *   WAITING  waits as the server has said     the wait or the timeout ends         -> DECIDED
+ *                                             has a wait, or is LEARNING or MOVED  -> WAITING
+ *                                             is sent again at once                -> QUEUED
+ *   WAITING  waits for a time or its peer     its wait, timeout or peer ends       -> DECIDED
  *                                             is a settle or a report, or MOVED,
  *                                             and its wait ends                    -> QUEUED
  *   DECIDED  its caller has no result yet     its caller takes the result          (freed)
  *
+ * A call is also DECIDED if its hold is released, by the kill switch, or when the agent ends.
+ *
  * The upstream of a port, not that of a lane, has the state of the breaker. BACKING_OFF: the
- * breaker is open. REQUESTED after 5 failures: the message under way is the test. Otherwise: the
- * breaker is closed.
+ * breaker is open until retry_at. REQUESTED after 5 failures: the message under way is the test.
+ * Otherwise: the breaker is closed.
  */
 
-/* With the longest names of limits, a response with this many items and bytes of text fits in 4
- * MiB. P19 would allow 10,000 items. */
+/* With the longest names of limits, the response to a message with this many items and bytes of
+ * text fits in 4 MiB. Servers take up to 10,000 items by default. */
 #define DOORMAN__MESSAGE_ITEMS ((size_t)4000)
 #define DOORMAN__MESSAGE_TEXT ((size_t)256 << 10)
 #define DOORMAN__REFUSALS_MAX ((size_t)10000)
@@ -21035,17 +21040,17 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
 #define DOORMAN__COPIES_MAX ((size_t)10000)
 
 /* How long a settle waits for its first message, how long it is sent after that, how long it waits
- * after LEARNING, and in how many messages it may fail. An outage does not fail as many messages in
- * that time, because the breaker opens. A report waits after LEARNING too, and longer than a server
- * may refuse it. */
+ * after LEARNING, and in how many messages it may fail. With the default max_pause, an outage of
+ * SETTLE_TIME fails fewer messages, because the breaker opens. A report also waits after LEARNING,
+ * until REPORT_TIME has passed: a server refuses it for at most 10 minutes. */
 #define DOORMAN__SETTLE_WAIT (300 * DOORMAN_SECOND)
 #define DOORMAN__SETTLE_TIME (45 * DOORMAN_SECOND)
 #define DOORMAN__SETTLE_PAUSE DOORMAN_SECOND
 #define DOORMAN__SETTLE_FAILURES ((size_t)25)
 #define DOORMAN__REPORT_TIME (660 * DOORMAN_SECOND)
 
-/* A message waits at least this long for its response, even if its callers have less time. So a
- * caller that is in a hurry does not make a server look as if it had failed. */
+/* A message waits at least this long for its response, or for the request_timeout if that is
+ * shorter. So a caller with less time does not make a server look as if it had failed. */
 #define DOORMAN__MESSAGE_WAIT_MIN (DOORMAN_SECOND / 10)
 
 /* N9: how long a call that was refused as MOVED waits at first, and how often it may be refused. */
@@ -21054,10 +21059,10 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
 
 #define DOORMAN__BREAKER_FAILURES 5U
 #define DOORMAN__BREAKER_DOUBLINGS 12U      /* 1 s << 12 is more than any max_pause */
-#define DOORMAN__BREAKER_DOUBLINGS_ALIVE 2U /* while servers answer: up to 4 s */
+#define DOORMAN__BREAKER_DOUBLINGS_ALIVE 2U /* while servers know no master: 4 s */
 #define DOORMAN__BREAKER_MAX (30 * DOORMAN_SECOND)
 
-/* What a call asks. Each kind has a queue and a method. */
+/* What a call asks for. Each kind has a queue in each port, and a method. */
 typedef enum doorman__call_kind {
     DOORMAN__CALL_PERMIT,
     DOORMAN__CALL_REPORT,
@@ -21079,7 +21084,7 @@ typedef enum doorman__call_state {
     DOORMAN__CALL_STATE_COUNT
 } doorman__call_state;
 
-/* A list. Each member contains its own link, so adding one never fails. */
+/* A list. Each member contains its own link, so adding a member needs no memory. */
 typedef struct doorman__list_link {
     struct doorman__list_link *previous, *next;
 } doorman__list_link;
@@ -21089,10 +21094,10 @@ typedef struct doorman__list {
     size_t count;
 } doorman__list;
 
-/* A permit, a report, a settle or a request about a hold. Its items, with their texts, follow it.
- * The key of an item is directly behind the NUL of its resource_id. */
+/* A permit, a report, a settle or a request about a hold. Its items are behind it in memory, and
+ * then their texts. The key of an item is directly behind the NUL of its resource_id. */
 typedef struct doorman__call {
-    doorman__list_link link; /* in the list of its state; not while NEW or SENT */
+    doorman__list_link link; /* in the list of its state; NEW, SENT: in none */
     doorman_permit_client *client;
     doorman__timer timer; /* when it times out, or when its wait ends */
     doorman__call_state state;
@@ -21101,19 +21106,19 @@ typedef struct doorman__call {
     bool alone;          /* it is in a message of its own */
     bool prefetches;     /* it takes units ahead, for the stock of its item (P24) */
     bool unanswered;     /* a server may have granted it, and the client does not know it yet */
-    bool is_moved;       /* WAITING: until it is sent again, because it was refused as MOVED (N9) */
+    bool is_moved;       /* it is WAITING because it was refused as MOVED (N9) */
     unsigned char moves; /* how often it was refused as MOVED, up to MOVES_MAX */
-    struct doorman__port *port; /* QUEUED and SENT: where it goes; else the last one */
+    struct doorman__port *port; /* QUEUED, SENT: where it goes; else the last such port */
     size_t failures;
-    struct doorman__batch *batch; /* SENT: whose message it is in; else NULL */
+    struct doorman__batch *batch; /* SENT: the batch of its message; else NULL */
     size_t position;              /* SENT: its index in the message */
     doorman_time sent_max_wait;
     doorman_time waits_until;          /* WAIT: when max_wait ends; 0: it was not sent yet. SETTLE:
-                                          when it is lost if it was not sent. REPORT: when it is
-                                          lost if servers learn; 0: none did yet */
+                                          when it is lost at the latest. REPORT: when it is lost if
+                                          servers still learn; 0: none has answered so */
     struct doorman__client_hold *hold; /* NULL: the call concerns no hold */
-    struct doorman__call *peer;        /* of a transfer or settle: the call that has its result, and
-                                          the other way round; NULL: nobody waits for it */
+    struct doorman__call *peer;        /* a transfer or settle, and the call that gets its result,
+                                          point to each other; NULL: nobody waits for the result */
     doorman_hold_request hold_request; /* TRANSFER, SEIZURE */
     size_t text_bytes;
     void *context;
@@ -21126,28 +21131,28 @@ typedef struct doorman__call {
 /* What a client remembers of a (resource, key) begins with this struct. */
 typedef struct doorman__known {
     doorman__link link;
-    doorman__list_link order; /* in the order in which they were kept: see doorman__known_keep */
-    doorman_time until;       /* when it is forgotten */
-    char *text;               /* the resource and the key, behind the struct */
+    doorman__list_link order; /* in the order of the last doorman__known_keep of each object */
+    doorman_time until;       /* when it may be forgotten */
+    char *text;               /* the resource and the key, behind the object */
     size_t text_bytes;
 } doorman__known;
 
 typedef struct doorman__known_table {
     doorman__table table;
     doorman__list order;
-    doorman_time end; /* everything is forgotten at this time */
+    doorman_time end; /* the latest `until` so far: all objects are forgotten then */
 } doorman__known_table;
 
 /* A refusal that is still valid (P22). */
 typedef struct doorman__known_refusal {
     doorman__known known;
     double min;
-    doorman_time max_wait, retry_at; /* retry_at NEVER: not known */
+    doorman_time max_wait, retry_at; /* retry_at is NEVER: not known */
     doorman_reason reason;
     char limit[DOORMAN_ID_BYTES_MAX + 1];
 } doorman__known_refusal;
 
-/* Units that were taken ahead at one time. They are lost at `until`. */
+/* Units that were taken ahead, and are lost at `until`. */
 typedef struct doorman__lot {
     double units;
     doorman_time until;
@@ -21161,12 +21166,12 @@ typedef struct doorman__stock {
     doorman__known known;
     bool asking; /* a call that takes units ahead is queued or under way */
     bool warning;
-    int64_t slice; /* the number of the current slice since time 0 */
+    int64_t slice; /* the slice of the last use: its number, counted from time 0 */
     double units_used[DOORMAN__USE_SLICES];
     size_t times_used[DOORMAN__USE_SLICES];
     doorman__lot lots[2]; /* the one that ends earlier is first */
     double granted_most;  /* the most units that a server has granted to one permit */
-    double remaining;     /* this field and the next two are those of the last answer */
+    double remaining;     /* this field and the next two are from the last answer */
     doorman_time reset_at;
     char limit[DOORMAN_ID_BYTES_MAX + 1];
 } doorman__stock;
@@ -21188,7 +21193,7 @@ typedef struct doorman__client_hold {
     uint64_t number;      /* the request_id on the wire */
     uint64_t id;          /* chosen by the server; 0: not known */
     uint64_t seized_id;   /* of the transfer that was seized; 0: none */
-    doorman__call *call;  /* asks for the hold; NULL: its caller has the result */
+    doorman__call *call;  /* asks for the hold; NULL: none does now */
     doorman__call action; /* the renewal or the release */
     doorman_time begin, life, end, renew_at, give_up_at;
     size_t transfers;  /* how many have no answer yet */
@@ -21216,15 +21221,16 @@ typedef union doorman__sent_item {
     doorman_settle_request settle;
 } doorman__sent_item;
 
-/* The messages of a client or of a lane. One message at a time is under way. A lane sends one
- * permit at a time, which may wait in the queue of a server. It follows the redirects of its own
- * message. See doorman__lane_begin for the first address of each message. */
+/* The messages of a port or of a lane. One message at a time is under way. A lane sends one permit
+ * at a time, which may wait in the queue of a server. A lane follows the redirects of its own
+ * messages. See doorman__lane_begin for the first address of each message. */
 typedef struct doorman__batch {
     doorman_upstream upstream;
     doorman_permit_client *client;
-    struct doorman__port *port; /* whose calls it sends; of a lane: that of the last message */
+    struct doorman__port *port; /* has the calls that it sends; of a lane: of the last message */
     doorman__sent *sent;        /* the calls of the message */
-    void *items; /* permits, entries, holds or settles, with room as for a doorman__sent_item */
+    void *items; /* permits, entries, holds or settles: an array with the size of item_capacity
+                    doorman__sent_items */
     size_t capacity, item_capacity, count;
     doorman__call_kind kind; /* of the last message */
 } doorman__batch;
@@ -21236,20 +21242,21 @@ typedef struct doorman__permit_lane {
     doorman__sent_item item;
 } doorman__permit_lane;
 
-/* The calls for one node, and its messages. The first port of a client, `home`, has the addresses
- * of the options, and all calls of a client without a map. */
+/* The calls for one node, and the messages to it. The first port of a client, `home`, has the
+ * addresses of the options, and all calls of a client without a map. */
 typedef struct doorman__port {
-    doorman__batch batch;                           /* the messages of the client */
+    doorman__batch batch;                           /* the messages of the port */
     doorman__list queues[DOORMAN__CALL_KIND_COUNT]; /* of calls */
-    size_t node; /* its index in the map; NO_NODE: the port is home, or no node has it */
+    size_t node; /* the index of its node in the map; NO_NODE: the port is home, or has no node */
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* not home: the address of the last message */
 } doorman__port;
 #define DOORMAN__NO_NODE SIZE_MAX
 
-/* What a client knows of shards (N9). A port is never freed before the client, because its upstream
- * belongs to the loop of a caller. A port that no node has is used again for the next new node. */
+/* What a client knows of shards (N9). A port is freed only with the client, because the loop of the
+ * application may still use its upstream. A port without a node is used again for the next new
+ * node. */
 typedef struct doorman__routes {
-    doorman_shard_map *map; /* NULL: there was no memory for the first one */
+    doorman_shard_map *map; /* NULL: only until the first map is set */
     doorman__port *by_node[DOORMAN_SHARD_NODES_MAX];
     doorman__port *ports[2 * DOORMAN_SHARD_NODES_MAX]; /* all except home */
     size_t port_count;
@@ -21258,16 +21265,16 @@ typedef struct doorman__routes {
 struct doorman_permit_client {
     doorman__port home;
     char client_id[DOORMAN_ID_BYTES_MAX + 1];
-    doorman_permit_policy policy; /* `local` is not used */
+    doorman_permit_policy policy; /* its `local` is NULL */
     bool kill_switch;
     doorman_time message_timeout; /* the longest time to wait for a response */
     doorman_limiter_map *local;   /* NULL: the fallback is not FAIL_LOCAL */
     uint64_t hash_key[2], local_key[2];
 
     doorman__routes *routes; /* NULL: the client knows no map */
-    doorman__port *map_port; /* sends a DISCOVERY next, or now; NULL: none does */
+    doorman__port *map_port; /* sends a DISCOVERY next, or has one under way; NULL: none */
     doorman_time map_ask_at; /* no server is asked for a map before this time */
-    size_t queued_waits;     /* permits in all queues that may wait at a server */
+    size_t queued_waits;     /* QUEUED permits that may wait at a server, of all ports */
     size_t lane_turn;        /* the index of the port whose permit a lane has sent last */
 
     doorman__list waiting, decided; /* of calls */
@@ -21275,14 +21282,14 @@ struct doorman_permit_client {
     size_t call_count;     /* in all states, with the actions of holds */
     size_t action_count;   /* actions of holds that are queued or under way */
     size_t settle_count;   /* settles without an answer */
-    size_t learning_count; /* reports that wait because a server learns */
+    size_t learning_count; /* reports that are WAITING, because of LEARNING or MOVED */
 
     doorman__permit_lane *lanes[DOORMAN_PERMIT_LANES_MAX];
     size_t lane_count;
     doorman__table holds;
     doorman__timers hold_timers;
     doorman__list all_holds, changes;
-    size_t new_hold_count; /* holds without a permit */
+    size_t new_hold_count; /* holds that are NEW */
     uint64_t hold_number;  /* the last number that was given out */
     uint64_t number_count; /* how many numbers were given out */
 
@@ -21293,7 +21300,7 @@ struct doorman_permit_client {
 
 /* ---- permit client: its calls */
 
-/* Adds a link behind another one; NULL: as the first one. */
+/* Adds a link behind `previous`, or as the first link if `previous` is NULL. */
 static void doorman__list_insert(doorman__list *list, doorman__list_link *previous,
                                  doorman__list_link *link) {
     assert(!link->previous && !link->next && list->first != link);
@@ -21331,8 +21338,8 @@ static doorman__port *doorman__port_of_shard(const doorman__routes *routes, size
     return routes->by_node[routes->map->owners[shard].owner];
 }
 
-/* Returns the port of a call: that of the owner of its shard. The ids of holds and transfers tell
- * their shard (N4). All other calls have items. */
+/* Returns the port of a call: home without a map, otherwise the port of the owner of its shard. The
+ * ids of holds and transfers contain their shard (N4). A call without such an id has items. */
 static doorman__port *doorman__call_route(const doorman__call *call) {
     doorman_permit_client *client = call->client;
     const doorman__routes *routes = client->routes;
@@ -21350,7 +21357,8 @@ static doorman__port *doorman__call_route(const doorman__call *call) {
     return doorman__port_of_shard(routes, doorman_shard_map_find(map, resource_id, key));
 }
 
-/* Returns the first item of a permit in another shard than its first item, or 0 (N5). */
+/* Returns the index of the first item of a permit in another shard than item 0; 0: there is none
+ * (N5). */
 static size_t doorman__call_divided(const doorman__call *call) {
     const doorman__routes *routes = call->client->routes;
     const doorman_permit_item *items = call->request.items;
@@ -21379,8 +21387,8 @@ static bool doorman__batch_is_lane(const doorman__batch *batch) {
 
 /* ---- permit client: the states of its calls */
 
-/* Moves a call to another state. A call that returns to its queue becomes the first one there,
- * because it has waited longest. */
+/* Moves a call to another state. A call that returns from a message to its queue becomes the first
+ * one there, because it has waited longest. */
 static void doorman__call_move(doorman__call *call, doorman__call_state state) {
     static const unsigned legal[DOORMAN__CALL_STATE_COUNT] = {
         [DOORMAN__CALL_NEW] =
@@ -21425,7 +21433,7 @@ static size_t doorman__pair_bytes(const char *resource_id, const char *key) {
     return strlen(resource_id) + strlen(key ? key : "") + 2;
 }
 
-/* Copies a resource and a key, and points to the copies. Returns the byte behind them. */
+/* Copies a resource and a key, and points to the copies. Returns the address behind them. */
 static char *doorman__pair_copy(char *to, const char **resource_id, const char **key) {
     const char *from_key = *key ? *key : "";
     size_t id_bytes = strlen(*resource_id) + 1, key_bytes = strlen(from_key) + 1;
@@ -21464,7 +21472,7 @@ static doorman__call *doorman__call_create(doorman_permit_client *client,
     return call;
 }
 
-/* Ends the connection of a pair of calls. Returns the other call; NULL: there was none. */
+/* Separates a call from its peer. Returns the peer, or NULL if there was none. */
 static doorman__call *doorman__call_part(doorman__call *call) {
     doorman__call *peer = call->peer;
     assert(!peer || peer->peer == call);
@@ -21479,8 +21487,8 @@ static void doorman__call_forget(doorman__call *call) {
     doorman__call_part(call);
 }
 
-/* Removes a call from the client, and frees it. The action of a hold is a part of the hold, and can
- * be used again. */
+/* Removes a call from the client, and frees it. The action of a hold is a part of the hold. So it
+ * is not freed, but becomes NEW. */
 static void doorman__call_free(doorman__call *call) {
     doorman_permit_client *client = call->client;
     doorman__list *list = doorman__call_list(call);
@@ -21515,16 +21523,16 @@ static void doorman__call_finish(doorman__call *call) {
     if (!call->attended) doorman__call_free(call);
 }
 
-/* Ends the other call of a pair, if there is one. */
+/* Ends the peer of a call, if there is one. */
 static void doorman__call_finish_peer(doorman__call *call) {
     doorman__call *peer = doorman__call_part(call);
     assert(!peer || peer->state == DOORMAN__CALL_WAITING);
     if (peer) doorman__call_finish(peer);
 }
 
-/* Makes room for one more call in the timers and in the message, so that nothing later needs
- * memory. A transfer and a settle have two calls, and a hold has an action.
- *   holds   the call concerns a hold, or is a settle */
+/* Makes room for one more call in the timers and in the message of home, so that neither needs
+ * memory later. A transfer and a settle have two calls, and a hold has an action.
+ *   holds   the call concerns a hold, or is a settle of the application */
 static bool doorman__permit_client_reserve(doorman_permit_client *client, bool holds) {
     size_t all = client->call_count + client->all_holds.count + 2 * holds + 1;
     size_t count = all < DOORMAN__MESSAGE_ITEMS ? all : DOORMAN__MESSAGE_ITEMS;
@@ -21642,7 +21650,7 @@ static doorman__known *doorman__known_oldest(const doorman__known_table *known, 
     return oldest->until <= now || known->table.count >= most ? oldest : NULL;
 }
 
-/* Returns when all objects can be forgotten, so that an idle client has none. */
+/* Returns when all objects can be forgotten. An idle client wakes up then, and frees them. */
 static doorman_time doorman__known_due(const doorman__known_table *known) {
     return known->order.first ? known->end : DOORMAN_NEVER;
 }
@@ -21661,8 +21669,8 @@ static void doorman__limit_name_copy(char to[DOORMAN_ID_BYTES_MAX + 1], const ch
     snprintf(to, DOORMAN_ID_BYTES_MAX + 1, "%s", name ? name : "");
 }
 
-/* Remembers the refusal of a call. A newer refusal of the same resource and key replaces it. If
- * memory runs out, nothing is remembered. */
+/* Remembers the refusal of a permit of one item, if it is still valid. It replaces the last refusal
+ * of the same resource and key. If memory runs out, nothing is remembered. */
 static void doorman__known_refusal_remember(const doorman__call *call, const doorman_permit *permit,
                                             doorman_time sent_at, doorman_time now) {
     doorman_permit_client *client = call->client;
@@ -21686,7 +21694,7 @@ static void doorman__known_refusal_remember(const doorman__call *call, const doo
     doorman__limit_name_copy(refusal->limit, permit->limit);
 }
 
-/* Returns a valid refusal of an item of the call, or NULL.
+/* Returns a valid refusal that also concerns an item of the call (P22), or NULL.
  *   index   out: the item */
 static const doorman__known_refusal *doorman__known_refusal_of(const doorman__call *call,
                                                                size_t *index, doorman_time now) {
@@ -21723,17 +21731,17 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman__ca
  *   ENDING   the application does not use it  nothing is left to do               (freed)
  *
  * The client does not remember numbers of holds that it has freed. Numbers are given out in order,
- * so it knows which ones it has given out. If such a number has no hold any more, it was released,
- * or its hold has ended. A permit that asks with this number ends as released.
+ * so it knows which ones it has given out. If such a number has no hold any more, the hold was
+ * released or has ended. A permit that asks with such a number ends as released.
  *
  * The end of a hold is the time at which the client sent the message, plus waited / (1 + drift),
  * plus expires_in (P8). An end never moves back.
  *
  * The `action` of a hold is its renewal or its release. At most one of them is queued or under way.
- * When the first renewal is due, the client renews all holds that are past half of the time to
- * theirs. So renewals travel together. A renewal names the id alone. If the server answers `gone`,
- * it may be a new master. The client then says at once what it holds (P16). The hold is gone if the
- * server answers `gone` to this too.
+ * When the first renewal is due, the client renews all holds that have passed half of the time to
+ * their own renewal. So renewals travel together. A renewal contains only the id of the hold. If
+ * the server answers `gone`, it may be a new master. Then the client renews again at once, and says
+ * what it holds (P16). If the server answers `gone` to this renewal too, the hold is gone.
  *
  * Nothing leaks while a server answers. The client releases units that a server may count and the
  * application does not use. This happens after a timeout, a release, a decision that comes too
@@ -21742,13 +21750,14 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman__ca
  * again. The client stops one time to live after the end of the hold. If the hold was never in use,
  * it stops when the hold has been ENDING for DOORMAN__RELEASE_TIME.
  *
- * A release, a renewal or a transfer that is repeated does no harm. A release names what is
+ * A release, a renewal or a transfer that is repeated does no harm, because a release names what is
  * kept, and a transfer has a request_id. A transfer is repeated until it has an answer, even after
- * its caller's timeout. A release waits for the transfers of the same hold.
+ * its caller's timeout, but only until the hold ends. A release waits for the transfers of the same
+ * hold.
  */
 #define DOORMAN__RELEASE_TIME (60 * DOORMAN_SECOND)
-#define DOORMAN__RENEWAL_GAP (DOORMAN_SECOND / 100) /* between two renewals, at least */
-#define DOORMAN__NEW_HOLDS_MAX ((size_t)100000)     /* numbers without a permit */
+#define DOORMAN__RENEWAL_GAP (DOORMAN_SECOND / 100) /* before a renewal is due, at least */
+#define DOORMAN__NEW_HOLDS_MAX ((size_t)100000)     /* holds that are NEW */
 
 static doorman__client_hold *doorman__client_hold_find(const doorman_permit_client *client,
                                                        uint64_t number) {
@@ -21768,7 +21777,7 @@ static bool doorman__client_hold_is_empty(const doorman__client_hold *hold) {
     return true;
 }
 
-/* Copies the items of a hold, which has none yet. Returns false if memory runs out, or if there are
+/* Copies the items into a hold that has none yet. Returns false if memory runs out, or if there are
  * no items. */
 static bool doorman__client_hold_set_items(doorman__client_hold *hold,
                                            const doorman_hold_item *items, size_t count) {
@@ -21793,8 +21802,8 @@ static bool doorman__client_hold_set_items(doorman__client_hold *hold,
     return true;
 }
 
-/* Gives out the next number. The numbers are 1 to 2^53 - 1, and then start again. No client makes
- * that many holds, so no two holds have the same number. */
+/* Gives out the next number. After 2^53 - 1 the numbers start again at 1. No client needs that many
+ * numbers, so all are different. */
 static uint64_t doorman__client_number(doorman_permit_client *client) {
     client->hold_number = client->hold_number % DOORMAN__REQUEST_ID_MAX + 1;
     client->number_count++;
@@ -21824,8 +21833,8 @@ static doorman__client_hold *doorman__client_hold_create(doorman_permit_client *
     return hold;
 }
 
-/* Lets a permit, or a seizure, ask for a NEW hold. Returns false if memory runs out; then the hold
- * is still NEW. Precondition: doorman__permit_client_reserve has succeeded.
+/* Makes a NEW hold ASKED, for a permit or a seizure. Returns false if memory runs out; then the
+ * hold is still NEW. Precondition: doorman__permit_client_reserve has succeeded.
  *   request   NULL: a seizure, whose items are not known yet */
 static bool doorman__client_hold_ask(doorman__client_hold *hold,
                                      const doorman_permit_request *request) {
@@ -21895,7 +21904,7 @@ static void doorman__client_hold_plan(doorman__client_hold *hold, doorman_time n
     doorman__call *action = &hold->action;
     bool ending = hold->state == DOORMAN__HOLD_ENDING, over = ending && now >= hold->give_up_at;
     if (over) hold->must_release = false;
-    /* a release names what is kept, so it must not overtake a transfer of the rest */
+    /* a release names what is kept, so a transfer of the rest must end before it */
     bool stays = action->kind == DOORMAN__CALL_RELEASE && !hold->transfers;
     bool obsolete = stays ? over : ending || hold->must_release;
     bool waits = action->state == DOORMAN__CALL_QUEUED || action->state == DOORMAN__CALL_WAITING;
@@ -21917,7 +21926,7 @@ static void doorman__client_hold_plan(doorman__client_hold *hold, doorman_time n
     doorman__timer_set(&hold->client->hold_timers, &hold->timer, at);
 }
 
-/* Ends a hold that its application no longer uses. */
+/* Makes a hold ENDING, because the application no longer uses it. */
 static void doorman__client_hold_end(doorman__client_hold *hold, bool must_release,
                                      doorman_time now) {
     bool in_use = hold->state == DOORMAN__HOLD_IN_USE;
@@ -21929,8 +21938,8 @@ static void doorman__client_hold_end(doorman__client_hold *hold, bool must_relea
         in_use ? doorman__after(hold->end, hold->life) : doorman__after(now, DOORMAN__RELEASE_TIME);
 }
 
-/* Ends a call that gets no hold, and the hold that it asked for. If the call was sent, a server may
- * still grant the hold. */
+/* Ends a call that gets no hold, and the hold that it asked for. If the call was sent, the hold is
+ * released, because a server may have granted it. */
 static void doorman__call_end_ask(doorman__call *call, doorman_time now) {
     doorman__client_hold *hold = call->hold;
     assert(!hold || hold->state == DOORMAN__HOLD_ASKED);
@@ -21950,8 +21959,8 @@ static void doorman__client_hold_extend(doorman__client_hold *hold, doorman_time
     hold->renew_at = doorman__later(doorman__after(begin, life / 3), now + DOORMAN__RENEWAL_GAP);
 }
 
-/* Ends a hold that the application has not released. If the application has transferred all units,
- * there is nothing to tell. */
+/* Ends a hold that the application has not released, and tells the application. If it has
+ * transferred all units, there is nothing to tell. */
 static void doorman__client_hold_lose(doorman__client_hold *hold, bool must_release,
                                       doorman_time now) {
     assert(hold->state == DOORMAN__HOLD_IN_USE);
@@ -21961,7 +21970,7 @@ static void doorman__client_hold_lose(doorman__client_hold *hold, bool must_rele
     doorman__client_hold_set_changed(hold, true);
 }
 
-/* Queues the renewals of all holds that are past half of the time to their renewal. */
+/* Queues the renewals of all holds that have passed half of the time to their renewal. */
 static void doorman__client_holds_renew(doorman_permit_client *client, doorman_time now) {
     for (doorman__list_link *at = client->all_holds.first; at; at = at->next) {
         doorman__client_hold *hold = DOORMAN__WITHIN(doorman__client_hold, all, at);
@@ -21991,7 +22000,7 @@ static void doorman__client_holds_work(doorman_permit_client *client, doorman_ti
     }
 }
 
-/* Ends a transfer, and the call that has its result. */
+/* Ends a transfer, and the call that gets its result. Ends the hold if no units are left. */
 static void doorman__transfer_end(doorman__call *call, doorman_time now) {
     doorman__client_hold *hold = call->hold;
     assert(call->kind == DOORMAN__CALL_TRANSFER && hold->transfers > 0);
@@ -22005,7 +22014,7 @@ static void doorman__transfer_end(doorman__call *call, doorman_time now) {
     doorman__client_hold_plan(hold, now);
 }
 
-/* Notes the reservation of a granted permit. */
+/* Stores the reservation of a granted permit in its result. */
 static void doorman__acquired_reservation(doorman__call *call, doorman_time settle_by) {
     if (!call->request.settle_within) return;
     assert(call->request.request_id);
@@ -22013,7 +22022,7 @@ static void doorman__acquired_reservation(doorman__call *call, doorman_time sett
     call->acquired.settle_by = settle_by;
 }
 
-/* Grants a call the minimum of each item, or in full the cost of each item. */
+/* Grants a call the cost of each item, or without in_full only the minimum of each item. */
 static void doorman__call_grant(doorman__call *call, bool in_full) {
     assert(call->request.item_count <= DOORMAN_PERMIT_ITEMS_MAX);
     call->acquired.granted = true;
@@ -22034,7 +22043,7 @@ static doorman__stock *doorman__stock_find(const doorman_permit_client *client,
     return (doorman__stock *)doorman__known_find(&client->stocks, item, hash);
 }
 
-/* Keeps a stock, which is used or filled now, for twice the time `prefetch`. */
+/* Keeps a stock for twice the time `prefetch`, because it is used or filled now. */
 static void doorman__stock_keep(doorman_permit_client *client, doorman__stock *stock,
                                 doorman_time now) {
     doorman_time until = doorman__after(now, 2 * client->policy.prefetch);
@@ -22069,7 +22078,7 @@ static doorman__stock *doorman__stock_open(doorman_permit_client *client,
     return (doorman__stock *)doorman__known_add(&client->stocks, sizeof *stock, item, hash);
 }
 
-/* Loses the units whose time has passed. */
+/* Removes the units whose time has passed. */
 static void doorman__stock_lapse(doorman_permit_client *client, doorman__stock *stock,
                                  doorman_time now) {
     for (int i = 0; i < 2; i++) {
@@ -22106,8 +22115,9 @@ static double doorman__stock_missing(const doorman__stock *stock) {
     return (double)(int64_t)doorman__min(used - stored, stock->remaining / 2);
 }
 
-/* Takes units ahead, if the stock has few and the key is used often. If memory runs out, none are
- * taken. Precondition: doorman__stock_use was called at this time. */
+/* Queues a permit for the units that are missing, if any. If memory runs out, the queue is full or
+ * 5 messages have failed in a row, it does nothing. Precondition: doorman__stock_use was called at
+ * this time. */
 static void doorman__stock_refill(doorman_permit_client *client, doorman__stock *stock,
                                   const doorman_permit_item *item) {
     const doorman_permit_item ahead = {.resource_id = item->resource_id,
@@ -22180,8 +22190,8 @@ static bool doorman__stock_spend(doorman__call *call, doorman_time now) {
 }
 
 /* Stores the units that a server has granted ahead. If both lots have units, the new units end with
- * the second lot, which is earlier than they have to. If such a grant has a wait, no caller waits,
- * so the units are lost. The units of a stock that was forgotten are lost too. */
+ * the second lot, which is earlier than they have to. If the grant has a wait, the units are lost,
+ * because no caller waits for them. The units of a stock that was forgotten are lost too. */
 static void doorman__stock_receive(const doorman__call *call, doorman__stock *stock,
                                    const doorman_permit *permit, doorman_time sent_at,
                                    doorman_time now) {
@@ -22205,7 +22215,7 @@ static void doorman__stock_receive(const doorman__call *call, doorman__stock *st
     doorman__stock_keep(client, stock, now);
 }
 
-/* Learns from the decision of a server on a permit of a caller, or on units that are taken
+/* Updates the stock after a server has decided on a permit of a caller, or on one that takes units
  * ahead. */
 static void doorman__stock_learn(const doorman__call *call, const doorman_permit *permit,
                                  doorman_time sent_at, doorman_time now) {
@@ -22240,8 +22250,8 @@ static void doorman__stock_learn(const doorman__call *call, const doorman_permit
 
 /* ---- permit client: reservations (P27) */
 
-/* The table of refused copies needs items, and has numbers. This function makes an item of a
- * number. The empty key follows the name, as in all items of calls. */
+/* Makes an item of the number of a refused copy, because a table of known objects finds them by
+ * items. The empty key follows the resource_id, as in all items of calls. */
 static doorman_permit_item doorman__copy_item(char text[32], uint64_t number) {
     const size_t bytes = 32;
     memset(text, 0, bytes);
@@ -22264,8 +22274,8 @@ static doorman__known *doorman__copy_find(const doorman_permit_client *client, u
     return doorman__known_find(&client->copies, &item, doorman__item_hash(client->hash_key, &item));
 }
 
-/* Notes that the copy of a permit was refused. If it is a reservation, its settle has no effect. If
- * memory runs out, its settle is charged as a report. */
+/* Notes that the copy of a permit was refused (P25). If the permit is a reservation, its settle has
+ * no effect then. If memory runs out, its settle is charged as a report. */
 static void doorman__copy_refuse(const doorman__call *call, doorman_time now) {
     doorman_permit_client *client = call->client;
     char text[32];
@@ -22282,7 +22292,7 @@ static void doorman__copy_refuse(const doorman__call *call, doorman_time now) {
 
 /* Queues a settle with the items of a request. Returns NULL if memory runs out. Preconditions:
  * doorman__permit_client_reserve has succeeded, and there is room for one more settle.
- *   number   of the reservation */
+ *   number   that of the reservation */
 static doorman__call *doorman__client_settle_queue(doorman_permit_client *client,
                                                    const doorman_permit_request *request,
                                                    uint64_t number, doorman_time now) {
@@ -22301,7 +22311,7 @@ static doorman__call *doorman__client_settle_queue(doorman_permit_client *client
     return call;
 }
 
-/* Settles a reservation that its caller does not get, with a cost of 0. */
+/* Settles a reservation that its caller does not get, if a server may have granted it. */
 static void doorman__reservation_give_back(doorman__call *call, doorman_time now) {
     doorman_permit_client *client = call->client;
     const doorman_acquired *acquired = &call->acquired;
@@ -22372,8 +22382,8 @@ static void doorman__client_settle_decide(doorman__call *call, const doorman_set
 
 /* ---- permit client: decisions without a server */
 
-/* Returns whether the local limiters allow all items. If one refuses, the units of the items before
- * it stay taken. */
+/* Returns whether the local limiters allow all items. If one of them refuses, the units of the
+ * items before that item stay taken. */
 static bool doorman__call_is_local(doorman__call *call, doorman_time now) {
     doorman_permit_client *client = call->client;
     for (size_t i = 0; i < call->request.item_count; i++) {
@@ -22393,8 +22403,8 @@ static bool doorman__call_is_local(doorman__call *call, doorman_time now) {
     return true;
 }
 
-/* P23: decides on a permit without a server. A report is lost. A permit that no caller waits for
- * gets no decision. */
+/* P23: decides on a permit without a server. A report is lost, and a seizure is refused. A permit
+ * that no caller waits for gets no decision. */
 static void doorman__call_fall_back(doorman__call *call, doorman_time now) {
     doorman_permit_client *client = call->client;
     doorman_acquired *acquired = &call->acquired;
@@ -22475,8 +22485,8 @@ static void doorman__call_set_hold(doorman__call *call, doorman__call_kind kind,
     call->request.request_id = hold->number;
 }
 
-/* Puts a new call into its queue, or decides on it at once. Returns whether it is in its queue, so
- * that it is not freed yet. */
+/* Puts a new call into its queue, or decides on it at once. Returns whether the call is in its
+ * queue. If it is not, it may be freed already. */
 static bool doorman__call_start(doorman__call *call, doorman_time now) {
     assert(call->state == DOORMAN__CALL_NEW);
     doorman_permit_client *client = call->client;
@@ -22493,7 +22503,7 @@ static bool doorman__call_start(doorman__call *call, doorman_time now) {
         return false;
     }
     if (!is_report) refusal = doorman__known_refusal_of(call, &index, now);
-    /* UNMATCHED is no decision: the server has no limits for the resource */
+    /* after UNMATCHED the fallback decides, because the server has no limits for the resource */
     if (refusal && refusal->reason != DOORMAN_REASON_UNMATCHED) {
         doorman__call_refuse(call, index, refusal, now);
         return false;
@@ -22512,7 +22522,7 @@ static bool doorman__call_start(doorman__call *call, doorman_time now) {
 /* Why a message has no valid response of a master. */
 typedef enum doorman__failure {
     DOORMAN__FAILURE_NONE,      /* it was redirected, or the client is destroyed */
-    DOORMAN__FAILURE_NO_ANSWER, /* or none that can be read */
+    DOORMAN__FAILURE_NO_ANSWER, /* or none that is valid */
     DOORMAN__FAILURE_NO_MASTER, /* a server has answered that it knows no master */
     DOORMAN__FAILURE_REFUSED,   /* a server has answered INVALID_ARGUMENT */
 } doorman__failure;
@@ -22549,11 +22559,11 @@ static void doorman__call_return(doorman__call *call, doorman__failure failure, 
 }
 
 /* Takes a call out of a message that has no valid response of a master. A server may have granted
- * the hold that the call asks for. */
+ * the hold that the call asks for. So if the hold is ENDING, it is released. */
 static void doorman__sent_return(doorman__sent *sent, doorman__failure failure, doorman_time now) {
     doorman__client_hold *hold = sent->hold;
     sent->hold = NULL;
-    if (sent->call) doorman__call_return(sent->call, failure, now); /* may move the message */
+    if (sent->call) doorman__call_return(sent->call, failure, now); /* may move `sent` */
     if (!hold) return;
     assert(hold->asking);
     hold->asking = false;
@@ -22570,14 +22580,14 @@ static void doorman__batch_return(doorman__batch *batch, doorman__failure failur
                                   doorman_time now) {
     assert(batch->count <= batch->capacity);
     if (failure == DOORMAN__FAILURE_REFUSED && batch->count > 1) {
-        failure = DOORMAN__FAILURE_NO_ANSWER; /* one of them is wrong */
+        failure = DOORMAN__FAILURE_NO_ANSWER; /* nobody knows which call is wrong */
     }
     for (size_t i = batch->count; i-- > 0;) doorman__sent_return(&batch->sent[i], failure, now);
     batch->count = 0;
 }
 
 /* Opens the breaker. The fallback decides on the permits, reports and seizures in the queues. The
- * callers of transfers and settles get their results. Settles and requests about holds stay in
+ * callers of transfers and settles stop waiting. Renewals, releases, transfers and settles stay in
  * their queues. */
 static void doorman__breaker_open(doorman__port *port, doorman_time now) {
     doorman_permit_client *client = port->batch.client;
@@ -22608,20 +22618,20 @@ static uint64_t doorman__map_epoch(const doorman_permit_client *client) {
     return client->routes ? client->routes->map->epoch : 0;
 }
 
-/* Lets a port ask for a map, unless another one does, or one was asked for a moment ago. */
+/* Lets a port ask for a map, unless a port already asks, the last answer had no map that could be
+ * taken and came a moment ago, or the breaker of the port is open. */
 static void doorman__map_ask(doorman__port *port, doorman_time now) {
     doorman_permit_client *client = port->batch.client;
     if (client->map_port || now < client->map_ask_at) return;
     if (!doorman__breaker_is_open(port, now)) client->map_port = port;
 }
 
-/* Notes the epoch of a response on permits. A node that has a later map is asked for it. */
+/* Notes the epoch of the map of a node. If the client has an earlier map, it asks the node. */
 static void doorman__map_note(doorman__port *port, uint64_t epoch, doorman_time now) {
     if (epoch > doorman__map_epoch(port->batch.client)) doorman__map_ask(port, now);
 }
 
-/* Notes that a message has failed. The node may be gone, and its shards may have moved. The servers
- * of the options may know. */
+/* Notes that a message to a node has failed. Its shards may have moved, so home asks for a map. */
 static void doorman__map_note_failure(const doorman__batch *batch, doorman_time now) {
     doorman_permit_client *client = batch->client;
     const doorman__port *port = batch->port;
@@ -22629,8 +22639,8 @@ static void doorman__map_note_failure(const doorman__batch *batch, doorman_time 
     if (port != &client->home) doorman__map_ask(&client->home, now);
 }
 
-/* Returns whether a client may use all addresses of a map. A map leads as little from TLS to plain
- * text as a redirect does (K3). */
+/* Returns whether a client may use all addresses of a map. As with a redirect, no address may lead
+ * from TLS to plain text (K3). */
 static bool doorman__map_is_usable(const doorman_permit_client *client,
                                    const doorman_shard_map *map) {
     const bool tls = doorman__tls(doorman__upstream_address(&client->home.batch.upstream));
@@ -22643,8 +22653,8 @@ static bool doorman__map_is_usable(const doorman_permit_client *client,
     return true;
 }
 
-/* A node port has room for this many calls in a message. It gets more when they wait, if there is
- * memory. */
+/* The port of a node begins with room for this many calls in a message. It gets more room when more
+ * calls wait, if there is memory. */
 #define DOORMAN__PORT_CALLS ((size_t)16)
 
 static bool doorman__batch_reserve(doorman__batch *batch, size_t count) {
@@ -22671,7 +22681,7 @@ static void doorman__routes_free(doorman_permit_client *client) {
     DOORMAN_FREE(routes);
 }
 
-/* Adds a port that no node has. Returns false if memory runs out. */
+/* Adds a port without a node. Returns false if memory runs out, or if there are too many ports. */
 static bool doorman__routes_add_port(doorman_permit_client *client) {
     doorman__routes *routes = client->routes;
     if (routes->port_count == 2 * DOORMAN_SHARD_NODES_MAX) return false;
@@ -22694,7 +22704,7 @@ static bool doorman__routes_add_port(doorman_permit_client *client) {
     return true;
 }
 
-/* Returns the index in a new map of the node of a port, or NO_NODE. */
+/* Returns the index that the node of a port has in a new map, or NO_NODE. */
 static size_t doorman__port_next_node(const doorman__routes *routes, const doorman__port *port,
                                       const doorman_shard_map *map) {
     if (port->node == DOORMAN__NO_NODE) return DOORMAN__NO_NODE;
@@ -22720,8 +22730,8 @@ static bool doorman__routes_reserve(doorman_permit_client *client, const doorman
     return true;
 }
 
-/* Points a port to the addresses of its node, or to its last address if it has none. The next
- * message goes to the first address if they have changed. */
+/* Points a port to the addresses of its node. A port without a node keeps its last address. If the
+ * addresses have changed, the next message goes to the first one. */
 static void doorman__port_set_addresses(doorman__port *port, const doorman_shard_map *map) {
     doorman_upstream *upstream = &port->batch.upstream;
     assert(port->node == DOORMAN__NO_NODE || port->node < map->node_count);
@@ -22759,8 +22769,8 @@ static void doorman__routes_use_idle(doorman__routes *routes, size_t node) {
     routes->by_node[node] = port;
 }
 
-/* Replaces the map. Precondition: as above.
- *   map   its owner is the client from now on */
+/* Replaces the map. Precondition: doorman__routes_reserve has succeeded.
+ *   map   belongs to the client from now on */
 static void doorman__routes_replace(doorman__routes *routes, doorman_shard_map *map) {
     assert(!routes->map || routes->map->epoch < map->epoch);
     memset(routes->by_node, 0, sizeof routes->by_node);
@@ -22785,7 +22795,8 @@ static bool doorman__call_has_fallback(const doorman__call *call) {
            call->kind == DOORMAN__CALL_REPORT || call->kind == DOORMAN__CALL_SEIZURE;
 }
 
-/* Moves the calls in the queues of a port whose shards have other owners now. */
+/* Moves calls whose shards have other owners now. If a breaker there is open, the fallback
+ * decides. */
 static void doorman__port_follow(doorman__port *port, doorman_time now) {
     for (int kind = 0; kind < DOORMAN__CALL_KIND_COUNT; kind++) {
         doorman__list *queue = &port->queues[kind];
@@ -22804,8 +22815,8 @@ static void doorman__port_follow(doorman__port *port, doorman_time now) {
     }
 }
 
-/* Takes a later map. Returns false, and changes nothing, if it is not later, if the client must not
- * use its addresses, or if memory runs out. */
+/* Takes a later map. Returns false, and keeps the last map, if the new map is not later, has an
+ * address that the client must not use, cannot be copied, or gets no ports. */
 static bool doorman__routes_set(doorman_permit_client *client, const doorman_shard_map *map,
                                 doorman_time now) {
     doorman_shard_map *copy = NULL;
@@ -22833,8 +22844,8 @@ static bool doorman__routes_set(doorman_permit_client *client, const doorman_sha
     return true;
 }
 
-/* Returns the address of the next message of a port. The text is valid until the message after it,
- * also if the map changes before it is sent. */
+/* Returns the address of the next message of a port. The text is valid until the message after that
+ * one, also if the map changes in this time. */
 static const char *doorman__port_address(doorman__port *port) {
     const char *address = doorman__upstream_address(&port->batch.upstream);
     if (port == &port->batch.client->home) return address;
@@ -22862,8 +22873,8 @@ static void doorman__map_request(doorman__port *port, doorman_request *out, door
 
 /* ---- permit client: calls that were refused as MOVED (N9) */
 
-/* Lets a call wait, and then be sent again to the node that owns its shard then. A refusal as MOVED
- * has no effect. So if no answer was lost, no server has granted the call. */
+/* Processes a refusal as MOVED. The call waits, and is then sent to the owner at that time. The
+ * refusal has no effect, so if no answer to the call was lost, no server has granted it. */
 static void doorman__call_pause(doorman__call *call, doorman_time now) {
     doorman_permit_client *client = call->client;
     doorman_time end = call->deadline;
@@ -22890,8 +22901,8 @@ static void doorman__call_pause(doorman__call *call, doorman_time now) {
                        doorman__earlier(doorman__after(now, pause), end));
 }
 
-/* Does what is due for a call that was refused as MOVED. It waits for a map that was asked for, is
- * sent again, or ends. */
+/* Does what is due for a call that was refused as MOVED: it waits until a map that was asked for is
+ * there, is sent again, or ends. */
 static void doorman__call_resume(doorman__call *call, doorman_time now) {
     doorman_permit_client *client = call->client;
     const bool transfers = call->kind == DOORMAN__CALL_TRANSFER;
@@ -22932,13 +22943,13 @@ static void doorman__sent_move(doorman__sent sent, doorman_time now) {
 
 /* ---- permit client: the end of a message */
 
-/* Returns whether the calls of a message end, or travel alone, when a server refuses to read it. */
+/* Returns whether a refusal to read the message ends its calls, or sends them again alone. */
 static bool doorman__batch_is_given_up(const doorman__batch *batch) {
     return batch->count && batch->kind != DOORMAN__CALL_RENEWAL &&
            batch->kind != DOORMAN__CALL_RELEASE && batch->kind != DOORMAN__CALL_TRANSFER;
 }
 
-/* Ends a message that has failed. The breaker counts only the messages of a port. */
+/* Ends a message that has failed. A message of a lane does not count for the breaker. */
 static void doorman__batch_fail(doorman__batch *batch, doorman__failure failure, doorman_time now) {
     doorman_upstream *upstream = &batch->upstream;
     assert(upstream->state == DOORMAN__REQUESTED && failure != DOORMAN__FAILURE_NONE);
@@ -22982,8 +22993,8 @@ static bool doorman__batch_fits(const doorman__batch *batch, const doorman__call
 }
 
 /* Prepares a permit for a message. Its max_wait in the message is at most what is left of the
- * timeout. For a permit that may queue, some of this time is left for the answer, and the wait at
- * an earlier server counts. */
+ * timeout. For a permit that may queue, up to 1 s of this time is kept for the answer, and the time
+ * since its first message counts in max_wait. */
 static void doorman__permit_put(doorman__call *call, doorman_permit_request *to, doorman_time now) {
     doorman_time rest = doorman__later(call->deadline - now, 0);
     if (call->kind == DOORMAN__CALL_WAIT) {
@@ -22996,7 +23007,7 @@ static void doorman__permit_put(doorman__call *call, doorman_permit_request *to,
     assert(to->max_wait >= 0);
 }
 
-/* Prepares a settle for a message. Its time to be sent again begins with its first message. */
+/* Prepares a settle for a message. DOORMAN__SETTLE_TIME begins with its first message. */
 static void doorman__settle_put(doorman__call *call, doorman_settle_request *to, doorman_time now) {
     if (call->deadline == call->waits_until) {
         call->deadline =
@@ -23062,8 +23073,8 @@ static doorman_time doorman__batch_put(doorman__batch *batch, doorman__call *cal
 }
 
 /* Fills a message with calls of one kind. Returns how long to wait for the response: until the last
- * caller times out, within bounds. The bound is longer for a permit that may wait at the server,
- * which is alone in its message. */
+ * caller times out, within bounds. For a permit that may wait at the server, the upper bound is
+ * larger by its max_wait. Such a permit is alone in its message. */
 static doorman_time doorman__batch_fill(doorman__batch *batch, const doorman__list *from,
                                         doorman_time now) {
     doorman_time last = now, most = batch->client->message_timeout;
@@ -23072,7 +23083,7 @@ static doorman_time doorman__batch_fill(doorman__batch *batch, const doorman__li
     while (from->first) {
         doorman__call *call = doorman__call_at(from->first);
         if (!doorman__batch_fits(batch, call, items, bytes)) break;
-        /* a server takes 100 permits with detail in a message, and bounds its response */
+        /* a server bounds the permits with detail in a message, and the size of its response */
         if (call->request.detail) details += doorman__call_items(call);
         if (details > DOORMAN_PERMIT_ITEMS_MAX && batch->count) break;
         items += doorman__call_items(call);
@@ -23102,8 +23113,8 @@ static void doorman__client_report_work(doorman__call *call, doorman_time now) {
     doorman__timer_set(&client->timers, &call->timer, call->deadline);
 }
 
-/* Ends the calls and holds whose time has come, and renews holds. Forgets the refusals, or the
- * stocks, when all of them have ended. */
+/* Does what is due for calls and holds. Forgets the refusals, the stocks or the refused copies when
+ * all of them have ended. */
 static void doorman__permit_client_work(doorman_permit_client *client, doorman_time now) {
     now = doorman__upstream_now(&client->home.batch.upstream, now);
     doorman__client_holds_work(client, now);
@@ -23132,8 +23143,8 @@ static void doorman__batch_work(doorman_upstream *upstream, doorman_time now) {
     doorman__permit_client_work(DOORMAN__WITHIN(doorman__batch, upstream, upstream)->client, now);
 }
 
-/* Returns the next queue of a port with calls for a message, or KIND_COUNT. The kinds alternate.
- * Permits that may wait travel in lanes, if there are lanes. */
+/* Returns the kind of the next message of a port, or KIND_COUNT if its queues are empty. The kinds
+ * alternate. Permits that may wait at a server travel in lanes, if there are lanes. */
 static doorman__call_kind doorman__queue_next(const doorman__batch *batch) {
     const doorman__port *port = batch->port;
     for (int i = 1; i <= DOORMAN__CALL_KIND_COUNT; i++) {
@@ -23160,7 +23171,7 @@ static bool doorman__lane_find(const doorman__batch *lane, size_t *index, doorma
     return false;
 }
 
-/* Returns when a port may send a message. */
+/* Returns when a port may send a message. NEVER: not before the test of its breaker ends. */
 static doorman_time doorman__port_opens(const doorman__port *port, doorman_time now) {
     const doorman_upstream *upstream = &port->batch.upstream;
     if (upstream->state == DOORMAN__BACKING_OFF) return upstream->retry_at;
@@ -23185,7 +23196,7 @@ static doorman_time doorman__batch_due(const doorman_upstream *upstream) {
     const doorman_permit_client *client = batch->client;
     const doorman_upstream *home = &client->home.batch.upstream;
     doorman_time due = DOORMAN_NEVER;
-    if (upstream == home) { /* only one upstream wakes up for the work of the client */
+    if (upstream == home) { /* only home wakes up for the work of the client */
         if (client->decided.first) return 0;
         due = doorman__earlier(doorman__timers_due(&client->timers),
                                doorman__timers_due(&client->hold_timers));
@@ -23202,8 +23213,8 @@ static doorman_time doorman__batch_due(const doorman_upstream *upstream) {
     return doorman__earlier(due, doorman__port_opens(batch->port, home->now));
 }
 
-/* Gives the next message of a lane its port and its address: the one that the port uses now, or
- * another one if the permit has failed before. */
+/* Gives the next message of a lane its port and its address. This is the address that the port uses
+ * now, or another one if a message with the permit has failed. */
 static void doorman__lane_begin(doorman__batch *lane, doorman__port *port) {
     const doorman_upstream *from = &port->batch.upstream;
     const doorman__call *call = doorman__call_at(port->queues[DOORMAN__CALL_WAIT].first);
@@ -23227,7 +23238,7 @@ static bool doorman__batch_begin(doorman__batch *batch, doorman_time now) {
             return false;
         }
         batch->kind = kind;
-        if (batch->port != &client->home) { /* without memory the message is smaller */
+        if (batch->port != &client->home) { /* if memory runs out, the message is smaller */
             const size_t count = batch->port->queues[kind].count;
             const size_t most = DOORMAN__MESSAGE_ITEMS;
             (void)doorman__batch_reserve(batch, count < most ? count : most);
@@ -23235,7 +23246,7 @@ static bool doorman__batch_begin(doorman__batch *batch, doorman_time now) {
         return true;
     }
     bool found = doorman__lane_find(batch, &index, now);
-    if (!found && client->routes && batch->upstream.redirects) { /* another lane has sent it */
+    if (!found && client->routes && batch->upstream.redirects) { /* another lane sent it */
         batch->upstream.redirects = 0;
         found = doorman__lane_find(batch, &index, now);
     }
@@ -23296,8 +23307,8 @@ static bool doorman__batch_request(doorman_upstream *upstream, doorman_request *
 
 /* ---- permit client: a response */
 
-/* Checks the decision on a permit. If its call has its result already, its hold may still follow
- * the decision. If both are NULL, nothing reads the decision. */
+/* Checks the decision on a permit. If the call has its result already, the hold may still need the
+ * decision. If both are NULL, nothing reads the decision. */
 static bool doorman__decision_valid(const doorman_permit *permit, const doorman__sent *sent) {
     if (!sent->call && !sent->hold) return true;
     if (permit->detail_count && !permit->details) return false;
@@ -23383,7 +23394,7 @@ static bool doorman__decisions_valid(const doorman__batch *batch,
     return true;
 }
 
-/* Copies a grant. Of all items, the limit with the fewest units left is copied. */
+/* Copies a grant. Of the limits of all items, the one with the fewest units left is copied. */
 static void doorman__acquired_grant(doorman_acquired *acquired, const doorman_permit *permit) {
     const doorman_permit_grant *least = NULL;
     assert(permit->item_count <= DOORMAN_PERMIT_ITEMS_MAX);
@@ -23465,9 +23476,9 @@ static void doorman__call_decide(doorman__call *call, const doorman_permit *perm
     }
 }
 
-/* Processes the decision on a hold. A hold that the client cannot use is released again. Returns
- * whether the hold may be used.
- *   id      0: it is not granted
+/* Processes the decision on a hold. A granted hold that the client cannot use is released. Returns
+ * whether the application may use the hold.
+ *   id      0: the hold is not granted
  *   begin   as for doorman__client_hold_extend */
 static bool doorman__ask_decide(doorman__client_hold *hold, uint64_t id, doorman_time begin,
                                 doorman_time life, doorman_time now) {
@@ -23502,7 +23513,7 @@ static void doorman__permit_decide(doorman__sent sent, const doorman_permit *per
         for (size_t i = 0; used && i < hold->item_count; i++) {
             hold->amounts[i] = permit->items[i].granted;
         }
-        if (sent.call && id && !used) { /* it has ended already */
+        if (sent.call && id && !used) { /* the hold has ended already */
             doorman__call_fall_back(sent.call, now);
             sent.call = NULL;
         }
@@ -23512,7 +23523,7 @@ static void doorman__permit_decide(doorman__sent sent, const doorman_permit *per
 }
 
 /* Processes the answer to a renewal or a release. A release that finds no hold may have reached a
- * new master. The next renewal then says what is held. */
+ * new master. So if units are still held, the hold is renewed at once. */
 static void doorman__action_decide(doorman__call *action, const doorman_hold *result,
                                    doorman_time sent_at, doorman_time now) {
     doorman__client_hold *hold = action->hold;
@@ -23567,7 +23578,7 @@ static void doorman__transfer_decide(doorman__call *call, const doorman_hold *re
     doorman__transfer_end(call, now);
 }
 
-/* Ends a seizure. The call may be NULL. */
+/* Processes the answer to a seizure. The call may be NULL. */
 static void doorman__seizure_decide(doorman__sent sent, const doorman_hold *result,
                                     doorman_time sent_at, doorman_time now) {
     doorman__client_hold *hold = sent.hold;
@@ -23594,8 +23605,9 @@ static void doorman__seizure_decide(doorman__sent sent, const doorman_hold *resu
     doorman__client_hold_plan(hold, now);
 }
 
-/* Processes the answer to a report. If a server cannot remember it, it is sent without a
- * request_id. If a server learns, it is sent again later, and keeps its request_id (P28). */
+/* Processes the answer to a report. If a server cannot remember the report, it is sent again
+ * without a request_id. If a server learns, the report is sent again later, with its request_id
+ * (P28). */
 static void doorman__report_decide(doorman__call *call, const doorman_permit_result *result,
                                    doorman_time now) {
     assert(call->kind == DOORMAN__CALL_REPORT && call->request.item_count == 1);
@@ -23661,7 +23673,7 @@ static void doorman__result_process(doorman__batch *batch, size_t place,
     assert(!batch->sent[place].call);
 }
 
-/* Processes the response to a DISCOVERY. A process that is not master may tell a map too. */
+/* Processes the response to a DISCOVERY. A process that is not master may send its map too. */
 static doorman_status doorman__map_response(doorman__port *port, const doorman_response *response,
                                             doorman_time now) {
     doorman_permit_client *client = port->batch.client;
@@ -23862,7 +23874,7 @@ doorman_upstream *doorman_permit_client_port(doorman_permit_client *client, size
     return &doorman__port_at(client, index)->batch.upstream;
 }
 
-/* What an application asks. */
+/* What an application asks for. */
 typedef struct doorman__ask {
     doorman__call_kind kind;              /* PERMIT, TRANSFER, SEIZURE or SETTLE */
     const doorman_permit_request *permit; /* of a PERMIT */
@@ -23872,8 +23884,8 @@ typedef struct doorman__ask {
     void *context;
 } doorman__ask;
 
-/* Checks the number that the caller of a permit has chosen.
- *   released   out: the number was released, or its hold has ended */
+/* Checks the request_id of a permit: the number that its caller has chosen.
+ *   released   out: the hold with this number was released, or has ended */
 static doorman_status doorman__hold_number_check(const doorman_permit_client *client,
                                                  const doorman_permit_request *request,
                                                  bool *released, doorman_error *error) {
@@ -23896,7 +23908,7 @@ static doorman_status doorman__hold_number_check(const doorman_permit_client *cl
     return DOORMAN_OK;
 }
 
-/* Checks a permit as strictly as a server does, because an error concerns a whole message. */
+/* Checks a permit as strictly as a server, which refuses a whole message for one wrong permit. */
 static doorman_status doorman__acquire_check(const doorman_permit_request *request,
                                              doorman_error *error) {
     size_t count = request->item_count, next = 0;
@@ -23906,7 +23918,7 @@ static doorman_status doorman__acquire_check(const doorman_permit_request *reque
     };
     const char *text = DOORMAN__RULE_NEXT(rules, &next);
     doorman_permit_request own = *request;
-    own.client_id = request->settle_within ? "-" : NULL; /* the client sets it, as the next one */
+    own.client_id = request->settle_within ? "-" : NULL; /* the client sets both fields */
     own.request_id = request->settle_within ? 1 : 0;
     if (!text) text = doorman__permit_request_wrong(&own);
     if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
@@ -23930,7 +23942,7 @@ static doorman_status doorman__acquire_check(const doorman_permit_request *reque
     return DOORMAN_OK;
 }
 
-/* Checks what an application asks about a hold. A release has no timeout. */
+/* Checks a request of an application about a hold. A release has no timeout. */
 static doorman_status doorman__client_hold_check(const doorman_hold_request *request,
                                                  doorman__call_kind kind, doorman_error *error) {
     const doorman_hold_request own = {.client_id = "-",
@@ -23947,7 +23959,7 @@ static doorman_status doorman__client_hold_check(const doorman_hold_request *req
 }
 
 /* P25: grants a permit in full, and sends a copy that no caller waits for. The hold belongs to the
- * copy. So the client renews the hold if a server grants it. If memory runs out, no copy is
+ * copy. So if a server grants the copy, the client renews the hold. If memory runs out, no copy is
  * sent. */
 static void doorman__call_bypass(doorman__call *call, doorman_time now) {
     doorman_permit_client *client = call->client;
@@ -23973,7 +23985,7 @@ static void doorman__call_bypass(doorman__call *call, doorman_time now) {
     (void)doorman__call_start(copy, now);
 }
 
-/* Refuses a call, because its caller has released the hold. */
+/* Refuses a call, because its hold was released or is gone. */
 static void doorman__call_revoke(doorman__call *call) {
     doorman__reservation_give_back(call, call->client->home.batch.upstream.now);
     memset(&call->acquired, 0, sizeof call->acquired);
@@ -23982,7 +23994,7 @@ static void doorman__call_revoke(doorman__call *call) {
 }
 
 /* Starts a permit. Returns NULL if memory runs out.
- *   released   the number that its caller has chosen was released */
+ *   released   as for doorman__hold_number_check */
 static doorman__call *doorman__permit_start(doorman_permit_client *client, const doorman__ask *ask,
                                             bool released, doorman_time now) {
     const doorman_permit_request *request = ask->permit;
@@ -24037,9 +24049,9 @@ static bool doorman__client_hold_take(doorman__client_hold *hold,
 }
 
 /* Starts a transfer. The transfer has two calls. The call that is returned gets the result. The
- * other call is sent to a server. The amounts for the items of the hold are stored behind it. If
- * the hold has no units to transfer, nothing is sent, and the result is decided at once. Returns
- * NULL if memory runs out. */
+ * other call is sent to a server, and the amounts for the items of the hold are behind that call in
+ * memory. If the hold has no units to transfer, nothing is sent, and the result is decided at once.
+ * Returns NULL if memory runs out. */
 static doorman__call *doorman__transfer_start(doorman_permit_client *client,
                                               const doorman__ask *ask, doorman_time now) {
     const doorman_permit_request none = {.item_count = 0};
@@ -24128,8 +24140,9 @@ static doorman_status doorman__client_settle_check(const doorman_settle_request 
     return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "items: have too many bytes");
 }
 
-/* Decides on a settle that needs no message. Returns false if it needs one.
- *   result   the call of its caller; NULL: nobody waits */
+/* Decides on a settle that needs no message: without a number, of a refused copy, or beyond
+ * DOORMAN__SETTLES_MAX. Returns false if the settle needs a message.
+ *   result   the call that gets the result; NULL: nobody waits */
 static bool doorman__client_settle_is_local(doorman_permit_client *client,
                                             const doorman_settle_request *request,
                                             doorman__call *result) {
@@ -24185,7 +24198,7 @@ static doorman_status doorman__client_settle_start(doorman_permit_client *client
     return doorman_permit_client_release(client, &release, NULL, now);
 }
 
-/* Starts what an application asks.
+/* Starts what an application asks for.
  *   out   written on OK: the call; NULL: nobody waits for a settle. If it is not DECIDED,
  *         doorman__permit_client_work or a response decides on it later */
 static doorman_status doorman__permit_client_ask(doorman_permit_client *client,
@@ -24362,9 +24375,9 @@ bool doorman_permit_client_next_change(doorman_permit_client *client, doorman_he
     return true;
 }
 
-/* Ends a permit that a caller waits for. With the status OK it is granted in full (P25), or as a
- * server has granted it already. If a message asks for its hold then, the hold is kept when a
- * server grants it. The kill switch concerns only permits.
+/* Ends a call that a caller waits for. The status OK means the kill switch (P25), which ends only
+ * permits: a permit is granted in full, or as a server has granted it already. If a message with
+ * the permit is under way, the hold is kept if a server grants it.
  *   call   NULL: none */
 static void doorman__call_end(doorman__call *call, doorman_status status) {
     if (!call || !call->attended) return;
@@ -24398,8 +24411,8 @@ static void doorman__calls_end(const doorman__list *calls, doorman_status status
     }
 }
 
-/* Ends all permits that callers wait for. With a status other than OK, also all seizures and
- * transfers. */
+/* Ends all permits that callers wait for. With a status other than OK, it also ends all seizures,
+ * and callers stop waiting for transfers and settles. */
 static void doorman__permit_client_end_all(doorman_permit_client *client, doorman_status status) {
     const size_t count = doorman__port_count(client);
     for (size_t i = 0; i < count; i++) {
@@ -24424,7 +24437,7 @@ void doorman_permit_client_kill_switch(doorman_permit_client *client, bool on) {
     client->kill_switch = on;
 }
 
-/* Returns whether a breaker is open: that of a node that owns a shard, or without a map that of
+/* Returns whether the breaker of a node that owns a shard is open, or without a map that of
  * home. */
 static bool doorman__permit_client_is_pausing(const doorman_permit_client *client) {
     const doorman__routes *routes = client->routes;
@@ -24527,8 +24540,9 @@ static const doorman__row doorman__figure_rows[] = {
     {0},
 };
 
-/* Reads the strings in place of a rate and of a limit. Returns whether one of them is "leased".
- *   key   the field that may be leased; NULL: none */
+/* Checks strings in place of a rate or a limit. Returns whether `key` is a string, which must be
+ * "leased".
+ *   key   the only field that may be a string; NULL: none */
 static bool doorman__read_leased(const doorman__field *object, const char *key) {
     static const char *const keys[] = {"rate", "limit"};
     bool leased = false;
@@ -24549,14 +24563,14 @@ static void doorman__read_override(const doorman__field *object, void *out) {
     (void)out;
 }
 
-/* A plan has figures, and its name is the key of the object. */
+/* A plan has figures. Its name is the key of its object in `plans`. */
 static const doorman__row doorman__plan_rows[] = {
     DOORMAN__ROW_INLINE(doorman_plan, figures, doorman__figure_rows),
     DOORMAN__ROW_CALL(doorman__read_override, NULL),
     {0},
 };
 
-/* Reads the plans of a limit: an object whose keys are their names. */
+/* Reads the plans of a limit: an object whose keys are the names of the plans. */
 static void doorman__read_plans(const doorman__field *field, void *out) {
     doorman_permit_limit *limit = (doorman_permit_limit *)out;
     if (!field->value) return;
@@ -24603,7 +24617,7 @@ static const doorman__row doorman__override_rows[] = {
     {0},
 };
 
-/* Reads how counters begin after a restart. */
+/* Reads on_restart: how the counters of a limit begin after a restart. */
 static void doorman__read_start_of_limit(const doorman__field *field, void *out) {
     doorman_permit_limit *limit = (doorman_permit_limit *)out;
     bool holds = limit->kind == DOORMAN_CONCURRENCY;
@@ -24619,7 +24633,7 @@ static void doorman__put_start_of_limit(doorman__writer *out, const void *from) 
     if (limit->full_at_start) doorman__put(out, ",'on_restart':%s", "full");
 }
 
-/* Checks what depends on the kind of a limit. */
+/* Reads whether a limit is leased. Checks its keys, and that it has the fields of its kind. */
 static void doorman__read_limit_rest(const doorman__field *object, void *out) {
     static const char *const needed[][2] = {[DOORMAN_TOKEN_BUCKET] = {"rate", "size"},
                                             [DOORMAN_FIXED_WINDOW] = {"limit", "window"},
@@ -24649,9 +24663,9 @@ static void doorman__put_leased(doorman__writer *out, const doorman_permit_limit
     if (all->max_wait) doorman__put(out, ",'max_wait':%t", all->max_wait);
 }
 
-/* Writes the figures of a limit, without those that are the default. */
+/* Writes the figures of a limit. A default of max_debt, max_wait or queue is left out. */
 static void doorman__put_figures(doorman__writer *out, const doorman_permit_limit *limit) {
-    doorman_figures all = limit->figures; /* and what to write */
+    doorman_figures all = limit->figures; /* the has_ fields say what is written */
     all.has_size = limit->kind == DOORMAN_TOKEN_BUCKET;
     all.has_max_debt = all.max_debt > 0;
     all.has_max_wait = all.has_max_wait && all.max_wait != all.max_debt;
@@ -24782,7 +24796,7 @@ static const doorman__row doorman__descriptors_row = {
 
 /* ---- permit JSON: override rows */
 
-/* Reads a time since 1970. */
+/* Reads a time in seconds since 1970. */
 static void doorman__read_epoch(const doorman__field *field, doorman_time *out) {
     if (!field->value) return;
     const double most = (double)DOORMAN__EPOCH_MAX / 1e9;
@@ -24815,7 +24829,7 @@ static void doorman__read_reason(const doorman__field *field, void *out) {
     doorman__read_reason_text(field, &((doorman_override_message *)out)->reason);
 }
 
-/* Refuses two ends. */
+/* Refuses an object that has both expires_in and ends_at. */
 static void doorman__refuse_two_ends(const doorman__field *object, doorman_time expires_in,
                                      doorman_time ends_at) {
     if (!expires_in || !ends_at) return;
@@ -24933,7 +24947,7 @@ static const doorman__row doorman__plan_entry_rows[] = {
     {0},
 };
 
-/* The text of one row: the fields of its message, and those of the row. */
+/* One object in JSON that has the fields of a message, and those of its only plan row. */
 typedef struct doorman__plan_single {
     doorman_plans_message message;
     doorman_plan_entry entry;
@@ -24959,7 +24973,7 @@ void doorman_plans_message_uninit(doorman_plans_message *message) {
     *message = (doorman_plans_message){.tree = NULL};
 }
 
-/* Reads either form. */
+/* Reads a message with a list `plans`, or with the fields of one plan row. */
 static void doorman__read_plans_message(const doorman__field *root, doorman_plans_message *out) {
     doorman__reader *reader = root->reader;
     const doorman__field list = doorman__field_of(root, "plans", strlen("plans"));
@@ -25022,14 +25036,14 @@ doorman_status doorman_json_write_plan(const doorman_plan_row *row, const char *
 
 /* ---- permit JSON: maps of shards */
 
-/* A shard as it is in JSON. */
+/* A shard as it is in JSON: with the names of nodes instead of their indexes. */
 typedef struct doorman__named_shard {
-    const char *owner, *target; /* NULL: it stays */
+    const char *owner, *target; /* target NULL: the shard stays */
     uint64_t from;
     bool is_lost;
 } doorman__named_shard;
 
-/* A map as it is in JSON. */
+/* A map as it is in JSON: `shards` instead of the owners of `map`. */
 typedef struct doorman__shard_map_text {
     doorman_shard_map map;
     doorman__named_shard *shards;
@@ -25116,7 +25130,7 @@ static doorman_status doorman__shard_map_resolve(doorman__shard_map_text *text,
     return DOORMAN_OK;
 }
 
-/* Reads the map of a response. It lives as long as the response. */
+/* Reads the map of a response. The map lives as long as the response. */
 static void doorman__read_shard_map(const doorman__field *field, void *out) {
     doorman__reader *reader = field->reader;
     if (!field->value) return;
@@ -25210,8 +25224,8 @@ static const doorman__row doorman__set_rows[] = {
     {0},
 };
 
-/* Refuses fields that are not figures: a figure that a caller has misspelled would otherwise be
- * that of the limit. */
+/* Reads the figures for one limit. Refuses fields that are not figures. Otherwise a caller that
+ * misspells a figure would get the figure of the limit. */
 static void doorman__read_set(const doorman__field *item, doorman_permit_set *set) {
     set->limit = item->value->string;
     if (!cJSON_IsObject(item->value)) {
@@ -25354,7 +25368,7 @@ static const doorman__row doorman__settle_rows[] = {
     {0},
 };
 
-/* The content of requests. Values that the server checks are not checked here. */
+/* The fields of requests. Values that the server checks later are not checked here. */
 #define DOORMAN__CLIENT(flags)                                                                     \
     DOORMAN__ROW_AS("client_id", STRING, flags, doorman_request, holder_id)
 #define DOORMAN__ENTRIES(rows)                                                                     \
@@ -25378,15 +25392,15 @@ static const doorman__row doorman__permit_requests[][3] = {
 /* ---- permit JSON: responses */
 /*
  * A newer server may know more decisions and reasons. A decision that this version does not know
- * counts as a refusal. A reason that it does not know is DOORMAN_NO_REASON.
+ * counts as a refusal. A reason that this version does not know is read as DOORMAN_NO_REASON.
  *
  * Durations are exact to a nanosecond, so they are not rounded. Units of `granted` and `charged`
  * are exact too. What people read has at most six decimals: `remaining` is rounded down, and `used`
  * is rounded up. So no client believes that more is left than there is.
  */
 
-/* Returns an amount with at most six decimals, rounded down. An amount of 1e9 or more is rounded to
- * an integer. */
+/* Returns an amount with at most six decimals, rounded down. An amount of 1e9 or more is rounded
+ * down to an integer. A negative amount becomes 0. */
 static double doorman__six_decimals(double amount) {
     if (!(amount > 0)) return 0;
     if (amount >= DOORMAN__INTEGER_MAX) return amount;
@@ -25395,7 +25409,7 @@ static double doorman__six_decimals(double amount) {
     return down <= amount ? down : doorman__max(0, down - 1e-6);
 }
 
-/* As doorman__six_decimals, but rounded up. */
+/* Returns the amount as doorman__six_decimals does, but rounded up. */
 static double doorman__six_decimals_up(double amount) {
     double down = doorman__six_decimals(amount);
     assert(down >= 0);
@@ -25440,7 +25454,8 @@ static void doorman__read_permit_details(const doorman__field *object, size_t it
     out->details = details;
 }
 
-/* Writes the list `limits` of one item. The details of a permit are in the order of its items. */
+/* Writes the list `limits` of one item. The details of a permit are in the order of its items.
+ *   next   in, out: the index of the next detail */
 static void doorman__put_permit_details(doorman__writer *out, const doorman_permit *permit,
                                         size_t item_index, size_t *next) {
     doorman__put(out, "%,'limits':[");
@@ -25454,7 +25469,7 @@ static void doorman__put_permit_details(doorman__writer *out, const doorman_perm
     doorman__put(out, "]");
 }
 
-/* Why a permit is refused, without the item. */
+/* The fields that say why a permit is refused, without those of the refused item. */
 #define DOORMAN__REASON_ROW(struct_, flags_)                                                       \
     {                                                                                              \
         DOORMAN__FIELD("reason", CHOICE, LENIENT | (flags_), struct_, reason),                     \
@@ -25556,15 +25571,15 @@ static void doorman__put_permit_items(doorman__writer *out, const doorman_permit
     doorman__put(out, "]");
 }
 
-/* Writes the first item of a permit or a settlement whose items are in different shards, so that a
- * refusal names both (N5). */
+/* Writes the first item of a permit or a settlement whose items are in different shards. So a
+ * refusal names two items of different shards (N5). */
 static void doorman__put_first_item(doorman__writer *out, const doorman_permit_item *first) {
     doorman__put(out, ",'first_item':{'resource_id':%s", first->resource_id);
     if (first->key && first->key[0]) doorman__put(out, ",'key':%s", first->key);
     doorman__put(out, "}");
 }
 
-/* Writes a permit. A refusal names an item of the request. */
+/* Writes a permit. A refusal names the refused item. */
 static void doorman__put_permit(doorman__writer *out, const doorman_permit *permit,
                                 const doorman_permit_request *request) {
     const doorman_permit_item *item = &request->items[permit->item_index];
@@ -25598,7 +25613,7 @@ static void doorman__put_permits(doorman__writer *out, const void *from) {
     doorman__put(out, "]");
 }
 
-/* Reads whether an entry of an inspection is granted, and the details. */
+/* Reads the details of an entry. An entry without a `reason` is granted. */
 static void doorman__read_inspected(const doorman__field *object, void *out) {
     doorman_permit *state = &((doorman_permit_result *)out)->state;
     assert(state->detail_count == 0);
@@ -25639,8 +25654,8 @@ static const doorman__row doorman__inspected_rows[] = {
     {0},
 };
 
-/* What is held after a request. If the hold is gone, or the request was refused, only these rows
- * are written. */
+/* The fields of a hold that is gone, or of a request that was refused. Other results begin with
+ * these fields too. */
 static const doorman__row doorman__lost_rows[] = {
     DOORMAN__ROW(BOOL, OPTIONAL, doorman_hold, gone),
     DOORMAN__REASON_ROW(doorman_hold, DOORMAN__JSON_OPTIONAL),
@@ -25710,7 +25725,7 @@ static const doorman__row doorman__settlement_rows[] = {
     {0},
 };
 
-/* Writes settlements. A refusal as SHARDS names both items (N5). */
+/* Writes settlements. A refusal as SHARDS names two items of different shards (N5). */
 static void doorman__put_settlements(doorman__writer *out, const void *from) {
     const doorman_response *response = (const doorman_response *)from;
     assert(response->settlement_count == out->request->settle_count);
@@ -25734,7 +25749,7 @@ static void doorman__put_settlements(doorman__writer *out, const void *from) {
     doorman__put(out, "]");
 }
 
-/* A sharded server says which map it has (N9). */
+/* The epoch of the map of a sharded server (N9). */
 #define DOORMAN__MAP_EPOCH DOORMAN__ROW(ID, LENIENT, doorman_response, map_epoch)
 #define DOORMAN__RESULTS(rows)                                                                     \
     {                                                                                              \
@@ -25766,7 +25781,7 @@ static const doorman__row doorman__permit_responses[][3] = {
       .put = doorman__put_settlements}},
 };
 
-/* Returns the most bytes that the name of one of some items takes. */
+/* Returns how many bytes the longest of the names takes: the resource_id and the key of an item. */
 static size_t doorman__item_name_bytes(const doorman_permit_item *items, size_t count) {
     size_t longest = 0;
     for (size_t i = 0; i < count; i++) {
@@ -25777,8 +25792,8 @@ static size_t doorman__item_name_bytes(const doorman_permit_item *items, size_t 
     return longest;
 }
 
-/* Returns the most bytes that the response to a settlement takes.
- *   sharded   a refusal may name two items */
+/* Returns the most bytes that the response to a settle takes.
+ *   sharded   true: a refusal may name two items */
 static size_t doorman__settle_reply_bytes(const doorman_settle_request *settle, bool sharded) {
     const size_t settled = 120 + 100 * settle->item_count;
     if (!sharded) return settled;
@@ -25786,8 +25801,9 @@ static size_t doorman__settle_reply_bytes(const doorman_settle_request *settle, 
     return settled > refused ? settled : refused;
 }
 
-/* Returns the most bytes that the response to a permit takes. `name` is what the name of a limit
- * takes, and `limits` is how many limits a template has at most. */
+/* Returns the most bytes that the response to a permit takes.
+ *   name     how many bytes the name of a limit takes
+ *   limits   the most limits of a template */
 static size_t doorman__permit_reply_bytes(const doorman_permit_request *permit, size_t name,
                                           size_t limits) {
     size_t granted = permit->settle_within ? 280 : 200, refused = 220 + name;
@@ -25798,7 +25814,7 @@ static size_t doorman__permit_reply_bytes(const doorman_permit_request *permit, 
     return bytes;
 }
 
-/* Returns the most bytes that the response to an entry on a hold takes. */
+/* Returns the most bytes that the response to a request about a hold takes. */
 static size_t doorman__hold_reply_bytes(const doorman_permits *permits,
                                         const doorman_request *request,
                                         const doorman_hold_request *entry) {
@@ -25814,7 +25830,7 @@ static size_t doorman__hold_reply_bytes(const doorman_permits *permits,
     return bytes;
 }
 
-/* Refuses a message whose response could be too large, before the server decides. */
+/* Refuses a message before the server decides, if the response could be too large. */
 static doorman_status doorman__permits_reply_check(const doorman_permits *permits,
                                                    const doorman_request *request,
                                                    doorman_error *error) {
@@ -25913,16 +25929,17 @@ static const doorman__json_permits doorman__permits_in_json = {
 /* ---- >>permit_agent ------------------------------------------------------------------------- */
 /*
  * An agent has a permit client with a mutex, a thread and a connection of their own. So a slow
- * response with leases does not delay a permit, and many permits do not delay a lease. Each node of
- * a map of shards has one more connection (N9). The thread starts with the first permit, report,
- * transfer or seizure, so an agent without permits does not have it. It repeats these steps:
+ * response with leases does not delay a permit, and many permits do not delay a lease. Each lane,
+ * and each node of a map of shards (N9), has one more connection. The thread starts with the first
+ * permit, report, settle, transfer or seizure, so an agent without permits does not have it. It
+ * repeats these steps:
  *
- *   1. Parse the response that has come, without the mutex.
- *   2. Pass it to the client, and take the next message and all decisions from the client.
- *   3. Send the message, without the mutex. Then tell the callers their decisions.
+ *   1. Parse the responses that have come, without the mutex.
+ *   2. Pass them to the client, and take the next messages and all decisions from the client.
+ *   3. Send the messages, without the mutex. Then tell the callers their decisions.
  *   4. Sleep until the client is due or something has changed.
  *
- * The message goes first, so that the server works while the callers wake up.
+ * The messages are sent first, so that the servers work while the callers wake up.
  *
  * A caller that waits sleeps on its own condition variable with its own mutex. With one mutex for
  * all, 64 callers that wake up together would wait for each other. A caller also watches its
@@ -25938,7 +25955,7 @@ struct doorman__agent_permits {
     pthread_cond_t wake; /* wakes the thread */
     pthread_t thread;
     bool has_thread;
-    bool closed;               /* new calls return at once */
+    bool closed;               /* new calls that need the thread fail */
     bool wakeup;               /* the thread must run again before it sleeps */
     doorman_time sleeps_until; /* when the thread wakes up; 0: it is awake */
     doorman_time stop_by;      /* when the thread ends at the latest; NEVER: it is not stopping */
@@ -25947,27 +25964,27 @@ struct doorman__agent_permits {
     /* one for each port of the client and for each lane; the first one is that of home */
     doorman_transport **transports;
     size_t transport_count, transport_capacity;
-    size_t port_count;      /* ports that have a transport: the first ones of the client */
-    doorman_time ports_due; /* when the next port gets a transport, after memory has run out */
+    size_t port_count;      /* how many ports have a transport: the first ones of the client */
+    doorman_time ports_due; /* when the next port may get a transport, after memory has run out */
     bool lanes_failed;      /* memory has run out for a lane, so no more lanes are added */
     void (*on_hold_changed)(void *context, const doorman_held *held);
     void *context;
     doorman_error last_error;
     doorman_time last_error_at;       /* 0: no message has failed */
-    size_t callers;                   /* threads that wait for a permit; atomic */
+    size_t callers;                   /* threads in a call that may wait for a decision; atomic */
     struct doorman__acquirer *unused; /* the structs of threads that waited before; atomic */
 };
 
-/* What gets the decision of a call. */
+/* Gets the decision on a call. */
 typedef struct doorman__receiver {
     void (*on_decided)(void *context, doorman_status status, const doorman_acquired *acquired);
     void *context;
-    doorman__call *call; /* NULL: the thread has taken the call from the client. The mutex of the
-                            permits guards this field */
+    doorman__call *call; /* of an acquirer: the call that the thread has not taken from the
+                            client yet; NULL: none. The mutex of the permits guards this field */
     bool is_allocated;   /* freed after on_decided */
 } doorman__receiver;
 
-/* A thread that waits for a decision. Its agent uses the struct again for other threads, and frees
+/* A thread that waits for a decision. The agent uses the struct again for other threads, and frees
  * it when the agent stops. So a late signal to the condition variable does no harm. */
 typedef struct doorman__acquirer {
     struct doorman__acquirer *next; /* in the list of unused structs */
@@ -25978,7 +25995,7 @@ typedef struct doorman__acquirer {
     doorman_time end;
     struct timespec until; /* see doorman__acquirer_wait */
     pthread_cond_t wake;
-    pthread_mutex_t mutex; /* guards the two fields below, and *out */
+    pthread_mutex_t mutex; /* guards the next two fields and *out, once the thread has the call */
     bool decided;
     doorman_status status;
 } doorman__acquirer;
@@ -25991,7 +26008,7 @@ static void doorman__agent_permits_on_wakeup(void *context) {
     pthread_mutex_unlock(&permits->mutex);
 }
 
-/* Returns whether a permit waits for a lane, and no lane is free. */
+/* Returns whether to add a lane: more permits wait for lanes than lanes are idle. */
 static bool doorman__agent_permits_needs_lane(const doorman__agent_permits *permits) {
     const doorman_permit_client *client = permits->client;
     size_t idle = 0;
@@ -26002,7 +26019,7 @@ static bool doorman__agent_permits_needs_lane(const doorman__agent_permits *perm
            client->queued_waits > idle;
 }
 
-/* Returns when the client or a lane is due. */
+/* Returns when a port or a lane is due, or must be added. */
 static doorman_time doorman__agent_permits_due(const doorman__agent_permits *permits) {
     doorman_permit_client *client = permits->client;
     doorman_time due = DOORMAN_NEVER;
@@ -26040,8 +26057,8 @@ static doorman_status doorman__agent_permits_add_transport(doorman__agent_permit
     return DOORMAN_OK;
 }
 
-/* Adds a lane with a transport of its own. If memory runs out, permits wait for the lanes that are
- * there. Without lanes they travel among the other messages. */
+/* Adds a lane with a transport of its own. If memory runs out, permits wait for the other lanes. If
+ * there are none, permits travel among the other messages. */
 static void doorman__agent_permits_add_lane(doorman__agent_permits *permits) {
     doorman_permit_client *client = permits->client;
     doorman_upstream *upstream = NULL;
@@ -26053,7 +26070,8 @@ static void doorman__agent_permits_add_lane(doorman__agent_permits *permits) {
     permits->lanes_failed = status != DOORMAN_OK;
 }
 
-/* Gives each new port a transport (N9). If memory runs out, the calls of the port wait for it. */
+/* Gives each new port a transport (N9). If memory runs out, the client tries again after a
+ * second. */
 static void doorman__agent_permits_add_ports(doorman__agent_permits *permits, doorman_time now) {
     doorman_permit_client *client = permits->client;
     while (permits->port_count < doorman__port_count(client) && permits->ports_due <= now) {
@@ -26077,7 +26095,7 @@ static void doorman__agent_permits_unlock(doorman__agent_permits *permits) {
     if (expedites) pthread_cond_signal(&permits->wake);
 }
 
-/* Takes all decided calls from the client. Their receivers can no longer give up the calls. */
+/* Takes all DECIDED calls from the client. Their receivers can no longer give them up. */
 static doorman__list doorman__agent_permits_take(doorman__agent_permits *permits,
                                                  doorman_time now) {
     doorman_permit_client *client = permits->client;
@@ -26097,7 +26115,7 @@ static doorman__list doorman__agent_permits_take(doorman__agent_permits *permits
     return calls;
 }
 
-/* Tells the receivers of calls their decisions. The mutex is not locked. */
+/* Tells the receivers of calls their decisions, and frees the calls. The mutex is not locked. */
 static void doorman__agent_permits_tell(const doorman__list *calls) {
     for (doorman__list_link *at = calls->first; at;) {
         doorman__call *call = doorman__call_at(at);
@@ -26110,8 +26128,8 @@ static void doorman__agent_permits_tell(const doorman__list *calls) {
     }
 }
 
-/* Returns whether the thread still has reports, settles or releases to send, and a server that
- * takes them. */
+/* Returns whether the thread still has reports, settles or releases to send, and a server that has
+ * not failed. After stop_by it returns false. */
 static bool doorman__agent_permits_has_to_wait(const doorman__agent_permits *permits,
                                                doorman_time now) {
     doorman_permit_client *client = permits->client;
@@ -26133,7 +26151,7 @@ static void doorman__agent_permits_sleep(doorman__agent_permits *permits, doorma
     doorman_time due = doorman__agent_permits_due(permits);
     assert(permits->has_thread && !permits->sleeps_until);
     due = doorman__earlier(due, permits->stop_by);
-    /* A message has timed out, but nng has not ended it yet. */
+    /* if a message has timed out, but nng has not ended it yet */
     if (due <= now) due = now + DOORMAN_SECOND / 1000;
     permits->sleeps_until = due;
     doorman__condition_wait(&permits->wake, &permits->mutex, due, now);
@@ -26153,16 +26171,16 @@ static void doorman__agent_permits_tell_holds(doorman__agent_permits *permits, d
     }
 }
 
-/* An agent has two parts with an upstream each: leases and permits. Called with each result of the
- * other part. Returns whether the thread of this part must run. */
+/* Processes a result of the other part of an agent: its two parts are leases and permits. An answer
+ * of a master ends the pause of this part. Returns whether the thread of this part must run. */
 static bool doorman__pause_end(doorman__pause *pause, const doorman_transport_result *result) {
     bool answered = result->has_ended && result->status == DOORMAN_OK && result->is_master;
     if (!answered || !__atomic_load_n(&pause->lasts, __ATOMIC_SEQ_CST)) return false;
     return !__atomic_exchange_n(&pause->ends, true, __ATOMIC_SEQ_CST);
 }
 
-/* Makes the message of a transport that is due. Keeps the error text if the last one has failed.
- * Returns whether there is a message. */
+/* Makes the next message of a transport, if one is due. If the last message has failed, keeps its
+ * error text. Returns whether there is a message. */
 static bool doorman__agent_permits_update(doorman__agent_permits *permits,
                                           doorman_transport *transport, doorman_time now) {
     doorman_transport_result result;
@@ -26216,8 +26234,8 @@ static void *doorman__agent_permits_main(void *context) {
     return NULL;
 }
 
-/* Returns whether the caller is on_decided or on_hold_changed. Precondition: the mutex is locked,
- * because the first call that needs the thread sets has_thread and thread under it. */
+/* Returns whether this is the thread of the permits, which calls on_decided and on_hold_changed.
+ * Precondition: the mutex is locked, because another thread may set has_thread and thread. */
 static bool doorman__agent_permits_is_own_thread(const doorman__agent_permits *permits) {
     return permits->has_thread && pthread_equal(pthread_self(), permits->thread);
 }
@@ -26257,8 +26275,8 @@ static doorman_status doorman__agent_permits_begin(doorman_agent *agent, doorman
 
 /* ---- permit agent: a thread that waits for a permit */
 
-/* The thread of the permits calls this function. The mutex is unlocked first, so that the thread
- * that wakes up need not wait for it. */
+/* Gives an acquirer its decision. The thread of the permits calls this function. The mutex is
+ * unlocked before the signal, so that the thread that wakes up need not wait for the mutex. */
 static void doorman__acquirer_on_decided(void *context, doorman_status status,
                                          const doorman_acquired *acquired) {
     doorman__acquirer *acquirer = (doorman__acquirer *)context;
@@ -26273,7 +26291,7 @@ static void doorman__acquirer_on_decided(void *context, doorman_status status,
 
 /* Ends the call of this thread now, unless the thread of the permits has taken the call. The mutex
  * of the acquirer is not locked.
- *   gives_up   the result is not wanted */
+ *   gives_up   true: the thread is cancelled, so nobody wants the result */
 static void doorman__acquirer_end_call(doorman__acquirer *acquirer, bool gives_up) {
     doorman__agent_permits *permits = acquirer->permits;
     doorman_permit_client *client = permits->client;
@@ -26297,9 +26315,9 @@ static void doorman__acquirer_end_call(doorman__acquirer *acquirer, bool gives_u
     pthread_mutex_unlock(&permits->mutex);
 }
 
-/* Waits for the decision, which the thread of the permits is about to tell. A thread that is
- * cancelled here would leave the mutex locked, and the thread of the permits would wait for ever.
- * So the cancellation waits until the call has returned. */
+/* Waits until the call is decided: the thread of the permits tells the decision soon. A thread that
+ * is cancelled here would leave the mutex locked, and the thread of the permits would wait for
+ * ever. So cancellation is disabled during this wait. */
 static void doorman__acquirer_join(doorman__acquirer *acquirer) {
     int before;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
@@ -26310,7 +26328,7 @@ static void doorman__acquirer_join(doorman__acquirer *acquirer) {
 }
 
 /* Takes an unused acquirer, or makes one. Precondition: the mutex of the permits is locked. So only
- * one thread at a time takes from the list, while others add to it. */
+ * one thread at a time takes from the list of unused ones, while others add to it. */
 static doorman__acquirer *doorman__acquirer_begin(doorman_agent *agent, doorman_acquired *out) {
     doorman__agent_permits *permits = agent->permits;
     doorman__acquirer *acquirer = __atomic_load_n(&permits->unused, __ATOMIC_ACQUIRE);
@@ -26337,7 +26355,7 @@ static doorman__acquirer *doorman__acquirer_begin(doorman_agent *agent, doorman_
     return acquirer;
 }
 
-/* After this call the agent may be gone. */
+/* Adds an acquirer to the list of unused ones. After this call the agent may be gone. */
 static void doorman__acquirer_finish(doorman__acquirer *acquirer) {
     doorman__agent_permits *permits = acquirer->permits;
     assert(!acquirer->receiver.call);
@@ -26364,7 +26382,8 @@ static void doorman__acquirer_give_back(const doorman__acquirer *acquirer) {
     (void)doorman_permit_client_settle(client, &settle, NULL, NULL, doorman_clock());
 }
 
-/* Runs if the thread is cancelled. The mutex of the acquirer is locked. */
+/* Gives up the call of a cancelled thread, and what it was granted. The acquirer's mutex is
+ * locked. */
 static void doorman__acquirer_cancel(void *context) {
     doorman__acquirer *acquirer = (doorman__acquirer *)context;
     pthread_mutex_unlock(&acquirer->mutex);
@@ -26383,8 +26402,8 @@ static void doorman__acquirer_cancel(void *context) {
 }
 
 /* Waits for the decision until the timeout. If the thread is cancelled, a cleanup handler ends the
- * call. `until` is not in the frame of a function that is called here. AddressSanitizer would still
- * guard such a frame when the cleanup handler runs. */
+ * call. `until` is a field of the acquirer, and not a variable of a function that is called here:
+ * AddressSanitizer would still guard the frame of that function when the cleanup handler runs. */
 static void doorman__acquirer_wait(doorman__acquirer *acquirer) {
     doorman_time now;
     pthread_mutex_lock(&acquirer->mutex);
@@ -26402,7 +26421,7 @@ static void doorman__acquirer_wait(doorman__acquirer *acquirer) {
     doorman__acquirer_join(acquirer);
 }
 
-/* Adds the call. A call that is decided already ends here. */
+/* Starts the call of an acquirer. A call that is decided at once ends here. */
 static doorman_status doorman__acquirer_add(doorman__acquirer *acquirer, doorman__ask *ask,
                                             doorman_error *error) {
     doorman__call *call = NULL;
@@ -26456,7 +26475,7 @@ doorman_status doorman_agent_acquire(doorman_agent *agent, const doorman_permit_
     return doorman__agent_ask_and_wait(agent, &ask, out, error);
 }
 
-/* Settles without waiting. */
+/* Queues a settle, and does not wait for its result. */
 static doorman_status doorman__agent_settle_now(doorman_agent *agent,
                                                 const doorman_settle_request *request,
                                                 doorman_error *error) {
@@ -26604,7 +26623,7 @@ static doorman_status doorman__agent_permits_create(doorman_agent *agent,
     return DOORMAN_OK;
 }
 
-/* Ends all calls, and allows no new calls.
+/* Lets the thread end all calls that wait. New calls that need the thread fail.
  *   stop_by   when the thread ends at the latest; 0: it does not end yet */
 static void doorman__agent_permits_close(doorman_agent *agent, doorman_time stop_by) {
     doorman__agent_permits *permits = agent->permits;
@@ -26643,7 +26662,7 @@ static void doorman__agent_permits_free(doorman_agent *agent) {
     DOORMAN_FREE(permits);
 }
 
-/* Called with each result of a request for leases. */
+/* Processes each result of a request for leases: see doorman__pause_end. */
 static void doorman__agent_permits_note_result(doorman_agent *agent,
                                                const doorman_transport_result *result) {
     doorman__agent_permits *permits = agent->permits;
@@ -26659,7 +26678,8 @@ static bool doorman__agent_permits_is_called(doorman_agent *agent) {
     return own_thread;
 }
 
-/* Adds what is known of the permits. Of two last errors, the later one stays. */
+/* Adds the figures of the permits. The last error is that of leases or permits, whichever is
+ * later. */
 static void doorman__agent_permits_read(doorman_agent *agent, doorman_agent_info *out) {
     doorman__agent_permits *permits = agent->permits;
     pthread_mutex_lock(&permits->mutex);
