@@ -21229,8 +21229,8 @@ typedef struct doorman__batch {
     doorman_permit_client *client;
     struct doorman__port *port; /* has the calls that it sends; of a lane: of the last message */
     doorman__sent *sent;        /* the calls of the message */
-    void *items; /* permits, entries, holds or settles: an array with the size of item_capacity
-                    doorman__sent_items */
+    void *items; /* permits, entries, holds or settles; has the size of item_capacity times a
+                    doorman__sent_item */
     size_t capacity, item_capacity, count;
     doorman__call_kind kind; /* of the last message */
 } doorman__batch;
@@ -21253,8 +21253,7 @@ typedef struct doorman__port {
 #define DOORMAN__NO_NODE SIZE_MAX
 
 /* What a client knows of shards (N9). A port is freed only with the client, because the loop of the
- * application may still use its upstream. A port without a node is used again for the next new
- * node. */
+ * caller may use its upstream. A port without a node is used again for the next new node. */
 typedef struct doorman__routes {
     doorman_shard_map *map; /* NULL: only until the first map is set */
     doorman__port *by_node[DOORMAN_SHARD_NODES_MAX];
@@ -21357,8 +21356,7 @@ static doorman__port *doorman__call_route(const doorman__call *call) {
     return doorman__port_of_shard(routes, doorman_shard_map_find(map, resource_id, key));
 }
 
-/* Returns the index of the first item of a permit in another shard than item 0; 0: there is none
- * (N5). */
+/* Returns the index of the first item in another shard than item 0, or 0 if there is none (N5). */
 static size_t doorman__call_divided(const doorman__call *call) {
     const doorman__routes *routes = call->client->routes;
     const doorman_permit_item *items = call->request.items;
@@ -21959,8 +21957,8 @@ static void doorman__client_hold_extend(doorman__client_hold *hold, doorman_time
     hold->renew_at = doorman__later(doorman__after(begin, life / 3), now + DOORMAN__RENEWAL_GAP);
 }
 
-/* Ends a hold that the application has not released, and tells the application. If it has
- * transferred all units, there is nothing to tell. */
+/* Ends a hold that the application has not released. The application is told, unless it has
+ * transferred all units. */
 static void doorman__client_hold_lose(doorman__client_hold *hold, bool must_release,
                                       doorman_time now) {
     assert(hold->state == DOORMAN__HOLD_IN_USE);
@@ -22115,8 +22113,8 @@ static double doorman__stock_missing(const doorman__stock *stock) {
     return (double)(int64_t)doorman__min(used - stored, stock->remaining / 2);
 }
 
-/* Queues a permit for the units that are missing, if any. If memory runs out, the queue is full or
- * 5 messages have failed in a row, it does nothing. Precondition: doorman__stock_use was called at
+/* Queues a permit for the units that are missing, if any. Nothing is queued if memory runs out, if
+ * the queue is full, or after 5 failures in a row. Precondition: doorman__stock_use was called at
  * this time. */
 static void doorman__stock_refill(doorman_permit_client *client, doorman__stock *stock,
                                   const doorman_permit_item *item) {
