@@ -34,9 +34,9 @@ MAKEFLAGS += -j$(shell expr $$(nproc 2>/dev/null || echo 1) \
     + $(words $(filter test,$(MAKECMDGOALS))))
 endif
 
-.PHONY: all doormanctl demo early_tests test races test_packages test_image coverage matrix abuse \
-    kills bench sim fuzz lint docs install install_headers deb release uninstall deps build_deps \
-    ctl_deps test_deps clean help always
+.PHONY: all doormanctl demo early_tests late_tests test races test_packages test_image coverage \
+    matrix abuse kills bench sim fuzz lint docs install install_headers deb release uninstall deps \
+    build_deps ctl_deps test_deps clean help always
 .DELETE_ON_ERROR:
 
 EVERYTHING = build/doorman_server $(DOORMANCTL) $(EXAMPLES) $(CXX_EXAMPLES)
@@ -298,20 +298,23 @@ LONG = $(addprefix %/system/,redis_test tls_test hold_clients_test etcd_transpor
 in_halves = $(foreach program,$(1),$(if $(filter $(addprefix %/system/,redis_test tls_test \
     hold_clients_test),$(program)),$(program):1/2 $(program):2/2,$(program)))
 RUN_TESTS = CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' sh tests/run.sh
-# The long programs run while make builds what the others need: see MAKEFLAGS.
+# The long programs run while make builds the others: see MAKEFLAGS.
 EARLY = $(filter $(LONG),$(filter build/asan/%,$(TESTS)))
 early_tests: $(EARLY) build/asan/doorman_server
-	@$(RUN_TESTS) --into build/test_results tests/grpc_quotas_check.sh tests/grpc_check.sh \
+	@$(RUN_TESTS) --into build/early_tests tests/grpc_quotas_check.sh tests/grpc_check.sh \
 	    $(call in_halves,$(EARLY))
 
-test: early_tests $(TESTS) $(TEST_TOOLS) ## tests of the library and the server; SEED=N repeats them
-	@$(RUN_TESTS) --from build/test_results $(filter $(LONG),$(filter-out $(EARLY),$(TESTS))) \
+late_tests: $(TESTS) $(TEST_TOOLS)
+	@$(RUN_TESTS) --into build/late_tests $(filter $(LONG),$(filter-out $(EARLY),$(TESTS))) \
 	    tests/browser_check.sh tests/pages_check.sh tests/doormanctl_check.sh \
 	    $(filter-out $(LONG),$(TESTS)) \
 	    tests/shell_check.sh tests/event_loop_check.sh tests/events_check.sh \
 	    tests/job_pool_check.sh tests/throttle_check.sh \
 	    tests/openapi_check.sh tests/gateway_check.sh tests/lint_check.sh \
 	    tests/text_check.sh tests/comment_check.sh tests/contributing_check.sh
+
+test: early_tests late_tests ## tests of the library and of the server; SEED=N repeats random ones
+	@sh tests/run.sh --sum build/early_tests build/late_tests
 
 races: $(RACES) $(RACE_TOOLS) ## tests with threads, with the thread sanitizer; PART=2/3
 	@$(if $(RACES),,exit 2) # tests/part.sh has said why

@@ -5,8 +5,8 @@
 #
 #   tests/run.sh build/plain/unit/shares_test ... tests/text_check.sh ...
 #   tests/run.sh build/asan/system/tls_test:1/2 build/asan/system/tls_test:2/2    in two halves
-#   tests/run.sh --into FOLDER build/asan/system/redis_test ...    the first of two runs, and
-#   tests/run.sh --from FOLDER build/plain/unit/shares_test ...    the second, which sums up both
+#   tests/run.sh --into FOLDER build/asan/system/redis_test ...    only runs programs, and
+#   tests/run.sh --sum FOLDER...                                   sums up what such runs have left
 #
 # JOBS is how many run at a time. The default is six per core, because tests mostly wait. A program
 # that succeeds ends with status 0 and a line of cmocka, "[  PASSED  ] 12 test(s).". After failures
@@ -88,45 +88,58 @@ if [ "${1:-}" = --one ]; then
     exit 0
 fi
 
-run_all() {
+# Runs the programs. Leaves their results in $RESULTS.
+run_all() { # programs
+    echo $# >"$RESULTS/programs"
     printf '%s\n' "$@" | xargs -P "${JOBS:-$((6 * $(nproc 2>/dev/null || echo 1)))}" -n 1 \
         sh "$0" --one
 }
 
+# Prints the files with this name of all folders.
+print_all() { # name, folders
+    name=$1
+    shift
+    for folder; do
+        for file in "$folder"/$name; do
+            if [ -e "$file" ]; then cat "$file"; fi
+        done
+    done
+}
+
+sum_up() { # folders
+    print_all '*.failed' "$@"
+    print_all '*.names' "$@"
+    programs=$(print_all programs "$@" | awk '{ n += $1 } END { print n + 0 }')
+    needs=$(print_all '*.needs' "$@" | sort -u |
+        awk '{ printf "%s%s", NR == 1 ? ": " : ", ", $0 }')
+    print_all '*.counts' "$@" | awk -v programs="$programs" -v needs="$needs" '
+        { passed += $1; failed += $2; skipped += $3 }
+        END {
+            if (NR != programs) print "FAILED: " programs - NR " programs did not finish"
+            failed += programs - NR
+            print passed + 0 " passed, " failed " failed, " skipped + 0 " skipped" needs
+            exit failed != 0
+        }'
+}
+
 trap 'exit 1' INT TERM
-programs=0
 case ${1:-} in
 --into)
     export RESULTS="$2"
     shift 2
     rm -rf "$RESULTS"
     mkdir -p "$RESULTS"
-    echo $# >"$RESULTS/programs"
     run_all "$@"
-    exit 0 # the second run says what has failed
+    exit 0 # the sum says what has failed
     ;;
---from)
-    export RESULTS="$2"
-    shift 2
-    programs=$(cat "$RESULTS/programs") || exit 1
-    ;;
-*)
-    RESULTS=$(mktemp -d)
-    export RESULTS
+--sum)
+    shift
+    sum_up "$@"
+    exit
     ;;
 esac
+RESULTS=$(mktemp -d)
+export RESULTS
 trap 'rm -rf "$RESULTS"' EXIT
-programs=$((programs + $#))
 run_all "$@"
-for failed in "$RESULTS"/*.failed "$RESULTS"/*.names; do
-    if [ -e "$failed" ]; then cat "$failed"; fi
-done
-needs=$(sort -u "$RESULTS"/*.needs | awk '{ printf "%s%s", NR == 1 ? ": " : ", ", $0 }')
-cat "$RESULTS"/*.counts | awk -v programs=$programs -v needs="$needs" '
-    { passed += $1; failed += $2; skipped += $3 }
-    END {
-        if (NR != programs) print "FAILED: " programs - NR " programs did not finish"
-        failed += programs - NR
-        print passed + 0 " passed, " failed " failed, " skipped + 0 " skipped" needs
-        exit failed != 0
-    }'
+sum_up "$RESULTS"
