@@ -21040,13 +21040,13 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
 #define DOORMAN__COPIES_MAX ((size_t)10000)
 
 /* How long a settle waits for its first message, how long it is sent after that, how long it waits
- * after LEARNING, and in how many messages it may fail. With the default max_pause, an outage of
- * SETTLE_TIME fails fewer messages, because the breaker opens. A report also waits after LEARNING,
+ * after LEARNING, and in how many messages it may fail. An outage of SETTLE_TIME fails fewer
+ * messages, because the breaker opens for at least a second. A report also waits after LEARNING,
  * until REPORT_TIME has passed: a server refuses it for at most 10 minutes. */
 #define DOORMAN__SETTLE_WAIT (300 * DOORMAN_SECOND)
 #define DOORMAN__SETTLE_TIME (45 * DOORMAN_SECOND)
 #define DOORMAN__SETTLE_PAUSE DOORMAN_SECOND
-#define DOORMAN__SETTLE_FAILURES ((size_t)25)
+#define DOORMAN__SETTLE_FAILURES ((size_t)60)
 #define DOORMAN__REPORT_TIME (660 * DOORMAN_SECOND)
 
 /* A message waits at least this long for its response, or for the request_timeout if that is

@@ -18,7 +18,7 @@ const (
 	callsMax        = 100000
 	reportsMax      = 10000
 	settlesMax      = 10000
-	settleFailures  = 25
+	settleFailures  = 60
 	settleWait      = 300 * time.Second
 	settleTime      = 45 * time.Second
 	reportTime      = 660 * time.Second
