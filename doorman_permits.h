@@ -9275,43 +9275,43 @@ static uint32_t doorman__permits_weight(const doorman_permits *permits,
  * A leased limit of permits takes its amount from a lease (P17). The permits of a server are a
  * holder like any other. They have a client with the id "(permits)", which asks the server in the
  * same process. So what >>client and >>leases promise is also true for permits: leases and permits
- * together never exceed the capacity. At a node with a parent, this holder is a part of what the
- * node asks its parent for.
+ * together never exceed the capacity. At a node with a parent, the wants of this holder are a part
+ * of what the node asks its parent for.
  *
  *     permit --> limit --> doorman__permit_lease --> doorman_client_resource --> doorman__rate
  *                                                    "(permits)" asks doorman__server_handle_in
  *
- * A lease is open as long as it is in the table. It is opened by the first refusal, and closed when
- * no permit has used it for a minute. Several limits of TOKEN_BUCKET may use one lease, if they are
- * in different templates.
+ * A lease is open as long as it is in the table of leases. The first refusal or report opens it. It
+ * is closed when no permit has used it for a minute and it has no units in use. Several limits of
+ * TOKEN_BUCKET may use one lease, if they are in different templates.
  *
- * Evaluating a permit only looks at the rate. So a permit that another limit refuses takes nothing
- * of the lease, and shows no demand for it. A grant takes units of the rate. A refusal by the lease
- * is counted by the rate, so the wants grow (L4).
+ * The evaluation of a permit only reads the rate. So a permit that only other limits refuse takes
+ * nothing of the lease, and shows no demand for it. A grant takes units of the rate. A refusal by
+ * the lease counts as refused units of the rate, so the wants grow (L4).
  *
  * The client looks for refusals every 0.2 s. The server does the work of the client in its loop,
- * and after each message on permits. So a busy limit does not wait for the loop.
+ * and also after each message on permits. So the lease of a busy limit need not wait for the loop.
  *
  * Loss of mastership. When a server stops being master, it forgets its leases, and decides on no
- * permits any more. A crash has the same effect. A new master begins without a lease of the
- * permits. While it learns a resource, no holder gets more than it had, so no holder gets the part
+ * permits any more. A crash has the same effect. The permits of a new master begin without a lease.
+ * While the master learns a resource, no holder gets more than it had, so no holder gets the units
  * of the lost lease. Learning ends when all leases of the predecessor have ended (R8), also that of
- * its permits. So the capacity is not exceeded. A rate has no units that outlast its lease. A hold
- * does not outlast its lease either.
+ * its permits. Neither the units of a rate nor a hold outlast their lease. So the capacity is not
+ * exceeded.
  *
  * Holds. A leased CONCURRENCY has an ordinary counter, with its queue. Its limit is what the gauge
  * of the lease allows now. One lease belongs to one counter. So the units in use of the gauge are
  * the units of the counter. They are copied to the gauge at each grant, and before the client makes
- * a request. Between two copies the gauge may have too many units in use, but never too few. So a
- * claim includes all that is held (R3).
- *     A hold ends at most at the end of the lease under which it was granted or renewed last. That
- * lease has committed at least what is held. If a new lease commits less than what is held, the
- * older allowance covers the rest until its end, so no hold is prolonged then. The units come back
- * when holds are released, or when they end.
- *     When a lease has changed, all queues of leased limits are ready, and are served next.
+ * a request, but not at each release. So between two copies the gauge may have too many units in
+ * use, but never too few, and a claim includes all that is held (R3).
+ *     A hold ends no later than the lease under which it was granted or renewed last. That lease
+ * has committed at least what is held. If a new lease commits less than what is held, the lease
+ * before it still covers the rest until its own end. So no hold is prolonged then. The units come
+ * back when holds are released, or when they end.
+ *     When a lease has changed, all queues of leased limits become ready, and are served next.
  *
- * This client never sees a server that is not master, because the leases are cleared then. The
- * client sees no failure either: a request fails only without memory, and is repeated (K2).
+ * The client never asks a server that is not master, because the leases are cleared when the server
+ * stops being master. A request fails only if memory runs out, and is repeated (K2).
  */
 
 #define DOORMAN__LEASE_IDLE                                                                        \
@@ -9321,9 +9321,9 @@ static uint32_t doorman__permits_weight(const doorman_permits *permits,
 struct doorman__permit_lease {
     doorman__chain node;
     doorman_client_resource *resource;
-    doorman_time used_at;    /* the last grant or refusal */
+    doorman_time used_at;    /* when the lease last granted or refused units */
     uint32_t place;          /* of a gauge: the index of the place whose permits use it */
-    doorman_figures figures; /* of the last doorman__leased_meter or doorman__leased_figures */
+    doorman_figures figures; /* what doorman__leased_meter or doorman__leased_figures made last */
 };
 
 static doorman_status doorman__leased_init(doorman_permits *permits, const uint64_t seed[2]) {
@@ -9346,9 +9346,10 @@ static const char *doorman__leased_id(const doorman_permit_limit *limit,
     return limit->lease_of ? limit->lease_of : doorman__place_id(place);
 }
 
-/* Finds the lease that a leased limit uses for a place. A lease of the other kind is from an
- * earlier configuration. Such a lease cannot be used, and is closed after a minute without use.
- * Each counter of CONCURRENCY has a lease of its own: the configuration is refused otherwise. */
+/* Finds the lease that a leased limit uses for a place. Returns NULL if there is none, or if it has
+ * the other kind (rate or gauge). Such a lease is from an earlier configuration, and is closed
+ * after a minute without use. Each counter of CONCURRENCY has a lease of its own, because a
+ * configuration in which two of them share one is refused. */
 static doorman__permit_lease *doorman__leased_find(const doorman_permits *permits,
                                                    const doorman_permit_limit *limit,
                                                    const doorman__place *place) {
@@ -9375,8 +9376,8 @@ static size_t doorman__leased_bytes(const doorman__permit_lease *lease) {
     return sizeof *lease + sizeof *lease->resource + strlen(lease->resource->resource_id) + 1;
 }
 
-/* Opens a lease. Returns NULL if there is no server, no room, or no memory. Then the next refusal
- * tries again. */
+/* Opens a lease. Returns NULL if there is no server, no room or no memory, or if the resource still
+ * has a lease of the other kind. Then the next refusal tries again. */
 static doorman__permit_lease *doorman__leased_open(doorman_permits *permits,
                                                    const doorman_permit_limit *limit,
                                                    const doorman__place *place) {
@@ -9387,7 +9388,7 @@ static doorman__permit_lease *doorman__leased_open(doorman_permits *permits,
                                               .kind = doorman__leased_kind(limit),
                                               .has_priority = limit->has_priority,
                                               .priority = limit->priority,
-                                              .wants_initial = 1, /* for what was refused */
+                                              .wants_initial = 1, /* there is demand already */
                                               .fallback = DOORMAN_PESSIMISTIC};
     if (!leases->client || doorman__leased_is_full(permits, limit)) return NULL;
     doorman__permit_lease *lease = (doorman__permit_lease *)doorman__zalloc(sizeof *lease);
@@ -9432,7 +9433,7 @@ static void doorman__leased_clear(doorman_permits *permits) {
 
 /* Sets the priority and the subclients of a lease, which a new configuration may have changed.
  * Returns whether the lease is in force.
- *   lease   may be NULL */
+ *   lease   NULL: there is none, so none is in force */
 static bool doorman__leased_live(const doorman_permits *permits, doorman__permit_lease *lease,
                                  const doorman_permit_limit *limit) {
     if (!lease) return false;
@@ -9441,7 +9442,7 @@ static bool doorman__leased_live(const doorman_permits *permits, doorman__permit
     return doorman__held_lease_live(&lease->resource->held, permits->at.now);
 }
 
-/* Returns the figures of a leased limit of CONCURRENCY, with what the lease has now. */
+/* Returns the figures of a leased CONCURRENCY. Their limit is what its lease allows now. */
 static const doorman_figures *doorman__leased_figures(const doorman_permits *permits,
                                                       doorman__permit_lease *lease,
                                                       const doorman_permit_limit *limit) {
@@ -9453,7 +9454,8 @@ static const doorman_figures *doorman__leased_figures(const doorman_permits *per
     return &lease->figures;
 }
 
-/* Returns the index of the limit of a place that uses a lease of a gauge, or slot_count. */
+/* Returns the index of the limit of a place that uses a lease of a gauge. Returns slot_count if no
+ * limit does, and 0 if the place is NULL. */
 static size_t doorman__leased_limit_of_place(const doorman_permits *permits,
                                              const doorman__permit_lease *lease,
                                              const doorman__place *place) {
@@ -9466,7 +9468,8 @@ static size_t doorman__leased_limit_of_place(const doorman_permits *permits,
     return i;
 }
 
-/* Returns how many grains may be held at a counter of a leased limit. */
+/* Returns how many grains may be held at a counter of a leased CONCURRENCY: 0 without a lease in
+ * force. */
 static uint64_t doorman__leased_most(const doorman_permits *permits,
                                      const doorman_permit_limit *limit,
                                      const doorman__counter *counter) {
@@ -9484,7 +9487,7 @@ static void doorman__leased_set_held(doorman__permit_lease *lease, uint64_t held
     doorman__raise(&gauge->peak, held);
 }
 
-/* Notes a grant of CONCURRENCY. */
+/* Tells the lease of a CONCURRENCY how many grains are held after a grant. */
 static void doorman__leased_note_held(const doorman_permits *permits, doorman__permit_lease *lease,
                                       const doorman__place *place, uint64_t held) {
     assert(place && held > 0);
@@ -9495,9 +9498,9 @@ static void doorman__leased_note_held(const doorman_permits *permits, doorman__p
     __atomic_fetch_add(&lease->resource->gauge.usage.allowed, 1, __ATOMIC_RELAXED);
 }
 
-/* Returns how long a hold may last from now on under one lease. A lease that has committed less
- * than what is held has shrunk. Then no hold of the counter is prolonged, and each keeps its
- * end. */
+/* Returns how long a hold may last from now on under one lease. Returns 0 if the lease is not in
+ * force, or if it has shrunk: it has committed less than what is held. Then no hold of the counter
+ * is prolonged. */
 static doorman_time doorman__leased_rest(const doorman_permits *permits,
                                          const doorman__permit_lease *lease, uint64_t held) {
     if (!lease || !doorman__held_lease_live(&lease->resource->held, permits->at.now)) return 0;
@@ -9507,9 +9510,10 @@ static doorman_time doorman__leased_rest(const doorman_permits *permits,
     return (doorman_time)doorman__max(0, rest / (1 + permits->options.drift) - 3);
 }
 
-/* P17: bounds the time to live of a hold by the ends of its leases. A hold whose lease is not
- * prolonged lasts as long as before. If it was handed over, it ends now for its holder: nobody
- * knows by how much its end has moved, and the lease under which it was granted has not moved. */
+/* P17: returns how long a hold may last from now on: at most `life`, and no longer than each of its
+ * leases. If a lease has ended or shrunk, the hold keeps the end that it had. But if the hold was
+ * handed over (D8), its end is later than that of the lease under which it was granted, and nobody
+ * knows by how much. So it ends now for its holder. */
 static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold *hold,
                                          doorman_time life) {
     doorman_time most = life;
@@ -9534,7 +9538,8 @@ static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold
     return doorman__later(most, doorman__earlier(life, (doorman_time)doorman__max(0, rest)));
 }
 
-/* Returns a bucket that is like the rate now. Its state is in `room`.
+/* Returns a bucket that has the rate, the size and the level of the rate of a lease now. Its state
+ * is in `room`.
  *   units   how many are wanted. If this is more than the burst, the bucket has what the rate saves
  *           for such a request (L1) */
 static doorman__meter doorman__leased_meter(const doorman_permits *permits,
@@ -9553,7 +9558,7 @@ static doorman__meter doorman__leased_meter(const doorman_permits *permits,
     } else if (view.quota.amount > 0) {
         const doorman__bucket bucket = doorman__quota_bucket(&view.quota, view.price);
         const int64_t level = doorman__bucket_level(&bucket, rate->paid_until, doorman__ticks(now));
-        /* the factor makes up for rounding, so that a saved unit is a whole unit */
+        /* without the factor, rounding could make a saved unit less than a whole one */
         saved = (double)(level > 0 ? level : 0) / view.quota.unit_time * (1 + 1e-12);
         figures->size = (double)bucket.saved_most / view.quota.unit_time * (1 + 1e-12);
         figures->size = doorman__min(figures->size, DOORMAN_AMOUNT_MAX);
@@ -9562,8 +9567,9 @@ static doorman__meter doorman__leased_meter(const doorman_permits *permits,
     return (doorman__meter){limit, figures, room};
 }
 
-/* Takes n units that a view has found. n may exceed the saved units by a rounding error, which
- * costs nothing. Only one thread may use the rate. */
+/* Takes n units that doorman__rate_look has found in a rate. If n exceeds the saved units by a
+ * rounding error, the rate is empty after that, and owes nothing. Only one thread may use the
+ * rate. */
 static void doorman__rate_charge(doorman__rate *rate, double n, doorman_time now) {
     doorman__quota quota;
     (void)doorman__allowance_read(&rate->allowance, &quota, now);
@@ -9600,7 +9606,7 @@ static void doorman__leased_refuse(doorman_permits *permits, doorman__permit_lea
     if (grains) (void)doorman__count(usage, grains, DOORMAN_REFUSED, permits->at.now);
 }
 
-/* Closes the leases that were not used for a minute, and that have no units in use. */
+/* Closes the leases that no permit has used for a minute, and that have no units in use. */
 static void doorman__leased_sweep(doorman_permits *permits) {
     doorman__permit_leases *leases = &permits->leases;
     const doorman_time now = permits->at.now;
@@ -9632,36 +9638,40 @@ static void doorman__leased_sweep(doorman_permits *permits) {
  * P1 All limits of all items are evaluated before anything is charged. A refusal charges nothing.
  *    What several items want of one counter is added up.
  * P2 A counter offers:
- *      TOKEN_BUCKET     what is saved (or minus what is owed), plus what max_debt lends. It offers
+ *      TOKEN_BUCKET     what max_debt lends, plus what is saved, or minus what is owed. It offers
  *                       nothing if the debt takes longer to pay than the allowed wait. The allowed
  *                       wait is the smaller of max_wait of the limit and of the permit
  *      windows          the limit minus what is used
  *      TIERS            the room of the current tier, and of the tiers that can be entered in turn
  *      CONCURRENCY      the limit minus what is held
- *    A permit fits if each counter offers the sum of the minimums, and if its max_cost allows this
- *    sum. Above its minimum, an item gets whole units, or all of its cost if that fits. No counter
- *    grants more than max_cost to one permit. The items get the units above their minimums in their
- *    order, and never out of debt: a debt makes the next callers wait, and only what a caller
- *    cannot do without is worth that. So with size 10 and a debt of 5, a cost of 15 gets 15, and a
- *    cost of 15 with a minimum of 1 gets 10. With `equal` all items get the same whole number.
- * P3 The wait of a grant is the debt of the bucket before this permit. Of several buckets, the
- *    longest wait counts. An item that only looks does not wait.
+ *    A permit fits if each counter offers the sum of the minimums, and if the max_cost of its limit
+ *    allows this sum. Above its minimum, an item gets whole units, or all of its cost if that fits.
+ *    No counter grants more than max_cost to one permit. The items get the units above their
+ *    minimums in the order of the items, and never out of debt: a debt makes the next callers wait,
+ *    and only what a caller cannot do without is worth that. So if the size is 10 and max_debt
+ *    lends 5 units, a cost of 15 gets 15, and a cost of 15 with a minimum of 1 gets 10. With
+ *    `equal` all items get the same whole number.
+ * P3 The wait of a grant is the time in which the bucket pays the debt that it had before this
+ *    permit. Of several buckets, the longest wait counts. A bucket that grants 0 units does not
+ *    count.
  * P4 Every limit that refuses counts the refusal. The refusal names the limit with the longest
  *    retry_after. MAX_COST, MAX_KEYS, MAX_HOLDS and UNMATCHED have no retry_after, and are named
  *    before all others. Missing units of holds have no retry_after either, and are named after all
- *    others. After retry_after the named limit has room. If several limits refuse, a tier of
- *    another limit may have ended by then. If a ban begins with the refusal, the ban counts like a
- *    refusal of its limit that ends with the ban. A refusal without retry_after counts for no ban:
- *    it names another limit, so the caller does not know of the limit that would ban the key.
- * P5 valid_for is at most retry_after and 1 s. It is 1 s for MAX_COST, MAX_KEYS and UNMATCHED. It
- *    is 0 for a permit of several items, where a refusal counts for a ban, and where holds have the
- *    units or MAX_HOLDS refuses.
- * P6 Details list each limit of each item.
+ *    others. After retry_after the named limit has room, if there are no other calls. For SHARE,
+ *    for leases and for rows that are awaited, retry_after is an estimate. Another limit may refuse
+ *    then, for example because one of its tiers has ended. If a ban begins with the refusal, the
+ *    ban counts like a refusal of its limit that ends with the ban. A refusal without retry_after
+ *    counts for no ban: it names another limit, so the caller does not know of the limit that would
+ *    ban the key.
+ * P5 valid_for is the smaller of retry_after and 1 s. It is 1 s for MAX_COST, MAX_KEYS and
+ *    UNMATCHED. It is 0 for a permit of several items, if a refusal counts for a ban, if holds have
+ *    the units, and for MAX_HOLDS.
+ * P6 The details of a permit list each limit that concerns each item.
  */
 
-/* What is decided on. */
+/* One decision, and how it is made. */
 typedef struct doorman__decision {
-    const doorman_permit_request *request; /* its items are read already: see `wants` */
+    const doorman_permit_request *request; /* `wants` of doorman_permits has its items already */
     doorman__hold *hold;                   /* the waiting permit; NULL: a new permit */
     doorman_time turn; /* the position that the permit has, or would get, in all queues */
     bool inspects;     /* nothing is charged */
@@ -9677,8 +9687,8 @@ struct doorman__charge {
     doorman__slot *slot; /* has the counter */
     doorman__slot *own; /* of the limit; counts the decision. It differs from `slot` if the resource
                            has got another template (P15) */
-    doorman__counter *counter; /* NULL: it does not exist, so it equals a fresh one. A leased limit
-                                  has none */
+    doorman__counter *counter;    /* NULL: it does not exist, so it equals a fresh one. A leased
+                                  TOKEN_BUCKET has none */
     doorman__permit_lease *lease; /* of a leased limit; NULL: there is no lease yet */
     const doorman_figures *figures;
     doorman__set *set;          /* P31: what the caller brings; NULL: nothing */
@@ -9691,19 +9701,19 @@ struct doorman__charge {
     doorman_reason reason; /* not NO_REASON: the counter refuses */
     size_t first_item, item_count;
     double minimum;   /* the sum of the minimums in units, and then of what the items get */
-    uint64_t need;    /* the sum of the minimums in grains, rounded up as the section says */
-    uint64_t offer;   /* what the counter offers */
-    uint64_t spare;   /* what is left without debt, above the minimums and above what items get */
-    uint64_t granted; /* at least the sum of what the items get */
+    uint64_t need;    /* the sum of the minimums in grains, rounded up as >>counters says */
+    uint64_t offer;   /* grains that the counter offers */
+    uint64_t spare;   /* grains left without debt, above the minimums and above what items get */
+    uint64_t granted; /* the sum of what the items get in grains, rounded up */
     double units;     /* the sum of what the items get, in units */
-    uint64_t untaken; /* CONCURRENCY: what is taken from the counter, but by no item yet */
+    uint64_t untaken; /* grains that the counter was charged, and that no item has taken yet */
     doorman_time wait;
     size_t tier_entered;
     int32_t next; /* the next charge with the same head, or -1 */
 };
 
-/* What one key wants of a fair limit (P29). The items of a permit may have several keys. Those of
- * one charge are in a list. */
+/* What one key wants of a fair limit (P29). The items of a permit may have several keys. The keys
+ * of one charge are in a list. */
 struct doorman__fair_use {
     doorman__fair_pool *pool; /* NULL: the limit has no keys yet */
     doorman__fair_key *key;   /* NULL: it is not known yet */
@@ -9715,19 +9725,18 @@ struct doorman__fair_use {
     double minimum, asked, units;  /* sums of its items: minimums, costs, and what they get */
 
     /* only if there are several keys */
-    uint64_t most; /* grains that all keys may get together, if this one gets more than its
+    uint64_t most;   /* grains that all keys may get together, if this one gets more than its
                         minimum */
-    uint32_t
-        bucket;     /* the index of the first key with the same bucket: all newcomers have one. That
-                        key has the next fields for all of them */
-    size_t sharers; /* items with this bucket */
-    double needed;  /* the sum of their minimums */
-    uint64_t spare; /* grains that the bucket has above what they get */
+    uint32_t bucket; /* the index of the first key with the same bucket: newcomers share one. That
+                        key has the next fields for all keys with this bucket */
+    size_t sharers;  /* items with this bucket */
+    double needed;   /* the sum of their minimums */
+    uint64_t spare;  /* grains that the bucket has above what they get */
 };
 
 /* One item of the permit. */
 struct doorman__want {
-    doorman__place *place; /* NULL: no limits, or nobody has looked for it yet */
+    doorman__place *place; /* NULL: there are no limits, or the place was not looked up yet */
     doorman__slot *open;   /* counts the grant if the list of limits is empty; else NULL */
     const char *resource_id, *key;
     doorman__identity identity; /* only if there is a place */
@@ -9742,16 +9751,16 @@ struct doorman__want {
     uint32_t charges[DOORMAN_LIMITS_MAX];
 };
 
-/* P31: a figure of an item, for its errors. */
+/* P31: says in errors which figures of which item are wrong. */
 typedef struct doorman__set_path {
-    const char *list; /* of the items: "item" in JSON */
+    const char *list; /* the name of the list of items: "item" in JSON */
     size_t item, set;
     const char *limit;
     doorman_error *error;
 } doorman__set_path;
 
 /* Writes an error of figures that a caller brings.
- *   text   with the field before it, or with ": " if the error is about all figures */
+ *   text   begins with the name of a field, or with ": " if the error is about all figures */
 static doorman_status doorman__set_fail(const doorman__set_path *path, const char *text) {
     const char *dot = text[0] == ':' ? "" : ".";
     if (strcmp(path->list, "item") == 0) {
@@ -9762,7 +9771,7 @@ static doorman_status doorman__set_fail(const doorman__set_path *path, const cha
                          path->list, path->item, path->set, dot, dot[0] ? "figures." : "", text);
 }
 
-/* Checks figures that a caller brings, without their limit. */
+/* Checks figures that a caller brings by the rules that are the same for all limits. */
 static doorman_status doorman__set_check_given(const doorman__set_path *path,
                                                const doorman_figures *given) {
     const bool of_bucket = !doorman__equal(given->rate, 0) || given->has_size;
@@ -9789,7 +9798,7 @@ static doorman_status doorman__set_check_given(const doorman__set_path *path,
     return text ? doorman__set_fail(path, text) : DOORMAN_OK;
 }
 
-/* Returns the rule of a limit that the figures break, or NULL.
+/* Returns the first rule of a limit that the figures break, or NULL.
  *   room   for the text */
 static const char *doorman__set_wrong(const doorman_permit_limit *limit,
                                       const doorman_figures *given, char room[160]) {
@@ -9862,8 +9871,9 @@ static doorman_status doorman__sets_check(const doorman_permit_item *item, const
     return DOORMAN_OK;
 }
 
-/* Checks an item.
- *   list   the name of the list of items; NULL: the fields of the item are arguments (C10) */
+/* Checks an item, except for the figures that it brings.
+ *   list   the name of the list of items. NULL: the fields of the item are arguments of a call, so
+ *          an error names only the field (C10) */
 static doorman_status doorman__permit_item_check(const doorman_permit_item *item, const char *list,
                                                  size_t index, doorman_error *error) {
     const doorman__rule rules[] = {
@@ -9885,8 +9895,8 @@ static doorman_status doorman__permit_item_check(const doorman_permit_item *item
 #define DOORMAN__REQUEST_ID_MAX ((UINT64_C(1) << 53) - 1)
 #define DOORMAN__SETTLE_MAX (3600 * DOORMAN_SECOND)
 
-/* Returns the first rule that the fields of a request break, without its items and its client_id,
- * which all permits of a message share. */
+/* Returns the first rule that a request breaks, or NULL. Does not check the items, and not whether
+ * the client_id is valid, because all permits of a message have the same one. */
 static const char *doorman__permit_request_wrong(const doorman_permit_request *request) {
     const doorman__rule rules[] = {
         {!doorman__duration_valid(request->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
@@ -9911,7 +9921,7 @@ static const char *doorman__permit_request_wrong(const doorman_permit_request *r
 #define DOORMAN__RESERVED_ITEM_BYTES 42
 #define DOORMAN__RESERVED_PART_BYTES 35
 
-/* Returns whether the row of a reservation has room for its items, and for parts of each. */
+/* Returns whether the row of a reservation has room for its items, each with `parts` parts. */
 static bool doorman__reservation_fits(const doorman_permit_item *items, size_t count,
                                       size_t parts) {
     const size_t most = DOORMAN_PERMIT_ROW_BYTES_MAX - DOORMAN__RESERVATION_ROW_BYTES;
@@ -9959,8 +9969,8 @@ static doorman_status doorman__permits_check(doorman_permits *permits,
     return room ? DOORMAN_OK : doorman__no_memory(error);
 }
 
-/* P2, `equal`: all items get the same whole number of units. Sets the smallest and the largest
- * number that all items accept. Returns false if there is none. */
+/* P2, `equal`: all items get the same whole number of units. Sets min and cost of all items to the
+ * smallest and the largest number that all of them accept. Returns false if there is none. */
 static bool doorman__wants_equal(doorman__want *wants, size_t count) {
     double least = 0, most = DOORMAN_AMOUNT_MAX;
     for (size_t i = 0; i < count; i++) {
@@ -9994,7 +10004,7 @@ static doorman_status doorman__wants_read(doorman__want *wants,
                          "equal: no whole number is between min and cost of all items");
 }
 
-/* Returns the charge of a counter that an earlier item already has, or NULL. */
+/* Returns the charge that an earlier item has for the same counter or leased rate, or NULL. */
 static doorman__charge *doorman__permits_same_charge(const doorman_permits *permits,
                                                      const doorman__charge *wanted) {
     const doorman__identity *other = &wanted->identity;
@@ -10149,7 +10159,7 @@ static bool doorman__charge_find_fair(doorman_permits *permits, doorman__charge 
 }
 
 /* Adds what an item wants of one counter. Returns false if memory runs out.
- *   given   is at the end of the charges, and not counted yet */
+ *   given   is at the end of the charges, but charge_count does not include it yet */
 static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
                                         doorman__charge *given) {
     doorman__want *want = &permits->wants[item];
@@ -10165,7 +10175,7 @@ static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
     const bool fair = charge->limit->fair;
     if (fair && !doorman__charge_find_fair(permits, charge, item)) return false;
     charge->item_count++;
-    charge->shadow = charge->shadow && given->shadow; /* only some resources may be in shadow */
+    charge->shadow = charge->shadow && given->shadow; /* all items must be in shadow */
     charge->minimum += want->min;
     /* the items of a hold are released one by one, so each of them is rounded up */
     bool holds = charge->limit->kind == DOORMAN_CONCURRENCY;
@@ -10176,8 +10186,8 @@ static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
     return !want->set_count || doorman__charge_bring(permits, want, charge);
 }
 
-/* Adds the charges of all limits that concern an item. Returns false if memory runs out. Charges
- * move only here, between two items. */
+/* Adds the charges of all limits that concern an item. Returns false if memory runs out. Only this
+ * function moves the list of charges, before it adds those of the item. */
 static bool doorman__permits_add_charges(doorman_permits *permits, size_t item) {
     const doorman__want *want = &permits->wants[item];
     doorman__place *place = want->place;
@@ -10222,8 +10232,8 @@ static uint32_t doorman__fair_hash(const doorman__place *place, const doorman__i
     return (uint32_t)of_key->hash - 3 * (uint32_t)place->hash;
 }
 
-/* Starts to load the counters of a key into the cache, and what fair limits know of the key. Shared
- * counters are in the cache anyway. */
+/* Starts to load the counters of a key into the cache, and what fair limits know of the key. The
+ * counters that keys share are in the cache anyway. */
 static inline void doorman__place_prefetch(const doorman_permits *permits,
                                            const doorman__place *place,
                                            const doorman__identity *of_key, doorman__ahead what) {
@@ -10255,7 +10265,8 @@ static void doorman__permits_prefetch(const doorman_permits *permits,
     }
 }
 
-/* Finds the place of an item. Returns false if memory runs out. */
+/* Finds or adds the place of an item. Without a template with limits, sets `unmatched` instead.
+ * Returns false if memory runs out. */
 static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want *want) {
     doorman__place *place = want->place;
     if (!place) place = doorman__permits_find_place(permits, want->resource_id);
@@ -10281,8 +10292,8 @@ static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want
     return true;
 }
 
-/* Finds the charges of all items. A sweep runs while their counters are loaded. The sweep removes
- * no places, because the items point to theirs.
+/* Finds the charges of all items. Returns false if memory runs out. A sweep runs while the counters
+ * are loaded into the cache. It removes no places, because the items point to theirs.
  *   inspects   true: the limits of a banned key are evaluated too */
 static bool doorman__permits_prepare(doorman_permits *permits, size_t count, bool inspects) {
     assert(count <= permits->want_capacity);
@@ -10311,8 +10322,8 @@ static bool doorman__permits_prepare(doorman_permits *permits, size_t count, boo
     return true;
 }
 
-/* Ends a call: its counters and places may be removed again. A call adds at most one place for each
- * item, and visits the places of four buckets for each. So refused permits with new resources do
+/* Ends a call: its counters and places may be removed again. For each item, a call adds at most one
+ * place, and this sweep visits the places of four buckets. So refused permits with new resources do
  * not fill the memory. */
 static void doorman__permits_end_call(doorman_permits *permits, size_t item_count) {
     assert(permits->charge_count <= permits->charge_capacity);
@@ -10328,7 +10339,7 @@ static void doorman__permits_end_call(doorman_permits *permits, size_t item_coun
 /* ---- permits: one decision, evaluate */
 
 /* Returns the meter of a charge. If there is no counter, the meter has a fresh state in `room`. A
- * leased limit has the state of its lease, or an empty state. */
+ * leased TOKEN_BUCKET has the state of its lease, and without a lease it is empty. */
 static inline doorman__meter doorman__charge_meter(const doorman_permits *permits,
                                                    const doorman__charge *charge, uint64_t *room) {
     if (charge->lease && doorman__limit_is_leased_rate(charge->limit)) {
@@ -10346,7 +10357,7 @@ static inline doorman__meter doorman__charge_meter(const doorman_permits *permit
     return meter;
 }
 
-/* Returns the most that a counter grants to one permit. */
+/* Returns the most grains that a counter grants to one permit. */
 static uint64_t doorman__charge_max_cost(const doorman__charge *charge) {
     double most = doorman__figures_most(charge->limit->kind, charge->figures);
     if (charge->limit->leased) most = DOORMAN_AMOUNT_MAX;
@@ -10355,7 +10366,7 @@ static uint64_t doorman__charge_max_cost(const doorman__charge *charge) {
 }
 
 /* Sets what is left above the minimums, and refuses minimums that the counter can never grant.
- *   saved   what the counter offers without debt */
+ *   saved   the grains that the counter offers without debt */
 static void doorman__charge_bound(doorman__charge *charge, uint64_t saved) {
     const uint64_t max_cost = doorman__charge_max_cost(charge);
     const uint64_t most = saved < max_cost ? saved : max_cost;
@@ -10363,8 +10374,8 @@ static void doorman__charge_bound(doorman__charge *charge, uint64_t saved) {
     if (charge->need > max_cost) charge->reason = DOORMAN_REASON_MAX_COST;
 }
 
-/* P7, P16: finds how many units a counter of CONCURRENCY offers. It offers nothing while it learns,
- * and while a permit waits that comes before this one. */
+/* P7, P16: finds how much a counter of CONCURRENCY offers. It offers nothing while its limit learns
+ * or lacks its lease, and while a permit waits that comes before this one. */
 static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorman__charge *charge,
                                           doorman_time turn) {
     assert(charge->limit->kind == DOORMAN_CONCURRENCY && !charge->reason);
@@ -10384,7 +10395,7 @@ static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorma
     doorman__charge_bound(charge, charge->offer);
 }
 
-/* P17: finds how many units a lease offers: none if it is not in force. */
+/* P17: finds how much a leased rate offers: nothing if its lease is not in force. */
 static void doorman__charge_evaluate_lease(const doorman_permits *permits,
                                            doorman__charge *charge) {
     assert(doorman__limit_is_leased_rate(charge->limit) && !charge->reason);
@@ -10404,14 +10415,14 @@ static void doorman__charge_evaluate_lease(const doorman_permits *permits,
     doorman__charge_bound(charge, charge->offer);
 }
 
-/* Returns whether a limit refuses permits because its counters are not restored yet. */
+/* Returns whether a limit refuses permits because the rows of its counters were not read (D4). */
 static bool doorman__permits_awaits_rows(const doorman_permits *permits,
                                          const doorman_permit_limit *limit) {
     if (permits->changes.rows == DOORMAN_ROWS_READ || !limit->durable) return false;
     return permits->changes.rows == DOORMAN_ROWS_AWAITED || limit->refuse_unread;
 }
 
-/* Returns what the bucket of a fair limit has now, with what a debt lends. */
+/* Returns the level and the size of the bucket of a fair limit, each with what a debt lends. */
 static doorman__fair_pool_level doorman__charge_pool_level(const doorman_permits *permits,
                                                            const doorman__charge *charge) {
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
@@ -10429,7 +10440,7 @@ static double doorman__charge_evaluate_use(const doorman_permits *permits, doorm
     const double all = doorman__grains_units(charge->need);
     const double cost =
         doorman__charge_has_uses(permits, charge) ? permits->fair_uses[use->bucket].needed : all;
-    if (pool.level >= pool.size && !(use->asked > use->minimum)) { /* it serves any key */
+    if (pool.level >= pool.size && !(use->asked > use->minimum)) { /* full: it serves any key */
         use->view.alone = true;
         return DOORMAN__SUM_MAX;
     }
@@ -10439,7 +10450,7 @@ static double doorman__charge_evaluate_use(const doorman_permits *permits, doorm
     return use->view.alone ? DOORMAN__SUM_MAX : use->view.saved;
 }
 
-/* Finds which keys of a charge have one bucket, and what they need of it together. */
+/* Finds which keys of a charge share a bucket, and what they need of it together. */
 static void doorman__charge_share_buckets(const doorman_permits *permits,
                                           const doorman__charge *charge) {
     doorman__fair_use *uses = permits->fair_uses, *newcomers = NULL;
@@ -10458,7 +10469,7 @@ static void doorman__charge_share_buckets(const doorman_permits *permits,
 }
 
 /* P29: refuses a permit if one of its keys has used its share. Returns the units that its items may
- * have together. */
+ * have together. With several keys, `spare` and `most` of the keys bound them instead. */
 static double doorman__charge_evaluate_fair(const doorman_permits *permits,
                                             doorman__charge *charge) {
     assert(charge->fair > 0 && charge->fair <= permits->fair_use_count);
@@ -10501,7 +10512,7 @@ static void doorman__charge_evaluate(const doorman_permits *permits, doorman__ch
     if (waits) {
         charge->offer = 0;
         charge->reason =
-            DOORMAN_REASON_LEARNING; /* also of a cost of 0: nobody knows what is left */
+            DOORMAN_REASON_LEARNING; /* also for a cost of 0: nobody knows what is left */
     } else if (charge->need > charge->offer) {
         charge->reason = DOORMAN_REASON_RATE;
     }
@@ -10513,8 +10524,8 @@ static void doorman__charge_evaluate(const doorman_permits *permits, doorman__ch
     doorman__charge_bound(charge, saved);
 }
 
-/* Returns how long it takes until a key that has used its share may have its minimum, as far as
- * shares stay as they are: until it has saved enough, or until the bucket of the limit is full. */
+/* Returns how long it takes until a key that has used its share may have its minimum, if shares
+ * stay as they are: until the key has saved enough, or until the bucket of the limit is full. */
 static doorman_time doorman__charge_use_delay(const doorman_permits *permits,
                                               const doorman__charge *charge,
                                               const doorman__fair_use *use) {
@@ -10533,8 +10544,8 @@ static doorman_time doorman__charge_use_delay(const doorman_permits *permits,
     return doorman__earlier(full, saved);
 }
 
-/* Returns the key that a charge is refused for, and sets how long that lasts. Of several keys it is
- * the one that lasts longest. Precondition: the reason is SHARE. */
+/* Returns the key that has used its share. Of several keys, returns the one that must wait longest.
+ * Sets *delay to how long it must wait. Precondition: the reason of the charge is SHARE. */
 static const doorman__fair_use *doorman__charge_refused_use(const doorman_permits *permits,
                                                             const doorman__charge *charge,
                                                             doorman_time *delay) {
@@ -10591,7 +10602,7 @@ static bool doorman__permits_evaluate(doorman_permits *permits, const doorman__d
 /* ---- permits: one decision, dividing what is offered (P2) */
 
 /* Returns how many more grains a counter counts if an item gets `granted` units instead of its
- * minimum. The sum is rounded up once. The items of a hold are each rounded up. */
+ * minimum. The sum of all items is rounded up once, but each item of a hold by itself. */
 static uint64_t doorman__charge_more(const doorman__charge *charge, const doorman__want *want,
                                      double granted) {
     if (charge->limit->kind == DOORMAN_CONCURRENCY) {
@@ -10601,8 +10612,8 @@ static uint64_t doorman__charge_more(const doorman__charge *charge, const doorma
     return all > charge->granted ? all - charge->granted : 0;
 }
 
-/* Returns what is left for an item above what it has: of the counter, and of the bucket of its key
- * if the permit has several keys. */
+/* Returns the grains that a counter has left for an item. If a fair limit has several keys in the
+ * permit, the bucket of the item's key bounds them too. */
 static uint64_t doorman__want_spare(const doorman_permits *permits, const doorman__charge *charge,
                                     const doorman__want *want) {
     if (!doorman__charge_has_uses(permits, charge)) return charge->spare;
@@ -10614,10 +10625,10 @@ static uint64_t doorman__want_spare(const doorman_permits *permits, const doorma
 }
 
 /* Returns the whole units of what a counter can spare for its items. A double holds sums of units
- * exactly up to 2^53 grains, which are 2.2e12 units. Larger sums are rounded, so that a few units
- * stay behind. */
+ * exactly up to 2^53 grains, which are 2.2e12 units. Larger sums are rounded. So a few units are
+ * not counted as spare then, as many as rounding may add. */
 static uint64_t doorman__charge_whole(const doorman__charge *charge, uint64_t spare) {
-    const uint64_t all = charge->granted / 2 + spare / 2; /* half of it, so that the sum fits */
+    const uint64_t all = charge->granted / 2 + spare / 2; /* half the sum, so that it fits */
     const uint64_t rounded = 4 * (all >> 51) * charge->item_count;
     return spare > rounded ? (spare - rounded) / (uint64_t)DOORMAN__UNIT : 0;
 }
@@ -10639,8 +10650,7 @@ static double doorman__want_share(const doorman_permits *permits, const doorman_
     return doorman__min(want->cost, want->min + (double)whole);
 }
 
-/* Returns how many whole units more than the minimum each item can get, if all items get the
- * same. */
+/* Returns how many whole units above the minimum each item can get, if all items get the same. */
 static double doorman__permits_equal_extra(const doorman_permits *permits) {
     const doorman__want *first = &permits->wants[0];
     double extra = first->cost - first->min;
@@ -10664,7 +10674,7 @@ static double doorman__permits_equal_extra(const doorman_permits *permits) {
     return extra;
 }
 
-/* Gives an item its units. In shadow, a counter may have fewer to spare. */
+/* Gives an item its units. A counter in shadow may have fewer to spare. */
 static void doorman__want_grant(doorman_permits *permits, doorman__want *want, double granted) {
     const uint64_t most = UINT64_MAX / 2;
     want->granted = granted;
@@ -10689,7 +10699,7 @@ static void doorman__want_grant(doorman_permits *permits, doorman__want *want, d
     }
 }
 
-/* Precondition: the permit fits. */
+/* Divides what is offered among the items. Precondition: the permit fits. */
 static void doorman__permits_divide(doorman_permits *permits, size_t count, bool equal) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         permits->charges[i].granted = permits->charges[i].need;
@@ -10705,15 +10715,16 @@ static void doorman__permits_divide(doorman_permits *permits, size_t count, bool
 
 /* ---- permits: one decision, commit */
 
-/* Returns what a charge takes from its counter. In shadow, what would be refused is not charged. */
+/* Returns the grains that a charge takes from its counter. In shadow, what would be refused is not
+ * charged. */
 static uint64_t doorman__charge_amount(const doorman__charge *charge) {
     if (charge->reason) return 0;
     bool cut = charge->shadow && charge->granted > charge->offer;
     return cut ? charge->offer : charge->granted;
 }
 
-/* Creates the counter of a charge. Returns OUT_OF_MEMORY, or RESOURCE_EXHAUSTED if a bound forbids
- * it. */
+/* Creates the counter of a charge. Returns OK, OUT_OF_MEMORY, or RESOURCE_EXHAUSTED if a bound
+ * forbids it. */
 static doorman_status doorman__charge_create(doorman_permits *permits, doorman__charge *charge) {
     const doorman_permit_limit *limit = charge->limit;
     const doorman__identity *identity = &charge->identity;
@@ -10749,7 +10760,8 @@ static void doorman__permits_undo(doorman_permits *permits) {
     }
 }
 
-/* Gives the counter of a charge room for what a flag says. Returns false if memory runs out. */
+/* Gives the counter of a charge room for the words of a flag: DOORMAN__HAS_SET or
+ * DOORMAN__HAS_BACK. Returns false if memory runs out. */
 static bool doorman__charge_extend(doorman_permits *permits, doorman__charge *charge,
                                    uint8_t flag) {
     doorman__counter *counter = charge->counter;
@@ -10770,7 +10782,7 @@ static bool doorman__charge_extend(doorman_permits *permits, doorman__charge *ch
 }
 
 /* P31: gives the counters room for the figures that the caller brings. Returns false if memory runs
- * out. A counter with room that is not used equals one without. */
+ * out. Room that is not used has no effect. */
 static bool doorman__permits_reserve_sets(doorman_permits *permits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
@@ -10793,7 +10805,7 @@ static bool doorman__permits_reserve_backs(doorman_permits *permits) {
 }
 
 /* P31: returns whether memory_max allows that the counter of a charge remembers the figures that
- * the caller brings. Other counters may be evicted for them. */
+ * the caller brings. Other counters and bans may be evicted to make room. */
 static bool doorman__charge_fits_set(doorman_permits *permits, const doorman__charge *charge) {
     doorman__counter *counter = charge->counter;
     if (!charge->set || !counter) return true;
@@ -10810,13 +10822,14 @@ static bool doorman__charge_fits_set(doorman_permits *permits, const doorman__ch
     return false;
 }
 
-/* Creates the missing counters. If a bound forbids one, its charge gets a reason. */
+/* Creates the missing counters. If a bound forbids one, its charge gets a reason, and *fits becomes
+ * false, except in shadow. */
 static doorman_status doorman__permits_create_counters(doorman_permits *permits, bool *fits) {
     for (size_t i = 0; i < permits->charge_count && *fits; i++) {
         doorman__charge *charge = &permits->charges[i];
         if (!doorman__charge_fits_set(permits, charge)) {
             charge->reason = DOORMAN_REASON_MAX_KEYS;
-            *fits = charge->shadow; /* shadow refuses nothing, and charges nothing then */
+            *fits = charge->shadow; /* a limit in shadow refuses nothing, and now charges nothing */
             continue;
         }
         if (charge->counter || !doorman__charge_amount(charge)) continue;
@@ -10862,7 +10875,7 @@ static void doorman__want_event(const doorman_permits *permits, const doorman__w
     doorman__permits_event(permits, event);
 }
 
-/* P17: counts what was refused at the lease of a charge, so that its wants grow. */
+/* P17: counts what was refused at the lease of a charge, so that the wants of the lease grow. */
 static void doorman__charge_refuse_lease(doorman_permits *permits, const doorman__charge *charge) {
     bool wanted = charge->reason == DOORMAN_REASON_RATE ||
                   charge->reason == DOORMAN_REASON_LEARNING ||
@@ -10883,7 +10896,7 @@ static void doorman__charge_remember(doorman_permits *permits, doorman__charge *
 }
 
 /* Charges a counter. Returns what doorman__meter_charge returns. If the counter begins another
- * window, earlier reservations get nothing back, also if its figures get the first window again
+ * window, earlier reservations get nothing back, even if changed figures bring their window back
  * (P27). */
 static size_t doorman__counter_charge(doorman__counter *counter, const doorman__meter *meter,
                                       int64_t grains, const doorman__moment *at) {
@@ -10902,7 +10915,8 @@ static size_t doorman__counter_charge(doorman__counter *counter, const doorman__
     return entered;
 }
 
-/* Charges a counter, and counts the grant. Returns whether a warning is due. */
+/* Charges a counter, and counts the grant, or what shadow would have refused. Returns whether a
+ * warning is due. */
 static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *charge) {
     uint64_t amount = doorman__charge_amount(charge);
     assert(charge->shadow || !charge->reason);
@@ -10948,7 +10962,8 @@ static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *ch
 
 /* ---- permits: one decision, refusals and bans */
 
-/* Evicts a counter of the limit with the most counters, among those that may evict. */
+/* Evicts a counter of the limit with the most counters, among the limits that may evict. Returns
+ * false if none was evicted. */
 static bool doorman__permits_evict_largest(doorman_permits *permits) {
     doorman__slot *largest = NULL;
     for (size_t i = 1; i < permits->slot_count; i++) {
@@ -10961,7 +10976,7 @@ static bool doorman__permits_evict_largest(doorman_permits *permits) {
 }
 
 /* Makes room for one more ban. Returns false if a bound forbids it (P20).
- *   slot   of the limit that bans; or the slot of the bans, if an administrator does */
+ *   slot   of the limit that bans the key; or the slot of the bans, if an administrator bans it */
 static bool doorman__permits_make_ban_room(doorman_permits *permits, doorman__slot *slot,
                                            size_t bytes) {
     const size_t all_max = permits->options.counter_max;
@@ -11043,7 +11058,7 @@ static doorman_time doorman__charge_count_refusal(doorman_permits *permits,
     return duration;
 }
 
-/* Makes room for the text of an entry of a sketch.
+/* Makes room for the text of an entry of a sketch. Returns false if memory runs out.
  *   bytes   of the text, with two NULs */
 static bool doorman__permits_reserve_text(doorman_permits *permits, doorman__top_entry *entry,
                                           size_t bytes) {
@@ -11060,8 +11075,8 @@ static bool doorman__permits_reserve_text(doorman_permits *permits, doorman__top
     return true;
 }
 
-/* Returns the entry of a key, which is that of another key if it has none yet. Returns
- * DOORMAN__TOP_NONE if there is no memory. */
+/* Returns the index of the entry of a key. A key without an entry takes over one with the smallest
+ * count. Returns DOORMAN__TOP_NONE if there is no memory. */
 static size_t doorman__permits_top_entry(doorman_permits *permits, doorman__top *top,
                                          const char *resource_id, const doorman__identity *key) {
     size_t index = doorman__top_find(top, key->hash);
@@ -11093,7 +11108,7 @@ static void doorman__permits_count_key(doorman_permits *permits, doorman__slot *
     top->entries[index].units += kind == DOORMAN_TOP_GRANTED ? want->granted : want->cost;
 }
 
-/* Adds the units of a key of the present slice to a window. */
+/* Adds the units that a key has used in the present slice to a window. */
 static void doorman__permits_add_usage(doorman_permits *permits, doorman__units_window *sum,
                                        const doorman__top_entry *from, double units) {
     const size_t id_bytes = strlen(from->text) + 1;
@@ -11107,7 +11122,7 @@ static void doorman__permits_add_usage(doorman_permits *permits, doorman__units_
     }
 }
 
-/* Adds the present slice to the windows, and begins it again. */
+/* Adds the present slice to the windows, and empties the slice. */
 static void doorman__permits_merge_usage(doorman_permits *permits, doorman__units_top *usage) {
     const double least = doorman__top_least(&usage->part);
     if (!(usage->total > 0)) return;
@@ -11126,7 +11141,8 @@ static void doorman__permits_merge_usage(doorman_permits *permits, doorman__unit
     usage->total = 0;
 }
 
-/* Moves a limit to the present slice. */
+/* If the usage of a limit is still in an earlier slice, adds this slice to the windows, and begins
+ * the present one. */
 static void doorman__permits_roll_usage(doorman_permits *permits, doorman__units_top *usage) {
     const uint64_t slice = (uint64_t)(permits->at.now / DOORMAN__UNITS_SLICE);
     if (slice <= usage->slice) return;
@@ -11142,7 +11158,7 @@ static void doorman__permits_roll_usage(doorman_permits *permits, doorman__units
 static void doorman__permits_count_usage(doorman_permits *permits, doorman__slot *slot,
                                          const doorman__want *want) {
     doorman__units_top *usage = slot->usage;
-    if (!usage) { /* counters and bans need the memory more */
+    if (!usage) { /* three quarters of memory_max stay for counters and bans */
         const size_t used = permits->node_bytes + permits->top_bytes;
         if (used + sizeof *usage > permits->options.memory_max / 4) return;
         usage = slot->usage = doorman__units_top_create(permits->at.now);
@@ -11177,7 +11193,7 @@ static void doorman__permits_count_keys(doorman_permits *permits, size_t count, 
     }
 }
 
-/* Counts what an item got, if the list of limits is empty. */
+/* Counts what an item got, if the list of limits of its template is empty. */
 static void doorman__want_count_open(doorman_permits *permits, doorman__want *want) {
     if (!want->open || !(want->granted > 0)) return;
     want->open->totals.granted++;
@@ -11192,7 +11208,7 @@ static void doorman__want_count_open(doorman_permits *permits, doorman__want *wa
     doorman__permits_count_usage(permits, want->open, want);
 }
 
-/* Counts the refusal of an item that is banned, and counts it at each limit that can ban too. */
+/* Counts the refusal of a banned item, also at each limit of its template that has a ban. */
 static void doorman__want_count_ban(doorman_permits *permits, const doorman__want *want) {
     assert(want->place && want->ban_rest > 0);
     const doorman_template *template_ = want->place->template_;
@@ -11271,7 +11287,7 @@ static doorman__refusal doorman__permits_worst(const doorman_permits *permits, s
     return worst;
 }
 
-/* P5: for how long the caller may refuse by itself. */
+/* P5: returns for how long the caller may refuse by itself. */
 static doorman_time doorman__permits_valid_for(const doorman_permits *permits, size_t count,
                                                const doorman__refusal *worst) {
     assert(worst->reason != DOORMAN_NO_REASON);
@@ -11288,7 +11304,7 @@ static doorman_time doorman__permits_valid_for(const doorman_permits *permits, s
     return doorman__earlier(worst->delay, DOORMAN_SECOND);
 }
 
-/* Counts all refusals of a permit, and names one. */
+/* Counts all refusals of a permit, and names one. Counts nothing for an inspection. */
 static void doorman__permits_refuse(doorman_permits *permits, size_t count, doorman_time max_wait,
                                     bool inspects, doorman_permit *out) {
     doorman__refusal worst = doorman__permits_worst(permits, count, max_wait);
@@ -11327,7 +11343,8 @@ static void doorman__permits_refuse(doorman_permits *permits, size_t count, door
 
 /* ---- permits: one decision, what keys of fair limits ask for (P29) */
 
-/* Returns whether a limit other than that of a charge, or a ban, refuses the permit. */
+/* Returns whether anything except the units of a charge refuses the permit: a ban, UNMATCHED,
+ * another limit, or the limit of the charge with a reason other than RATE and SHARE. */
 static bool doorman__permits_refused_otherwise(const doorman_permits *permits,
                                                const doorman__charge *own, size_t count) {
     for (size_t i = 0; i < count; i++) {
@@ -11343,7 +11360,7 @@ static bool doorman__permits_refused_otherwise(const doorman_permits *permits,
 
 #define DOORMAN__FAIR_GIVERS 16 /* pools that a decision looks at, to find a key that gives room */
 
-/* Returns how many keys can give their room to others. */
+/* Returns how many keys may be forgotten to make room for others. */
 static size_t doorman__fair_spare(const doorman__fair *fair) {
     return fair->lists[DOORMAN__FAIR_NEW].count + fair->lists[DOORMAN__FAIR_IDLE].count;
 }
@@ -11358,7 +11375,7 @@ static void doorman__permits_make_fair_room(doorman_permits *permits, const door
     for (int i = 0; i < DOORMAN__FAIR_GIVERS; i++) {
         doorman__fair_pool *pool = permits->pools.first;
         bool in_use = false;
-        doorman__fair_pool_leave(permits, pool); /* so another one is the first next time */
+        doorman__fair_pool_leave(permits, pool); /* so another pool is the first next time */
         doorman__fair_pool_enter(permits, pool);
         for (size_t j = 0; j < permits->fair_use_count; j++) {
             in_use = in_use || permits->fair_uses[j].pool == pool;
@@ -11370,8 +11387,8 @@ static void doorman__permits_make_fair_room(doorman_permits *permits, const door
     }
 }
 
-/* Adds a key to its pool, if there is room and memory. Another key of the permit may give its room,
- * so all of them are found again then. */
+/* Adds a key to its pool, if there is room and memory. If another key was forgotten to make room,
+ * it may be one of this permit. So all keys of the charge are found again then. */
 static void doorman__charge_add_key(doorman_permits *permits, const doorman__charge *charge,
                                     doorman__fair_use *use) {
     const doorman__slot *slot = use->pool->slot;
@@ -11385,8 +11402,8 @@ static void doorman__charge_add_key(doorman_permits *permits, const doorman__cha
     }
 }
 
-/* Notes what a key has asked for, and what it got. Without memory, only its bucket and the
- * newcomers count it.
+/* Notes what a key has asked for, and what it got. If there is no room or memory for the key, only
+ * the newcomers as a whole count it.
  *   granted   negative: the key gives units back */
 static void doorman__charge_note_use(doorman_permits *permits, const doorman__charge *charge,
                                      doorman__fair_use *use, double asked, double granted) {
@@ -11411,7 +11428,7 @@ static void doorman__charge_note_use(doorman_permits *permits, const doorman__ch
                        permits->at.now);
 }
 
-/* The same for the key of an item. */
+/* Calls doorman__charge_note_use for the key of an item. */
 static void doorman__charge_note_fair(doorman_permits *permits, const doorman__charge *charge,
                                       const doorman__want *want, double asked, double granted) {
     doorman__fair_use *use = charge->fair ? doorman__charge_use(permits, charge, want) : NULL;
@@ -11419,7 +11436,7 @@ static void doorman__charge_note_fair(doorman_permits *permits, const doorman__c
 }
 
 /* Notes what the keys of a charge have asked for. If shares refuse the permit, the keys that have
- * not used theirs do not count it, because they could not use the units. */
+ * not used their share do not count it, because they could not use the units. */
 static void doorman__charge_note_uses(doorman_permits *permits, const doorman__charge *charge,
                                       bool granted) {
     const bool several = doorman__charge_has_uses(permits, charge);
@@ -11489,7 +11506,7 @@ static void doorman__detail_set_fair(const doorman_permits *permits, const doorm
                                      size_t item, doorman_permit_detail *out) {
     const doorman__fair_use *use = doorman__charge_use(permits, charge, &permits->wants[item]);
     out->fair = true;
-    out->share = out->level = charge->figures->rate; /* the key is the first one */
+    out->share = out->level = charge->figures->rate; /* without a pool, there is no other key */
     if (!use->pool) return;
     const doorman__fair_figures figures =
         doorman__fair_read(&use->pool->fair, use->key, permits->at.now);
