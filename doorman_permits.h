@@ -11593,13 +11593,13 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *     TRANSFERRED  of nobody          seized, end                         SPENT
  *     SPENT        none               its source is freed                 (freed)
  *
- * A transfer whose source is freed already becomes (freed) instead of SPENT.
+ * A transfer whose source is freed already is freed too, instead of becoming SPENT.
  *
  * A hold has a list of takes. A take points to a counter. It says how many units the counter counts
  * for this hold, and for which item. These are invariants:
  *     units    the units of a counter are the sum of the takes that point to it
  *     bound    no call raises the units of a counter above the limit. Exceptions: a limit in
- *              shadow, and a changed configuration, which counts what is held already
+ *              shadow; a changed configuration and a handover, which count what is held already
  *     queue    if a queue is not ready, its first permit does not fit its counter
  *     ends     each hold with units has an end, and each waiting permit has one too. All of them
  *              are in one heap
@@ -11608,53 +11608,57 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    lacks room. A queue is ordered by priority, then by arrival. A permit fits a counter only if
  *    no permit waits there that comes before it. When the first permit of a queue fits its counter,
  *    the permit is decided again. It is then granted, refused, or moved to another queue. It keeps
- *    its arrival when it moves. Rates are charged with the grant. One call moves at most 64 permits
- *    and decides on at most 256, or 1,000 in an update. A release does so twice: before and after
- *    its units come back. The remaining queues stay ready, and no new permit overtakes them.
+ *    its arrival when it moves. Its other limits are charged only when it is granted. One call
+ *    moves at most 64 permits and decides on at most 256, or 1,000 in an update. A release does so
+ *    twice: before and after its units come back. The queues that are left stay ready, and a new
+ *    permit overtakes the permits in them only if its priority is higher.
  *       The time in queues, plus the wait of P3, is at most max_wait of the permit. A permit leaves
  *    the queue of a limit at the latest max_wait of this limit after its arrival. A wait has ended
  *    when now >= its end.
  *       If memory runs out while a queue is served, an update tries again after one second.
- * P8 The end of a hold is the time of the decision, plus (1 + drift) times its time to live. An end
- *    never moves back. A release says what is kept, and not what comes back. So a release that
- *    arrives again, or after a later one, has no effect.
+ * P8 The end of a hold is the time of its grant or of its last renewal, plus (1 + drift) times its
+ *    time to live. An end never moves back. A release says what is kept, and not what comes back.
+ *    So a release that arrives again, or after a later one, has no effect.
  * Repeats (P9). A repeated acquire with the same client_id, request_id and items renews the hold.
  *    If the permit waits, the repeat takes over its position, priority, `share` and `equal`: the
  *    earlier ticket is refused as REPEATED, and the wait counts from the repeat. So the client can
  *    compute the end of the hold from the time at which it sent the repeat. A repeat on another
  *    connection that already has connection_waiting_max waiting permits is refused as QUEUE_FULL.
  *    The earlier permit continues to wait. A repeat that may not wait ends the wait, and is decided
- *    like a new permit. Other items with the same request_id are refused as REPEATED, and so is a
- *    permit with the request_id of a transfer. A request_id that is released cancels a waiting
- *    permit, which is then refused as TIMED_OUT.
+ *    like a new permit. A permit with other items and the same request_id is refused as REPEATED,
+ *    and so is one with the request_id of a transfer or of a seizure. A release with the request_id
+ *    of a waiting permit cancels the permit, which is then refused as TIMED_OUT.
  *       A transfer stays known after it was used, for as long as its source is held. Otherwise a
- *    late copy of the request would take units from the source a second time. The client that holds
- *    the source would still use these units.
+ *    late copy of the request for the transfer would take units from the source a second time,
+ *    which the client that holds the source still uses.
  * P10 A full release of a hold refuses the waiting permits of the same resource and key that have
  *    `share`, as SHARED: the work is done, and its result is there. An end, a transfer and a
  *    partial release do not. A hold that ends has lost its holder, and the work may not be done. So
- *    the next permit that waits is granted, and its caller does the work. The release of that hold
- *    answers the other permits.
- * P11 A transfer is counted until it ends. It can only be seized. A repeated seizure by the same
- *    client returns the same hold.
+ *    the next permit that waits is granted, and its caller does the work. When this caller releases
+ *    its hold, the other permits are refused as SHARED.
+ * P11 The units of a transfer stay taken until it ends or is seized. It cannot be released, and
+ *    only a repeat of its request renews it. A repeated seizure by the same client returns the same
+ *    hold.
  * Configurations (P15). A changed configuration counts all holds again, in new counters. So the
  *    call costs O(holds). Bounds on counters do not apply, and there are no events. Waiting permits
- *    enter the queue of the first limit that concerns them, and are decided again.
+ *    enter the queue of the first limit of CONCURRENCY that concerns them, and are decided again.
  * Learning (P16). A limit learns for as long as a hold of the predecessor that concerns it may
  *    last: its longest time to live in any configuration so far, with the drift. Meanwhile it
  *    refuses new permits as LEARNING, or lets them wait. A renewal of an unknown hold is believed,
- *    within what is free, if all limits of CONCURRENCY that concern it learn: a hold ends with the
- *    shortest time to live of its limits.
+ *    within what is free, if all limits of CONCURRENCY that concern it learn. If one of them has
+ *    learned, the hold must have ended, because it ends with the shortest time to live of its
+ *    limits.
  *       A change of the configuration can let another limit count a hold. So if the predecessor
  *    ended soon after such a change, all limits learn for the longest time to live of all limits.
  *    Soon means within this time. If the configuration changes while a limit learns, all limits
  *    learn until the last of them has learned. No configuration shortens the learning.
- * Bounds (P19). A client has at most client_hold_max holds and transfers, used transfers included.
- * Many ends at once. A call ends at most 256 holds and waits, an update 1,000. The rest stays due.
- *    If an acquire lacks units, it also ends up to 4,096 of the rest, 256 at a time, and stops when
- *    it fits. So 4,352 holds may end together, and the next acquire sees all their units. If more
- *    end, an acquire may be refused until updates have ended them. No call takes more than some
- *    milliseconds.
+ * Bounds (P19). A client has at most client_hold_max holds, transfers and open reservations
+ *    together, and all clients have at most hold_max. Used transfers count too.
+ * Many ends at once. A call ends at most 256 holds and waits, and an update at most 1,000. The
+ *    others are ended by later calls. If an acquire lacks units, it ends up to 4,096 more, 256 at a
+ *    time, and stops when it fits. So 4,352 holds may end together, and the next acquire sees all
+ *    their units. If more end, an acquire may be refused until updates have ended them. No call
+ *    takes more than some milliseconds.
  */
 
 /* ---- holds: clients and connections */
@@ -11694,7 +11698,8 @@ static doorman__owner *doorman__owner_get(doorman_permits *permits, const void *
     return owner;
 }
 
-/* Frees an owner that has nothing. NULL has no effect. */
+/* Frees an owner if it has no holds, remembered requests and waiting permits. NULL has no
+ * effect. */
 static void doorman__owner_leave(doorman_permits *permits, doorman__owner *owner) {
     if (!owner || owner->hold_count || owner->request_count || owner->wait_count) return;
     assert(permits->node_bytes >= sizeof *owner + owner->name_bytes + 1);
@@ -11748,10 +11753,10 @@ static doorman__hold *doorman__holds_find_request(const doorman_permits *permits
     return NULL;
 }
 
-/* Returns the id with a number. Ids cannot be guessed. A server hashes the numbers of its leases
- * with the same seed. So the number is inverted. Otherwise the ids of its own leases would tell a
- * client the ids of the transfers of others. With shards, the id tells its own (N4). It may then be
- * too large.
+/* Makes an id out of a number. Ids cannot be guessed. A server hashes the numbers of its leases
+ * with the same seed. So the bits of the number are inverted here. Otherwise a client could learn
+ * the ids of the transfers of others from the ids of its own leases. With shards, the id modulo
+ * their count is its shard (N4). Such an id may be larger than DOORMAN__REQUEST_ID_MAX.
  *   shard   has no meaning without shards */
 static uint64_t doorman__holds_id(const doorman_permits *permits, uint64_t number, size_t shard) {
     const uint64_t id = doorman__hash_number(permits->options.seed, ~number) >> 11;
@@ -11773,7 +11778,7 @@ static bool doorman__reservations_has(const doorman_permits *permits, uint64_t i
     return node != NULL;
 }
 
-/* Returns an id for a new hold of a shard. */
+/* Returns an id for a new hold or reservation of a shard. */
 static uint64_t doorman__holds_new_id(doorman_permits *permits, size_t shard) {
     uint64_t id = 0;
     while (!id || id > DOORMAN__REQUEST_ID_MAX || doorman__holds_find(permits, id) ||
@@ -11784,10 +11789,9 @@ static uint64_t doorman__holds_new_id(doorman_permits *permits, size_t shard) {
     return id;
 }
 
-/* With many holds, a call spends most of its time waiting for memory. The following functions start
- * to load what the call needs, so that the CPU waits once for several cache lines.
- *
- * Loads where the next id will be entered. */
+/* With many holds, a call spends most of its time waiting for memory. This function and the next
+ * two start to load what a call needs into the cache, so that the CPU waits once for several cache
+ * lines. This one loads the place in the table where the next id will be entered. */
 static void doorman__holds_prefetch_id(const doorman_permits *permits, doorman__ahead what) {
     uint64_t id = doorman__holds_id(permits, permits->holds.ids + 1, permits->shards.present);
     doorman__chains_prefetch(&permits->holds.by_id, doorman__hold_id_hash(permits, id), what);
@@ -11799,7 +11803,7 @@ static void doorman__hold_prefetch_lines(const doorman__hold *hold) {
     for (size_t at = 0; at < bytes; at += DOORMAN__LINE_BYTES) __builtin_prefetch(line + at);
 }
 
-/* Loads the neighbours of a hold in its list and in the heap. */
+/* Loads the neighbours of a hold in its list and in the heap of ends. */
 static void doorman__hold_prefetch_neighbours(const doorman_permits *permits,
                                               const doorman__hold *hold) {
     const doorman__timers *ends = &permits->holds.ends;
@@ -11881,7 +11885,8 @@ static void doorman__hold_queue_free_empty(doorman_permits *permits, doorman__ho
     permits->node_bytes -= sizeof *queue;
 }
 
-/* Notes that the first queue of the list waits for units again. An empty queue is freed. */
+/* Takes the first queue out of the list of ready queues: it waits for units again. An empty queue
+ * is freed. */
 static void doorman__hold_queue_rest(doorman_permits *permits, doorman__hold_queue *queue) {
     doorman__holds *holds = &permits->holds;
     assert(holds->first_ready == queue && queue->ready);
@@ -11917,7 +11922,7 @@ static doorman__wait *doorman__turn_wait(doorman__timer *turn) {
     return DOORMAN__WITHIN(doorman__wait, turn, turn);
 }
 
-/* Put a waiting permit into its queue, and take it out. */
+/* The first function puts a waiting permit into its queue, and the second one takes it out. */
 static void doorman__turn_set(doorman__wait *wait) {
     assert(!wait->turn.position && wait->hold->state == DOORMAN__WAITING);
     doorman__timer_set(&wait->queue->turns, &wait->turn, wait->rank);
@@ -11930,7 +11935,7 @@ static void doorman__turn_clear(doorman__wait *wait) {
     if (wait->queue->slot) wait->queue->slot->totals.waiting--;
 }
 
-/* Removes a waiting permit from its queue. */
+/* Removes a waiting permit from its queue. If it was the first one, the queue becomes ready. */
 static void doorman__hold_queue_leave(doorman_permits *permits, doorman__wait *wait) {
     assert(wait->turn.position > 0 && wait->turn.position <= wait->queue->turns.count);
     bool first = doorman__timers_first(&wait->queue->turns) == &wait->turn;
@@ -11958,7 +11963,8 @@ static void doorman__holds_trim(doorman_permits *permits) {
     assert(ends->count <= ends->capacity);
 }
 
-/* Ensures that a table has a bucket, so that an addition cannot fail. */
+/* Ensures that a table has a bucket, so that an addition cannot fail. Returns false if memory runs
+ * out. */
 static bool doorman__chains_ready(doorman__chains *nodes) {
     return nodes->bucket_count > 0 || doorman__chains_split(nodes);
 }
@@ -11994,8 +12000,8 @@ static size_t doorman__hold_items_bytes(const doorman__hold_item *items, size_t 
     return bytes;
 }
 
-/* Makes a hold that has no units yet. Everything that it needs later is reserved, except for takes.
- * Returns NULL if memory runs out.
+/* Makes a hold that has no units yet. Reserves all memory that the hold needs later, except for its
+ * takes. Returns NULL if memory runs out.
  *   request_id   0: the hold is not found by its request */
 static doorman__hold *doorman__hold_create(doorman_permits *permits, const char *client_id,
                                            uint64_t request_id, const doorman__hold_item *items,
@@ -12026,7 +12032,8 @@ static doorman__hold *doorman__hold_create(doorman_permits *permits, const char 
     return hold;
 }
 
-/* Gives a hold an id. Precondition: it was created in this call, or the table has a bucket. */
+/* Gives a hold an id. Precondition: it was created in this call, or the table of ids has a
+ * bucket. */
 static void doorman__hold_name(doorman_permits *permits, doorman__hold *hold, uint64_t id) {
     assert(!hold->id && id);
     const uint32_t hash = doorman__hold_id_hash(permits, id);
@@ -12040,7 +12047,8 @@ static void doorman__hold_name(doorman_permits *permits, doorman__hold *hold, ui
 
 static void doorman__hold_destroy(doorman_permits *permits, doorman__hold *hold);
 
-/* Separates a hold from its transfers. A used transfer is not needed any more. */
+/* Separates a hold from its transfers. A used transfer is freed, because nothing needs it any
+ * more. */
 static void doorman__hold_drop_transfers(doorman_permits *permits, doorman__hold *hold) {
     for (doorman__hold *next = NULL, *transfer = hold->transfers; transfer; transfer = next) {
         next = transfer->next_transfer;
@@ -12051,7 +12059,7 @@ static void doorman__hold_drop_transfers(doorman_permits *permits, doorman__hold
     hold->transfers = NULL;
 }
 
-/* Frees a hold. Precondition: it has no takes, is in no queue, and is no transfer of a hold. */
+/* Frees a hold. Precondition: it has no takes, is in no queue, and has no source. */
 static void doorman__hold_destroy(doorman_permits *permits, doorman__hold *hold) {
     assert(!hold->takes.count && !hold->wait && !hold->source);
     doorman__hold_drop_transfers(permits, hold);
@@ -12082,7 +12090,7 @@ static void doorman__takes_add(doorman__takes *takes, doorman__counter *counter,
     takes->time_to_live = doorman__earlier(takes->time_to_live, time_to_live);
 }
 
-/* Makes room for takes. A new list has no time to live yet. */
+/* Makes room for takes. Returns false if memory runs out. */
 static bool doorman__takes_reserve(doorman__takes *takes, size_t count) {
     assert(!takes->list && !takes->count);
     takes->time_to_live = DOORMAN_NEVER;
@@ -12093,8 +12101,8 @@ static bool doorman__takes_reserve(doorman__takes *takes, size_t count) {
     return true;
 }
 
-/* Lets a hold keep at most `keep` of one item. What it had above that goes to `to`, or comes
- * back if `to` is NULL. */
+/* Lets a hold keep at most `keep` units of one item. The units above that move to the hold `to`, or
+ * go back to the counters if `to` is NULL. */
 static void doorman__hold_cut(doorman_permits *permits, doorman__hold *hold, size_t index,
                               double keep, doorman__hold *to) {
     doorman__hold_item *item = &doorman__hold_items(hold)[index];
@@ -12121,7 +12129,7 @@ static void doorman__hold_cut(doorman_permits *permits, doorman__hold *hold, siz
     takes->count = kept;
 }
 
-/* Gives all units of a hold back. */
+/* Gives all units of a hold back to the counters. */
 static void doorman__hold_return(doorman_permits *permits, doorman__hold *hold) {
     for (size_t i = 0; i < hold->takes.count; i++) {
         const doorman__take *take = doorman__takes_at(&hold->takes, i);
@@ -12141,7 +12149,8 @@ static bool doorman__hold_has_units(const doorman__hold *hold) {
     return false;
 }
 
-/* Ends a transfer whose units are gone: it stays known while its source is held. */
+/* Ends a transfer whose units are gone. It stays known while its source is held. Without a source
+ * it is freed. */
 static void doorman__transfer_spend(doorman_permits *permits, doorman__hold *transfer) {
     assert(transfer->state == DOORMAN__TRANSFERRED && !transfer->takes.count);
     doorman__timer_clear(&permits->holds.ends, &transfer->end);
@@ -12162,7 +12171,7 @@ static doorman_time doorman__hold_time_to_live(const doorman__hold *hold) {
     return asked && asked < most ? asked : most;
 }
 
-/* P8: moves the end of a hold, but never back. Returns the time to live. */
+/* P8: moves the end of a hold, but never back. Returns how long the hold lasts for its client. */
 static doorman_time doorman__hold_extend(doorman_permits *permits, doorman__hold *hold) {
     doorman_time life = doorman__hold_time_to_live(hold);
     if (permits->leases.has_gauges) life = doorman__leased_life(permits, hold, life);
@@ -12175,7 +12184,7 @@ static doorman_time doorman__hold_extend(doorman_permits *permits, doorman__hold
     return life;
 }
 
-/* Starts a hold or a transfer whose takes are complete. Returns the time to live.
+/* Starts a hold or a transfer whose takes are complete. Returns how long it lasts for its client.
  *   id   0: a new one is made */
 static doorman_time doorman__hold_start(doorman_permits *permits, doorman__hold *hold,
                                         doorman__hold_state state, uint64_t id) {
@@ -12204,7 +12213,7 @@ static doorman__wait *doorman__wait_create(doorman_permits *permits, size_t item
     return wait;
 }
 
-/* Adds a decision to those that doorman_permits_next_decision gives. */
+/* Adds a decision to the list out of which doorman_permits_next_decision gives decisions. */
 static void doorman__wait_decided(doorman_permits *permits, doorman__wait *wait) {
     doorman__holds *holds = &permits->holds;
     assert(!wait->hold && !wait->queue);
@@ -12235,7 +12244,7 @@ static bool doorman__wait_connect(doorman_permits *permits, doorman__wait *wait,
     return true;
 }
 
-/* Ends the wait of a permit. The permit is NEW then. Returns the record. */
+/* Ends the wait of a permit. The permit is NEW then. Returns the record of the wait. */
 static doorman__wait *doorman__hold_end_wait(doorman_permits *permits, doorman__hold *hold) {
     doorman__wait *wait = hold->wait;
     assert(hold->state == DOORMAN__WAITING && wait->hold == hold);
@@ -12250,7 +12259,7 @@ static doorman__wait *doorman__hold_end_wait(doorman_permits *permits, doorman__
 }
 
 /* Raises an event about the end of a wait.
- *   item     of the hold, that was in a queue
+ *   item     the item of the hold for which the permit was in a queue
  *   reason   why the permit is refused; NO_REASON: it is granted, or nobody waits any more */
 static void doorman__wait_event(const doorman_permits *permits, const doorman__hold_item *item,
                                 const doorman__wait *wait, doorman_permit_event_kind kind,
@@ -12306,7 +12315,7 @@ static void doorman__wait_keep(doorman__wait *wait, const doorman_permit *permit
 
 /* ---- holds: granting */
 
-/* Returns how many takes the permit would have, and sets `untaken` of all charges. */
+/* Returns how many takes the hold of a permit has at most, and sets `untaken` of all charges. */
 static size_t doorman__permits_count_takes(doorman_permits *permits, size_t count) {
     size_t takes = 0;
     for (size_t i = 0; i < permits->charge_count; i++) {
@@ -12339,7 +12348,8 @@ static doorman__hold_item *doorman__permits_items(doorman_permits *permits, size
     return room ? permits->holds.made : NULL;
 }
 
-/* Lets each charge refuse from which the hold would take units, because there is no room for it. */
+/* Refuses at each charge from which the hold would take units, because there is no room for the
+ * hold. In shadow, *fits stays true. */
 static void doorman__permits_no_hold(doorman_permits *permits, bool *fits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
@@ -12350,9 +12360,9 @@ static void doorman__permits_no_hold(doorman_permits *permits, bool *fits) {
     if (!*fits) doorman__permits_undo(permits);
 }
 
-/* Makes the hold of a permit that fits, without units. Sets *out to NULL if the permit takes no
- * units of CONCURRENCY, or if a bound forbids the hold. On failure, the counters that were created
- * are removed. */
+/* Makes the hold of a permit that fits, without units, or takes the hold of a permit that waits.
+ * Sets *out to NULL if the permit takes no units of CONCURRENCY, or if a bound forbids the hold. On
+ * failure, the counters that were created are removed. */
 static doorman_status doorman__permits_reserve_hold(doorman_permits *permits,
                                                     const doorman__decision *decision,
                                                     doorman__hold **out, bool *fits) {
@@ -12384,7 +12394,8 @@ static doorman_status doorman__permits_reserve_hold(doorman_permits *permits,
     return DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Gives a hold the units that its permit was granted. A permit that has waited waits no longer.
+/* Gives a hold the units that its permit was granted, and starts it. Ends the wait of a permit that
+ * has waited.
  *   id   0: a new one is made */
 static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
                                 const doorman_permit_request *request, uint64_t id,
@@ -12418,27 +12429,29 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
  * struct is a reservation, then its settlement, or a report with a request_id:
  *
  *     state      its units                  event                           next state
- *     OPEN       charged as granted         settled                         SETTLED
- *                                           its end                         ENDED
- *     ENDED      stay, or have come back    settled late                    SETTLED
- *                                           10 minutes                      (freed)
- *     SETTLED    charged as they cost       a minute; of a report: 10       (freed)
+ *     OPEN       charged as granted         it is settled                   SETTLED
+ *                                           its time ends                   ENDED
+ *     ENDED      stay, or have come back    it is settled late              SETTLED
+ *                                           10 minutes pass                 (freed)
+ *     SETTLED    charged at the real cost   a minute passes; report: 10     (freed)
  *
  * A reservation does not point to the counters that it has charged, because they move, end and are
  * evicted. A part says what one limit was charged for one item. It names the limit by a code, which
  * has the same bits on every machine. A settlement finds the counters again, as a report does.
- * Units only come back to a window that is marked as RESERVED. So a window that was reset, and that
- * others have charged since then, gives nothing back. A window that another reservation has charged
- * since then gives back at most what it has. A bucket has a doorman__back, whose stamp is a new one
- * after a reset.
+ * Units only come back to a counter with the flag DOORMAN__RESERVED: a reservation has charged it.
+ * So a window that was reset, and that no reservation has charged since then, gives nothing back.
+ * If another reservation has charged it since then, it gives back at most what it has. A bucket has
+ * a doorman__back, which gets a new stamp with a reset. So earlier reservations have no share in
+ * it.
  *
- * Rows. A store must never have a counter without its reservation: after a crash the settlement
- * would be unknown, and charge the cost a second time. Nor may a settled reservation be open in the
- * store, when its counter has the units back already. So the row of a reservation is always yielded
- * before the rows of counters. After a crash in between, the counter in the store lacks what the
- * reservation has charged. So an open reservation is yielded once more after all counters. Only
- * then does it say that its counters are written, and only such a reservation gives units back
- * after it was restored. Otherwise what was reserved stays charged.
+ * Rows. A store must never have a charged counter without the reservation that has charged it.
+ * Otherwise the settlement would be unknown after a crash, and charge the cost a second time. Nor
+ * may a reservation be open in the store when its counter has the units back already. So the row of
+ * a reservation is always yielded before the rows of counters. After a crash in between, the
+ * counter in the store lacks what the reservation has charged. So the row of an open reservation is
+ * yielded once more after all counters. Only this second row says that its counters are written,
+ * and only with this row does the reservation give units back after it was restored. Otherwise what
+ * was reserved stays charged.
  */
 
 #define DOORMAN__SETTLED_KEPT (60 * DOORMAN_SECOND) /* how long a settlement is remembered */
@@ -12501,7 +12514,7 @@ static doorman__reservation *doorman__reservations_find_id(const doorman_permits
     return NULL;
 }
 
-/* Adds a text to a code: FNV-1a. */
+/* Adds a text to a code, with the hash function FNV-1a. */
 static uint64_t doorman__text_code(uint64_t code, const char *text) {
     for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
         code = (code ^ *at) * UINT64_C(0x100000001b3);
@@ -12509,9 +12522,9 @@ static uint64_t doorman__text_code(uint64_t code, const char *text) {
     return code;
 }
 
-/* Returns a number for the identity of a limit (P15), which is the same on every machine. Resources
- * that get another template keep their rows, so only a counter that all resources share is bound to
- * its template. */
+/* Returns a number for the identity of a limit (P15), which is the same on every machine. A
+ * resource that gets another template keeps its counters. So the code has the template only if the
+ * limit is per template. */
 static uint64_t doorman__limit_code(const doorman__charge *charge) {
     const doorman_permit_limit *limit = charge->limit;
     uint64_t code = doorman__text_code(UINT64_C(0xcbf29ce484222325), limit->name);
@@ -12521,7 +12534,7 @@ static uint64_t doorman__limit_code(const doorman__charge *charge) {
     return doorman__mix(code ^ ((uint64_t)limit->kind << 8 | (uint64_t)limit->per));
 }
 
-/* Returns what a limit was charged for an item, or NULL. */
+/* Returns the part that says what the limit of a charge was charged for an item, or NULL. */
 static doorman__reserved_part *doorman__reservation_part(const doorman__reservation *reservation,
                                                          size_t item,
                                                          const doorman__charge *charge) {
@@ -12542,7 +12555,7 @@ static doorman_reason doorman__requests_full(const doorman_permits *permits,
     const bool full = permits->reservations.by_request.count >= permits->options.request_max;
     const bool own = owner && owner->request_count >= permits->options.client_request_max;
     if (full || own) return DOORMAN_REASON_REPEATS;
-    /* more than most have */
+    /* more bytes than most reservations need */
     const size_t bytes = sizeof(doorman__reservation) + DOORMAN_PERMIT_ROW_BYTES_MAX;
     return doorman__permits_has_memory(permits, bytes) ? DOORMAN_NO_REASON
                                                        : DOORMAN_REASON_MAX_HOLDS;
@@ -12576,7 +12589,9 @@ static void doorman__reservation_unmark(doorman_permits *permits,
     reservation->row_list = NULL;
 }
 
-/* Lets a row be yielded. Precondition: the state is the one that it will say. */
+/* Lets the row of a reservation be yielded. Precondition: the state is the one that the row will
+ * have.
+ *   list   `changed` or `unsure` */
 static void doorman__reservation_mark(doorman_permits *permits, doorman__reservation *reservation,
                                       doorman__reservation_list *list) {
     if (!reservation->has_row || reservation->row_list == list) return;
@@ -12652,7 +12667,7 @@ static void doorman__reservation_enter(doorman_permits *permits, doorman__reserv
     doorman__reservation_mark(permits, reservation, &permits->reservations.changed);
 }
 
-/* Copies the items of the wants behind a reservation. */
+/* Copies the items of the wants to the memory behind a reservation. */
 static void doorman__reservation_fill(const doorman_permits *permits,
                                       doorman__reservation *reservation) {
     doorman__reserved_item *items = doorman__reserved_items(reservation);
@@ -12753,7 +12768,7 @@ doorman__permits_new_reservation(doorman_permits *permits, const doorman_permit_
     return made;
 }
 
-/* Notes in a part that a bucket was charged for it. */
+/* P27: gives a part a share of what its bucket may still get back. */
 static void doorman__reservation_note_bucket(doorman__counter *counter,
                                              doorman__reserved_part *part) {
     doorman__back back = doorman__counter_back(counter);
@@ -12763,7 +12778,7 @@ static void doorman__reservation_note_bucket(doorman__counter *counter,
     doorman__counter_set_back(counter, &back);
 }
 
-/* Notes what a counter was charged for an item. */
+/* Adds a part that says what a counter was charged for an item. */
 static void doorman__reservation_note(const doorman_permits *permits,
                                       doorman__reservation *reservation, size_t item,
                                       doorman__charge *charge) {
@@ -12884,7 +12899,7 @@ static bool doorman__reservation_same(const doorman_permits *permits,
 }
 
 /* Decides on a permit whose request_id a reservation has, or for whose reservation there is no
- * room. Returns false if it is neither. */
+ * room. Returns false if neither is the case. */
 static bool doorman__permits_repeat_reservation(doorman_permits *permits,
                                                 const doorman_permit_request *request,
                                                 doorman_permit *out) {
@@ -12956,9 +12971,10 @@ static uint64_t doorman__bucket_return(doorman__counter *counter, const doorman_
     return grains;
 }
 
-/* Returns when units come back to a bucket: now, or when the reservation ended, if that is noticed
- * later. Nothing has charged the bucket between, and so the end has the same effect whenever it is
- * noticed: the other shares are bounded by what is missing then. */
+/* Returns the time at which units come back to a bucket: now, or the end of the reservation if it
+ * has passed, but not before the level of the bucket was written. So unless the bucket was used
+ * after the end, the end has the same effect whenever a call notices it: what was missing at the
+ * end bounds the other shares. */
 static doorman_time doorman__return_time(const doorman_permits *permits,
                                          const doorman__reservation *reservation,
                                          const doorman__meter *meter) {
@@ -13003,8 +13019,8 @@ static uint64_t doorman__charge_return(doorman_permits *permits,
     return grains;
 }
 
-/* Makes wants without a cost out of items, so that their counters can be found. Returns false if
- * memory runs out. */
+/* Makes wants without a cost out of the items of a reservation, so that their counters can be
+ * found. Returns false if memory runs out. */
 static bool doorman__reservation_wants(doorman_permits *permits,
                                        const doorman__reservation *reservation) {
     const size_t count = reservation->item_count;
@@ -13044,8 +13060,8 @@ static void doorman__reservation_count_end(doorman_permits *permits,
     doorman__reservation_event(permits, reservation, index, event);
 }
 
-/* Gives back what comes back at the end of a reservation. Its shares of buckets are nobody's then.
- * Returns false if memory runs out; nothing has changed then. */
+/* Gives back what comes back at the end of a reservation. The rest of its shares of buckets is lost
+ * then. Returns false if memory runs out; nothing has changed then. */
 static bool doorman__reservation_refund(doorman_permits *permits, doorman__reservation *reservation,
                                         doorman__refund refund) {
     const size_t count = reservation->item_count;
@@ -13092,7 +13108,8 @@ static bool doorman__reservation_end(doorman_permits *permits, doorman__reservat
     return true;
 }
 
-/* Lets the store delete the row of a reservation. Returns false if it cannot be noted. */
+/* Lets the store delete the row of a reservation. Returns false if too many removals wait to be
+ * yielded, or if memory runs out. */
 static bool doorman__reservation_forget_row(doorman_permits *permits,
                                             const doorman__reservation *reservation) {
     unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
@@ -13101,15 +13118,15 @@ static bool doorman__reservation_forget_row(doorman_permits *permits,
     return doorman__permits_add_removal(permits, row, (size_t)(end - row));
 }
 
-/* Frees a reservation of a shard that has moved, with its row. */
+/* Frees a reservation of a shard that has moved, and lets the store delete its row. */
 static void doorman__reservation_drop(doorman_permits *permits, doorman__reservation *reservation) {
     if (reservation->is_stored) (void)doorman__reservation_forget_row(permits, reservation);
     doorman__reservation_free(permits, reservation);
 }
 
-/* Frees a reservation whose time has come. If its last row was not yielded, an older one may be in
- * the store, in which it is still open. Then the store must delete it. If that cannot be noted, the
- * reservation is kept for a minute more. */
+/* Frees a reservation whose time has come. If its last row was not yielded, the store may have an
+ * older row, in which the reservation is still open. Then the store must delete this row. If that
+ * cannot be noted, the reservation is kept for a minute more. */
 static void doorman__reservation_forget(doorman_permits *permits,
                                         doorman__reservation *reservation) {
     bool forgets = !reservation->row_list || !reservation->is_stored;
@@ -13120,7 +13137,7 @@ static void doorman__reservation_forget(doorman_permits *permits,
                        doorman__after(permits->at.now, DOORMAN__SETTLED_KEPT));
 }
 
-/* Ends, or forgets, at most `most` reservations whose time has come. */
+/* Ends open reservations whose time has come, and forgets the others: at most `most` together. */
 static void doorman__reservations_end_due(doorman_permits *permits, size_t most) {
     const doorman__timers *ends = &permits->reservations.ends;
     for (size_t i = 0; i < most && doorman__timers_due(ends) <= permits->at.now; i++) {
@@ -13143,10 +13160,10 @@ static void doorman__reservations_end_due(doorman_permits *permits, size_t most)
 static void doorman__reservations_work(doorman_permits *permits,
                                        const doorman_permit_request *request) {
     doorman__reservations_end_due(permits, DOORMAN__DECISION_ENDS);
-    (void)doorman__wants_read(permits->wants, request, NULL); /* the ends used them */
+    (void)doorman__wants_read(permits->wants, request, NULL); /* ends have changed the wants */
 }
 
-/* Frees all. */
+/* Frees all reservations. */
 static void doorman__reservations_clear(doorman_permits *permits) {
     doorman__reservations *all = &permits->reservations;
     for (doorman__timer *first; (first = doorman__timers_first(&all->ends));) {
