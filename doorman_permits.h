@@ -13185,22 +13185,24 @@ static void doorman__reservations_uninit(doorman__reservations *all) {
 /*
  * This section decides on permits: new ones, those that wait in a queue, and repeated ones.
  *
- * P9 Permits without holds are not idempotent. A request whose response is lost may have charged
- *    units. So a repeated request may be refused too early, but is never granted too often.
+ * P9 Permits that neither hold units nor reserve are not idempotent. A request whose response is
+ *    lost may have charged units. So a repeated request may be refused too early, but is never
+ *    granted too often.
  * P16 With empty_at_start nothing is saved when the permits are created: a bucket has what it has
  *    gained since then, and a window that contains this time is used up. When a server becomes
  *    master, its permits have no counters and no bans, until rows are restored (D5). While it
- *    learns, it decides as usual on permits that would hold no units. The rest of P16 is in
- *    >>holds.
- * P18 Every decision raises events, and is counted by limit and reason. A template whose list of
- *    limits is empty grants everything, and counts it. An item whose resource matches no template
- *    with limits is counted too, and raises an event, also if it is granted.
+ *    learns the holds of its predecessor, it decides as usual on permits that would hold no units.
+ *    The rest of P16 is in >>holds.
+ * P18 The decisions of limits raise events, and are counted by limit and reason. Inspections are
+ *    not counted. A template whose list of limits is empty grants everything, and counts what it
+ *    grants. An item whose resource matches no template with limits is counted too, and raises an
+ *    event, also if it is granted.
  */
 
 /* ---- holds: waiting (P7) */
 
-/* Returns the first counter that lacks room, if only units of CONCURRENCY are missing. Otherwise
- * returns NULL. */
+/* Returns the charge of the first counter that lacks room, if only units of CONCURRENCY are missing
+ * or not known yet. Otherwise returns NULL. */
 static doorman__charge *doorman__permits_lacking(doorman_permits *permits, size_t count) {
     doorman__charge *first = NULL;
     for (size_t i = 0; i < count; i++) {
@@ -13229,7 +13231,8 @@ static bool doorman__connection_has_room(const doorman_permits *permits, uint64_
            (repeated && repeated->connection == owner);
 }
 
-/* Returns whether a bound on waiting permits is reached. A permit that moves is counted already. */
+/* Returns whether a bound on waiting permits is reached. A permit that moves from another queue
+ * only needs room in the new queue. */
 static bool doorman__permits_queue_full(const doorman_permits *permits,
                                         const doorman__decision *decision,
                                         const doorman__charge *charge) {
@@ -13247,8 +13250,8 @@ static bool doorman__permits_queue_full(const doorman_permits *permits,
            !doorman__connection_has_room(permits, request->connection, NULL);
 }
 
-/* Puts a waiting permit into a queue. Its time is over when it has waited as long as the permit and
- * the limit allow. Precondition: the queue has room. */
+/* Puts a waiting permit into a queue. It waits at most as long as both the permit and the limit
+ * allow. Precondition: the queue has room. */
 static void doorman__wait_enter(doorman_permits *permits, doorman__wait *wait,
                                 doorman__hold_queue *queue, const doorman__charge *charge) {
     assert(wait->hold->wait == wait && queue->slot == charge->slot);
@@ -13341,7 +13344,8 @@ static doorman_status doorman__permits_make_queue(doorman_permits *permits, door
     return DOORMAN_OUT_OF_MEMORY;
 }
 
-/* P31: returns whether a permit brings figures. A hold that waits does not keep them. */
+/* P31: returns whether a permit brings figures. Such a permit cannot wait, because the record of a
+ * wait has no figures. */
 static bool doorman__request_brings(const doorman_permit_request *request) {
     for (size_t i = 0; i < request->item_count; i++) {
         if (request->items[i].set_count) return true;
@@ -13404,8 +13408,8 @@ typedef struct doorman__made {
     doorman__reservation *reservation;
 } doorman__made;
 
-/* Finds what a decision needs. Returns OUT_OF_MEMORY, or INVALID_ARGUMENT if the permit lacks a
- * request_id that it needs. */
+/* Finds the charges of a permit, and whether it needs a hold. Returns OK, OUT_OF_MEMORY, or
+ * INVALID_ARGUMENT if the permit lacks a request_id that it needs. */
 static doorman_status doorman__permits_find(doorman_permits *permits,
                                             const doorman__decision *decision, doorman__made *out) {
     const doorman_permit_request *request = decision->request;
@@ -13465,7 +13469,7 @@ static void doorman__permits_commit(doorman_permits *permits, const doorman_perm
 }
 
 /* Decides on a permit whose wants are read. The permit is granted, refused, or pending then.
- * Returns INVALID_ARGUMENT if it needs a request_id and has none. */
+ * Returns OK, OUT_OF_MEMORY, or INVALID_ARGUMENT if it needs a request_id and has none. */
 static doorman_status doorman__permits_decide(doorman_permits *permits,
                                               const doorman__decision *decision,
                                               doorman_permit *out) {
@@ -13565,7 +13569,8 @@ static bool doorman__hold_decide(doorman_permits *permits, doorman__hold *hold) 
     return true;
 }
 
-/* Decides on the first permits of the queues that are ready. */
+/* Decides on the first permits of the queues that are ready.
+ *   decisions   the most permits that are decided on */
 static void doorman__holds_serve(doorman_permits *permits, size_t decisions) {
     doorman__holds *holds = &permits->holds;
     size_t moves = DOORMAN__SERVE_MOVES;
@@ -13631,7 +13636,7 @@ static void doorman__holds_end_due(doorman_permits *permits, size_t most) {
     }
 }
 
-/* Finds when the next limit has learned. */
+/* Finds when the next limit, or the next shard, has learned all holds. */
 static void doorman__holds_find_learned(doorman_permits *permits) {
     doorman_time next = DOORMAN_NEVER;
     bool learns = permits->at.now < permits->holds.learns_until;
@@ -13686,7 +13691,7 @@ static bool doorman__hold_same(const doorman_permits *permits, const doorman__ho
     return true;
 }
 
-/* Describes a hold that its permit has renewed. */
+/* Renews a hold whose permit is repeated, and describes it. */
 static void doorman__hold_regrant(doorman_permits *permits, doorman__hold *hold,
                                   doorman_permit *out) {
     assert(hold->state == DOORMAN__HELD && hold->item_count <= permits->grant_capacity);
@@ -13733,8 +13738,9 @@ static doorman_status doorman__hold_take_over(doorman_permits *permits, doorman_
     return DOORMAN_OK;
 }
 
-/* Decides on a permit whose client and request_id are known already. Returns false if they are
- * not. */
+/* Decides on a permit if the client has a hold, a transfer or a waiting permit with the same
+ * request_id. Returns false if it has none, or if this call has ended it: then the permit is like a
+ * new one. */
 static bool doorman__permits_repeat(doorman_permits *permits, const doorman__decision *decision,
                                     doorman_permit *out, doorman_status *status) {
     const doorman_permit_request *request = decision->request;
@@ -13762,7 +13768,7 @@ static bool doorman__permits_repeat(doorman_permits *permits, const doorman__dec
     } else if (same && hold->state == DOORMAN__WAITING && has_room) {
         *status = doorman__hold_take_over(permits, hold, request, out);
     } else {
-        bool waits = same && hold->state == DOORMAN__WAITING; /* a transfer has another request */
+        bool waits = same && hold->state == DOORMAN__WAITING; /* else it is another request */
         out->reason = waits ? DOORMAN_REASON_QUEUE_FULL : DOORMAN_REASON_REPEATED;
         doorman__want_event(permits, permits->wants, DOORMAN_PERMIT_REFUSED, out->reason, 0);
     }
@@ -13790,9 +13796,9 @@ static bool doorman__permits_lacks_units(doorman_permits *permits,
     return lacks;
 }
 
-/* Settles holds before a decision. If many holds end together, the units that the permit needs may
- * belong to a hold whose end the call leaves for later. So a permit that lacks units ends more
- * holds. */
+/* Ends holds that are due, and serves queues, before a decision. If many holds end together, the
+ * units that the permit needs may belong to a hold whose end the call leaves for later. So a permit
+ * that lacks units ends more holds. */
 static void doorman__holds_settle_for(doorman_permits *permits, const doorman__decision *decision) {
     const doorman_permit_request *request = decision->request;
     const doorman__timers *ends = &permits->holds.ends;
@@ -13802,12 +13808,12 @@ static void doorman__holds_settle_for(doorman_permits *permits, const doorman__d
         if (!late || !doorman__permits_lacks_units(permits, decision)) break;
         doorman__holds_end_due(permits, DOORMAN__CALL_ENDS);
     }
-    (void)doorman__wants_read(permits->wants, request, NULL); /* decisions on others used them */
+    (void)doorman__wants_read(permits->wants, request, NULL); /* other decisions changed them */
 }
 
 /* Returns why the shards of the wants forbid a decision, or NO_REASON (N3, N5). Notes the shard of
  * the permit.
- *   wrong   written: the item that is in another shard than the first one; else 0 */
+ *   wrong   written: the first item that is in another shard than item 0; else 0 */
 static doorman_reason doorman__wants_gate(doorman_permits *permits, size_t count, size_t *wrong) {
     const doorman__want *wants = permits->wants;
     *wrong = 0;
@@ -13849,7 +13855,7 @@ static doorman_status doorman__permits_run_checked(doorman_permits *permits,
     if (doorman__holds_due(permits) <= permits->at.now) {
         doorman__holds_settle_for(permits, decision);
     }
-    permits->shards.present = shard; /* permits that wait were perhaps decided, of other shards */
+    permits->shards.present = shard; /* decisions on waiting permits may have changed it */
     if (!decision->inspects && request->request_id) {
         doorman__holds_prefetch_id(permits, DOORMAN__AHEAD_NODE);
         if (doorman__permits_repeat(permits, decision, out, &status)) return status;
@@ -13901,7 +13907,7 @@ doorman_status doorman_permits_inspect(doorman_permits *permits, const doorman_p
 
 /* ---- permits: reports (P13) */
 
-/* Returns the largest amount that a report may charge to a counter. */
+/* Returns the most grains that a counter has room for when a report charges it (P13). */
 static uint64_t doorman__report_room(const doorman__meter *meter, const doorman__moment *at) {
     const doorman_figures *figures = meter->figures;
     if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
@@ -13916,7 +13922,7 @@ static uint64_t doorman__report_room(const doorman__meter *meter, const doorman_
     return used < most ? most - used : 0;
 }
 
-/* Returns the largest amount that a report may give back to a counter. */
+/* Returns the most grains that a report may give back to a counter. */
 static uint64_t doorman__report_refund(const doorman__meter *meter, const doorman__moment *at) {
     if (!meter->limit->refunds) return 0;
     if (meter->limit->kind == DOORMAN_FIXED_WINDOW) return doorman__meter_used(meter, at);
@@ -13924,7 +13930,7 @@ static uint64_t doorman__report_refund(const doorman__meter *meter, const doorma
     return doorman__grains_floor(meter->figures->size - level);
 }
 
-/* P17: returns the largest amount that a report may charge to a lease. A lease has no debt. */
+/* P17: returns the most grains that a report may charge to a lease. A lease has no debt. */
 static uint64_t doorman__leased_report_room(const doorman_permits *permits,
                                             const doorman__charge *charge, double cost) {
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
@@ -13965,7 +13971,9 @@ static int64_t doorman__charge_reported(const doorman_permits *permits,
     return cost < 0 ? -(int64_t)grains : (int64_t)grains;
 }
 
-/* Charges a report to all counters of an item, or to none. */
+/* Charges a report to all counters of an item except those of CONCURRENCY, or to none if the call
+ * fails.
+ *   charged   as in doorman_permits_report */
 static doorman_status doorman__permits_charge_report(doorman_permits *permits, double cost,
                                                      double *charged) {
     int64_t amounts[DOORMAN_LIMITS_MAX] = {0}, least = 0;
@@ -14011,8 +14019,9 @@ static doorman_status doorman__reported_cost_check(double cost, doorman_error *e
                          "cost: must be a finite number from -1e15 to 1e15");
 }
 
-/* Checks a key that an application names, and reads it as an item of a permit.
- *   item   of any cost */
+/* Checks a key that an application names, and reads it as an item of a permit. Returns UNAVAILABLE
+ * if the permits do not own its shard.
+ *   item   only its resource_id and key are read */
 static doorman_status doorman__permits_check_key(doorman_permits *permits,
                                                  const doorman_permit_item *item,
                                                  doorman_error *error) {
@@ -14058,14 +14067,14 @@ static size_t doorman__permits_reset_ban(doorman_permits *permits,
     bool in_force = ban && doorman__counter_ban(ban)->end.at > permits->at.now;
     if (!ban) return 0;
     doorman__slot *bans = doorman__permits_bans(permits);
-    /* a ban that was made shorter may have a row that ends later */
+    /* the row of a ban that has ended need not be removed, unless it may say a later end */
     bool known = !in_force && !(ban->flags & DOORMAN__CHANGED);
     if (!known) doorman__permits_forget_row(permits, bans, ban, DOORMAN__REMOVALS_MAX);
     doorman__permits_remove(permits, bans, ban);
     return in_force ? 1 : 0;
 }
 
-/* Removes the counter of one limit. Returns how many counters were removed. */
+/* Removes the counter of one limit. Returns how many counters were removed: 0 or 1. */
 static size_t doorman__permits_reset_limit(doorman_permits *permits, const doorman__place *place,
                                            size_t index, const doorman__identity *of_key) {
     assert(index < place->slot_count);
@@ -14079,8 +14088,8 @@ static size_t doorman__permits_reset_limit(doorman_permits *permits, const doorm
     return 1;
 }
 
-/* Returns whether a reset means a limit.
- *   name   NULL: it means all limits per key */
+/* Returns whether a reset concerns a limit.
+ *   name   the limit that is reset; NULL: all limits per key */
 static bool doorman__reset_means(const doorman_permit_limit *limit, const char *name) {
     return name ? strcmp(limit->name, name) == 0 : limit->per == DOORMAN_PER_KEY;
 }
@@ -14136,12 +14145,14 @@ doorman_status doorman_permits_ban(doorman_permits *permits, const doorman_permi
 
 /* ---- >>hold_requests ------------------------------------------------------------------------ */
 /*
- * What clients do with their holds. The section >>holds has the rules.
+ * This section renews, releases, transfers and seizes holds, as their clients ask. It also lists
+ * holds, and counts all holds again after a change of the configuration. The section >>holds has
+ * the rules.
  */
 
 /* ---- holds: what clients ask */
 
-/* What a request must have. */
+/* Which of `id` and `request_id` a request must have. */
 typedef enum doorman__hold_needs {
     DOORMAN__NEEDS_ID,
     DOORMAN__NEEDS_ONE, /* exactly one of the two */
@@ -14149,7 +14160,8 @@ typedef enum doorman__hold_needs {
     DOORMAN__NEEDS_NOTHING
 } doorman__hold_needs;
 
-/* Goes through the rules that a request breaks. */
+/* Returns the next rule that a request breaks, or NULL.
+ *   next   in/out: the rules before it are passed over; 0 at first */
 static const char *doorman__hold_request_wrong(const doorman_hold_request *request,
                                                doorman__hold_needs needs, size_t *next) {
     const bool one = needs == DOORMAN__NEEDS_ONE;
@@ -14201,11 +14213,12 @@ static bool doorman__hold_amounts_right(const doorman_permits *permits, const ch
     return request->amount_count == hold->item_count;
 }
 
-/* Returns whether a transfer moves at most what each item has asked for. More was never held. Less
- * may be held now: a late release, or a new master that had no room, may have taken units that the
- * holder still has. So that is no error. Without such a hold, or if the transfer is repeated, the
- * amounts have no effect. What was asked for is not known of a hold that was learned. One grain
- * more is accepted, because an amount is rounded on its way. */
+/* Returns false if an amount of a transfer is larger than the cost of its item: the holder never
+ * held as much. An amount larger than what is held is no error: a late release, or a new master
+ * that had no room, may have taken units that the holder still counts as its own. If there is no
+ * such hold, or if the transfer is repeated, the amounts have no effect, so they are right. They
+ * are also right if the hold was learned, because its costs are not known. One grain more is
+ * accepted, because an amount may have been rounded in a message. */
 static bool doorman__transfer_amounts_right(const doorman_permits *permits, const char *client_id,
                                             const doorman_hold_request *request) {
     const doorman__hold *hold = doorman__holds_find(permits, request->id);
@@ -14221,7 +14234,7 @@ static bool doorman__transfer_amounts_right(const doorman_permits *permits, cons
     return true;
 }
 
-/* Makes room for the items of a result. */
+/* Makes room for the items of a result. Returns false if memory runs out. */
 static bool doorman__holds_reserve_items(doorman_permits *permits, size_t count) {
     void *items = permits->holds.items;
     bool room =
@@ -14230,8 +14243,8 @@ static bool doorman__holds_reserve_items(doorman_permits *permits, size_t count)
     return room;
 }
 
-/* Describes what is held. The resources and keys are valid until the next call, because places and
- * keys are only freed by a call. Precondition: there is room for the items. */
+/* Describes what is held. The resources and keys are valid until the next call on the permits,
+ * because only calls free places and keys. Precondition: there is room for the items. */
 static void doorman__hold_describe(doorman_permits *permits, const doorman__hold *hold,
                                    doorman_time expires_in, doorman_hold *out) {
     assert(hold->item_count <= permits->holds.item_capacity);
@@ -14286,7 +14299,7 @@ static doorman__hold *doorman__holds_of(doorman_permits *permits, const char *cl
     return NULL;
 }
 
-/* Returns the amount that a request has for an item. */
+/* Returns the amount that a request has for an item, or 0 if it has no amounts. */
 static double doorman__hold_amount(const doorman_hold_request *request, size_t index) {
     return index < request->amount_count ? request->amounts[index] : 0;
 }
@@ -14315,8 +14328,8 @@ static doorman_status doorman__hold_items_check(const doorman_permits *permits,
     return DOORMAN_OK;
 }
 
-/* Makes the request for a permit on what a predecessor has granted. An item accepts any amount up
- * to what is said to be held. Returns false if memory runs out. */
+/* Makes wants out of the items that a renewal says are held. Each item accepts any amount up to the
+ * one that it names. Returns false if memory runs out. */
 static bool doorman__holds_read_claim(doorman_permits *permits,
                                       const doorman_hold_request *request) {
     void *wants = permits->wants;
@@ -14332,8 +14345,9 @@ static bool doorman__holds_read_claim(doorman_permits *permits,
     return room;
 }
 
-/* P16: returns whether all limits that concern a hold learn. If one has learned, the hold has
- * ended, because it ends with the shortest time to live of its limits. */
+/* P16: returns whether all limits of CONCURRENCY that concern a hold learn. If one of them has
+ * learned, the hold has ended, because it ends with the shortest time to live of its limits. At a
+ * leased limit nothing is believed anyway. */
 static bool doorman__permits_all_learn(const doorman_permits *permits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         const doorman__charge *charge = &permits->charges[i];
@@ -14346,9 +14360,9 @@ static bool doorman__permits_all_learn(const doorman_permits *permits) {
     return true;
 }
 
-/* Divides what is free among the items, in their order. Rates are not charged: the predecessor has
- * charged them. Nothing is free at a leased limit, because its holds have ended (P17). Limits in
- * shadow only bound what their counters can count. */
+/* Divides what is free among the items, in their order. Only counters of CONCURRENCY are charged,
+ * because the predecessor has charged the others. Nothing is free at a leased limit, because its
+ * holds have ended (P17). At a limit in shadow, as much is free as its counter can count. */
 static void doorman__holds_believe(doorman_permits *permits, size_t count) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
@@ -14379,7 +14393,7 @@ static void doorman__holds_believe(doorman_permits *permits, size_t count) {
 }
 
 /* Makes a hold with the id that its client has named. Sets *out to NULL if a limit has learned, if
- * nothing is free, or if a bound forbids it. */
+ * nothing is free, if a bound forbids the hold, or if its shards are wrong (N3 to N5). */
 static doorman_status doorman__holds_learn(doorman_permits *permits,
                                            const doorman_hold_request *request,
                                            doorman__hold **out) {
@@ -14422,7 +14436,7 @@ static doorman_status doorman__holds_renew(doorman_permits *permits,
                                            doorman_error *error) {
     doorman__hold *hold = doorman__holds_of(permits, request->client_id, request->id);
     if (hold) return doorman__hold_renew(permits, hold, out, error);
-    /* holds_learn asks each limit */
+    /* doorman__holds_learn checks whether each limit still learns */
     bool learns = permits->at.now < permits->holds.learns_until && request->item_count &&
                   !doorman__holds_find(permits, request->id);
     if (!learns) return doorman__hold_gone(0, out);
@@ -14437,7 +14451,8 @@ static doorman_status doorman__holds_renew(doorman_permits *permits,
 
 /* ---- holds: releasing, and sharing results (P10) */
 
-/* Refuses the permits that wait for the work of a hold that was released. */
+/* P10: refuses the permits with `share` that wait for the same resource and key as an item of a
+ * hold that was released. */
 static void doorman__holds_share(doorman_permits *permits, const doorman__hold_item *item) {
     doorman__chains *nodes = &permits->holds.by_key;
     if (!nodes->count) return;
@@ -14455,7 +14470,7 @@ static void doorman__holds_share(doorman_permits *permits, const doorman__hold_i
     }
 }
 
-/* Releases units of a hold. */
+/* Releases what a request does not keep of a hold, and describes what is left. */
 static void doorman__hold_release(doorman_permits *permits, doorman__hold *hold,
                                   const doorman_hold_request *request, doorman_hold *out) {
     assert(hold->state == DOORMAN__HELD);
@@ -14494,8 +14509,8 @@ static doorman_status doorman__holds_release(doorman_permits *permits,
 
 /* ---- holds: transferring and seizing (P11) */
 
-/* Makes a copy of a hold without units, and with room for its takes. Returns OK,
- * RESOURCE_EXHAUSTED or OUT_OF_MEMORY. */
+/* Makes a hold of the client of a request, with the same items as another hold, room for its takes,
+ * and no units. Returns OK, OUT_OF_MEMORY, or RESOURCE_EXHAUSTED if a bound forbids it (P19). */
 static doorman_status doorman__hold_copy(doorman_permits *permits, const doorman__hold *hold,
                                          const doorman_hold_request *request, doorman__hold **out) {
     assert(hold->state == DOORMAN__HELD || hold->state == DOORMAN__TRANSFERRED);
@@ -14524,7 +14539,8 @@ static doorman_status doorman__hold_copied(doorman_status status, doorman_hold *
     return doorman__hold_refused(DOORMAN_REASON_MAX_HOLDS, out);
 }
 
-/* Answers a repeated request for a transfer: renews the transfer, unless it has ended. */
+/* Answers a repeated request for a transfer: renews the transfer, unless it was seized or has
+ * ended. */
 static doorman_status doorman__transfer_repeat(doorman_permits *permits, doorman__hold *transfer,
                                                doorman_hold *out, doorman_error *error) {
     bool ended = transfer->state == DOORMAN__SPENT || transfer->end.at <= permits->at.now;
@@ -14533,7 +14549,8 @@ static doorman_status doorman__transfer_repeat(doorman_permits *permits, doorman
 }
 
 /* Returns how many of `amount` units a request moves. If it moves only some, they are rounded down
- * to whole grains, so that both holds are counted in full. */
+ * to whole grains. Otherwise the part that stays would be rounded up, and the counters would count
+ * less for the transfer than it has. */
 static double doorman__hold_moved(const doorman_hold_request *request, size_t index,
                                   double amount) {
     double asked = doorman__hold_amount(request, index);
@@ -14572,7 +14589,8 @@ static bool doorman__hold_moves(const doorman__hold *hold, const doorman_hold_re
 
 #define DOORMAN__TRANSFER_RULE "must be at most what the item of the hold has asked for"
 
-/* Moves units of a hold, at most what is held. Precondition: the amounts were checked. */
+/* Moves units of a hold into a transfer, at most what is held. Precondition: the amounts were
+ * checked. */
 static doorman_status doorman__holds_move(doorman_permits *permits,
                                           const doorman_hold_request *request, doorman_hold *out,
                                           doorman_error *error) {
@@ -14589,7 +14607,7 @@ static doorman_status doorman__holds_move(doorman_permits *permits,
     return doorman__hold_copied(status, out, error);
 }
 
-/* Returns the transfer with an id, if it has not ended. */
+/* Returns the transfer with an id, if it was not seized and has not ended. */
 static doorman__hold *doorman__holds_transfer(doorman_permits *permits, uint64_t id) {
     doorman__hold *transfer = doorman__holds_find(permits, id);
     if (!transfer || transfer->state != DOORMAN__TRANSFERRED) return NULL;
@@ -14636,7 +14654,7 @@ typedef struct doorman__hold_call {
     doorman_method method; /* RENEW to SEIZE */
     const doorman_hold_request *request;
     doorman_hold *out;
-    bool in_message; /* its amounts were checked with the whole message */
+    bool in_message; /* the amounts of a transfer were checked with the whole message */
     doorman_time now;
 } doorman__hold_call;
 
@@ -14645,7 +14663,7 @@ static doorman__hold_needs doorman__method_needs(doorman_method method) {
     return method == DOORMAN_RELEASE ? DOORMAN__NEEDS_ONE : DOORMAN__NEEDS_BOTH;
 }
 
-/* Returns whether a request belongs to a shard that these permits do not own (N3, N4). */
+/* Returns whether the hold of a request is in a shard that these permits do not own (N3, N4). */
 static bool doorman__hold_request_moved(const doorman_permits *permits,
                                         const doorman_hold_request *request,
                                         doorman_method method) {
@@ -14766,7 +14784,7 @@ bool doorman_permits_next_decision(doorman_permits *permits, uint64_t *ticket,
 
 #define DOORMAN__LISTED_HOLDS 100
 
-/* Returns the next hold of a list, or NULL at the end. */
+/* Returns the next hold of a list, or NULL at the end and after DOORMAN__LISTED_HOLDS. */
 static const doorman__hold *doorman__hold_list_next(const doorman__hold_list *list,
                                                     doorman_cursor *cursor) {
     const doorman__hold *hold = list->first;
@@ -14846,7 +14864,7 @@ bool doorman_permits_next_wait(const doorman_permits *permits, doorman_cursor *c
 
 /* ---- holds: a changed configuration (P15) */
 
-/* Finds or makes the counter of a limit in the new table of its slot. Returns NULL if memory runs
+/* Finds or makes the counter of a limit in next_nodes of its slot. Returns NULL if memory runs
  * out. */
 static doorman__counter *doorman__recount_counter(doorman_permits *permits, doorman__slot *slot,
                                                   const doorman_permit_limit *limit,
@@ -14867,13 +14885,13 @@ static doorman__counter *doorman__recount_counter(doorman_permits *permits, door
     return NULL;
 }
 
-/* A new configuration, and its slots: see own_slots of doorman_permits. */
+/* A new configuration, and its slots, which will be own_slots of doorman_permits. */
 typedef struct doorman__recount {
     const doorman_config *config;
     doorman__slot **own;
 } doorman__recount;
 
-/* Returns the limits of an item, and how many there are. */
+/* Returns the limits that the resource of an item has in the new configuration, and sets *count. */
 static const doorman_permit_limit *doorman__recount_limits(const doorman__recount *recount,
                                                            const doorman__hold_item *item,
                                                            size_t *count) {
@@ -14884,7 +14902,7 @@ static const doorman_permit_limit *doorman__recount_limits(const doorman__recoun
 }
 
 /* Returns how long a hold lasts by the new configuration, for which rows are not resolved yet. An
- * override row gives no such time, but it hides what a plan gives. */
+ * override row gives no such time. If it hides a plan, the time of the plan counts all the same. */
 static doorman_time doorman__recount_life(const doorman_permits *permits,
                                           const doorman__recount *recount,
                                           const doorman_permit_limit *limit,
@@ -14958,8 +14976,8 @@ static bool doorman__recount_hold(doorman_permits *permits, const doorman__recou
     return true;
 }
 
-/* Chooses the new queue of a waiting permit: that of the first limit that concerns it. Returns
- * false if memory runs out. */
+/* Chooses the new queue of a waiting permit: that of the first limit of CONCURRENCY that concerns
+ * it, or `loose` if there is none. Returns false if memory runs out. */
 static bool doorman__recount_wait(doorman_permits *permits, const doorman__recount *recount,
                                   doorman__hold *hold) {
     assert(hold->state == DOORMAN__WAITING && !hold->wait->next_queue);
@@ -15017,7 +15035,7 @@ static void doorman__recount_sums(doorman_permits *permits, const doorman__chain
 }
 
 /* Counts all holds in new counters. Returns false if memory runs out. The old counters stay in use
- * until doorman__holds_recounted. */
+ * until doorman__holds_recounted is called. */
 static bool doorman__holds_recount(doorman_permits *permits, const doorman_config *config,
                                    doorman__slot **own) {
     const doorman__recount recount = {config, own};
@@ -15045,7 +15063,7 @@ static bool doorman__holds_recount(doorman_permits *permits, const doorman_confi
     return false;
 }
 
-/* Replaces the counters of holds by the new ones. All queues are ready then. */
+/* Replaces the counters of holds by the new ones. All queues with permits are ready then. */
 static void doorman__holds_recounted(doorman_permits *permits) {
     doorman__holds *holds = &permits->holds;
     for (doorman__hold *hold = holds->waiting.first; hold; hold = hold->later) {
@@ -15080,7 +15098,8 @@ static void doorman__holds_recounted(doorman_permits *permits) {
     }
 }
 
-/* Returns the name of a limit in a configuration, or NULL. */
+/* Returns the string of a configuration that has the name of a limit, or NULL if it has no such
+ * limit. */
 static const char *doorman__config_limit_name(const doorman_config *config, const char *name) {
     for (size_t i = 0; name && i < config->template_count; i++) {
         const doorman_template *template_ = &config->templates[i];
@@ -15091,7 +15110,7 @@ static const char *doorman__config_limit_name(const doorman_config *config, cons
     return NULL;
 }
 
-/* Returns the name of a plan in a configuration, or NULL. */
+/* The same for the name of a plan. */
 static const char *doorman__config_plan_name(const doorman_config *config, const char *name) {
     for (size_t i = 0; name && i < config->template_count; i++) {
         const doorman_template *template_ = &config->templates[i];
@@ -15105,8 +15124,8 @@ static const char *doorman__config_plan_name(const doorman_config *config, const
     return NULL;
 }
 
-/* Lets the decisions that nobody has taken yet point to the names of a new configuration. A limit
- * that is not there any more becomes NULL. */
+/* Lets the decisions that nobody has taken yet point to the names of a new configuration. The name
+ * of a limit that is not there any more becomes NULL. */
 static void doorman__holds_rename(doorman_permits *permits, const doorman_config *config) {
     for (doorman__wait *wait = permits->holds.first_decision; wait; wait = wait->next) {
         assert(!wait->hold);
