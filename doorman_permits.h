@@ -9442,7 +9442,7 @@ static bool doorman__leased_live(const doorman_permits *permits, doorman__permit
     return doorman__held_lease_live(&lease->resource->held, permits->at.now);
 }
 
-/* Returns the figures of a leased CONCURRENCY. Their limit is what its lease allows now. */
+/* Returns the figures of a leased CONCURRENCY. Their `limit` is what its lease allows now. */
 static const doorman_figures *doorman__leased_figures(const doorman_permits *permits,
                                                       doorman__permit_lease *lease,
                                                       const doorman_permit_limit *limit) {
@@ -9468,8 +9468,7 @@ static size_t doorman__leased_limit_of_place(const doorman_permits *permits,
     return i;
 }
 
-/* Returns how many grains may be held at a counter of a leased CONCURRENCY: 0 without a lease in
- * force. */
+/* Returns the grains that may be held at a counter of a leased CONCURRENCY; 0 without a lease. */
 static uint64_t doorman__leased_most(const doorman_permits *permits,
                                      const doorman_permit_limit *limit,
                                      const doorman__counter *counter) {
@@ -9625,8 +9624,8 @@ static void doorman__leased_sweep(doorman_permits *permits) {
 
 /* ---- >>charges ------------------------------------------------------------------------------ */
 /*
- * This section asks all counters that concern a permit, and charges them. The section >>permits
- * uses it to decide.
+ * This section asks all counters that concern a permit what they offer, and charges them. The
+ * section >>permits uses it to decide.
  *
  * A decision has four steps. Only the last step charges counters.
  *     prepare    finds the counters of all limits of all items. What several items want of one
@@ -9715,7 +9714,7 @@ struct doorman__charge {
 /* What one key wants of a fair limit (P29). The items of a permit may have several keys. The keys
  * of one charge are in a list. */
 struct doorman__fair_use {
-    doorman__fair_pool *pool; /* NULL: the limit has no keys yet */
+    doorman__fair_pool *pool; /* NULL: the counter has no keys yet */
     doorman__fair_key *key;   /* NULL: it is not known yet */
     doorman__fair_name name;
     doorman__fair_view view;       /* only if there is a pool */
@@ -9917,7 +9916,7 @@ static const char *doorman__permit_request_wrong(const doorman_permit_request *r
     return DOORMAN__RULE_NEXT(rules, &next);
 }
 
-#define DOORMAN__RESERVATION_ROW_BYTES 340 /* at most, without items and parts */
+#define DOORMAN__RESERVATION_ROW_BYTES 340 /* the most of a row without its items and parts */
 #define DOORMAN__RESERVED_ITEM_BYTES 42
 #define DOORMAN__RESERVED_PART_BYTES 35
 
@@ -10084,7 +10083,7 @@ static doorman__fair_name doorman__want_fair_name(const doorman__want *want) {
                                 .weight = 1};
 }
 
-/* Returns what the key of an item wants of a charge, or NULL. */
+/* Returns what the key of an item wants of the limit of a charge, or NULL. */
 static doorman__fair_use *doorman__charge_use(const doorman_permits *permits,
                                               const doorman__charge *charge,
                                               const doorman__want *want) {
@@ -10298,7 +10297,7 @@ static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want
 static bool doorman__permits_prepare(doorman_permits *permits, size_t count, bool inspects) {
     assert(count <= permits->want_capacity);
     permits->charge_count = permits->detail_count = permits->fair_use_count = 0;
-    /* only a second item looks for the charges of the first one */
+    /* only a second item looks up charges by these heads */
     if (count > 1) memset(permits->charge_heads, 0xff, sizeof permits->charge_heads);
     for (size_t i = 0; i < count; i++) {
         if (!doorman__permits_locate_item(permits, &permits->wants[i])) return false;
@@ -10571,7 +10570,7 @@ static doorman_time doorman__charge_delay(const doorman_permits *permits,
         if (charge->reason == DOORMAN_REASON_LEARNING) return DOORMAN_SECOND;
         const doorman__rate *rate = &charge->lease->resource->rate;
         doorman_time retry = doorman__rate_retry_after(rate, units, permits->at.now);
-        return retry == DOORMAN_NEVER ? DOORMAN_SECOND : retry; /* the lease may have grown then */
+        return retry == DOORMAN_NEVER ? DOORMAN_SECOND : retry; /* the lease may grow until then */
     }
     if (charge->reason == DOORMAN_REASON_LEARNING) {
         bool holds = charge->limit->kind == DOORMAN_CONCURRENCY;
@@ -10625,8 +10624,8 @@ static uint64_t doorman__want_spare(const doorman_permits *permits, const doorma
 }
 
 /* Returns the whole units of what a counter can spare for its items. A double holds sums of units
- * exactly up to 2^53 grains, which are 2.2e12 units. Larger sums are rounded. So a few units are
- * not counted as spare then, as many as rounding may add. */
+ * exactly up to 2^53 grains, which are 2.2e12 units. Larger sums are rounded, so the units that
+ * rounding may add are left out. */
 static uint64_t doorman__charge_whole(const doorman__charge *charge, uint64_t spare) {
     const uint64_t all = charge->granted / 2 + spare / 2; /* half the sum, so that it fits */
     const uint64_t rounded = 4 * (all >> 51) * charge->item_count;
@@ -10715,8 +10714,7 @@ static void doorman__permits_divide(doorman_permits *permits, size_t count, bool
 
 /* ---- permits: one decision, commit */
 
-/* Returns the grains that a charge takes from its counter. In shadow, what would be refused is not
- * charged. */
+/* Returns the grains that a charge takes. In shadow, what would be refused is not charged. */
 static uint64_t doorman__charge_amount(const doorman__charge *charge) {
     if (charge->reason) return 0;
     bool cut = charge->shadow && charge->granted > charge->offer;
@@ -10850,7 +10848,7 @@ static doorman_status doorman__permits_create_counters(doorman_permits *permits,
 
 static void doorman__charge_event(const doorman_permits *permits, const doorman__charge *charge,
                                   doorman_permit_event_kind kind, double amount) {
-    bool shared = charge->identity.tag == DOORMAN__NO_PLACE; /* by several resources */
+    bool shared = charge->identity.tag == DOORMAN__NO_PLACE; /* resources share the counter */
     const char *resource_id = shared ? NULL : doorman__place_id(charge->place);
     const doorman_permit_event event = {.kind = kind,
                                         .resource_id = resource_id,
@@ -10915,8 +10913,7 @@ static size_t doorman__counter_charge(doorman__counter *counter, const doorman__
     return entered;
 }
 
-/* Charges a counter, and counts the grant, or what shadow would have refused. Returns whether a
- * warning is due. */
+/* Charges a counter, and counts the grant, or a refusal in shadow. Returns whether to warn. */
 static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *charge) {
     uint64_t amount = doorman__charge_amount(charge);
     assert(charge->shadow || !charge->reason);
@@ -11018,7 +11015,7 @@ static doorman_status doorman__permits_start_ban(doorman_permits *permits, doorm
         if (!doorman__timers_reserve(&slot->bans, slot->bans.count + 1)) {
             return DOORMAN_OUT_OF_MEMORY;
         }
-        ban = doorman__permits_find_ban(permits, of_key); /* it may have been evicted */
+        ban = doorman__permits_find_ban(permits, of_key); /* making room may have evicted it */
         if (!ban) ban = doorman__permits_add(permits, bans, of_key, DOORMAN__BAN_WORDS, 0);
         if (!ban) return DOORMAN_OUT_OF_MEMORY;
     }
@@ -11237,8 +11234,8 @@ static bool doorman__reason_waits(doorman_reason reason) {
            reason == DOORMAN_REASON_LEARNING || reason == DOORMAN_REASON_SHARE;
 }
 
-/* Returns whether a permit with this reason lacked units that holds have. When these units are
- * released is not known. */
+/* Returns whether a permit with this reason lacked units that holds have. Nobody knows when these
+ * units are released. */
 static bool doorman__reason_holds(doorman_reason reason) {
     return reason == DOORMAN_REASON_CONCURRENCY || reason == DOORMAN_REASON_QUEUE_FULL ||
            reason == DOORMAN_REASON_TIMED_OUT || reason == DOORMAN_REASON_SHARED;
@@ -11258,7 +11255,7 @@ static void doorman__refusal_add(doorman__refusal *best, doorman__refusal given)
     if (best->reason == DOORMAN_NO_REASON || better) *best = given;
 }
 
-/* Finds the refusal that is named. */
+/* Returns the refusal that the permit names (P4). */
 static doorman__refusal doorman__permits_worst(const doorman_permits *permits, size_t count,
                                                doorman_time max_wait) {
     doorman__refusal worst = {DOORMAN_NO_REASON, 0, NULL, 0, 0};
@@ -11324,7 +11321,7 @@ static void doorman__permits_refuse(doorman_permits *permits, size_t count, door
         if (!charge->shadow) totals->refused[charge->reason]++;
         doorman__charge_event(permits, charge, DOORMAN_PERMIT_REFUSED, 0);
         doorman__charge_refuse_lease(permits, charge);
-        if (charge->shadow || !out->has_retry_after) continue; /* no ban counts it (P4) */
+        if (charge->shadow || !out->has_retry_after) continue; /* it counts for no ban (P4) */
         doorman_time ban = doorman__charge_count_refusal(permits, charge);
         if (ban <= out->retry_after) continue;
         out->reason = DOORMAN_REASON_RATE; /* the ban begins now, and lasts longest */
@@ -11593,7 +11590,7 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *     TRANSFERRED  of nobody          seized, end                         SPENT
  *     SPENT        none               its source is freed                 (freed)
  *
- * A transfer whose source is freed already is freed too, instead of becoming SPENT.
+ * If the source of a transfer was freed before, the transfer is freed instead of becoming SPENT.
  *
  * A hold has a list of takes. A take points to a counter. It says how many units the counter counts
  * for this hold, and for which item. These are invariants:
@@ -11604,14 +11601,15 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *     ends     each hold with units has an end, and each waiting permit has one too. All of them
  *              are in one heap
  *
- * P7 A permit that lacks only units of CONCURRENCY waits in the queue of the first counter that
- *    lacks room. A queue is ordered by priority, then by arrival. A permit fits a counter only if
- *    no permit waits there that comes before it. When the first permit of a queue fits its counter,
- *    the permit is decided again. It is then granted, refused, or moved to another queue. It keeps
- *    its arrival when it moves. Its other limits are charged only when it is granted. One call
- *    moves at most 64 permits and decides on at most 256, or 1,000 in an update. A release does so
- *    twice: before and after its units come back. The queues that are left stay ready, and a new
- *    permit overtakes the permits in them only if its priority is higher.
+ * P7 A permit that may wait, and lacks only units of CONCURRENCY, waits in the queue of the first
+ *    counter that lacks room. A queue is ordered by priority, then by arrival. A permit fits a
+ *    counter only if no permit waits there that comes before it. When the first permit of a queue
+ *    fits its counter, the permit is decided again. It is then granted or refused, or it waits on,
+ *    perhaps in another queue. It keeps its arrival when it moves. Its other limits are charged
+ *    only when it is granted. One call moves at most 64 permits and decides on at most 256, or
+ *    1,000 in an update. A release does so twice: before and after its units come back. The queues
+ *    that are left stay ready, and a new permit overtakes the permits in them only if its priority
+ *    is higher.
  *       The time in queues, plus the wait of P3, is at most max_wait of the permit. A permit leaves
  *    the queue of a limit at the latest max_wait of this limit after its arrival. A wait has ended
  *    when now >= its end.
@@ -11630,7 +11628,7 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    of a waiting permit cancels the permit, which is then refused as TIMED_OUT.
  *       A transfer stays known after it was used, for as long as its source is held. Otherwise a
  *    late copy of the request for the transfer would take units from the source a second time,
- *    which the client that holds the source still uses.
+ *    although the client that holds the source still uses them.
  * P10 A full release of a hold refuses the waiting permits of the same resource and key that have
  *    `share`, as SHARED: the work is done, and its result is there. An end, a transfer and a
  *    partial release do not. A hold that ends has lost its holder, and the work may not be done. So
@@ -11698,8 +11696,7 @@ static doorman__owner *doorman__owner_get(doorman_permits *permits, const void *
     return owner;
 }
 
-/* Frees an owner if it has no holds, remembered requests and waiting permits. NULL has no
- * effect. */
+/* Frees an owner without holds, request_ids and waiting permits. NULL has no effect. */
 static void doorman__owner_leave(doorman_permits *permits, doorman__owner *owner) {
     if (!owner || owner->hold_count || owner->request_count || owner->wait_count) return;
     assert(permits->node_bytes >= sizeof *owner + owner->name_bytes + 1);
@@ -11951,7 +11948,7 @@ static size_t doorman__holds_count(const doorman_permits *permits) {
     return permits->holds.granted.count + permits->holds.spent.count;
 }
 
-/* Gives memory of the heap back after many holds have ended. */
+/* Halves the memory of the heap of ends after many holds have ended. */
 static void doorman__holds_trim(doorman_permits *permits) {
     doorman__timers *ends = &permits->holds.ends;
     size_t half = ends->capacity / 2;
@@ -11963,8 +11960,7 @@ static void doorman__holds_trim(doorman_permits *permits) {
     assert(ends->count <= ends->capacity);
 }
 
-/* Ensures that a table has a bucket, so that an addition cannot fail. Returns false if memory runs
- * out. */
+/* Ensures that a table has a bucket, so that adding cannot fail. Returns false without memory. */
 static bool doorman__chains_ready(doorman__chains *nodes) {
     return nodes->bucket_count > 0 || doorman__chains_split(nodes);
 }
@@ -12032,8 +12028,7 @@ static doorman__hold *doorman__hold_create(doorman_permits *permits, const char 
     return hold;
 }
 
-/* Gives a hold an id. Precondition: it was created in this call, or the table of ids has a
- * bucket. */
+/* Gives a hold an id. Precondition: it was created in this call, or `by_id` has a bucket. */
 static void doorman__hold_name(doorman_permits *permits, doorman__hold *hold, uint64_t id) {
     assert(!hold->id && id);
     const uint32_t hash = doorman__hold_id_hash(permits, id);
@@ -12047,8 +12042,7 @@ static void doorman__hold_name(doorman_permits *permits, doorman__hold *hold, ui
 
 static void doorman__hold_destroy(doorman_permits *permits, doorman__hold *hold);
 
-/* Separates a hold from its transfers. A used transfer is freed, because nothing needs it any
- * more. */
+/* Separates a hold from its transfers. Frees the used ones, which nothing needs any more. */
 static void doorman__hold_drop_transfers(doorman_permits *permits, doorman__hold *hold) {
     for (doorman__hold *next = NULL, *transfer = hold->transfers; transfer; transfer = next) {
         next = transfer->next_transfer;
@@ -12149,8 +12143,7 @@ static bool doorman__hold_has_units(const doorman__hold *hold) {
     return false;
 }
 
-/* Ends a transfer whose units are gone. It stays known while its source is held. Without a source
- * it is freed. */
+/* Ends a transfer whose units are gone. It is freed, or stays known while its source is held. */
 static void doorman__transfer_spend(doorman_permits *permits, doorman__hold *transfer) {
     assert(transfer->state == DOORMAN__TRANSFERRED && !transfer->takes.count);
     doorman__timer_clear(&permits->holds.ends, &transfer->end);
@@ -12230,8 +12223,8 @@ static void doorman__wait_disconnect(doorman_permits *permits, doorman__wait *wa
     wait->connection = NULL;
 }
 
-/* Lets a connection wait for a permit, instead of the previous one. Returns false if memory runs
- * out; nothing has changed then.
+/* Lets a connection wait for a permit, instead of the previous connection. Returns false if memory
+ * runs out; nothing has changed then.
  *   connection   0: there is none */
 static bool doorman__wait_connect(doorman_permits *permits, doorman__wait *wait,
                                   uint64_t connection) {
@@ -12348,8 +12341,7 @@ static doorman__hold_item *doorman__permits_items(doorman_permits *permits, size
     return room ? permits->holds.made : NULL;
 }
 
-/* Refuses at each charge from which the hold would take units, because there is no room for the
- * hold. In shadow, *fits stays true. */
+/* Refuses at the charges from which the hold would take units: there is no room for the hold. */
 static void doorman__permits_no_hold(doorman_permits *permits, bool *fits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
@@ -12360,7 +12352,7 @@ static void doorman__permits_no_hold(doorman_permits *permits, bool *fits) {
     if (!*fits) doorman__permits_undo(permits);
 }
 
-/* Makes the hold of a permit that fits, without units, or takes the hold of a permit that waits.
+/* Makes the hold of a permit that fits, without units. A permit that waits has its hold already.
  * Sets *out to NULL if the permit takes no units of CONCURRENCY, or if a bound forbids the hold. On
  * failure, the counters that were created are removed. */
 static doorman_status doorman__permits_reserve_hold(doorman_permits *permits,
@@ -12394,8 +12386,7 @@ static doorman_status doorman__permits_reserve_hold(doorman_permits *permits,
     return DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Gives a hold the units that its permit was granted, and starts it. Ends the wait of a permit that
- * has waited.
+/* Gives a hold the units that its permit was granted, and starts it. Ends its wait, if it waits.
  *   id   0: a new one is made */
 static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
                                 const doorman_permit_request *request, uint64_t id,
@@ -12425,8 +12416,8 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
 
 /* ---- >>reservations ------------------------------------------------------------------------- */
 /*
- * Amounts that are charged before the cost is known. The public part has the rules P27 and P28. One
- * struct is a reservation, then its settlement, or a report with a request_id:
+ * This section has amounts that are charged before the cost is known. The public part has the rules
+ * P27 and P28. One struct is a reservation and then its settlement, or a report with a request_id:
  *
  *     state      its units                  event                           next state
  *     OPEN       charged as granted         it is settled                   SETTLED
@@ -12441,8 +12432,7 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
  * Units only come back to a counter with the flag DOORMAN__RESERVED: a reservation has charged it.
  * So a window that was reset, and that no reservation has charged since then, gives nothing back.
  * If another reservation has charged it since then, it gives back at most what it has. A bucket has
- * a doorman__back, which gets a new stamp with a reset. So earlier reservations have no share in
- * it.
+ * a doorman__back, whose stamp is a new one after a reset. So earlier reservations have no share.
  *
  * Rows. A store must never have a charged counter without the reservation that has charged it.
  * Otherwise the settlement would be unknown after a crash, and charge the cost a second time. Nor
@@ -12458,7 +12448,7 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
 #define DOORMAN__ENDED_KEPT                                                                        \
     (600 * DOORMAN_SECOND) /* the same for a reservation that has ended, and for a report */
 
-/* What names a reservation. */
+/* The name of a reservation, a settlement or a report. */
 typedef struct doorman__request_name {
     const char *client_id;
     uint64_t number; /* a request_id, or an id */
@@ -12589,9 +12579,7 @@ static void doorman__reservation_unmark(doorman_permits *permits,
     reservation->row_list = NULL;
 }
 
-/* Lets the row of a reservation be yielded. Precondition: the state is the one that the row will
- * have.
- *   list   `changed` or `unsure` */
+/* Lets the row of a reservation be yielded. Precondition: the reservation is in its new state. */
 static void doorman__reservation_mark(doorman_permits *permits, doorman__reservation *reservation,
                                       doorman__reservation_list *list) {
     if (!reservation->has_row || reservation->row_list == list) return;
@@ -12866,7 +12854,7 @@ static doorman__reservation *doorman__reservations_open(const doorman_permits *p
     return open ? found : NULL;
 }
 
-/* Returns whether a repeated permit agrees with its hold: both reserve, or neither of them. */
+/* Returns whether a repeated permit agrees with its hold: both reserve, or neither does. */
 static bool doorman__hold_reserves(const doorman_permits *permits, const doorman__hold *hold,
                                    const doorman_permit_request *request) {
     const bool wanted = request->settle_within > 0;
@@ -12874,7 +12862,7 @@ static bool doorman__hold_reserves(const doorman_permits *permits, const doorman
     return wanted == (doorman__reservations_open(permits, request) != NULL);
 }
 
-/* Tells a repeated permit of its reservation. */
+/* Writes the reservation of a repeated permit to its answer. */
 static void doorman__reservation_tell(const doorman_permits *permits,
                                       const doorman_permit_request *request, doorman_permit *out) {
     const doorman__reservation *found = doorman__reservations_open(permits, request);
@@ -12883,7 +12871,7 @@ static void doorman__reservation_tell(const doorman_permits *permits,
     out->settle_within = found->end.at - permits->at.now;
 }
 
-/* Returns whether the wants are the items of a reservation. */
+/* Returns whether the wants equal the items of a reservation. */
 static bool doorman__reservation_same(const doorman_permits *permits,
                                       const doorman__reservation *reservation, size_t count) {
     if (reservation->item_count != count) return false;
@@ -13037,7 +13025,7 @@ static bool doorman__reservation_wants(doorman_permits *permits,
 
 /* What comes back when a reservation ends without a settlement. */
 typedef enum doorman__refund {
-    DOORMAN__REFUND_BY_LIMIT, /* what the limits say */
+    DOORMAN__REFUND_BY_LIMIT, /* what limits with refund_unsettled have charged */
     DOORMAN__REFUND_NOTHING,
     DOORMAN__REFUND_ALL
 } doorman__refund;
@@ -13421,7 +13409,7 @@ static doorman_status doorman__permits_find(doorman_permits *permits,
     return out->needs_hold && !request->request_id ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
 }
 
-/* Divides what is offered, and creates what the grant needs. On failure, nothing remains.
+/* Divides what is offered, and creates what the grant needs. On failure, nothing of it remains.
  *   out    gets the hold and the reservation, if the permit needs them
  *   fits   becomes false if a bound forbids the grant */
 static doorman_status doorman__permits_reserve(doorman_permits *permits,
@@ -13569,8 +13557,7 @@ static bool doorman__hold_decide(doorman_permits *permits, doorman__hold *hold) 
     return true;
 }
 
-/* Decides on the first permits of the queues that are ready.
- *   decisions   the most permits that are decided on */
+/* Decides on the first permits of the queues that are ready: at most on `decisions` permits. */
 static void doorman__holds_serve(doorman_permits *permits, size_t decisions) {
     doorman__holds *holds = &permits->holds;
     size_t moves = DOORMAN__SERVE_MOVES;
@@ -13971,9 +13958,8 @@ static int64_t doorman__charge_reported(const doorman_permits *permits,
     return cost < 0 ? -(int64_t)grains : (int64_t)grains;
 }
 
-/* Charges a report to all counters of an item except those of CONCURRENCY, or to none if the call
- * fails.
- *   charged   as in doorman_permits_report */
+/* Charges a report to all counters of an item except those of CONCURRENCY. After an error, no
+ * counter is charged. */
 static doorman_status doorman__permits_charge_report(doorman_permits *permits, double cost,
                                                      double *charged) {
     int64_t amounts[DOORMAN_LIMITS_MAX] = {0}, least = 0;
@@ -14160,8 +14146,7 @@ typedef enum doorman__hold_needs {
     DOORMAN__NEEDS_NOTHING
 } doorman__hold_needs;
 
-/* Returns the next rule that a request breaks, or NULL.
- *   next   in/out: the rules before it are passed over; 0 at first */
+/* Returns the next rule that a request breaks, or NULL. *next is 0 before the first call. */
 static const char *doorman__hold_request_wrong(const doorman_hold_request *request,
                                                doorman__hold_needs needs, size_t *next) {
     const bool one = needs == DOORMAN__NEEDS_ONE;
@@ -14261,13 +14246,13 @@ static void doorman__hold_describe(doorman_permits *permits, const doorman__hold
 }
 
 /* Says that a hold is gone.
- *   id   not 0 for a used transfer */
+ *   id   0, or that of a transfer that was seized or has ended */
 static doorman_status doorman__hold_gone(uint64_t id, doorman_hold *out) {
     *out = (doorman_hold){.gone = true, .id = id};
     return DOORMAN_OK;
 }
 
-/* Refuses a transfer or a seizure; nothing has changed. */
+/* Refuses a request; nothing has changed. */
 static doorman_status doorman__hold_refused(doorman_reason reason, doorman_hold *out) {
     *out = (doorman_hold){.reason = reason};
     return DOORMAN_OK;
@@ -14345,9 +14330,8 @@ static bool doorman__holds_read_claim(doorman_permits *permits,
     return room;
 }
 
-/* P16: returns whether all limits of CONCURRENCY that concern a hold learn. If one of them has
- * learned, the hold has ended, because it ends with the shortest time to live of its limits. At a
- * leased limit nothing is believed anyway. */
+/* P16: returns whether all limits of CONCURRENCY that concern a hold learn, apart from leased ones.
+ * If one has learned, the hold has ended with the shortest time to live of its limits. */
 static bool doorman__permits_all_learn(const doorman_permits *permits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         const doorman__charge *charge = &permits->charges[i];
@@ -14539,8 +14523,7 @@ static doorman_status doorman__hold_copied(doorman_status status, doorman_hold *
     return doorman__hold_refused(DOORMAN_REASON_MAX_HOLDS, out);
 }
 
-/* Answers a repeated request for a transfer: renews the transfer, unless it was seized or has
- * ended. */
+/* Answers a repeated request for a transfer: renews it, unless it was seized or has ended. */
 static doorman_status doorman__transfer_repeat(doorman_permits *permits, doorman__hold *transfer,
                                                doorman_hold *out, doorman_error *error) {
     bool ended = transfer->state == DOORMAN__SPENT || transfer->end.at <= permits->at.now;
@@ -14589,8 +14572,7 @@ static bool doorman__hold_moves(const doorman__hold *hold, const doorman_hold_re
 
 #define DOORMAN__TRANSFER_RULE "must be at most what the item of the hold has asked for"
 
-/* Moves units of a hold into a transfer, at most what is held. Precondition: the amounts were
- * checked. */
+/* Moves units of a hold into a transfer. Precondition: the amounts were checked. */
 static doorman_status doorman__holds_move(doorman_permits *permits,
                                           const doorman_hold_request *request, doorman_hold *out,
                                           doorman_error *error) {
@@ -14673,7 +14655,7 @@ static bool doorman__hold_request_moved(const doorman_permits *permits,
         return doorman__permits_moved_id(permits, request->id);
     }
     named = doorman__holds_find_request(permits, request->client_id, request->request_id);
-    if (named && !named->id) return false; /* a permit that waits is here */
+    if (named && !named->id) return false; /* these permits have it, and it waits */
     if (named) return doorman__permits_moved_id(permits, named->id);
     const doorman_hold_item *items = request->items;
     if (!request->item_count) return false;
@@ -15098,8 +15080,7 @@ static void doorman__holds_recounted(doorman_permits *permits) {
     }
 }
 
-/* Returns the string of a configuration that has the name of a limit, or NULL if it has no such
- * limit. */
+/* Returns the string of a configuration with the name of a limit, or NULL without such a limit. */
 static const char *doorman__config_limit_name(const doorman_config *config, const char *name) {
     for (size_t i = 0; name && i < config->template_count; i++) {
         const doorman_template *template_ = &config->templates[i];
