@@ -11607,9 +11607,9 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    fits its counter, the permit is decided again. It is then granted or refused, or it waits on,
  *    perhaps in another queue. It keeps its arrival when it moves. Its other limits are charged
  *    only when it is granted. One call moves at most 64 permits and decides on at most 256, or
- *    1,000 in an update. A release does so twice: before and after its units come back. The queues
- *    that are left stay ready, and a new permit overtakes the permits in them only if its priority
- *    is higher.
+ *    1,000 in an update. A release and doorman_permits_end_hold do so twice: before and after the
+ *    units come back. The queues that are left stay ready, and a new permit overtakes the permits
+ *    in them only if its priority is higher.
  *       The time in queues, plus the wait of P3, is at most max_wait of the permit. A permit leaves
  *    the queue of a limit at the latest max_wait of this limit after its arrival. A wait has ended
  *    when now >= its end.
@@ -11652,11 +11652,12 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    learn until the last of them has learned. No configuration shortens the learning.
  * Bounds (P19). A client has at most client_hold_max holds, transfers and open reservations
  *    together, and all clients have at most hold_max. Used transfers count too.
- * Many ends at once. A call ends at most 256 holds and waits, and an update at most 1,000. The
- *    others are ended by later calls. If an acquire lacks units, it ends up to 4,096 more, 256 at a
- *    time, and stops when it fits. So 4,352 holds may end together, and the next acquire sees all
- *    their units. If more end, an acquire may be refused until updates have ended them. No call
- *    takes more than some milliseconds.
+ * Many ends at once. A call ends at most 256 holds and waits whose time has come,
+ *    doorman_permits_end_hold at most 512, and an update at most 1,000. Later calls end the others.
+ *    If an acquire lacks units, it ends up to 4,096 more, 256 at a time, and stops when it fits. So
+ *    4,352 holds may end together, and the next acquire sees all their units. If more end, an
+ *    acquire may be refused until updates have ended them. No call takes more than some
+ *    milliseconds.
  */
 
 /* ---- holds: clients and connections */
@@ -12416,8 +12417,9 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
 
 /* ---- >>reservations ------------------------------------------------------------------------- */
 /*
- * This section has amounts that are charged before the cost is known. The public part has the rules
- * P27 and P28. One struct is a reservation and then its settlement, or a report with a request_id:
+ * This section has amounts that are charged before the cost is known. The rules P27 and P28 are in
+ * the public part. One struct is a reservation and then its settlement, or a report with a
+ * request_id:
  *
  *     state      its units                  event                           next state
  *     OPEN       charged as granted         it is settled                   SETTLED
