@@ -13844,7 +13844,7 @@ static doorman_status doorman__permits_run_checked(doorman_permits *permits,
     if (doorman__holds_due(permits) <= permits->at.now) {
         doorman__holds_settle_for(permits, decision);
     }
-    permits->shards.present = shard; /* decisions on waiting permits may have changed it */
+    permits->shards.present = shard; /* permits that wait may have set another shard */
     if (!decision->inspects && request->request_id) {
         doorman__holds_prefetch_id(permits, DOORMAN__AHEAD_NODE);
         if (doorman__permits_repeat(permits, decision, out, &status)) return status;
