@@ -15167,19 +15167,19 @@ static void doorman__holds_uninit(doorman__holds *holds) {
 
 /* ---- >>settlements -------------------------------------------------------------------------- */
 /*
- * What reservations have really cost, and reports that count once (P27, P28). A settlement finds
- * the counters of its items like a report. A counter that has charged more than the real cost gives
- * the rest back, and one that has charged less is charged the rest. All of it happens, or nothing.
+ * This section settles reservations, and counts reports once (P27, P28). A settlement finds the
+ * counters of its items like a report. A counter that was charged too much gives the difference
+ * back (P27), and one that was charged too little is charged it. All of it is done, or nothing.
  */
 
 /* A settle, or a report with a request_id. */
 typedef struct doorman__settle_call {
     const doorman_settle_request *request;
-    bool reports;
+    bool reports; /* it is a report */
 } doorman__settle_call;
 
 /* Checks a request.
- *   list   the name of the list of items */
+ *   list   the name that errors have for the list of items */
 static doorman_status doorman__settle_check(const doorman_permits *permits,
                                             const doorman__settle_call *call, const char *list,
                                             doorman_error *error) {
@@ -15218,8 +15218,8 @@ static doorman_status doorman__settle_check(const doorman_permits *permits,
     return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "%s: have too many bytes", list);
 }
 
-/* Returns whether a request has the items of a reservation, and after the settlement also its
- * figures. */
+/* Returns whether a request has the resources and keys of a reservation. If the reservation is
+ * settled, the costs must be the same too. */
 static bool doorman__settle_same(const doorman__reservation *reservation,
                                  const doorman_settle_request *request) {
     if (reservation->item_count != request->item_count) return false;
@@ -15234,7 +15234,7 @@ static bool doorman__settle_same(const doorman__reservation *reservation,
     return true;
 }
 
-/* Makes the wants of a request. Their minimums are 0, so they need nothing. Returns false if memory
+/* Makes the wants of a request, without minimums, and room for its results. Returns false if memory
  * runs out. */
 static bool doorman__settle_wants(doorman_permits *permits, const doorman_settle_request *request) {
     const size_t count = request->item_count;
@@ -15257,15 +15257,15 @@ static bool doorman__settle_wants(doorman_permits *permits, const doorman_settle
 typedef struct doorman__settle_step {
     doorman__charge *charge;
     doorman__reserved_part *part; /* NULL: the counter was not charged for the item */
-    double more;                  /* units that must be charged in addition; negative: a refund of a
-                                     report */
+    double more;                  /* units that are charged in addition; negative: units that a
+                                     report gives back */
     uint64_t less;                /* grains that may come back */
 } doorman__settle_step;
 
-/* Returns up to which cost a counter charges nothing more: what it was charged for the item. A
- * limit in shadow was charged less than the item was granted if it would have refused it. It does
- * not charge this difference later either, while what was reserved is charged.
- *   had   what it was charged, in grains */
+/* Returns the cost in grains up to which a counter is charged nothing more: what it was charged for
+ * the item. For a limit in shadow, which may have been charged less than was granted, the cost is
+ * at least what was granted, unless the reservation has ended and the limit has refund_unsettled.
+ *   had   what the counter was charged, in grains */
 static uint64_t doorman__settle_enough(const doorman__reservation *reservation, size_t item,
                                        const doorman__charge *charge, uint64_t had) {
     const bool stays = reservation->state == DOORMAN__OPEN || !charge->limit->refund_unsettled;
@@ -15275,8 +15275,9 @@ static uint64_t doorman__settle_enough(const doorman__reservation *reservation, 
     return grains > had ? grains : had;
 }
 
-/* Finds what changes at a counter. Returns false if the limit has no part in it. A limit in shadow
- * that has no room for the counter has none. */
+/* Finds what a settlement changes at a counter. Returns false if it skips the counter: for a limit
+ * of CONCURRENCY, and for one in shadow that has no room for it, or did not charge the item and
+ * does not charge it now. */
 static bool doorman__settle_step_find(doorman_permits *permits,
                                       const doorman__reservation *reservation, size_t item,
                                       size_t index, doorman__settle_step *out) {
@@ -15294,8 +15295,8 @@ static bool doorman__settle_step_find(doorman_permits *permits,
     return enough == had || out->part || out->more > 0;
 }
 
-/* Creates the counters that a settlement charges. Returns OUT_OF_MEMORY, or RESOURCE_EXHAUSTED if a
- * bound forbids one. Then nothing has changed. */
+/* Creates the missing counters that a settlement charges. Returns OUT_OF_MEMORY, or
+ * RESOURCE_EXHAUSTED if a bound forbids one of a limit not in shadow. Then none is created. */
 static doorman_status doorman__settle_create(doorman_permits *permits,
                                              const doorman__reservation *reservation) {
     for (size_t i = 0; i < reservation->item_count; i++) {
@@ -15317,7 +15318,7 @@ static doorman_status doorman__settle_create(doorman_permits *permits,
     return DOORMAN_OK;
 }
 
-/* Charges a counter as a report does. Returns the units that it has charged. */
+/* Charges a counter as a report does. Returns the units that were charged. */
 static double doorman__settle_charge(doorman_permits *permits, doorman__charge *charge,
                                      const doorman__want *want, double cost) {
     const int64_t amount = doorman__charge_reported(permits, charge, cost);
@@ -15367,9 +15368,9 @@ static void doorman__settle_item(doorman_permits *permits, doorman__reservation 
     item->result.charged = least;
 }
 
-/* Returns why the shards of the items of a request forbid it, or NO_REASON (N3, N5). A reservation
- * is in the shard of its items (N4), so one of another shard has other items.
- *   wrong   written: the item that is in another shard than the first one; else 0 */
+/* Returns why the shards of its items forbid a request, or NO_REASON (N3, N5). An id tells the
+ * shard of its reservation (N4). If the items are in another one, the reservation has other items.
+ *   wrong   written: the first item that is in another shard than item 0; 0: there is none */
 static doorman_reason doorman__settle_gate(doorman_permits *permits,
                                            const doorman_settle_request *request, size_t *wrong) {
     const doorman_permit_item *items = request->items;
@@ -15389,7 +15390,7 @@ static doorman_reason doorman__settle_gate(doorman_permits *permits,
     return doorman_permits_owns(permits, shard) ? DOORMAN_NO_REASON : DOORMAN_REASON_MOVED;
 }
 
-/* Returns why a request that is not known cannot be settled, or NO_REASON. */
+/* Returns why a request without a known reservation or report is refused, or NO_REASON. */
 static doorman_reason doorman__settle_refuses(const doorman_permits *permits,
                                               const doorman__settle_call *call) {
     const doorman_settle_request *request = call->request;
@@ -15401,10 +15402,10 @@ static doorman_reason doorman__settle_refuses(const doorman_permits *permits,
     return doorman__requests_full(permits, request->client_id);
 }
 
-/* Returns whether a counter of the wants is not read from a store yet: the reservation may be
- * there, and so may be a report that was sent before. If the store stays away, that lasts as long
- * as a reservation is remembered after it was granted. A report of more than 10 minutes ago is not
- * sent again (P28), so reports do not wait longer. */
+/* Returns whether a request must wait for the rows of durable limits. They may have the reservation
+ * that is settled, or say that the report was counted before. If they could not be read, a settle
+ * waits as long as a reservation may be remembered after it was granted. A report waits 10 minutes,
+ * then it is not sent again (P28). With refuse_unread both wait until the rows are read. */
 static bool doorman__settle_learns(const doorman_permits *permits,
                                    const doorman__settle_call *call) {
     bool learns = false;
@@ -15420,7 +15421,7 @@ static bool doorman__settle_learns(const doorman_permits *permits,
     return learns;
 }
 
-/* Counts a settlement. */
+/* Counts a settlement, and raises an event for each item. */
 static void doorman__settle_count(doorman_permits *permits,
                                   const doorman__reservation *reservation) {
     permits->reservations.settled++;
@@ -15436,8 +15437,8 @@ static void doorman__settle_count(doorman_permits *permits,
     }
 }
 
-/* Settles a reservation that is not settled. On failure nothing has changed.
- *   reservation   UNLISTED: it was not known */
+/* Settles a reservation, or counts a report. After an error or with a reason, nothing was charged.
+ *   reservation   is not settled yet; UNLISTED: it was made for this request */
 static doorman_status doorman__settle_now(doorman_permits *permits,
                                           const doorman__settle_call *call,
                                           doorman__reservation *reservation,
@@ -15471,7 +15472,7 @@ static doorman_status doorman__settle_now(doorman_permits *permits,
     return DOORMAN_OK;
 }
 
-/* Describes a settlement. Precondition: there is room for its items. */
+/* Describes a settlement. Precondition: permits->reservations.items has room for its items. */
 static void doorman__settle_describe(doorman_permits *permits,
                                      const doorman__reservation *reservation,
                                      doorman_settlement *out) {
@@ -15487,7 +15488,8 @@ static void doorman__settle_describe(doorman_permits *permits,
                                 .item_count = reservation->item_count};
 }
 
-/* Settles a request that is checked. */
+/* Settles a request that is checked.
+ *   reservation   the one that has the name of the request; NULL: none is known */
 static doorman_status doorman__settle_checked(doorman_permits *permits,
                                               const doorman__settle_call *call,
                                               doorman__reservation *reservation,
@@ -15521,7 +15523,7 @@ static doorman_status doorman__settle_checked(doorman_permits *permits,
     return status;
 }
 
-/* Returns the hold of the permit that is settled, or NULL. */
+/* Returns the hold that the permit of a settle has, if the client still holds it, or NULL. */
 static const doorman__hold *doorman__settle_hold(const doorman_permits *permits,
                                                  const doorman__settle_call *call,
                                                  const doorman__reservation *reservation) {
@@ -15536,7 +15538,7 @@ static const doorman__hold *doorman__settle_hold(const doorman_permits *permits,
     return own ? hold : NULL;
 }
 
-/* Settles, and releases the hold. */
+/* Settles a request, and releases the hold of its permit. */
 static doorman_status doorman__settle_run(doorman_permits *permits,
                                           const doorman__settle_call *call,
                                           doorman_settlement *out) {
@@ -15625,7 +15627,7 @@ bool doorman_permits_next_reservation(const doorman_permits *permits, doorman_cu
     return true;
 }
 
-/* Returns the reservation with an id that is not settled and has not ended, or NULL. */
+/* Returns the reservation with an id if it is open, or NULL. */
 static doorman__reservation *doorman__reservations_find_open(const doorman_permits *permits,
                                                              uint64_t id) {
     if (!id || !permits->reservations.open.count) return NULL;
@@ -15661,42 +15663,43 @@ doorman_status doorman_permits_end_reservation(doorman_permits *permits, uint64_
 
 /* ---- >>state -------------------------------------------------------------------------------- */
 /*
- * Rows of counters and bans, which a store keeps over a restart. The public part has the rules D3
- * and D5, and >>counters has the header of a row and notes what has changed.
+ * Rows keep counters, bans and reservations over a restart. The public part has the rules D3 and
+ * D5. The section >>counters has the header of a row, and notes what has changed.
  *
- * A change sets a flag in its counter, and a bit for its bucket in the table of its limit. So it
- * costs no memory, and a counter that is removed needs no care. The next row is found by the bits:
- * 64 of them are one word, so a million counters are 16,000 words. A removed counter leaves its row
- * in a list.
+ * A change sets a flag in the counter, and a bit for its bucket in the table of its limit. So a
+ * change needs no memory, and no list must be searched when a counter is removed. The bits lead to
+ * the next row: 64 of them are one word, so a million buckets are 16,000 words. If a counter is
+ * removed whose row is in the store, the row enters a list of removals.
  *
  * The figures follow the header of a row. Times are since 1970.
- *     ban              what is left of it
- *     TOKEN_BUCKET     the level, as the bits of a double; when it had this level
+ *     ban              how much longer it lasts
+ *     TOKEN_BUCKET     the level, as the bits of a double; when it had this level; if units may
+ *                      come back: the doorman__back, as the bits of two doubles and a number
  *     FIXED_WINDOW     begin and end of the window; its grains
- *     SLIDING_WINDOW   a ring: the length of the window; the begin of the last slice that has
- *                      units; the grains of 16 slices, the last one first
+ *     SLIDING_WINDOW   a ring: the length of the window; when the last slice that has units begins;
+ *                      the grains of 16 slices, the last one first
  *     TIERS            one byte: how many tiers follow; for each tier: when it was entered, and a
  *                      ring whose length is 0 if the tier was never entered
  *     reservation      one byte: 0: open, 1: open, and its counters are written, 2: settled,
- *                      3: ended; one byte: 1: late, 2: unknown, 4: with a hold, 8: no durable
- *                      limit has counted it (only in the rows of a shard that moves); the id; when
- *                      it was granted, and when it ends or is forgotten; one byte for the items
- *                      that follow; for each: the resource, the key, what was asked for, the least
- *                      of it, what was granted, what has come back and what was charged at the
- *                      settlement; two bytes: how many parts follow, of durable limits; for each:
- *                      two bytes for the item, the code of the limit, its window, its grains, and
- *                      one byte: 1: units may come back, 2: also at the end, 4: its scale follows,
- *                      as the bits of a double, 8: the limit is not durable (only in the rows of a
- *                      shard)
+ *                      3: ended; one byte, the sum of 1: late, 2: unknown, 4: with a hold, 8: no
+ *                      durable limit has counted it (only in the rows of a shard that moves); the
+ *                      id; when it was granted, and when it ends or is forgotten; one byte: how
+ *                      many items follow; for each: the resource, the key, the cost, the minimum,
+ *                      the units that were granted, that came back and that were charged at the
+ *                      settlement; two bytes: how many parts follow (doorman__reserved_part); for
+ *                      each: two bytes for the item, the code of the limit, its window, its grains,
+ *                      and one byte, the sum of 1: units may come back, 2: they do so without a
+ *                      settlement, 4: its scale follows, as the bits of a double, 8: the limit is
+ *                      not durable (only in the rows of a shard that moves)
  *
- * A restored ring keeps the begin of its slices: the time from which its slices count is set so
- * that its last slice has the index 16. So units return exactly when they would have returned, also
- * after many restarts.
+ * A ring that is restored to a new counter keeps the times at which its slices begin: the origin,
+ * from which slices are numbered, is set so that the last slice has the number 16. So units return
+ * exactly when they would have returned, also after many restarts.
  */
 
 /* ---- state: reading the header of a row */
 
-/* What is left of a row. */
+/* The bytes of a row that are not read yet. */
 typedef struct doorman__permit_row_rest {
     const unsigned char *at, *end;
     bool short_; /* the row has ended too early */
@@ -15714,7 +15717,7 @@ static doorman_time doorman__permit_row_time(doorman__permit_row_rest *rest) {
     return (doorman_time)doorman__permit_row_number(rest, 8);
 }
 
-/* Returns a string of at most 256 bytes, or "" if there is none. */
+/* Reads a string of at most 256 bytes. Returns "", and sets short_, if there is none. */
 static const char *doorman__permit_row_string(doorman__permit_row_rest *rest) {
     const size_t left = (size_t)(rest->end - rest->at), most = DOORMAN_ID_BYTES_MAX + 1;
     const void *end = rest->short_ ? NULL : memchr(rest->at, 0, left < most ? left : most);
@@ -15725,7 +15728,7 @@ static const char *doorman__permit_row_string(doorman__permit_row_rest *rest) {
     return text;
 }
 
-/* Returns the index of a letter, or `count` if there is none. */
+/* Returns the index of a letter in a list, or `count` if the list does not have it. */
 static size_t doorman__letter_index(const char *letters, size_t count, unsigned char letter) {
     size_t i = 0;
     while (i < count && (!letters[i] || (unsigned char)letters[i] != letter)) i++;
@@ -15817,29 +15820,28 @@ doorman_status doorman_permit_row_read(const unsigned char *row, size_t bytes,
 
 /* ---- state: figures of a row */
 
-/* The units of a window with slices. In a row the times are since 1970; in a ring that is restored
- * they are those of `now`. */
+/* The units of a window with slices. */
 typedef struct doorman__row_ring {
     doorman_time window;              /* 0: there was none */
-    doorman_time begin;               /* of the last slice */
+    doorman_time begin;               /* of the last slice; since 1970 in a row, else by `now` */
     uint64_t grains[DOORMAN__SLICES]; /* the last slice first */
 } doorman__row_ring;
 
 /* The figures of a row, by kind. */
 typedef struct doorman__row_figures {
-    doorman_time rest;                    /* of a ban */
+    doorman_time rest;                    /* of a ban: how much longer it lasts */
     doorman__permit_row_rest rest_of_row; /* of a reservation: its figures, as bytes */
     double level;                         /* TOKEN_BUCKET, at the time `at` */
     doorman_time at;
     doorman__back back;
     doorman__span span; /* FIXED_WINDOW */
     uint64_t used;
-    size_t ring_count; /* of tiers; of a SLIDING_WINDOW: 1 */
+    size_t ring_count; /* TIERS: how many there are; SLIDING_WINDOW: 1 */
     doorman_time entered[DOORMAN_TIERS_MAX];
     doorman__row_ring rings[DOORMAN_TIERS_MAX];
 } doorman__row_figures;
 
-#define DOORMAN__ROW_GRAINS_MAX (UINT64_C(1) << 63) /* more than any counter has */
+#define DOORMAN__ROW_GRAINS_MAX (UINT64_C(1) << 63) /* no row has more, and no restored counter */
 
 static doorman__row_ring doorman__row_ring_of(doorman_time window, doorman_time origin,
                                               const uint64_t *ring, const doorman__moment *at) {
@@ -15888,7 +15890,7 @@ static unsigned char *doorman__le_write_double(unsigned char *to, double number)
 }
 
 /* Writes the figures of a counter, and returns their end.
- *   back   of a bucket; NULL: nothing may come back */
+ *   back   what may come back to a bucket; NULL: nothing */
 static unsigned char *doorman__figures_write(unsigned char *to, const doorman__meter *meter,
                                              const doorman__back *back, const doorman__moment *at) {
     const doorman_limit_kind kind = meter->limit->kind;
@@ -15915,7 +15917,7 @@ static unsigned char *doorman__figures_write(unsigned char *to, const doorman__m
     return doorman__row_ring_write(to, &ring);
 }
 
-/* Returns whether a time of a row is valid. It may be before 1970 if nobody has set the epoch. */
+/* Returns whether a time of a row is valid. If nobody has set the epoch, it may be before 1970. */
 static bool doorman__row_time_valid(doorman_time time, doorman_time written_at) {
     return time >= -4 * DOORMAN_DURATION_MAX && time <= written_at;
 }
@@ -15960,7 +15962,7 @@ static double doorman__permit_row_double(doorman__permit_row_rest *rest) {
     return number;
 }
 
-/* Reads the figures of a bucket. What may come back is missing if that is nothing. */
+/* Reads the figures of a bucket. A row has no doorman__back if nothing may come back. */
 static const char *doorman__bucket_read(doorman__permit_row_rest *rest, doorman_time written_at,
                                         doorman__row_figures *out) {
     out->level = doorman__permit_row_double(rest);
@@ -15986,7 +15988,7 @@ static const char *doorman__figures_read(const doorman_permit_row *row,
                                          doorman__row_figures *out) {
     const doorman_time written_at = row->written_at;
     out->ring_count = 0;
-    out->back = (doorman__back){.scale = 1}; /* only a bucket has more, but all kinds read it */
+    out->back = (doorman__back){.scale = 1}; /* the row of a bucket may have another one */
     if (row->is_ban) {
         out->rest = doorman__permit_row_time(rest);
         bool valid = out->rest > 0 && doorman__duration_valid(out->rest);
@@ -16052,7 +16054,7 @@ static doorman__reserved_part doorman__row_part_read(doorman__permit_row_rest *r
     return out;
 }
 
-/* Reads the letter and the number of a request_id. Returns false if the key is not one. */
+/* Reads the letter and the number that name a reservation. Returns false if the key has none. */
 static bool doorman__row_request_read(const char *key, char *letter, uint64_t *number) {
     const char *at = key + 1;
     *letter = key[0];
@@ -16079,7 +16081,7 @@ static const char *doorman__row_item_wrong(const doorman__reserved_item *item) {
     return valid ? NULL : "items: an amount is not valid";
 }
 
-/* Goes through the figures of a reservation. Returns what is wrong with them, or NULL. */
+/* Checks the figures of a reservation. Returns what is wrong with them, or NULL. */
 static const char *doorman__reservation_row_check(const doorman_permit_row *row,
                                                   doorman__permit_row_rest *rest) {
     char letter = 0;
@@ -16118,7 +16120,7 @@ static const char *doorman__reservation_row_check(const doorman_permit_row *row,
     return NULL;
 }
 
-/* Reads a whole row of this version. */
+/* Reads and checks a whole row. The figures of a reservation stay in figures->rest_of_row. */
 static doorman_status doorman__permit_row_check(const unsigned char *bytes, size_t count,
                                                 doorman_permit_row *row,
                                                 doorman__row_figures *figures,
@@ -16144,7 +16146,7 @@ static doorman_status doorman__permit_row_check(const unsigned char *bytes, size
 
 /* ---- state: yielding changes (D3) */
 
-/* Takes the first removal out of the list. Returns the length of its row; 0: there is none. */
+/* Takes the first removal out of the list. Returns the length of its row; 0: the list is empty. */
 static size_t doorman__changes_take_removal(doorman__changes *changes, unsigned char *out) {
     doorman__removal *first = changes->first;
     if (!first) return 0;
@@ -16158,7 +16160,7 @@ static size_t doorman__changes_take_removal(doorman__changes *changes, unsigned 
     return bytes;
 }
 
-/* Forgets all changes, because the permits forget their counters. */
+/* Forgets all changes of counters and bans, for permits that forget these. */
 static void doorman__changes_clear(doorman__changes *changes) {
     unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
     while (doorman__changes_take_removal(changes, row)) continue;
@@ -16199,7 +16201,7 @@ static doorman__counter *doorman__changes_find(doorman_permits *permits, doorman
 /* Writes the row of the clock, if it is due. Returns its length, or 0. */
 static size_t doorman__changes_yield_clock(doorman_permits *permits, unsigned char *out) {
     static const unsigned char rest[] = {DOORMAN__PERMIT_ROW_CLOCK, 'k', 0, 0, 0, 0, 0};
-    const size_t identity_bytes = sizeof rest - 2; /* without the glob and the name */
+    const size_t identity_bytes = sizeof rest - 2; /* without the glob and the name of a limit */
     if (!permits->changes.clock_due) return 0;
     permits->changes.clock_due = false;
     unsigned char *end = doorman__permit_row_times(permits, out);
@@ -16208,7 +16210,7 @@ static size_t doorman__changes_yield_clock(doorman_permits *permits, unsigned ch
     return (size_t)(end - out) + sizeof rest;
 }
 
-/* Yields a counter or a ban that has no units left: the store deletes its row, if it has one. */
+/* Yields the removal of a fresh counter or of a ban that has ended, if the store has its row. */
 static size_t doorman__changes_yield_fresh(doorman_permits *permits, const doorman__slot *slot,
                                            doorman__counter *counter, unsigned char *out) {
     permits->changes.clock_due = true;
@@ -16238,8 +16240,8 @@ static size_t doorman__changes_yield_ban(doorman_permits *permits, doorman__slot
     return bytes;
 }
 
-/* Writes the row of a counter that has its present figures. Returns its length, or 0 if the counter
- * is fresh. */
+/* Writes the row of a counter that is adapted to its present figures. Returns its length, or 0 if
+ * the counter is fresh, and stays fresh when an override row ends. */
 static size_t doorman__counter_row_write(doorman_permits *permits, const doorman__slot *slot,
                                          const doorman_permit_limit *limit,
                                          doorman__counter *counter, unsigned char *out) {
@@ -16247,7 +16249,7 @@ static size_t doorman__counter_row_write(doorman_permits *permits, const doorman
     const doorman__meter meter = doorman__counter_meter(permits, limit, counter);
     doorman_time rest = doorman__meter_reset_after(&meter, at);
     if (limit->kind == DOORMAN_TOKEN_BUCKET && doorman__limit_overridden(permits, limit)) {
-        /* after an override row, a bucket may need longer */
+        /* after its override row a bucket may take longer until it is fresh */
         const doorman_figures *configured = doorman__limit_figures(limit, counter->override_);
         const doorman__meter after = {limit, configured, meter.state};
         rest = doorman__later(rest, doorman__meter_reset_after(&after, at));
@@ -16266,8 +16268,8 @@ static size_t doorman__counter_row_write(doorman_permits *permits, const doorman
     return (size_t)(end - out);
 }
 
-/* Writes the row of a counter. Returns its length, or 0 if there is nothing to write.
- *   failed   set to true if memory runs out: the counter stays changed */
+/* Yields a counter. Returns the length of its row, or 0 if there is nothing to write.
+ *   failed   set to true if memory runs out; then the counter is yielded later */
 static size_t doorman__changes_yield_counter(doorman_permits *permits, doorman__slot *slot,
                                              doorman__counter *counter, unsigned char *out,
                                              bool *failed) {
@@ -16288,7 +16290,7 @@ static size_t doorman__changes_yield_counter(doorman_permits *permits, doorman__
 }
 
 /* Returns what a row says about the state of a reservation.
- *   is_sure   the rows of its counters are written */
+ *   is_sure   true: the rows of its counters are written */
 static unsigned doorman__reservation_row_state(const doorman__reservation *reservation,
                                                bool is_sure) {
     if (reservation->state == DOORMAN__OPEN) return is_sure ? 1 : 0;
@@ -16314,7 +16316,7 @@ static unsigned char *doorman__reserved_items_write(unsigned char *to,
 }
 
 /* Writes the parts of durable limits, and returns their end. A settled reservation needs none.
- *   moves   also those of other limits */
+ *   moves   true: the parts of other limits are written too */
 static unsigned char *doorman__reserved_parts_write(unsigned char *to,
                                                     const doorman__reservation *reservation,
                                                     bool moves) {
@@ -16352,7 +16354,7 @@ static size_t doorman__reservation_write(const doorman_permits *permits,
                                          doorman__reservation_form form, unsigned char *out) {
     const doorman__moment *at = &permits->at;
     unsigned char *to = doorman__reservation_row_begin(permits, reservation, false, out);
-    const doorman_time rest = reservation->end.at - at->now; /* less than 0: it ends soon */
+    const doorman_time rest = reservation->end.at - at->now; /* less than 0: its end is due */
     const doorman_time end = rest > 0 ? doorman__after(at->epoch, rest) : at->epoch + rest;
     *to++ = (unsigned char)doorman__reservation_row_state(reservation, form.is_sure);
     *to++ = (unsigned char)(reservation->late + 2 * reservation->unknown +
@@ -16370,8 +16372,8 @@ static size_t doorman__reservation_write(const doorman_permits *permits,
     return (size_t)(to - out);
 }
 
-/* Writes the row of the first reservation of a list. An open one must be written again after its
- * counters. Returns the length, or 0 if there is none. */
+/* Yields the first reservation of `changed` or `unsure`. An open one moves from `changed` to
+ * `unsure`, so it is yielded again after its counters. Returns the length of the row, or 0. */
 static size_t doorman__changes_yield_reservation(doorman_permits *permits,
                                                  doorman__reservation_list *list,
                                                  unsigned char *out) {
@@ -16414,12 +16416,12 @@ size_t doorman_permits_next_changed(doorman_permits *permits, unsigned char *out
 
 /* How a row is added to a counter. */
 typedef enum doorman__restoring {
-    DOORMAN__ALONE, /* there is no counter */
-    DOORMAN__ADDED, /* the counter has used its units since the row was written */
-    DOORMAN__LARGER /* the row may be about the same units as the counter */
+    DOORMAN__ALONE, /* there is no counter: the units of the row are used */
+    DOORMAN__ADDED, /* the counter has used its units after the row was written: both are used */
+    DOORMAN__LARGER /* both may be about the same units: the larger number is used */
 } doorman__restoring;
 
-/* Returns what is used after a restore. */
+/* Returns how many grains are used, from the counter's own number and that of the row. */
 static uint64_t doorman__grains_restored(uint64_t own, uint64_t given, doorman__restoring how) {
     if (how == DOORMAN__ALONE) return given;
     if (how == DOORMAN__LARGER) return own > given ? own : given;
@@ -16427,18 +16429,18 @@ static uint64_t doorman__grains_restored(uint64_t own, uint64_t given, doorman__
 }
 
 /* Gives a ring the slices of a row.
- *   origin   written: the time from which the slices of the ring count */
+ *   origin   written: the time from which the slices of the ring are numbered */
 static void doorman__ring_set(uint64_t *origin, uint64_t *ring, const doorman__row_ring *given) {
     assert(given->window > 0);
     *origin = (uint64_t)(given->begin - given->window);
-    ring[0] = DOORMAN__SLICES; /* it begins one window after the origin */
+    ring[0] = DOORMAN__SLICES; /* the last slice begins one window after the origin */
     for (size_t back = 0; back < DOORMAN__SLICES; back++) {
         ring[1 + (DOORMAN__SLICES - back) % DOORMAN__SLICES] = given->grains[back];
     }
 }
 
-/* Moves the units of a ring to later slices. The last of these slices begins now, so no unit
- * returns earlier. Slices that have ended are left out. */
+/* Moves the units of a ring to a ring whose last slice begins now. No unit comes into a slice that
+ * begins earlier than its own, so none returns earlier. Units that have returned are left out. */
 static doorman__row_ring doorman__row_ring_shift(const doorman__row_ring *from, doorman_time now) {
     doorman__row_ring out = {.window = from->window, .begin = now};
     for (size_t i = 0; i < DOORMAN__SLICES; i++) {
@@ -16477,7 +16479,7 @@ static void doorman__ring_restore(uint64_t *origin, uint64_t *ring, const doorma
     doorman__ring_set(origin, ring, &sum);
 }
 
-/* Restores a bucket. A bucket that owes more than it gains in 1e8 s owes so much. */
+/* Restores a bucket. Its debt is cut to what the bucket gains in 1e8 s. */
 static void doorman__bucket_restore(const doorman__meter *meter, const doorman__row_figures *row,
                                     doorman__restoring how, const doorman__moment *at) {
     const doorman_figures *figures = meter->figures;
@@ -16496,8 +16498,8 @@ static void doorman__bucket_restore(const doorman__meter *meter, const doorman__
     doorman__level_write(meter->state, level, at->now);
 }
 
-/* Restores tiers. Tiers of a counter that exists keep their phases, but a tier cools down as
- * in the row. */
+/* Restores tiers. If the counter exists, each tier keeps its phase (inactive, active, cooling
+ * down), except that an inactive tier cools down if it does so in the row. */
 static void doorman__tiers_restore(const doorman__meter *meter, const doorman__row_figures *row,
                                    doorman__restoring how, const doorman__moment *at) {
     assert(row->ring_count <= DOORMAN_TIERS_MAX);
@@ -16522,8 +16524,8 @@ static void doorman__tiers_restore(const doorman__meter *meter, const doorman__r
     }
 }
 
-/* Adds the figures of a row to a state of the same kind. A window of changed length starts fresh
- * (P15). */
+/* Adds the figures of a row to a state of the same kind. A row adds nothing to a window of another
+ * length (P15), or to another FIXED_WINDOW. */
 static void doorman__meter_restore(const doorman__meter *meter, const doorman__row_figures *row,
                                    doorman__restoring how, const doorman__moment *at) {
     const doorman_limit_kind kind = meter->limit->kind;
@@ -16631,15 +16633,16 @@ doorman_status doorman_permits_mark_changed(doorman_permits *permits, const unsi
         return doorman__no_memory(error);
     }
     if (target.counter) {
-        target.counter->flags |= DOORMAN__STORED; /* so it is yielded, also if it is fresh */
+        target.counter->flags |= DOORMAN__STORED; /* if it is fresh, its removal is yielded */
         doorman__permits_mark(permits, target.slot, target.counter);
         return DOORMAN_OK;
     }
     permits->changes.clock_due = true;
-    if (!read.is_ban && !target.limit) return DOORMAN_OK; /* the limit may come back */
-    /* what ended in the meantime may have an older row, which ends later */
+    /* the limit may come back, so the store keeps the row */
+    if (!read.is_ban && !target.limit) return DOORMAN_OK;
+    /* what has ended may have an older row in the store, which ends later: remove that one */
     unsigned char removal[DOORMAN_PERMIT_ROW_BYTES_MAX];
-    const char *end = read.limit + strlen(read.limit) + 1; /* of the header */
+    const char *end = read.limit + strlen(read.limit) + 1; /* the header ends behind the name */
     bytes = (size_t)((const unsigned char *)end - row);
     memcpy(removal, row, bytes);
     removal[1] = 1;
@@ -16647,7 +16650,7 @@ doorman_status doorman_permits_mark_changed(doorman_permits *permits, const unsi
     return added ? DOORMAN_OK : doorman__no_memory(error);
 }
 
-#define DOORMAN__MARK_BUCKETS 1024 /* of one step: some tenths of a millisecond */
+#define DOORMAN__MARK_BUCKETS 1024 /* of one step, which takes some tenths of a millisecond */
 
 /* Marks the nodes of one bucket. */
 static void doorman__permits_mark_bucket(doorman_permits *permits, doorman__slot *slot,
@@ -16658,7 +16661,7 @@ static void doorman__permits_mark_bucket(doorman_permits *permits, doorman__slot
     }
 }
 
-/* Marks the reservations of some buckets, after all counters. Returns whether some are left. */
+/* Marks the reservations of some buckets, after all counters. Returns whether buckets are left. */
 static bool doorman__reservations_mark_some(doorman_permits *permits,
                                             doorman_counter_cursor *cursor) {
     doorman__reservations *all = &permits->reservations;
@@ -16683,7 +16686,7 @@ static bool doorman__reservations_mark_some(doorman_permits *permits,
 
 bool doorman_permits_mark_all(doorman_permits *permits, doorman_counter_cursor *cursor) {
     if (!permits || !cursor) return false;
-    const uint64_t removals = permits->slot_removals + 1; /* each has moved a table */
+    const uint64_t removals = permits->slot_removals + 1; /* each moves a table: begin again */
     if (cursor->removals != removals) *cursor = (doorman_counter_cursor){.removals = removals};
     permits->changes.clock_due = true;
     for (size_t left = DOORMAN__MARK_BUCKETS; left && cursor->table < permits->slot_count;) {
@@ -16711,8 +16714,8 @@ static doorman_status doorman__restore_full(doorman_error *error) {
                          "there is no room for one more: raise max_keys of the limit");
 }
 
-/* Creates the counter of a row, if it is not fresh.
- *   moves   the row is of a shard, and the store does not have it */
+/* Creates the counter of a row, unless the counter would be fresh.
+ *   moves   true: the row is of a shard that moves, and the store does not have it */
 static doorman_status doorman__restore_new(doorman_permits *permits, doorman__row_target *target,
                                            const doorman__row_figures *figures, bool moves,
                                            doorman_error *error) {
@@ -16730,7 +16733,7 @@ static doorman_status doorman__restore_new(doorman_permits *permits, doorman__ro
     const size_t bytes =
         sizeof(doorman__counter) + (words + 5) * sizeof(uint64_t) + identity->key_bytes;
     if (!doorman__permits_has_room(permits, target->slot, limit, bytes)) {
-        return doorman__restore_full(error); /* it evicts no counter, whose row would be removed */
+        return doorman__restore_full(error); /* an eviction would remove another row */
     }
     const bool has_back = figures->back.pending > 0;
     const uint8_t flags =
@@ -16747,8 +16750,9 @@ static doorman_status doorman__restore_new(doorman_permits *permits, doorman__ro
     return DOORMAN_OK;
 }
 
-/* Adds a row to a bucket that exists, and restores what may come back to it. The bucket has one
- * stamp, so either its own reservations or those of the row get nothing back: those with less. */
+/* Adds a row to a bucket that exists, and restores what may come back to it. A bucket has only one
+ * stamp. So units come back either for its own reservations or for those of the row: for those to
+ * which more may come back. */
 static void doorman__restore_bucket(doorman__counter *counter, const doorman__meter *meter,
                                     const doorman__row_figures *row, doorman__restoring how,
                                     const doorman__moment *at) {
@@ -16768,17 +16772,17 @@ static void doorman__restore_bucket(doorman__counter *counter, const doorman__me
     }
     doorman__back_bound(&other, before - level, figures->size);
     if (other.pending > own.pending) own = other;
-    if (!(level > least)) own.pending = 0; /* what a bucket owed beyond that is forgotten */
+    if (!(level > least)) own.pending = 0; /* the debt may have been cut: nothing comes back */
     doorman__counter_set_back(counter, &own);
 }
 
-/* Adds a row to a counter that exists. A row of a shard may be restored twice, so it does not add.
- * Returns false if memory runs out. */
+/* Adds a row to a counter that exists. With `moves` the row may have been restored before, so the
+ * larger of both numbers is used. Returns false if memory runs out. */
 static bool doorman__restore_added(doorman_permits *permits, const doorman__row_target *target,
                                    const doorman__row_figures *figures, bool moves) {
     const doorman__moment *at = &permits->at;
     const doorman_permit_limit *limit = target->limit;
-    /* what is missing at the start was not used */
+    /* with empty_at_start, units that the counter lacks may never have been used */
     const bool larger = limit->empty_at_start || moves;
     const doorman__restoring how = larger ? DOORMAN__LARGER : DOORMAN__ADDED;
     doorman__counter *counter = target->counter;
@@ -16816,7 +16820,7 @@ static doorman_status doorman__restore_counter(doorman_permits *permits,
     doorman__moment_reach(&permits->at, row->written_at);
     doorman__counter *counter = target.counter;
     if (!counter) return doorman__restore_new(permits, &target, figures, moves, error);
-    if ((counter->flags & DOORMAN__STORED) && !moves) return DOORMAN_OK; /* it has all of the row */
+    if ((counter->flags & DOORMAN__STORED) && !moves) return DOORMAN_OK; /* it counts the row */
     const bool added = doorman__restore_added(permits, &target, figures, moves);
     return added ? DOORMAN_OK : doorman__no_memory(error);
 }
@@ -16854,7 +16858,7 @@ static void doorman__restore_parts(doorman__reservation *reservation,
     doorman__reserved_part *parts = doorman__reserved_parts(reservation);
     for (size_t i = 0; i < reservation->part_count; i++) {
         parts[i] = doorman__row_part_read(rest);
-        /* the counter may not have counted it */
+        /* the row of the counter may lack what was charged */
         if (!is_sure) parts[i].returns = parts[i].refunds = false;
     }
     assert(!rest->short_); /* the row was checked */
@@ -16876,7 +16880,7 @@ static bool doorman__restore_wants(doorman_permits *permits, doorman__permit_row
     return true;
 }
 
-/* Restores a reservation, a settlement or a report. One that is there already stays as it is.
+/* Restores a reservation, a settlement or a report. If it is known already, nothing changes.
  *   rest   the figures of the row, which are checked */
 static doorman_status doorman__restore_reservation(doorman_permits *permits,
                                                    const doorman_permit_row *row,
@@ -16892,7 +16896,7 @@ static doorman_status doorman__restore_reservation(doorman_permits *permits,
     doorman__moment_reach(&permits->at, row->written_at);
     const doorman__moment *at = &permits->at;
     const bool is_open = states[read.state] == DOORMAN__OPEN;
-    if (!is_open && read.end <= at->epoch) return DOORMAN_OK; /* it is forgotten */
+    if (!is_open && read.end <= at->epoch) return DOORMAN_OK; /* it would be forgotten at once */
     if (doorman__reservations_find(permits, &name)) return DOORMAN_OK;
     if (read.id && name.letter == DOORMAN__OF_PERMIT &&
         doorman__reservations_find_id(permits, name.client_id, read.id)) {
@@ -16922,7 +16926,7 @@ static doorman_status doorman__restore_reservation(doorman_permits *permits,
         (void)doorman__chains_add(&permits->reservations.by_id, &made->by_id,
                                   doorman__hold_id_hash(permits, made->id));
     }
-    made->has_row = moves && !(read.flags >> 3 & 1); /* then it is yielded for the store */
+    made->has_row = moves && !(read.flags >> 3 & 1); /* if so, the next call marks its row */
     doorman__reservation_enter(permits, made, states[read.state],
                                doorman__later(0, doorman__moment_now_of(at, read.end)));
     if (!moves) made->has_row = made->is_stored = true;
@@ -16930,7 +16934,7 @@ static doorman_status doorman__restore_reservation(doorman_permits *permits,
 }
 
 /* Restores a row that is checked.
- *   moves   it is a row of a shard, which the store does not have. Its limit need not be durable */
+ *   moves   see doorman__restore_new. If true, the limit need not be durable */
 static doorman_status doorman__restore_row(doorman_permits *permits, const doorman_permit_row *row,
                                            doorman__row_figures *figures, bool moves,
                                            doorman_error *error) {
@@ -16955,7 +16959,7 @@ doorman_status doorman_permits_restore(doorman_permits *permits, const unsigned 
         return DOORMAN_OK;
     }
     status = doorman__restore_row(permits, &read, &figures, false, error);
-    doorman__permits_sweep_places(permits, DOORMAN__CALL_VISITS); /* the row may be fresh */
+    doorman__permits_sweep_places(permits, DOORMAN__CALL_VISITS); /* a fresh row needs no place */
     return status;
 }
 
@@ -16965,7 +16969,7 @@ typedef struct doorman__row_ahead {
     uint64_t hash;           /* of the key */
 } doorman__row_ahead;
 
-/* Reads of a row what its counter is found by. A malformed row has "". */
+/* Reads the resource and the key of a row. The resource of a malformed row is "". */
 static doorman__row_ahead doorman__row_ahead_of(const doorman_permits *permits,
                                                 const doorman_stored_row *row) {
     doorman__row_ahead out = {.resource_id = ""};
@@ -16982,8 +16986,8 @@ static doorman__row_ahead doorman__row_ahead_of(const doorman_permits *permits,
     return out;
 }
 
-/* Starts to load the counters of a row into the cache. A place may be gone before its next row is
- * restored, so it is found again. */
+/* Starts to load the counters of a row into the cache. The call looks up the place of the resource,
+ * because a restore since the last call may have removed it. */
 static void doorman__row_prefetch(const doorman_permits *permits, const doorman__row_ahead *row,
                                   doorman__ahead what) {
     const doorman__place *place = doorman__permits_find_place(permits, row->resource_id);
@@ -16992,8 +16996,7 @@ static void doorman__row_prefetch(const doorman_permits *permits, const doorman_
     doorman__place_prefetch(permits, place, &of_key, what);
 }
 
-/* How many rows ahead the buckets and the nodes are loaded. A power of two, so that the rows fit
- * into a ring. */
+/* How many rows ahead the buckets are loaded. The nodes are loaded half as many rows ahead. */
 #define DOORMAN__ROWS_AHEAD 8
 
 doorman_status doorman_permits_restore_rows(doorman_permits *permits,
@@ -17005,7 +17008,7 @@ doorman_status doorman_permits_restore_rows(doorman_permits *permits,
     if (!rows) return doorman__missing(error, "rows");
     if (!count) return doorman__missing(error, "count");
     const size_t all = *count;
-    /* at `at` the row at - DOORMAN__ROWS_AHEAD is restored */
+    /* each step restores the row at - DOORMAN__ROWS_AHEAD */
     for (size_t at = 0; at < all + DOORMAN__ROWS_AHEAD; at++) {
         doorman__row_ahead *slot = &ring[at % DOORMAN__ROWS_AHEAD];
         const size_t node = at - nodes_ahead, row = at - DOORMAN__ROWS_AHEAD;
