@@ -17038,15 +17038,15 @@ doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows r
 
 /* ---- >>overrides ----------------------------------------------------------------------------- */
 /*
- * Override rows and plan rows, which are set at run time. The public part has the rules E1 and E2,
- * and >>counters finds the rows of a key. What is said of override rows is true for both.
+ * This section stores override rows and plan rows, which are set at run time. The public part has
+ * the rules E1 and E2. The section >>counters finds the rows of a key. Here a row is one of either.
  *
  *     scope      one limit of a resource, or of the template with a glob. It knows the slot of the
  *                limit in the present configuration. A scope of plan rows is all limits of a
  *                template
- *     figures    what rows of a scope give, resolved for that limit. Equal ones are shared, so a
- *                million rows with a few different figures need about 100 bytes each. Plan rows
- *                give the name of a plan. A decision looks for it among the plans of its limit
+ *     figures    what rows of a scope give, resolved for that limit. Rows with equal figures share
+ *                them: a million rows with a few different figures need about 100 bytes each. Plan
+ *                rows give the name of a plan. A decision looks for it among the plans of its limit
  *     row        one key of a scope, with its beginning and its end
  *
  *     state of a row    meaning                      event                next state
@@ -17055,9 +17055,9 @@ doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows r
  *     begun             it ends at ends_at           end, ended, replaced (freed)
  *
  * Decisions look at the clock, and not at the state. The state only says whether the beginning of a
- * row was processed. The beginning gives units to a bucket, the end frees the row, and both decide
- * again on the permits that wait. Rows are ordered by the time of their next event in a treap
- * (Aragon and Seidel 1989), whose priorities are the hashes of the rows. A heap would need more
+ * row was processed. The beginning gives units to a bucket, and the end frees the row. After both,
+ * the permits that wait are decided again. A treap (Aragon and Seidel 1989) has the rows in the
+ * order of their next events. Its priorities are the hashes of the rows. A heap would need more
  * memory, and could not list the rows in order. Override rows and plan rows have a treap each, so
  * that each can be listed alone.
  */
@@ -17078,7 +17078,7 @@ static bool doorman__override_before(const doorman__override_row *one,
     return one->id != other->id ? one->id < other->id : (uintptr_t)one < (uintptr_t)other;
 }
 
-/* Returns the order that has a row, or will have it. */
+/* Returns the treap of the override rows or that of the plan rows, by the kind of a row. */
 static doorman__row_order *doorman__override_order(doorman__overrides *all,
                                                    const doorman__override_row *row) {
     return &all->orders[row->figures->plan != NULL];
@@ -17090,7 +17090,7 @@ static void doorman__overrides_enter(doorman__overrides *all, doorman__override_
     while (*at && (*at)->node.hash >= row->node.hash) {
         at = doorman__override_before(*at, row) ? &(*at)->right : &(*at)->left;
     }
-    /* what is below is split in two: before and after the row */
+    /* the rows below are split into those before and those after the row */
     doorman__override_row *rest = *at, **before = &row->left, **after = &row->right;
     *at = row;
     while (rest) {
@@ -17131,7 +17131,7 @@ static doorman__override_row *doorman__order_first(const doorman__row_order *ord
     return row;
 }
 
-/* Returns the row of either kind that changes first, or NULL. */
+/* Returns the override row or plan row that changes first, or NULL. */
 static doorman__override_row *doorman__overrides_first(const doorman__overrides *all) {
     doorman__override_row *one = doorman__order_first(&all->orders[0]);
     doorman__override_row *other = doorman__order_first(&all->orders[1]);
@@ -17160,7 +17160,7 @@ static const char *doorman__override_scope_limit(const doorman__override_scope *
     return text + strlen(text) + 1;
 }
 
-/* Returns the template that a name means, or NULL. */
+/* Returns the template with limits that a glob names, or that a resource matches, or NULL. */
 static const doorman_template *doorman__override_template(const doorman_permits *permits,
                                                           bool is_glob, const char *text) {
     if (!is_glob) return doorman__permits_template(permits, text);
@@ -17173,7 +17173,7 @@ static const doorman_template *doorman__override_template(const doorman_permits 
     return NULL;
 }
 
-/* Finds the limits of a template that plan rows concern. */
+/* Marks the limits of a template that have plans, so that decisions on them look for plan rows. */
 static void doorman__plan_scope_resolve(doorman_permits *permits, doorman__override_scope *scope,
                                         const doorman_template *template_) {
     scope->template_ = template_;
@@ -17198,7 +17198,7 @@ static bool doorman__template_has_plan(const doorman_template *template_, const 
     return false;
 }
 
-/* Finds the limit of a scope in the present configuration. */
+/* Finds the limits of a scope in the present configuration, and marks their slots. */
 static void doorman__override_scope_resolve(doorman_permits *permits,
                                             doorman__override_scope *scope) {
     const bool is_glob = scope->node.tag != DOORMAN__OF_RESOURCE;
@@ -17220,8 +17220,8 @@ static void doorman__override_scope_resolve(doorman_permits *permits,
     permits->overridden = true;
 }
 
-/* Returns all figures that a row gives. The figures of a configured limit do not say any more
- * whether max_wait was given, so a max_wait that equals max_debt counts as not given. */
+/* Returns the figures that a row gives, and for the rest those of the limit. A configuration does
+ * not keep whether max_wait was given, so a max_wait that equals max_debt counts as not given. */
 static doorman_figures doorman__override_all(const doorman_permit_limit *limit,
                                              const doorman_figures *given) {
     doorman_permit_limit own = {.kind = limit->kind, .figures = limit->figures};
@@ -17254,7 +17254,7 @@ static void doorman__override_ignore(const doorman__config_report *report, size_
     (void)report, (void)index, (void)object, (void)text;
 }
 
-/* Resolves figures for the limit of their scope. */
+/* Finds whether figures are idle. If not, the limit gives the figures that the row does not. */
 static void doorman__override_figures_resolve(doorman__overrides *all,
                                               doorman__override_figures *figures) {
     const doorman__config_report report = {.add = doorman__override_ignore};
@@ -17323,7 +17323,7 @@ static bool doorman__override_scope_is(const doorman__override_scope *scope,
            strcmp(doorman__override_scope_limit(scope), name->limit) == 0;
 }
 
-/* Finds a row, or returns NULL. */
+/* Returns the row with a name, or NULL. */
 static doorman__override_row *doorman__override_find(const doorman_permits *permits,
                                                      const doorman__override_name *name) {
     const size_t bytes = strlen(name->key);
@@ -17377,7 +17377,7 @@ static void doorman__override_scope_release(doorman_permits *permits,
     DOORMAN_FREE(scope);
 }
 
-/* Hashes the figures that rows mostly differ in. */
+/* Returns a hash of the scope, and of those figures in which rows differ most often. */
 static uint32_t doorman__figures_hash(const doorman_permits *permits, const void *scope,
                                       const doorman_figures *given) {
     double amounts[4] = {given->rate, given->size, given->limit, (double)given->window};
@@ -17407,7 +17407,7 @@ static uint32_t doorman__content_hash(const doorman_permits *permits,
     return (uint32_t)doorman__hash_number(seed, hash + (uint64_t)(uintptr_t)scope);
 }
 
-/* Returns how many bytes are behind figures: tiers, or the name of a plan. */
+/* Returns how many bytes are behind the struct of figures: tiers, or the name of a plan. */
 static size_t doorman__content_bytes(const doorman__override_content *content) {
     if (content->plan) return strlen(content->plan) + 1;
     return content->figures->tier_count * sizeof(doorman_tier);
@@ -17418,7 +17418,7 @@ static size_t doorman__override_figures_bytes(const doorman__override_figures *f
     return sizeof *figures + doorman__content_bytes(&content);
 }
 
-/* Finds figures that a row may share, or returns NULL. */
+/* Returns figures that a row with this content may share, or NULL. */
 static doorman__override_figures *
 doorman__override_figures_find(doorman_permits *permits, const doorman__override_scope *scope,
                                const doorman__override_content *content, uint32_t hash) {
@@ -17427,7 +17427,7 @@ doorman__override_figures_find(doorman_permits *permits, const doorman__override
     for (; node; node = node->next) {
         doorman__override_figures *other = (doorman__override_figures *)(void *)node;
         if (node->hash != hash || other->scope != scope || other->add > 0) continue;
-        /* all figures of a scope are of the same kind */
+        /* a scope has only plans, or none */
         if (content->plan ? !strcmp(other->plan, content->plan)
                           : doorman__figures_equal(&other->given, content->figures)) {
             return other;
@@ -17483,7 +17483,7 @@ static void doorman__override_figures_release(doorman_permits *permits,
 
 /* ---- overrides: rows */
 
-/* Lets a row have other figures.
+/* Replaces the figures of a row. Frees the old ones if no row has them any more.
  *   figures   NULL: none */
 static void doorman__override_give(doorman_permits *permits, doorman__override_row *row,
                                    doorman__override_figures *figures) {
@@ -17519,7 +17519,7 @@ static doorman__override_row *doorman__override_create(doorman_permits *permits,
     return row;
 }
 
-/* Frees a row that is in the table and in the treap. */
+/* Takes a row out of the table and the treap, and frees it. */
 static void doorman__override_free(doorman_permits *permits, doorman__override_row *row) {
     doorman__overrides *all = &permits->overrides;
     doorman__overrides_leave(all, row);
@@ -17539,7 +17539,7 @@ static void doorman__overrides_clear(doorman_permits *permits) {
     *all = (doorman__overrides){.bytes = 0};
 }
 
-/* Decides again on the permits that wait for units of limits that have had rows. */
+/* Wakes the queues of limits that have had rows, so that the permits in them are decided again. */
 static void doorman__overrides_wake(doorman_permits *permits) {
     for (doorman__hold *hold = permits->holds.waiting.first; hold; hold = hold->later) {
         doorman__hold_queue *queue = hold->wait->queue;
@@ -17549,10 +17549,10 @@ static void doorman__overrides_wake(doorman_permits *permits) {
     }
 }
 
-/* Finds the counter of a key and its limit, as the configuration has them now. The counter is
- * adapted. Returns false if memory runs out.
- *   out   its charge; without a counter, if there is none. Without a limit, if the slot is not that
- *         of a limit of the resource */
+/* Finds the limit of a resource that has the slot `own`, and the counter of a key, which is adapted
+ * to the present configuration. Returns false if memory runs out.
+ *   out   written: the charge. Its `limit` is NULL if no limit of the resource has the slot, and
+ *         its `counter` is NULL if there is none */
 static bool doorman__override_charge(doorman_permits *permits, doorman__slot *own,
                                      const char *resource_id, const char *key,
                                      doorman__charge *out) {
@@ -17573,8 +17573,8 @@ static bool doorman__override_charge(doorman_permits *permits, doorman__slot *ow
     return found;
 }
 
-/* Gives units to an existing bucket. The row is in force, so there is room for them. Without memory
- * the bucket gets none. */
+/* Gives units to the bucket of the key of a row, if it exists. The row is in force, so the size has
+ * room for the units. If memory runs out, the bucket gets none. */
 static void doorman__override_pour(doorman_permits *permits, const doorman__override_row *row,
                                    double units) {
     char key[DOORMAN_ID_BYTES_MAX + 1];
@@ -17586,7 +17586,7 @@ static void doorman__override_pour(doorman_permits *permits, const doorman__over
     memcpy(key, doorman__override_key(row), bytes);
     key[bytes] = 0;
     const char *resource_id = doorman__override_scope_text(scope);
-    if (!doorman__permits_find_place(permits, resource_id)) return; /* it has no counter */
+    if (!doorman__permits_find_place(permits, resource_id)) return; /* there is no bucket */
     if (!doorman__override_charge(permits, scope->slot, resource_id, key, &charge)) return;
     if (!charge.limit || !charge.counter) return;
     uint64_t *state = doorman__counter_state(charge.counter);
@@ -17600,8 +17600,8 @@ static void doorman__override_pour(doorman_permits *permits, const doorman__over
     if (charge.limit->durable) doorman__permits_mark(permits, charge.slot, charge.counter);
 }
 
-/* Does what the beginning of a row must do at once.
- *   units   what a bucket gets */
+/* Begins a row.
+ *   units   what the bucket of its key gets */
 static void doorman__override_begin(doorman_permits *permits, doorman__override_row *row,
                                     double units) {
     assert(!(row->node.tag & DOORMAN__BEGUN));
@@ -17611,7 +17611,7 @@ static void doorman__override_begin(doorman_permits *permits, doorman__override_
     doorman__override_pour(permits, row, units);
 }
 
-/* Returns when the first row begins or ends. */
+/* Returns when a row begins or ends next; now if permits that wait must be decided again. */
 static doorman_time doorman__overrides_due(const doorman_permits *permits) {
     if (permits->overrides.wakes) return permits->at.now;
     const doorman__override_row *row = doorman__overrides_first(&permits->overrides);
@@ -17623,7 +17623,7 @@ static doorman_time doorman__overrides_due(const doorman_permits *permits) {
 
 #define DOORMAN__UPDATE_OVERRIDES 1000
 
-/* Begins and ends the rows that are due, up to a bound. */
+/* Begins and ends the rows that are due, up to a bound, and wakes the queues of their limits. */
 static void doorman__overrides_work(doorman_permits *permits) {
     bool wakes = permits->overrides.wakes;
     permits->overrides.wakes = false;
@@ -17644,13 +17644,13 @@ static void doorman__overrides_work(doorman_permits *permits) {
 
 /* Where the first problem of a row is written. */
 typedef struct doorman__override_report {
-    doorman__config_report report; /* the first field */
+    doorman__config_report report;
     doorman_error *error;
     bool wire_names;
     bool has_problem;
 } doorman__override_report;
 
-/* Writes a problem, if it is the first one. In JSON the figures are in the object "set". */
+/* Writes the first problem of a row as the error. JSON has the figures in an object "set". */
 static void doorman__override_problem(const doorman__config_report *report, size_t index,
                                       const char *object, const char *text) {
     static const char figures[] = "figures.";
@@ -17690,7 +17690,7 @@ static void doorman__override_name_check(doorman__check *check, const doorman_ov
     DOORMAN__CHECK(check, rules);
 }
 
-/* Checks what does not depend on a limit. */
+/* Checks those rules of a row that do not depend on its limit. */
 static void doorman__override_row_check(doorman__check *check, const doorman_override_row *row) {
     const doorman_figures *given = &row->figures;
     const bool adds = !doorman__equal(row->add, 0), has = doorman__figures_given(given, 0);
@@ -17748,7 +17748,7 @@ static const doorman_permit_limit *doorman__override_limit(const doorman_permits
 
 /* ---- overrides: setting and ending rows */
 
-/* Returns the figures that a row adds to: those of another row, or of the configuration. */
+/* Returns the figures that a row adds to: those of another row, of a plan, or of the limit. */
 static const doorman_figures *doorman__override_base(const doorman_permits *permits,
                                                      const doorman_permit_limit *limit,
                                                      const doorman__override_name *name) {
@@ -17773,7 +17773,7 @@ static const doorman_figures *doorman__override_base(const doorman_permits *perm
     return doorman__limit_figures(limit, doorman__limit_override(limit, name->key));
 }
 
-/* Returns when a row ends: at its end, or at that of the window that it adds to. */
+/* Returns the end of a row: its ends_at, or the end of the window that it adds to, if earlier. */
 static doorman_time doorman__override_end(const doorman_permits *permits,
                                           const doorman_permit_limit *limit,
                                           const doorman__override_name *name,
@@ -17788,7 +17788,7 @@ static doorman_time doorman__override_end(const doorman_permits *permits,
     return doorman__earlier(end, doorman__after(row->starts_at, figures->window));
 }
 
-/* Checks what depends on the limit, for a row that a person sets. */
+/* Checks a row that a person sets by the rules of its limit, and that its end has not passed. */
 static void doorman__override_set_check(doorman__check *check, const doorman_permits *permits,
                                         const doorman_permit_limit *limit,
                                         const doorman_override_row *row) {
@@ -17808,9 +17808,9 @@ static void doorman__override_set_check(doorman__check *check, const doorman_per
     DOORMAN__CHECK(check, rules);
 }
 
-/* Enters a row that is valid, with the times and the id of `given`. A row that replaces one that
- * has begun adds only what it adds more.
- *   restored   a bucket has what a row adds already, if the row has begun */
+/* Stores a row that is valid, with the times and the id of `given`. If the row replaces one that
+ * has begun, a bucket gets only as many units as the new row adds more than the old one.
+ *   restored   true: if the row has begun, a bucket has its units already */
 static doorman_status doorman__override_store(doorman_permits *permits,
                                               const doorman__override_name *name,
                                               const doorman__override_content *content,
@@ -17848,8 +17848,8 @@ static doorman_status doorman__override_store(doorman_permits *permits,
     return DOORMAN_OK;
 }
 
-/* Serves permits that wait, after a row was set or ended.
- *   has_holds   the row concerns limits of CONCURRENCY */
+/* Decides again on permits that wait, after a row was set or ended.
+ *   has_holds   the row concerns limits of CONCURRENCY, so permits may wait */
 static void doorman__overrides_changed(doorman_permits *permits, bool has_holds) {
     if (!has_holds) return;
     doorman__overrides_wake(permits);
@@ -17876,7 +17876,7 @@ static doorman_status doorman__override_set(doorman_permits *permits,
     if (check.count) return DOORMAN_INVALID_ARGUMENT;
     const doorman__override_name name = doorman__override_name_of(permits, &row);
     row.ends_at = doorman__override_end(permits, limit, &name, &row);
-    if (row.ends_at <= permits->at.epoch) return DOORMAN_OK; /* only of a row that is restored */
+    if (row.ends_at <= permits->at.epoch) return DOORMAN_OK; /* only a restored row has ended */
     const doorman__override_content content = {&row.figures, row.add, NULL};
     const doorman_status status = doorman__override_store(permits, &name, &content, &row, restored);
     if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
@@ -17906,8 +17906,8 @@ doorman_status doorman_permits_restore_override(doorman_permits *permits,
     return doorman__override_set(permits, row, true, error);
 }
 
-/* Finds a row by the name that an application gives. Returns NULL, with an error, if there is
- * none. */
+/* Finds a row by the name that an application gives. Returns NULL, with an error, if the name is
+ * not valid or no row has it. */
 static doorman__override_row *doorman__override_named(const doorman_permits *permits,
                                                       const doorman_override_row *name,
                                                       doorman_error *error,
@@ -17989,14 +17989,14 @@ bool doorman_permits_next_override(const doorman_permits *permits, doorman_overr
     return true;
 }
 
-/* A copy of a counter. The state has room for all figures, and the key is behind it. */
+/* A copy of a counter. The state has room for that of every kind. */
 typedef struct doorman__counter_copy {
     doorman__counter counter;
     uint64_t state[DOORMAN__STATE_WORDS_MAX];
     char key[DOORMAN_ID_BYTES_MAX + 1];
 } doorman__counter_copy;
 
-/* Lets a charge have a copy of its counter, which is adapted to the figures of the charge. */
+/* Replaces the counter of a charge by a copy, which is adapted to the figures of the charge. */
 static void doorman__override_copy(doorman__charge *charge, doorman__counter_copy *copy,
                                    const doorman__moment *at) {
     doorman__counter *counter = charge->counter;
@@ -18014,8 +18014,9 @@ static void doorman__override_copy(doorman__charge *charge, doorman__counter_cop
     if (fresh) doorman__meter_init(&meter, at);
 }
 
-/* Describes a counter as it is at the end of a row, which the caller has left out of account.
- *   present   a charge of the counter as it is now */
+/* Describes a counter as it will be at the end of a row, if nothing more is charged until then.
+ * Precondition: the ends_at of the row is 0, so that the row has no effect.
+ *   present   the charge of the counter, as it is now */
 static doorman_permit_detail doorman__override_after(doorman_permits *permits,
                                                      const doorman__charge *present,
                                                      doorman_time end) {
@@ -18037,7 +18038,7 @@ static doorman_permit_detail doorman__override_after(doorman_permits *permits,
     const doorman_limit_kind kind = charge.limit->kind;
     if (charge.counter && (kind == DOORMAN_FIXED_WINDOW || kind == DOORMAN_SLIDING_WINDOW)) {
         const doorman__meter meter = {charge.limit, charge.figures, copy.state};
-        detail.used = doorman__grains_units(doorman__meter_used(&meter, at)); /* may be more */
+        detail.used = doorman__grains_units(doorman__meter_used(&meter, at)); /* may exceed most */
     }
     permits->at = before;
     return detail;
@@ -18053,7 +18054,7 @@ doorman_status doorman_permits_after_override(doorman_permits *permits,
     if (!out) return doorman__missing(error, "out");
     if (!name->resource_id) return doorman__missing(error, "resource_id");
     doorman__moment_move(&permits->at, now);
-    doorman_override_row own = *name; /* the name alone, without the resource of the counter */
+    doorman_override_row own = *name; /* a row of a glob has no resource in its name */
     if (own.identifier_glob) own.resource_id = NULL;
     doorman__override_row *row = doorman__override_named(permits, &own, error, &status);
     if (!row) return status;
@@ -18069,7 +18070,7 @@ doorman_status doorman_permits_after_override(doorman_permits *permits,
                              "resource_id: the row does not concern this resource");
     }
     const doorman_time end = row->ends_at;
-    row->ends_at = 0; /* without it */
+    row->ends_at = 0; /* so that it has no effect */
     *out = doorman__override_after(permits, &charge, end);
     row->ends_at = end;
     doorman__permits_sweep_places(permits, DOORMAN__CALL_VISITS);
@@ -18078,7 +18079,7 @@ doorman_status doorman_permits_after_override(doorman_permits *permits,
 
 /* ---- overrides: plan rows (E2) */
 
-/* Checks the name of a plan row. */
+/* Checks the glob and the key of a plan row. */
 static void doorman__plan_name_check(doorman__check *check, const doorman_plan_row *row) {
     const doorman__rule rules[] = {
         {!doorman__id_valid(row->identifier_glob),
@@ -18088,7 +18089,7 @@ static void doorman__plan_name_check(doorman__check *check, const doorman_plan_r
     DOORMAN__CHECK(check, rules);
 }
 
-/* Checks what does not depend on the configuration. */
+/* Checks those rules of a plan row that do not depend on the configuration. */
 static void doorman__plan_row_check(doorman__check *check, const doorman_plan_row *row) {
     const bool ends_valid = doorman__epoch_valid(row->ends_at);
     const doorman__rule rules[] = {
@@ -18131,7 +18132,7 @@ static doorman_status doorman__plan_find_check(const doorman_permits *permits,
                          row->identifier_glob);
 }
 
-/* Checks a row by itself. Writes the first problem. */
+/* Checks a plan row without the configuration, or only its name. Writes the first problem. */
 static bool doorman__plan_check(const doorman_plan_row *row, bool by_name, doorman_error *error) {
     doorman__override_report report = {.report = {.add = doorman__override_problem},
                                        .error = error,
@@ -18147,7 +18148,7 @@ static doorman_status doorman__plan_check_alone(const doorman_plan_row *row, doo
     return doorman__plan_check(row, false, error) ? DOORMAN_OK : DOORMAN_INVALID_ARGUMENT;
 }
 
-/* Checks a row that a person sets. */
+/* Checks a plan row that a person sets. */
 static doorman_status doorman__plan_set_check(const doorman_permits *permits,
                                               const doorman_plan_row *row, doorman_error *error) {
     doorman_status status = doorman__plan_check_alone(row, error);
@@ -18166,7 +18167,7 @@ static doorman_status doorman__plan_set(doorman_permits *permits, const doorman_
                                   .starts_at = row->starts_at ? row->starts_at : epoch,
                                   .ends_at = row->ends_at ? row->ends_at : DOORMAN_NEVER};
     if (!restored) times.starts_at = doorman__later(times.starts_at, epoch);
-    if (times.ends_at <= epoch) return DOORMAN_OK; /* only of a row that is restored */
+    if (times.ends_at <= epoch) return DOORMAN_OK; /* only a restored row has ended */
     const doorman__override_name name = doorman__plan_name_of(permits, row);
     const doorman__override_content content = {.plan = row->plan};
     const doorman_status status =
@@ -18204,8 +18205,8 @@ doorman_status doorman_permits_restore_plan(doorman_permits *permits, const door
     return doorman__plan_set(permits, row, true, error);
 }
 
-/* Finds a row by the name that an application gives. Returns NULL, with an error, if there is
- * none. */
+/* Finds the plan row of a glob and a key. Returns NULL, with an error, if the name is not valid or
+ * there is no such row. */
 static doorman__override_row *doorman__plan_named(const doorman_permits *permits,
                                                   const doorman_plan_row *name,
                                                   doorman_error *error, doorman_status *status) {
@@ -18270,8 +18271,8 @@ bool doorman_permits_next_plan(const doorman_permits *permits, doorman_override_
 
 /* ---- >>permit_node -------------------------------------------------------------------------- */
 /*
- * The object that has all permits of a node, the messages on permits, and their leases. The section
- * >>server reaches it through the table doorman__permits_in_server.
+ * This section has the object with all permits of a node, the messages on permits, and the leases
+ * of the permits. The section >>server calls it through the table doorman__permits_in_server.
  */
 
 /* ---- permits: the whole object */
@@ -18306,6 +18307,7 @@ static doorman__slot *doorman__slot_create(const doorman_permits *permits,
 }
 
 /* Returns the slot that a limit had in the previous configuration, or NULL.
+ *   place   the index of the template
  *   limit   NULL: the list of limits is empty */
 static doorman__slot *doorman__permits_old_slot(const doorman_permits *permits,
                                                 const doorman_template *template_, size_t place,
@@ -18323,7 +18325,7 @@ static doorman__slot *doorman__permits_old_slot(const doorman_permits *permits,
     return NULL;
 }
 
-/* Adds a slot. Returns NULL if memory runs out. */
+/* Adds a slot without counters. Returns NULL if memory runs out. */
 static doorman__slot *doorman__permits_add_slot(doorman_permits *permits,
                                                 const doorman_template *template_,
                                                 const doorman_permit_limit *limit) {
@@ -18343,8 +18345,8 @@ static bool doorman__template_is_open(const doorman_template *template_) {
 }
 
 /* Finds or makes the slots of a template. Returns false if memory runs out.
- *   own    has the slots of limits
- *   open   has the slots of templates whose list of limits is empty */
+ *   own    written: the slots of limits
+ *   open   written: the slot of the template, if its list of limits is empty */
 static bool doorman__permits_make_template_slots(doorman_permits *permits,
                                                  const doorman_config *config, size_t index,
                                                  doorman__slot **own, doorman__slot **open) {
@@ -18361,7 +18363,7 @@ static bool doorman__permits_make_template_slots(doorman_permits *permits,
     return true;
 }
 
-/* Returns how many limits a configuration has, and how many templates with an empty list. */
+/* Returns the number of limits of a configuration, plus that of templates with an empty list. */
 static size_t doorman__config_slots(const doorman_config *config, size_t *limit_count) {
     size_t open = 0;
     *limit_count = 0;
@@ -18373,7 +18375,7 @@ static size_t doorman__config_slots(const doorman_config *config, size_t *limit_
 }
 
 /* Finds or makes the slots of all limits of a configuration: see own_slots and open_slots of
- * doorman_permits. Counts the holds in them. On failure, the slots that were made are freed. */
+ * doorman_permits. Counts the holds in them. If memory runs out, the new slots are freed. */
 static doorman__slot **doorman__permits_make_slots(doorman_permits *permits,
                                                    const doorman_config *config) {
     size_t limits = 0, count = doorman__config_slots(config, &limits);
@@ -18394,8 +18396,8 @@ static doorman__slot **doorman__permits_make_slots(doorman_permits *permits,
     return NULL;
 }
 
-/* Returns how many bytes a text takes in JSON, without its quotes. Control characters are written
- * as \u and four digits. */
+/* Returns how many bytes a text takes in JSON at most, without its quotes. Control characters are
+ * written as \u and four digits. */
 static size_t doorman__quoted_bytes(const char *text) {
     size_t bytes = 0;
     for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
@@ -18405,9 +18407,9 @@ static size_t doorman__quoted_bytes(const char *text) {
     return bytes;
 }
 
-/* Notes the length of the longest name of a limit and of a plan, and the most limits of a template.
- * So a message
- * whose response would be too large can be refused before anything is decided. */
+/* Notes the lengths of the longest name of a limit and of a plan, the most limits of a template,
+ * and whether a limit is fair. By these a message whose response would be too large is refused
+ * before anything is decided. */
 static void doorman__permits_measure(doorman_permits *permits, const doorman_config *config) {
     permits->name_bytes = permits->plan_bytes = permits->limits_most = permits->fair_bytes = 0;
     for (size_t i = 0; i < config->template_count; i++) {
@@ -18444,9 +18446,9 @@ static doorman_time doorman__limit_longest(const doorman_permits *permits,
     return doorman__later(life, template_->algorithm.learning_mode_duration);
 }
 
-/* Notes how long holds may last in a configuration. Keeps the longest time of all configurations so
- * far, because their holds may still exist. If an operator restarts with a shorter time to live,
- * learning_mode_duration says for how long holds of the previous file may last. Precondition:
+/* Notes how long holds may last in a configuration. Keeps the longest time of all configurations of
+ * this process, because their holds may still exist. A process does not know the configurations
+ * before its start: learning_mode_duration says how long their holds may last. Precondition:
  * own_slots are those of `config`. */
 static void doorman__holds_note_life(doorman_permits *permits, const doorman_config *config) {
     const doorman_time before = permits->holds.longest;
@@ -18470,8 +18472,8 @@ static void doorman__holds_note_life(doorman_permits *permits, const doorman_con
     }
 }
 
-/* Lets all limits learn until the last of them has learned. A changed configuration may let another
- * limit count a hold that is not known yet. */
+/* Lets all limits of CONCURRENCY learn until the last of them has learned: after a change of the
+ * configuration, a hold that is not known yet may belong to any of them. */
 static void doorman__holds_keep_learning(doorman_permits *permits) {
     for (size_t i = 0; i < permits->own_count; i++) {
         doorman__slot *slot = permits->own_slots[i];
@@ -18553,7 +18555,7 @@ static doorman_status doorman__permits_check_options(doorman_permits_options *ow
     return wrong ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong) : DOORMAN_OK;
 }
 
-/* Starts the clocks. The caller's epoch stays. Precondition: there are no counters. */
+/* Starts the clocks. An epoch that was set stays. Precondition: there are no counters. */
 static void doorman__permits_restart(doorman_permits *permits, doorman_time now) {
     assert(!permits->counter_count && !permits->place_table.count);
     doorman__moment *at = &permits->at;
@@ -18573,8 +18575,8 @@ static void doorman__permits_restart(doorman_permits *permits, doorman_time now)
     }
 }
 
-/* P16: lets the permits learn the holds of a predecessor that had this configuration, or an earlier
- * one. */
+/* Lets the permits learn the holds of a predecessor that had this configuration, or an earlier one
+ * (P16). */
 static void doorman__permits_learn(doorman_permits *permits, doorman_time predecessor_gone_at) {
     doorman__holds *holds = &permits->holds;
     bool mixed = predecessor_gone_at < holds->mixed_until;
@@ -18613,9 +18615,9 @@ doorman_status doorman_permits_create(doorman_permits **out, const doorman_permi
     return DOORMAN_OK;
 }
 
-/* Removes all counters, bans, holds, leases, places and lists of frequent keys. Counts of decisions
- * stay. Slots of limits that are no longer in the configuration are freed. The first slot is that
- * of the bans. */
+/* Removes all counters, bans, holds, reservations, override and plan rows, leases, places and lists
+ * of frequent keys. Counts of decisions stay. Slots of limits that are no longer in the
+ * configuration are freed, but not the first slot, which is that of the bans. */
 static void doorman__permits_clear(doorman_permits *permits) {
     doorman__changes_clear(&permits->changes);
     doorman__shards_forget_index(permits);
@@ -18795,7 +18797,7 @@ bool doorman_permits_next_limit(const doorman_permits *permits, doorman_cursor *
     return true;
 }
 
-/* Says what a key asks for, if the limit is fair and measures the key (P29). */
+/* Writes the demand and the share of a key, if the limit is fair and measures the key (P29). */
 static void doorman__top_set_fair(const doorman_permits *permits, const doorman__slot *own,
                                   doorman_permits_top *out) {
     if (!own->limit || !own->limit->fair) return;
@@ -18879,8 +18881,8 @@ bool doorman_permits_next_usage(doorman_permits *permits, const doorman_usage_li
 /* ---- permits: all counters */
 /*
  * An iteration visits the counters of a table in the order of doorman__chains_visited. A table
- * knows only 32 bits of a hash. The other bits decide between counters that have these in common.
- * They are calculated from the key.
+ * knows only 32 bits of a hash. Counters with equal 32 bits are visited in the order of the other
+ * 32 bits, which are calculated from the key.
  */
 
 static uint64_t doorman__counter_position(const doorman_permits *permits,
@@ -18894,7 +18896,7 @@ static uint64_t doorman__counter_position(const doorman_permits *permits,
 }
 
 /* Returns the first counter of a table from a position on, or NULL.
- *   position   in/out: of the counter */
+ *   position   in/out: becomes that of the counter */
 static doorman__counter *doorman__counters_from(const doorman_permits *permits,
                                                 const doorman__chains *nodes, uint64_t *position) {
     while (nodes->bucket_count) {
@@ -18930,7 +18932,7 @@ static void doorman__ban_describe(const doorman_permits *permits, doorman__count
     out->ban_rest = doorman__later(ban->end.at - permits->at.now, 0);
 }
 
-/* Describes a counter, which may move. Returns false if memory runs out. */
+/* Adapts a counter, which may move it, and describes it. Returns false if memory runs out. */
 static bool doorman__counter_describe(doorman_permits *permits, doorman__slot *slot,
                                       doorman__counter *counter, doorman_permits_counter *out) {
     bool failed = false;
@@ -18993,9 +18995,9 @@ doorman_status doorman_permits_next_counter(doorman_permits *permits, const char
  * have been charged (P9). A repeated message may be refused too early, but is never granted too
  * often.
  *
- * The decisions of the permits are only valid until the next call. So the response has copies in an
- * arena. The arena of the caller also has copies of the names of limits, which are those of the
- * configuration.
+ * A decision is only valid until the next one. So the response has copies of the decisions, in an
+ * arena. An arena that belongs to the caller also has copies of the names of limits and plans,
+ * because a response in it may outlive the configuration.
  */
 
 /* Writes the error of an item of a message, with its path. */
@@ -19006,8 +19008,8 @@ static doorman_status doorman__message_fail(doorman_error *error, doorman_status
 }
 
 /* Finds the place of an item, and returns its template. A place knows its template, unless the
- * configuration has changed since the place was used last. The decision finds the place in the
- * want. Whatever may remove places before the decision reads the wants again. */
+ * configuration has changed since the place was used last. The want keeps the place for the
+ * decision. Calls that may remove places before the decision must read the wants again. */
 static const doorman_template *doorman__want_find_template(const doorman_permits *permits,
                                                            doorman__want *want) {
     doorman__place *place = doorman__permits_find_place(permits, want->resource_id);
@@ -19016,8 +19018,8 @@ static const doorman_template *doorman__want_find_template(const doorman_permits
     return is_present ? place->template_ : doorman__permits_template(permits, want->resource_id);
 }
 
-/* Checks whether a permit that asks for units of CONCURRENCY has a request_id, before anything of
- * the message is decided. Precondition: its wants are read. */
+/* Returns an error if a permit asks for units of CONCURRENCY without a request_id. Precondition:
+ * the wants are those of the permit. */
 static doorman_status doorman__permits_check_request_id(const doorman_permits *permits,
                                                         const doorman_permit_request *permit,
                                                         doorman_error *error) {
@@ -19151,7 +19153,7 @@ static doorman_status doorman__permits_check_settles(const doorman_permits *perm
                          list, most, doorman__name(request, "settles", "entries"), items);
 }
 
-/* Checks a whole message. An INSPECT or RESET comes from a person, so it needs no client_id. */
+/* Checks what each node can check. INSPECT and RESET come from people, and need no client_id. */
 static doorman_status doorman__permits_check_message(doorman_permits *permits,
                                                      const doorman_request *request,
                                                      doorman_error *error) {
@@ -19184,7 +19186,7 @@ static bool doorman__permits_is_banned(const doorman_permits *permits, const cha
     return ban && doorman__counter_ban(ban)->end.at > permits->at.now;
 }
 
-/* Checks the amounts that a message has for the items of its holds. */
+/* Checks the amounts that requests on holds have for the items of the holds. */
 static doorman_status doorman__permits_check_amounts(const doorman_permits *permits,
                                                      const doorman_request *request,
                                                      doorman_error *error) {
@@ -19206,9 +19208,9 @@ static doorman_status doorman__permits_check_amounts(const doorman_permits *perm
     return DOORMAN_OK;
 }
 
-/* Checks the amounts of holds, and that the entries of an INSPECT or RESET mean something: a typing
- * error would otherwise look like a key without counters. A ban needs no limit. Only a master knows
- * which keys are banned. */
+/* Checks the amounts of holds, and that the resource and the limit of each entry of an INSPECT or
+ * RESET exist. Otherwise a typing error would look like a key without counters. An entry that sets
+ * a ban, or has a banned key and no `limit`, needs none. Only a master knows holds and bans. */
 static doorman_status doorman__permits_check_limits(const doorman_permits *permits,
                                                     const doorman_request *request,
                                                     doorman_error *error) {
@@ -19253,8 +19255,8 @@ static bool doorman__permit_keep_name(doorman__arena *arena, const char **name) 
     return *name != NULL;
 }
 
-/* Copies the names of limits and plans, because the configuration may be destroyed before a message
- * is written. Returns false if memory runs out. */
+/* Copies the names of limits and plans in a decision, because the configuration may be destroyed
+ * before the response is written. Returns false if memory runs out. */
 static bool doorman__permit_keep_names(doorman__arena *arena, doorman_permit *permit,
                                        doorman_permit_grant *items,
                                        doorman_permit_detail *details) {
@@ -19296,7 +19298,7 @@ static doorman_status doorman__permits_answer_acquire(doorman_permits *permits,
         const doorman_permit_request *permit = &own;
         own.client_id = request->holder_id;
         own.connection = request->connection;
-        /* all permits are checked, and the items of the last one are read */
+        /* the check of the message has left the wants of the last permit */
         if (count > 1) (void)doorman__wants_read(permits->wants, permit, NULL);
         doorman__decision decision = {.request = permit, .may_wait = request->may_wait};
         doorman_status status = doorman__permits_run_checked(permits, &decision, &decided[i]);
@@ -19313,7 +19315,7 @@ static doorman_permit_item doorman__entry_item(const doorman_permit_entry *entry
         .resource_id = entry->resource_id, .key = entry->key, .cost = entry->cost};
 }
 
-/* Returns whether a key has a counter of a limit of its resource. */
+/* Returns whether the key of an entry has a counter of the limit with a name. */
 static bool doorman__permits_has_counter(doorman_permits *permits,
                                          const doorman_permit_entry *entry, const char *limit) {
     const doorman__place *place = doorman__permits_find_place(permits, entry->resource_id);
@@ -19327,7 +19329,7 @@ static bool doorman__permits_has_counter(doorman_permits *permits,
     return false;
 }
 
-/* Reads the state of a key, with the details of the limits that an INSPECT or a RESET means. */
+/* Reads the state of a key, with the details of the limits that an INSPECT or a RESET concerns. */
 static doorman_status doorman__permits_answer_state(doorman_permits *permits,
                                                     const doorman_permit_entry *entry, bool resets,
                                                     doorman_permit *state, doorman__arena *arena) {
@@ -19351,7 +19353,7 @@ static doorman_status doorman__permits_answer_state(doorman_permits *permits,
     return doorman__permit_keep(arena, state) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Sets or ends a ban. A ban for which there is no room has no effect. */
+/* Sets or ends a ban. If there is no room for it, nothing changes, and out->count is 0. */
 static doorman_status doorman__permits_answer_ban(doorman_permits *permits,
                                                   const doorman_permit_entry *entry,
                                                   doorman_permit_result *out) {
@@ -19382,7 +19384,7 @@ static doorman_status doorman__permits_answer_once(doorman_permits *permits,
 }
 
 /* Answers an entry of a REPORT, an INSPECT or a RESET. If there is no room for a counter that a
- * report needs, the report has no effect. */
+ * report needs, the report charges nothing. */
 static doorman_status doorman__permits_answer_entry(doorman_permits *permits,
                                                     const doorman_request *request, size_t index,
                                                     doorman_permit_result *out,
@@ -19432,7 +19434,7 @@ static doorman_status doorman__permits_answer_entries(doorman_permits *permits,
     return DOORMAN_OK;
 }
 
-/* Copies what a result points to. Returns false if memory runs out. */
+/* Copies the items of a hold. Returns false if memory runs out. */
 static bool doorman__hold_keep(doorman__arena *arena, doorman_hold *hold) {
     doorman_hold_item *items = (doorman_hold_item *)doorman__arena_copy(
         arena, hold->items, hold->item_count, sizeof *items);
@@ -19495,8 +19497,9 @@ static doorman_status doorman__permits_answer_settles(doorman_permits *permits,
 
 /* ---- permits: the leases of the permits of a server */
 
-/* Sets the units in use of the gauge of a lease, and the units that permits wait for. If the limit
- * is not leased any more, changes nothing: its holds end no later than the lease. */
+/* Tells the gauge of a lease how many units are held, and for how many units permits wait. If the
+ * limit is not leased any more, nothing changes while its place has counters: holds that were
+ * granted out of the lease end no later than the lease. */
 static void doorman__leased_sync_one(doorman_permits *permits, doorman__permit_lease *lease) {
     assert(lease->resource->kind == DOORMAN_GAUGE);
     const doorman__place *place = doorman__permits_place_of(permits, lease->place);
@@ -19517,7 +19520,7 @@ static void doorman__leased_sync_one(doorman_permits *permits, doorman__permit_l
     if (waiting) lease->used_at = permits->at.now;
 }
 
-/* Sets the units in use of all gauges, before the client claims them (R3). */
+/* Tells all gauges how many units are held and waited for, before the client claims them (R3). */
 static void doorman__leased_sync(doorman_permits *permits) {
     const doorman__chains *table = &permits->leases.table;
     for (size_t i = 0; permits->leases.has_gauges && i < table->bucket_count; i++) {
@@ -19529,7 +19532,7 @@ static void doorman__leased_sync(doorman_permits *permits) {
     }
 }
 
-/* Lets the queues be served after a lease has changed. */
+/* Lets the queues of all leased limits be served, because a lease may have changed. */
 static void doorman__leased_wake(doorman_permits *permits) {
     doorman__hold *hold = permits->leases.has_gauges ? permits->holds.waiting.first : NULL;
     for (; hold; hold = hold->later) {
@@ -19546,7 +19549,7 @@ static doorman_time doorman__leased_due(const doorman_permits *permits) {
     return leases->table.count ? doorman__earlier(due, leases->sweep_at) : due;
 }
 
-/* Answers a request of the permits. */
+/* Lets the server answer a request of its own permits for leases. */
 static void doorman__leased_exchange(doorman_server *server, const doorman_request *request) {
     doorman_upstream *upstream = &server->permits->leases.client->upstream;
     doorman_response response;
@@ -19580,7 +19583,7 @@ static void doorman__leased_work(doorman_server *server) {
 /* ---- permits: what a server does with them */
 
 /* Creates the permits. They live as long as the server, so that a victory needs no memory and
- * cannot fail. A node with a parent that has no configuration refuses all permits. */
+ * cannot fail. A node that has a parent and no configuration refuses all permits. */
 static doorman_status doorman__permit_node_create(doorman_server *server,
                                                   const doorman_server_options *options,
                                                   doorman_error *error) {
@@ -19627,8 +19630,8 @@ static void doorman__permit_node_set_epoch(doorman_server *server, doorman_time 
     doorman_permits_set_epoch(server->permits, epoch, server->now);
 }
 
-/* Checks a message, and answers it if the server is master, also while it learns. The response is
- * in the arena. */
+/* Checks a message. A master also decides what is in the message, even while it learns. The
+ * response points into the arena. */
 static doorman_status doorman__permit_node_answer(doorman_server *server,
                                                   const doorman_request *request,
                                                   doorman_response *response, doorman__arena *arena,
@@ -19641,7 +19644,7 @@ static doorman_status doorman__permit_node_answer(doorman_server *server,
         status = doorman__permits_check_limits(permits, request, error);
     }
     if (status == DOORMAN_OK && server->is_master) {
-        arena->current = arena->first; /* the last response ends; its memory is used again */
+        arena->current = arena->first; /* the previous response ends; its memory is used again */
         arena->used = 0;
         doorman__moment_move(&permits->at, server->now);
         status = request->method == DOORMAN_ACQUIRE
@@ -19658,14 +19661,14 @@ static doorman_status doorman__permit_node_answer(doorman_server *server,
     return status;
 }
 
-/* Copies the map into the response to a DISCOVERY, if the sender asks and knows no map as late. */
+/* Adds the map to the response to a DISCOVERY, if the sender asks and has an older one or none. */
 static bool doorman__permit_node_add_map(const doorman_server *server,
                                          const doorman_request *request, doorman_response *response,
                                          doorman__arena *arena) {
     const doorman_shard_map *map = server->permits->shards.map;
     assert(request->method == DOORMAN_DISCOVERY && !response->map);
     if (!map || !request->has_map_epoch || request->map_epoch >= map->epoch) return true;
-    arena->current = arena->first; /* the last response ends */
+    arena->current = arena->first; /* the previous response ends */
     arena->used = 0;
     response->map = doorman__shard_map_keep(arena, map);
     return response->map != NULL;
@@ -19688,7 +19691,7 @@ doorman_permits *doorman_server_permits(doorman_server *server) {
     return server->is_master ? server->permits : NULL;
 }
 
-/* Returns the most bytes that a map takes in a message. Each byte of a text may need an escape. */
+/* Returns the most bytes that a map takes in a message. An escape may double a byte of a text. */
 static size_t doorman__shard_map_bytes(const doorman_shard_map *map) {
     size_t addresses = 0, bytes = 1024 + 2 * doorman__shard_map_measure(map, &addresses);
     bytes += 4 * addresses + 64 * (map->node_count + map->rule_count);
@@ -19736,7 +19739,7 @@ static const doorman__server_permits doorman__permits_in_server = {
 
 /* ---- permits: limiters by key */
 
-/* An entry of a map. Its key is behind the struct. tag: how many bytes the key has. */
+/* An entry of a map. The key is behind the struct. The tag of the node is the length of the key. */
 typedef struct doorman__entry {
     doorman__chain node;
     doorman_limiter limiter;
@@ -19747,7 +19750,7 @@ struct doorman_limiter_map {
     doorman_limit limit;
     doorman__chains nodes;
     uint64_t random;
-    doorman_time now; /* does not go back */
+    doorman_time now; /* the latest time of a call: it never goes back */
 };
 
 doorman_status doorman_limiter_map_create(doorman_limiter_map **out,
@@ -19793,7 +19796,7 @@ typedef struct doorman__map_key {
     uint32_t hash;
 } doorman__map_key;
 
-/* Returns false if the key is not valid, or if there is no map. */
+/* Hashes a key. Returns false if the key is not valid, or if there is no map. */
 static bool doorman__map_key_read(const doorman_limiter_map *map, const void *key, size_t key_bytes,
                                   doorman__map_key *out) {
     if (!map || key_bytes > DOORMAN_ID_BYTES_MAX || (!key && key_bytes)) return false;
@@ -19819,8 +19822,8 @@ static void doorman__map_remove(doorman_limiter_map *map, doorman__entry *entry)
     DOORMAN_FREE(entry);
 }
 
-/* Returns how near an entry is to a new one: 0 if it equals one, DOORMAN_NEVER if units are in
- * use. */
+/* Returns after how much time an entry equals a new one; 0 if it does so now. DOORMAN_NEVER: units
+ * of CONCURRENCY are in use. */
 static doorman_time doorman__map_distance(const doorman_limiter_map *map,
                                           const doorman__entry *entry) {
     const uint64_t *words = entry->limiter.state.words;
@@ -19828,7 +19831,7 @@ static doorman_time doorman__map_distance(const doorman_limiter_map *map,
     return doorman__limit_look(&map->limit, words, 0, map->now).reset_after;
 }
 
-/* Forgets idle keys. Visits about `visits` keys, and no bucket twice. */
+/* Forgets keys whose entry equals a new one. Visits about `visits` keys. */
 static void doorman__map_sweep(doorman_limiter_map *map, size_t visits) {
     doorman__chains *nodes = &map->nodes;
     size_t most = visits < nodes->bucket_count / 2 ? 2 * visits : nodes->bucket_count;
@@ -19844,7 +19847,7 @@ static void doorman__map_sweep(doorman_limiter_map *map, size_t visits) {
     }
 }
 
-/* Forgets the entry that is nearest to a new one, among 8 that are sampled. */
+/* Forgets the one of 8 sampled entries that equals a new one soonest; none if all are in use. */
 static bool doorman__map_evict(doorman_limiter_map *map) {
     doorman__chain *samples[DOORMAN__EVICT_SAMPLES];
     doorman__entry *best = NULL;
