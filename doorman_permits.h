@@ -19943,36 +19943,36 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
 /* ---- >>permit_handover ---------------------------------------------------------------------- */
 /*
  * A master that stops as planned hands its holds over with its leases (D8). The section >>handover
- * writes the bytes, and reaches this section through the table doorman__permits_in_handover.
+ * writes the bytes, and calls this section through the table doorman__permits_in_handover.
  *
- * For the proof of P8 to P16 both masters are one that stood still in between:
- *    - The bytes have all holds and transfers, also those that are used, with their ids and request
- *      ids. So a repeated request has the same answer as before (P9, P11). A transfer that was
- *      forgotten could take units from its source a second time.
- *    - A hold ends when its rest has passed once more, with the drift, from the time of reading.
- *      This is never earlier than the end that its holder knows.
- *    - The next master counts the holds under its own configuration, like a master that loads it
- *      (P15). So a limit that is new needs no learning, and a smaller one may be exceeded until
- *      holds end. If the last master was still learning, all limits of CONCURRENCY of the next one
- *      learn for the rest of that time.
- *    - A hold of a leased limit stays counted until its end. It is not prolonged before the permits
- *      have a lease again that covers it (P17): until then a renewal lets it end for its holder.
- *    - Permits that wait are not handed over. Their callers ask again. A permit that was decided,
- *      but whose decision was not given, has its hold, which the repeated request finds (P9).
+ * For P8 to P16, both masters act like one master that stood still during the handover:
+ *    - The bytes have all holds and transfers, also transfers without units, with their ids and
+ *      request_ids. So a repeated request has the same answer as before (P9, P11). If a transfer
+ *      was forgotten, its repeat could take units from its source a second time.
+ *    - The bytes have how much longer a hold lasts. When they are read, this time begins again,
+ *      lengthened by the drift. So a hold never ends before the end that its holder knows.
+ *    - The next master counts the holds under its own configuration, as after a change of the
+ *      configuration (P15). So a limit that is new needs no learning, and a smaller one may be
+ *      exceeded until holds end. If the last master was still learning, all limits of CONCURRENCY
+ *      of the next one learn for the rest of that time.
+ *    - A hold of a leased limit stays counted until its end. If its holder renews it before the
+ *      permits have a lease that covers it (P17), the hold ends for the holder at once.
+ *    - Permits that wait are not handed over. Their callers ask again. If a permit was granted, but
+ *      its caller has not got the decision, the repeated request finds the hold (P9).
  *
- * The bytes of a hold, in the form of >>handover. A hold comes before its transfers:
+ * A hold has these bytes, in the form of >>handover. A hold comes before its transfers:
  *
  *     hold        text     the client
  *                 1        0: a hold; 1: a transfer; 2: a transfer without units
  *                 8 8      the id, the request_id
  *                 8        of a hold: the transfer that it has seized, or 0; of a transfer: its
  *                          source, or 0 if that has ended
- *                 8        the rest until its end
+ *                 8        how much longer it lasts
  *                 8 8      the time to live that was asked for, or 0; that of its limits
  *                 4        the number of items, which follow
  *     item        text     the resource
  *                 text     the key
- *                 8 8 8    what was asked for, the least of it, what is held
+ *                 8 8 8    the cost, the minimum, the units that are held
  */
 
 /* ---- permits: handing holds over */
@@ -20002,14 +20002,14 @@ static void doorman__handover_add_hold(doorman__handover_writer *out, const door
     }
 }
 
-/* Adds all holds in the order of their lists, in which each is behind its source. */
+/* Adds all holds and transfers, in the order of their lists: a transfer is behind its source. */
 static void doorman__permit_handover_hand_over(doorman_server *server,
                                                doorman__handover_writer *out) {
     doorman_permits *permits = server->permits;
     const doorman__holds *holds = &permits->holds;
     const doorman_time now = server->now;
     doorman__moment_move(&permits->at, now);
-    doorman__holds_end_due(permits, SIZE_MAX); /* so each hold that is left has a rest */
+    doorman__holds_end_due(permits, SIZE_MAX); /* so all holds that are left end later */
     doorman__handover_add_number(out, 'P', 1);
     doorman__handover_add_rest(out, holds->learns_until, now);
     doorman__handover_add_number(out, (uint64_t)holds->longest, 8);
@@ -20029,7 +20029,7 @@ static bool doorman__permit_handover_has_holds(const doorman_server *server) {
     return doorman__holds_count(permits) > 0 || permits->holds.waiting.count > 0;
 }
 
-/* Takes a number of 8 bytes that is at most `most`. */
+/* Reads a number of 8 bytes. Fails if it is more than `most`. */
 static uint64_t doorman__handover_take_bounded(doorman__handover_reader *in, uint64_t most) {
     uint64_t number = doorman__handover_take_number(in, 8);
     if (number <= most) return number;
@@ -20046,7 +20046,7 @@ typedef struct doorman__handed_hold {
     size_t item_count;
 } doorman__handed_hold;
 
-/* Takes an item of a hold, with its place. */
+/* Reads an item of a hold, and finds or makes its place. */
 static void doorman__handover_take_item(doorman__handover_reader *in, bool is_spent,
                                         doorman__hold_item *out) {
     const char *resource_id = doorman__handover_take_id(in);
@@ -20091,7 +20091,7 @@ static void doorman__handover_take_hold(doorman__handover_reader *in, doorman__h
 }
 
 /* Makes a hold without units and without an end. Returns NULL after a fault.
- *   source   out: of a transfer; NULL: it has none */
+ *   source   written: the source of a transfer; NULL: there is none */
 static doorman__hold *doorman__handover_make_hold(doorman__handover_reader *in,
                                                   const doorman__handed_hold *handed,
                                                   doorman__hold **source) {
@@ -20118,7 +20118,7 @@ static doorman__hold *doorman__handover_make_hold(doorman__handover_reader *in,
     return hold;
 }
 
-/* Restores a hold, except for its takes. */
+/* Restores a hold or a transfer, except for its takes. */
 static void doorman__handover_restore_hold(doorman__handover_reader *in,
                                            const doorman__handed_hold *handed) {
     doorman_permits *permits = in->permits;
@@ -20144,14 +20144,14 @@ static void doorman__handover_restore_hold(doorman__handover_reader *in,
     }
 }
 
-/* Returns the shard of the first item of a hold that was read. */
+/* Returns the shard of the first item of the hold that was read last. */
 static size_t doorman__holds_made_shard(const doorman_permits *permits) {
     const doorman__hold_item *first = permits->holds.made;
     return doorman_permits_shard_of(permits, doorman__place_id(first->place), first->key);
 }
 
-/* Refuses a hold whose id does not tell its shard (N4), because the last master had no shards. It
- * could not move with its counter. So all holds are learned, and its holder loses it. */
+/* Fails if the id of a hold does not tell its shard (N4), because the last master had no shards:
+ * the hold could not move with its counter. Then all holds are learned, and this one is lost. */
 static void doorman__handover_check_shard(doorman__handover_reader *in, uint64_t id) {
     const doorman_permits *permits = in->permits;
     if (in->wrong || !permits->shards.of.count) return;
@@ -20160,7 +20160,7 @@ static void doorman__handover_check_shard(doorman__handover_reader *in, uint64_t
                            "the id of a hold is from a time without shards");
 }
 
-/* Takes the part of the permits. */
+/* Reads the bytes about permits, and restores the holds. */
 static void doorman__permit_handover_take_over(doorman__handover_reader *in) {
     doorman__handed_hold handed;
     if (in->has_permits) {
@@ -20178,8 +20178,8 @@ static void doorman__permit_handover_take_over(doorman__handover_reader *in) {
     }
 }
 
-/* Counts the holds, as for a configuration that is new. The last master may have had another one:
- * so if this server loses its mastership soon, all limits then learn for the longest time. */
+/* Counts the holds, as after a change of the configuration. The last master may have had another
+ * configuration. So if this server is master again soon, all limits learn for the longest time. */
 static void doorman__permit_handover_finish(doorman__handover_reader *in) {
     doorman_permits *permits = in->permits;
     doorman__holds *holds = &permits->holds;
@@ -20209,7 +20209,7 @@ static const doorman__handover_permits doorman__permits_in_handover = {
 
 /* ---- >>shard_rows ---------------------------------------------------------------------------- */
 /*
- * What is known of one shard, as bytes for its next owner (N7). A part has a header and records:
+ * What is known of one shard comes to its next owner in parts (N7). A part has these bytes:
  *
  *     part      1        the version: 1
  *               4        the shard
@@ -20218,40 +20218,39 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  *                        'l': for how much longer the shard learns its holds (P16), 8 bytes
  *               4        the bytes that follow
  *
- * Rows are also written of limits that are not durable, because a move must forget nothing. All of
- * a shard stands still meanwhile, except that reservations and holds may end. So counters come
- * first: a reservation that ends after its counter was written has given its units back only to the
- * counter that is left behind. Then come reservations, then holds, and then transfers, because a
- * transfer is made with its source.
+ * Rows are also written of limits that are not durable, because a move must forget nothing. While a
+ * shard is written, nothing of it changes, except that reservations and holds may end. So counters
+ * come before reservations: otherwise a reservation that was written as open could end, its counter
+ * would be written with the units back, and the next owner could give them back again. Then come
+ * holds, and then transfers, because a transfer can only be restored after its source.
  *
  * A step visits whole buckets of a table, in an order that stays correct while other calls add and
  * remove entries (see doorman__chains_visited).
  *
- * Nobody decides for a shard while it is written. So it must not take long to find what it has
- * among all that a node knows. An index is made before, in steps between decisions. It divides the
+ * No node decides for a shard while it is written. So its entries must be found quickly among those
+ * of all shards. An index is made before the move, in steps between decisions. It divides the
  * hashes into ranges, in the order of a visit, and has a set of shards for each range. A visit
- * skips the ranges that do not have its shard. The index serves all tables, and all shards that
- * move.
+ * skips the ranges whose set does not have its shard. One index serves all tables.
  *
  *     range        0           1           2           3           of 2^bits
  *     hashes       0...        4...        8...        c...        with the lowest bit first
  *     shards       {3, 17}     {}          {5}         {17, 40}
  *     a visit of shard 17 looks at the buckets of the ranges 0 and 3
  *
- * A set is never too small. What was there when the index was begun is found by a visit of all
- * tables, and what is added from that moment on is noted when it is added. An entry keeps its hash.
- * It keeps its shard until the next configuration, which ends the index. A set may be too large,
- * which costs only time: entries are removed, and shards with numbers that are equal modulo 64
- * count as one. With 2 to 4 entries in a range, a shard of 64 looks at about 5 % of all buckets.
- * Only an index that is whole is used, so a visit is also correct without one.
+ * No shard is missing in a set: a visit of all tables notes the entries that existed when the index
+ * was begun, and later entries are noted when they are added. An entry keeps its hash. It keeps its
+ * shard until the next configuration, which ends the index. A set may have too many shards, because
+ * entries are removed, and because shards whose numbers are equal modulo 64 count as one. This only
+ * costs time. With 2 to 4 entries in a range, a visit of one of 64 shards looks at about 5 % of the
+ * buckets. A visit uses the index only if it is whole, and looks at all buckets otherwise.
  */
 
 #define DOORMAN__SHARD_PART_VERSION 1
-#define DOORMAN__SHARD_RANGE_ENTRIES 4 /* at most, when the index is begun */
-#define DOORMAN__SHARD_BITS_MIN 8      /* of an index */
+#define DOORMAN__SHARD_RANGE_ENTRIES 4 /* a range of a new index has fewer on average */
+#define DOORMAN__SHARD_BITS_MIN 8      /* an index has 2^bits ranges */
 #define DOORMAN__SHARD_BITS_MAX 24
-#define DOORMAN__SHARD_SKIPS 64         /* ranges that are skipped in the time of one bucket */
-#define DOORMAN__SHARD_PART_BYTES 32768 /* a step writes about so much */
+#define DOORMAN__SHARD_SKIPS 64         /* this many skipped ranges count as one bucket */
+#define DOORMAN__SHARD_PART_BYTES 32768 /* a step ends when the part has this many */
 
 typedef enum doorman__shard_phase {
     DOORMAN__SHARD_COUNTERS,
@@ -20261,8 +20260,8 @@ typedef enum doorman__shard_phase {
     DOORMAN__SHARD_END
 } doorman__shard_phase;
 
-/* Returns whether a shard is the one that a visit means.
- *   wanted   may be DOORMAN_SHARDS_AWAY */
+/* Returns whether a shard is the wanted one.
+ *   wanted   DOORMAN_SHARDS_AWAY: every shard that the permits do not own */
 static bool doorman__shard_is(const doorman_permits *permits, size_t shard, size_t wanted) {
     assert(shard < permits->shards.of.count);
     if (wanted == DOORMAN_SHARDS_AWAY) return !permits->shards.all[shard].is_owned;
@@ -20282,7 +20281,7 @@ static bool doorman__reservation_in_shard(const doorman_permits *permits,
 
 /* ---- shard rows: visiting what a shard has */
 
-/* What is done with one bucket. Returns false if memory runs out. */
+/* A function that a visit calls for a bucket. Returns false if memory runs out. */
 typedef bool doorman__visit_bucket(doorman_permits *permits, size_t shard,
                                    const doorman_shard_cursor *cursor);
 
@@ -20297,8 +20296,9 @@ static doorman__chains *doorman__shard_table(doorman_permits *permits,
     return &permits->holds.by_id;
 }
 
-/* Moves a cursor to the next range of hashes that may have something of a shard, or nearer to it.
- * The position is 0 behind the last range. Returns whether the cursor is in such a range. */
+/* Moves a cursor over at most DOORMAN__SHARD_SKIPS ranges, to the next one that may have a shard.
+ * Behind the last one the position is 0. Returns whether such a range was found: without an index
+ * each range is one. */
 static bool doorman__shard_seek(const doorman_permits *permits, size_t shard,
                                 doorman_shard_cursor *cursor) {
     const doorman__shard_index *index = &permits->shards.index;
@@ -20314,19 +20314,19 @@ static bool doorman__shard_seek(const doorman_permits *permits, size_t shard,
     return range < end;
 }
 
-#define DOORMAN__SHARD_AHEAD 16 /* buckets */
+#define DOORMAN__SHARD_AHEAD 16 /* how many buckets are loaded ahead */
 
 /* The buckets that a visit of a table reaches next, unless the table changes. */
 typedef struct doorman__shard_ahead {
     const doorman__chains *table; /* NULL: the visit begins */
     doorman_shard_cursor cursor;
     bool is_over;
-    size_t found, visited; /* buckets */
+    size_t found, visited; /* how many buckets */
     size_t buckets[DOORMAN__SHARD_AHEAD];
 } doorman__shard_ahead;
 
-/* Starts to load the first entries of later buckets into the cache. The order of a visit is not
- * that of memory, so the CPU would wait for each bucket, and then for its first entry. */
+/* Starts to load later buckets and their first entries into the cache. The order of a visit is not
+ * that of memory, so the CPU would otherwise wait for each bucket, and then for its first entry. */
 static void doorman__shard_prefetch(const doorman_permits *permits, size_t shard,
                                     doorman__shard_ahead *ahead) {
     const doorman__chains *table = ahead->table;
@@ -20349,11 +20349,11 @@ static void doorman__shard_prefetch(const doorman_permits *permits, size_t shard
     ahead->visited++;
 }
 
-/* Visits about `most` buckets. Stops earlier if the part is full. */
+/* Visits about `most` buckets, or fewer if the part is full. Returns false if memory runs out. */
 static bool doorman__shard_visit(doorman_permits *permits, size_t shard,
                                  doorman_shard_cursor *cursor, size_t most,
                                  doorman__visit_bucket *visit) {
-    const uint64_t removals = permits->slot_removals + 1; /* each has moved a table */
+    const uint64_t removals = permits->slot_removals + 1; /* each moves a table: begin again */
     if (cursor->phase == DOORMAN__SHARD_COUNTERS && cursor->removals != removals) {
         *cursor = (doorman_shard_cursor){.removals = removals};
     }
@@ -20377,7 +20377,7 @@ static bool doorman__shard_visit(doorman_permits *permits, size_t shard,
             if (!visit(permits, shard, cursor)) return false;
         }
         if (is_there || table->bucket_count) left--;
-        /* the visit may have removed the last entry */
+        /* the visit may have removed the last entry, and with it the buckets */
         if (!table->bucket_count) {
             cursor->position = 0;
         } else if (is_there) {
@@ -20397,7 +20397,7 @@ static doorman__chain *doorman__shard_bucket(doorman_permits *permits,
     return *doorman__chains_at(table, doorman__chains_visited(table, cursor->position));
 }
 
-/* Returns the hold of an entry, if the phase of the cursor concerns it. Otherwise NULL. */
+/* Returns the hold or transfer of an entry, if it is of the shard and of the phase, or NULL. */
 static doorman__hold *doorman__shard_hold(const doorman_permits *permits,
                                           const doorman_shard_cursor *cursor, size_t shard,
                                           doorman__chain *node) {
@@ -20410,7 +20410,7 @@ static doorman__hold *doorman__shard_hold(const doorman_permits *permits,
 
 /* ---- shard rows: the index */
 
-/* Notes the shards of all entries of a bucket. */
+/* Notes the shards of all entries of a bucket in the index. */
 static bool doorman__bucket_note(doorman_permits *permits, size_t shard,
                                  const doorman_shard_cursor *cursor) {
     (void)shard;
@@ -20450,7 +20450,7 @@ bool doorman_permits_find_shards(doorman_permits *permits, size_t most, doorman_
     if (!permits || !permits->shards.of.count) return false;
     doorman__shard_index *index = &permits->shards.index;
     doorman__moment_move(&permits->at, now);
-    /* each set has got about one shard more */
+    /* each set has got about one shard more, so a new index is better */
     if (index->is_whole && index->added >> index->bits) doorman__shards_forget_index(permits);
     if (!index->sets && !doorman__shard_index_begin(permits)) return false;
     permits->shards.part_bytes = 0;
@@ -20459,13 +20459,13 @@ bool doorman_permits_find_shards(doorman_permits *permits, size_t most, doorman_
                                    doorman__bucket_note);
     }
     index->used_at = permits->at.now;
-    index->is_whole = index->cursor.phase >= DOORMAN__SHARD_TRANSFERS; /* they are with holds */
+    index->is_whole = index->cursor.phase >= DOORMAN__SHARD_TRANSFERS; /* noted with the holds */
     return !index->is_whole;
 }
 
 /* ---- shard rows: writing them */
 
-/* Makes room for more bytes of the part. */
+/* Makes room for more bytes of the part. Returns false if memory runs out. */
 static bool doorman__part_reserve(doorman_permits *permits, size_t bytes) {
     doorman__permit_shards *own = &permits->shards;
     return doorman__reserve_list(&own->part, &own->part_capacity, own->part_bytes + bytes, 1);
@@ -20485,7 +20485,7 @@ static bool doorman__part_begin(doorman_permits *permits, char type) {
     return doorman__part_write(permits, header, sizeof header);
 }
 
-/* Ends the record that begins at a place of the part. */
+/* Writes the length of the record that begins at an offset of the part. */
 static void doorman__part_end(doorman_permits *permits, size_t begin) {
     const size_t bytes = permits->shards.part_bytes - begin - DOORMAN_SHARD_RECORD_HEADER;
     (void)doorman__le_write(permits->shards.part + begin + 1, bytes, 4);
@@ -20503,8 +20503,8 @@ static bool doorman__part_add_row(doorman_permits *permits, char type, const uns
     return true;
 }
 
-/* Adapts all counters of a bucket to the present configuration, so that none moves afterwards.
- * Returns false if memory runs out. */
+/* Adapts all counters of a bucket to the present configuration, so that none moves while they are
+ * written. Returns false if memory runs out. */
 static bool doorman__bucket_adapt(doorman_permits *permits, doorman__slot *slot,
                                   const doorman_shard_cursor *cursor) {
     bool failed = false;
@@ -20516,7 +20516,7 @@ static bool doorman__bucket_adapt(doorman_permits *permits, doorman__slot *slot,
         if (failed || !limit || doorman__limit_is_leased_rate(limit)) continue;
         doorman__counter *adapted = doorman__counter_adapt(permits, slot, limit, counter);
         failed = !adapted;
-        /* a counter that has moved is in a list that has changed */
+        /* the list of the bucket has changed: begin again */
         if (adapted && adapted != counter) node = doorman__shard_bucket(permits, cursor);
     }
     return !failed;
@@ -20533,7 +20533,7 @@ static bool doorman__bucket_has(doorman_permits *permits, const doorman__slot *s
     return node != NULL;
 }
 
-/* Writes the counters or bans of one bucket. */
+/* Writes the counters or bans of a shard in one bucket. */
 static bool doorman__bucket_write_counters(doorman_permits *permits, size_t shard,
                                            const doorman_shard_cursor *cursor) {
     unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
@@ -20566,7 +20566,7 @@ static bool doorman__bucket_write_counters(doorman_permits *permits, size_t shar
     return !failed;
 }
 
-/* Writes one bucket. */
+/* Writes what one bucket has of a shard. */
 static bool doorman__bucket_write(doorman_permits *permits, size_t shard,
                                   const doorman_shard_cursor *cursor) {
     unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
@@ -20601,7 +20601,7 @@ static bool doorman__bucket_write(doorman_permits *permits, size_t shard,
     return true;
 }
 
-/* Returns when all holds of a shard are known. */
+/* Returns the time until which a shard learns its holds. */
 static doorman_time doorman__shard_learns_until(const doorman_permits *permits, size_t shard) {
     assert(shard < permits->shards.of.count);
     doorman_time until = permits->shards.all[shard].learns_until;
@@ -20611,7 +20611,7 @@ static doorman_time doorman__shard_learns_until(const doorman_permits *permits, 
     return until;
 }
 
-/* Writes for how much longer a shard learns, because its next owner does not know more holds. */
+/* Writes for how much longer a shard learns. The next owner knows no more holds than this one. */
 static bool doorman__shard_write_learning(doorman_permits *permits, size_t shard) {
     const size_t begin = permits->shards.part_bytes;
     const doorman_time until = doorman__shard_learns_until(permits, shard);
@@ -20669,7 +20669,7 @@ static doorman__counter *doorman__hold_counter(doorman_permits *permits,
     return counter;
 }
 
-/* Returns the limits of an item, and how many there are. */
+/* Returns the limits of the resource of an item, and their number. An item without units has 0. */
 static const doorman_permit_limit *doorman__hold_limits(const doorman__hold_item *item,
                                                         size_t *count) {
     const doorman_template *found = item->place->template_;
@@ -20677,7 +20677,7 @@ static const doorman_permit_limit *doorman__hold_limits(const doorman__hold_item
     return *count ? found->limits : NULL;
 }
 
-/* Counts a hold that was made without takes. Returns false if memory runs out. */
+/* Charges the units of a hold without takes to its counters. Returns false if memory runs out. */
 static bool doorman__hold_count_takes(doorman_permits *permits, doorman__hold *hold) {
     const doorman_time life = hold->takes.time_to_live;
     const uint64_t most = doorman__grains_floor(DOORMAN__SUM_MAX);
@@ -20705,7 +20705,7 @@ static bool doorman__hold_count_takes(doorman_permits *permits, doorman__hold *h
                 doorman__counter_figures(permits, &limits[j], counter)->time_to_live);
         }
     }
-    /* a hold without limits lasts as long as before */
+    /* a hold that no counter counts keeps its time to live */
     if (!hold->takes.count) hold->takes.time_to_live = life;
     return true;
 }
@@ -20726,8 +20726,8 @@ static void doorman__transfer_unlink(doorman__hold *transfer) {
     transfer->source = NULL;
 }
 
-/* Restores a hold. It replaces one with its id: it was restored before, or has stayed here because
- * it is on a leased limit. */
+/* Restores a hold. It replaces a hold with the same id, which was restored before, or stayed here
+ * because its limit is leased. */
 static void doorman__shard_restore_hold(doorman__handover_reader *in, size_t shard) {
     doorman_permits *permits = in->permits;
     doorman__handed_hold handed;
@@ -20744,7 +20744,7 @@ static void doorman__shard_restore_hold(doorman__handover_reader *in, size_t sha
     doorman__hold *known = doorman__holds_find(permits, handed.id);
     if (known) doorman__transfer_unlink(known);
     if (known) doorman__hold_drop(permits, known);
-    /* the request_ids of a client may be equal in two shards; the first one is found */
+    /* a client may use a request_id in two shards: the hold that is here already keeps it */
     if (doorman__holds_find_request(permits, handed.client_id, handed.request_id)) {
         handed.request_id = 0;
     }
@@ -20757,7 +20757,7 @@ static void doorman__shard_restore_hold(doorman__handover_reader *in, size_t sha
     doorman__handover_fail(in, DOORMAN_OUT_OF_MEMORY, "out of memory");
 }
 
-/* Returns the shard that a row is about, or SIZE_MAX. */
+/* Returns the shard that a row is about, or SIZE_MAX if it is about none. */
 static size_t doorman__row_shard(const doorman_permits *permits, const doorman_permit_row *row,
                                  const doorman__row_figures *figures) {
     const char *resource_id = row->resource_id, *key = row->key;
@@ -20800,8 +20800,8 @@ size_t doorman_shard_part_add(unsigned char *part, size_t used, size_t shard,
 }
 
 /* Restores a row of a shard.
- *   record   'r': the counter gives units back to reservations that have charged it
- *   bytes    of the row behind the header */
+ *   record   begins with 'r', or with 'u': the counter gives nothing back to reservations
+ *   bytes    of the row behind the header of the record */
 static doorman_status doorman__shard_restore_row(doorman_permits *permits, size_t shard,
                                                  const unsigned char *record, size_t bytes,
                                                  doorman_error *error) {
@@ -20820,7 +20820,7 @@ static doorman_status doorman__shard_restore_row(doorman_permits *permits, size_
         if (!doorman__permits_row_find(permits, &read, &target)) return doorman__no_memory(error);
         if (target.counter) target.counter->flags &= (uint8_t)~DOORMAN__RESERVED;
     }
-    doorman__permits_sweep_places(permits, DOORMAN__CALL_VISITS); /* the row may be fresh */
+    doorman__permits_sweep_places(permits, DOORMAN__CALL_VISITS); /* a fresh row needs no place */
     return status;
 }
 
@@ -20900,7 +20900,7 @@ doorman_status doorman_permits_restore_shard(doorman_permits *permits,
 
 /* Returns whether a hold has units of a lease, or is a transfer of such a hold. */
 static bool doorman__hold_is_leased(doorman__hold *hold) {
-    if (hold->source) return true; /* all others have lost their sources */
+    if (hold->source) return true; /* holds that are not leased were dropped before */
     for (size_t i = 0; i < hold->takes.count; i++) {
         const doorman__take *take = doorman__takes_at(&hold->takes, i);
         if (take->counter->flags & DOORMAN__LEASED_UNITS) return true;
@@ -20908,7 +20908,7 @@ static bool doorman__hold_is_leased(doorman__hold *hold) {
     return false;
 }
 
-/* Forgets the first entry of a bucket that is in the shard. Returns false if there is none. */
+/* Forgets one entry of a shard in a bucket, but no leased hold. Returns false if there is none. */
 static bool doorman__bucket_drop_one(doorman_permits *permits, size_t shard,
                                      const doorman_shard_cursor *cursor) {
     doorman__chain *node = doorman__shard_bucket(permits, cursor);
@@ -20958,7 +20958,7 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
         (void)doorman__shard_visit(permits, shard, cursor, DOORMAN__MARK_BUCKETS,
                                    doorman__bucket_drop);
     }
-    doorman__holds_settle(permits, DOORMAN__CALL_ENDS); /* units of leases may have come back */
+    doorman__holds_settle(permits, DOORMAN__CALL_ENDS); /* ends due holds, serves queues */
     return DOORMAN_OK;
 }
 
