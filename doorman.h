@@ -9318,7 +9318,7 @@ static doorman_lease doorman__context_new_lease(const doorman__request_context *
         doorman__server_event(server, DOORMAN_EVENT_SHARED_ID, context->resource->resource_id,
                               entry->holder_id, entry->has);
     }
-    if (!context->live) entry->end = 0; /* the holder had no lease, and R9 is only for leases */
+    if (!context->live) entry->end = 0; /* the holder had no lease whose end R9 protects */
     entry->lease_id = doorman__server_lease_id(server);
     entry->granted_at = now;
     entry->lease_end = doorman__after(now, length);
@@ -9331,7 +9331,7 @@ static doorman_lease doorman__context_new_lease(const doorman__request_context *
                            .refresh_interval = doorman__context_refresh(context)};
 }
 
-/* S14: returns why a lease is less than what the request wants, or 0 if it is not less. */
+/* S14: returns why a lease is less than 0.999 of what the request wants, or 0 if it is not. */
 static doorman_lease_reason doorman__context_reason(const doorman__request_context *context,
                                                     double capacity) {
     const doorman__lease_table *leases = context->leases;
@@ -9351,7 +9351,7 @@ static doorman_lease_reason doorman__context_reason(const doorman__request_conte
     return capacity >= target * DOORMAN__MET ? DOORMAN_LEASE_SHARE : DOORMAN_LEASE_RESERVED;
 }
 
-/* S14: adds the reason to a lease, and stores it for pages. A repeated lease keeps it (R11). */
+/* S14: adds the reason to a lease, and stores it. A repeated lease keeps its old reason (R11). */
 static void doorman__context_note_reason(const doorman__request_context *context) {
     doorman__lease_entry *entry = context->entry;
     doorman_lease *lease = &context->out->gets;
@@ -9361,10 +9361,10 @@ static void doorman__context_note_reason(const doorman__request_context *context
     doorman__entry_set_reason(entry, lease->reason);
 }
 
-/* Adds what a child node receives with its lease (T2, T3, R8). The child receives the terms of
+/* Adds what a child node receives with its lease (T2, T3, T6). The child receives the terms of
  * every priority, even if it wants nothing of that priority. The terms of any priority may have the
- * level of the reserve, and the child needs that level as a boundary of its groups. Terms for all
- * priorities are sent once for each priority that the request of the child names. */
+ * level of the reserve, and the child needs that level as a boundary of its groups. Terms that hold
+ * for all priorities are sent once for each priority that the request of the child names. */
 static void doorman__context_write_terms(const doorman__request_context *context,
                                          doorman_terms *terms) {
     doorman_capacity_response *out = context->out;
@@ -9531,7 +9531,7 @@ static doorman_status doorman__server_report(doorman_server *server,
     return DOORMAN_OK;
 }
 
-/* Returns a response without its parts. */
+/* Returns a response that has no lists yet, only the method and the address of the master. */
 static doorman_response doorman__server_start_response(const doorman_server *server,
                                                        const doorman_request *request) {
     return (doorman_response){.method = request->method,
@@ -9540,7 +9540,7 @@ static doorman_response doorman__server_start_response(const doorman_server *ser
                               .master_address = server->master[0] ? server->master : NULL};
 }
 
-/* A list without its elements is an error of the program that calls, and not of a message. */
+/* Refuses a NULL list whose count is not 0. A program can make this error, but no message can. */
 static doorman_status doorman__server_check_lists(const doorman_request *request,
                                                   doorman_error *error) {
     const char *missing = NULL;
@@ -9556,8 +9556,8 @@ static doorman_status doorman__server_check_lists(const doorman_request *request
     return missing ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", missing) : DOORMAN_OK;
 }
 
-/* As doorman_server_handle, but the caller has advanced the time.
- *   arena   of the server or of the caller: has the parts of a response on permits */
+/* Does the same as doorman_server_handle. Precondition: the caller has advanced the time.
+ *   arena   receives the parts of a response on permits; belongs to the server or to the caller */
 static doorman_status doorman__server_handle_in(doorman_server *server,
                                                 const doorman_request *request,
                                                 doorman_response *response, doorman__arena *arena,
@@ -9629,8 +9629,8 @@ static size_t doorman__resource_update(doorman__resource_entry *resource, size_t
     return count + 1;
 }
 
-/* Frees the memory of expired leases. Calls that read the leases of a resource remove the expired
- * ones first (S2), so an update need not run more than once a second. */
+/* Removes expired leases, and frees their memory. Calls that read the leases of a resource remove
+ * the expired ones first (S2), so an update need not run more than once a second. */
 static void doorman__server_update(doorman_server *server) {
     size_t left = DOORMAN__UPDATE_MAX;
     while (doorman__timers_due(&server->dues) <= server->now) {
@@ -9827,38 +9827,38 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
 /*
  * A master that stops as planned hands its lease tables over to the next master of its node.
  *
- * D8 The next master knows all that the last one knew, so it need not learn (R6). What the last
- *    master had still to learn, the next one learns. For the proof of T7 both are one master that
- *    stood still in between:
+ * D8 The next master knows what the last one knew about leases, so it need not learn (R6). If the
+ *    last master was still learning, the next one learns for the rest of that time. In the proof of
+ *    T7 the two count as one master that did nothing in between:
  *       - The bytes have u, g and v of each holder, and the id of its last lease. So claims confirm
  *         leases (R4), and the next master continues a round (see "round" in >>leases).
- *       - The last master grants nothing after it has written. So nothing is missing.
- *       - The time in between is not known, because the clocks of two machines have no common
- *         start. An entry ends when its rest has passed once more, with the drift, from the time of
- *         reading. A holder that has gone stays committed for longer by the time in between, which
- *         is safe. So does what is left of the learning.
- *       - The next master does not repeat a lease of the last one within the minimum interval (S3),
- *         but grants a new one. A repeated lease would end later than the holder knows.
- *       - A template of the next master's configuration that the last one had not, by its glob,
- *         learns (R8), because requests for its resources may have been granted without a record.
+ *       - The last master grants nothing after it has written the bytes. So no grant is missing.
+ *       - For each end, the bytes have the time that was left (the rest), because the clocks of two
+ *         machines have no common start. An entry ends when its rest, plus the drift, has passed
+ *         since the reading. So a holder that has gone stays committed for longer, which is safe.
+ *         The learning becomes longer too.
+ *       - Within the minimum interval (S3) the next master grants a new lease. It cannot repeat a
+ *         lease of the last one with the same end (R11), because the bytes do not have that end.
+ *       - The next master learns the resources of a template whose glob the last one did not have
+ *         (R8), because that one may have granted requests for them without a lease entry (G2).
  *         Leases of a resource without a template are dropped (G5).
- *       - A node with a parent does not have its own lease any more, which may have ended in
- *         between. It grants nothing until its parent has answered (T4). It knows what its holders
- *         may use, and reports it as outstanding. The parent still has that committed (R4), or it
- *         has ended, and with it the leases of the holders (S6).
- *       - Of the permits of the node, holds and transfers are handed over (see >>permit_handover).
- *         Rows have the counters. The leases of the permits are not handed over. If they had one of
- *         a resource (P17), the next master learns this resource as after a crash.
- *    Not handed over, because no promise needs it: the lags of whole units (A5), the signs of
- *    shared ids (S10), the reports of overload (H11), the paths below the node (T8), permits that
- *    wait (P7).
+ *       - A new master of a node with a parent does not take over the node's own lease, which may
+ *         have ended. It grants nothing until the parent has answered (T4). It reports what its
+ *         holders may use as outstanding. Either the parent still has this amount committed (R4),
+ *         or the node's lease has ended, and the leases of the holders with it (S6).
+ *       - Of the permits, holds and transfers are handed over (see >>permit_handover). The store
+ *         has the counters in rows. The leases that the permits hold are not handed over. If they
+ *         held one of a resource (P17), the next master learns this resource as after a crash.
+ *    No promise needs the following, so it is not handed over: the lags of whole units (A5), the
+ *    signs of shared ids (S10), the reports of overload (H11), the paths below the node (T8),
+ *    permits that wait (P7).
  *
- * The bytes, integers with the lowest byte first, amounts as the bits of IEEE doubles, texts with
- * their length in two bytes before and a NUL behind:
+ * The bytes. An integer has its lowest byte first. An amount has the bits of an IEEE double. A text
+ * has its length in two bytes before it, and a NUL after it:
  *
  *     start       8 bytes  "doorman", the version
  *                 text     the node
- *                 8        the rest of drains_at
+ *                 8        the rest until drains_at (see doorman_server)
  *     template    1        'T'          one for each template with a capacity; only in a root
  *                 text     its glob
  *                 8        the rest of its learning; 0: it has learned
@@ -9873,7 +9873,7 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *                 8 8 8 8  g, u, the part of u that leases commit, v
  *                 1        the reason (S14)
  *                 2        the number of demands
- *     demand      8 4 1    the wants, the subclients, the priority; behind its entry
+ *     demand      8 4 1    the wants, the subclients, the priority; after its entry
  *     permits     1        'P'          at most once, and only from a server with permits
  *                 8        the rest of the learning of holds (P16)
  *                 8        how long a hold may last
@@ -9887,12 +9887,12 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
 typedef struct doorman__handover_writer {
     doorman_write *write;
     void *context;
-    size_t count; /* of the bytes that are not written yet */
+    size_t count; /* how many of `bytes` are not passed to `write` yet */
     bool failed;
     unsigned char bytes[4096];
 } doorman__handover_writer;
 
-/* Bytes that are being taken over. After the first fault, every value is 0 or "". */
+/* Bytes that are being taken over. After the first fault each number is 0, and each text is "". */
 typedef struct doorman__handover_reader {
     doorman_server *server;
     doorman_permits *permits;
@@ -9901,18 +9901,18 @@ typedef struct doorman__handover_reader {
     const unsigned char *at;
     size_t left;
     const char *wrong;     /* the first fault; NULL: none */
-    doorman_status status; /* of the fault */
-    bool has_permits;      /* the part of the permits was read, with the two times of its start */
+    doorman_status status; /* what this fault makes doorman_server_take_over return */
+    bool has_permits;      /* the part 'P' was read, and with it the next two times */
     doorman_time learns_until, longest;
 } doorman__handover_reader;
 
-/* What is handed over of the permits. The section >>permit_handover has the functions. */
+/* How the permits are handed over. The section >>permit_handover has the functions. */
 typedef struct doorman__handover_permits {
     void (*hand_over)(doorman_server *server, doorman__handover_writer *out);
     bool (*has_holds)(const doorman_server *server);
     void (*take_over)(doorman__handover_reader *in);
-    void (*finish)(doorman__handover_reader *in); /* all bytes were read without a fault */
-    void (*drop)(doorman_server *server);         /* what was taken over before a fault */
+    void (*finish)(doorman__handover_reader *in); /* called at the end if there was no fault */
+    void (*drop)(doorman_server *server);         /* after a fault: drops what was taken over */
 } doorman__handover_permits;
 static const doorman__handover_permits doorman__permits_in_handover;
 
@@ -9949,7 +9949,7 @@ static void doorman__handover_add_text(doorman__handover_writer *out, const char
     doorman__handover_add(out, text, bytes + 1);
 }
 
-/* Adds how long something lasts from now on. */
+/* Adds how long something lasts from now on, or UINT64_MAX if its end is not known (NEVER). */
 static void doorman__handover_add_rest(doorman__handover_writer *out, doorman_time until,
                                        doorman_time now) {
     bool is_known = until != DOORMAN_NEVER;
@@ -9989,7 +9989,7 @@ static void doorman__handover_add_entry(doorman__handover_writer *out,
     doorman__handover_add_demand(out, &own, (int)entry->priority);
 }
 
-/* Adds a resource. Its entries are in two lists, each in the order of their ends. */
+/* Adds a resource and its entries in the order of their ends. The table has them in two lists. */
 static void doorman__handover_add_resource(doorman__handover_writer *out,
                                            const doorman__resource_entry *resource,
                                            doorman_time now) {
@@ -10073,7 +10073,7 @@ static double doorman__handover_take_amount(doorman__handover_reader *in) {
     return 0;
 }
 
-/* Returns a text, which points into the bytes. */
+/* Returns a text, which points into the bytes, or "" after a fault. */
 static const char *doorman__handover_take_text(doorman__handover_reader *in) {
     size_t bytes = (size_t)doorman__handover_take_number(in, 2);
     const char *text = (const char *)doorman__handover_take(in, bytes + 1);
@@ -10089,8 +10089,8 @@ static const char *doorman__handover_take_id(doorman__handover_reader *in) {
     return "";
 }
 
-/* Returns until when something lasts, with the drift.
- *   may_be_unknown   NEVER is valid: the end is not known */
+/* Reads how long something lasts, and returns when it ends: after this time, plus the drift.
+ *   may_be_unknown   true: the bytes may say that the end is not known. Then returns NEVER */
 static doorman_time doorman__handover_take_rest(doorman__handover_reader *in, bool may_be_unknown) {
     uint64_t rest = doorman__handover_take_number(in, 8);
     if (rest == UINT64_MAX && may_be_unknown) return DOORMAN_NEVER;
@@ -10102,7 +10102,7 @@ static doorman_time doorman__handover_take_rest(doorman__handover_reader *in, bo
     return doorman__after(in->now, length + doorman__scale(length, in->drift));
 }
 
-/* Takes a number that is at most `most`. */
+/* Reads a number. A number above `most` is a fault. */
 static unsigned doorman__handover_take_choice(doorman__handover_reader *in, size_t count,
                                               unsigned most) {
     uint64_t number = doorman__handover_take_number(in, count);
@@ -10120,7 +10120,7 @@ static void doorman__handover_take_template(doorman__handover_reader *in, size_t
     if (index < server->config->template_count) server->learned_at[index] = learned_at;
 }
 
-/* Adds a resource without entries. Returns NULL if it has no template, or after a fault. */
+/* Adds a resource without entries. Returns NULL after a fault, or if a root has no template. */
 static doorman__resource_entry *doorman__handover_take_resource(doorman__handover_reader *in) {
     doorman_server *server = in->server;
     const char *id = doorman__handover_take_id(in);
@@ -10222,14 +10222,14 @@ static doorman__lease_entry *doorman__handover_add_holder(doorman__handover_read
     return entry;
 }
 
-/* D8: the permits of the node are not handed over. If they had a lease of a resource, the server
- * learns this resource as after a crash. Its template learns too, because the resource may be
- * dropped before that ends. */
+/* D8: called if the node's permits held a lease of the resource, which they do not get back. So the
+ * server learns the resource as after a crash. Its template learns too, because the resource may be
+ * removed, and asked for again, before the learning ends. */
 static void doorman__handover_learn(doorman__resource_entry *resource) {
     doorman_server *server = resource->server;
     doorman__lease_table *leases = &resource->leases;
     if (!doorman__server_is_root(server)) {
-        leases->learned_at = DOORMAN_NEVER; /* the parent says when: see T6 */
+        leases->learned_at = DOORMAN_NEVER; /* the parent says when the learning ends (T6) */
         return;
     }
     doorman_time until = doorman__server_learned_at(server, leases->algorithm, server->now);
@@ -10259,7 +10259,7 @@ static void doorman__handover_restore(doorman__handover_reader *in,
         doorman__leases_set_demands(leases, entry, handed->demands, handed->demand_count);
     }
     entry->lease_id = handed->lease_id;
-    entry->granted_at = entry->lease_end = in->server->now; /* so S3 repeats no lease */
+    entry->granted_at = entry->lease_end = in->server->now; /* so that S3 repeats no lease */
     entry->reason = handed->reason & 7U;
     doorman__child *child = doorman__entry_child(entry);
     if (child) child->leased = handed->leased;
@@ -10330,7 +10330,7 @@ doorman_status doorman_server_take_over(doorman_server *server, const unsigned c
     doorman_time drains_at = doorman__handover_take_rest(&in, false);
     if (!in.wrong) doorman__handover_take_all(&in);
     if (DOORMAN__HAS_PERMITS && !in.wrong) doorman__permits_in_handover.finish(&in);
-    if (!in.wrong) { /* not before: a wrong time would let the server learn for years */
+    if (!in.wrong) { /* only now: a wrong time would let the server learn for years */
         server->drains_at = doorman__later(server->drains_at, drains_at);
         return DOORMAN_OK;
     }
@@ -10343,10 +10343,10 @@ doorman_status doorman_server_take_over(doorman_server *server, const unsigned c
 /* ---- >>election ----------------------------------------------------------------------------- */
 /*
  * The processes of a node elect a master with a store that all of them reach. The store has a key
- * for the node. It also has leases of its own, each with a time to live (TTL). They are called
- * store leases here. The process whose store lease holds the key is master. The value of the key
- * has the address of the master. An owner may store more in the value. The election only knows the
- * address.
+ * for the node. The store also grants leases of its own, each with a time to live (TTL). They are
+ * called store leases here. The process whose store lease holds the key is master. The value of the
+ * key has the address of the master. The program may store more in the value, but the election
+ * reads only the address.
  *
  * V2 A process is master only while its own store lease holds the key. The process stops being
  *    master 0.95 TTL after it sent its last successful renewal, by its own clock. The store keeps
@@ -10372,8 +10372,8 @@ doorman_status doorman_server_take_over(doorman_server *server, const unsigned c
  *
  * A process polls the store every second, or five times within the TTL if that is more often. While
  * the store answers but shows no master, the process polls every 0.1 s, because some process will
- * soon create the key. This period starts at the beginning of a poll. The state changes only at the
- * end of a poll. Each call of a poll depends on the answer to the previous call:
+ * soon create the key. Both periods run from the start of a poll. The state changes only at the end
+ * of a poll. Each call of a poll depends on the answer to the previous call:
  *
  *     call         is made if                     answer                   next call
  *     KEEP_ALIVE   there is a store lease         any                      READ_KEY
@@ -10429,12 +10429,12 @@ doorman_status doorman_election_init(doorman_election *election,
     return DOORMAN_OK;
 }
 
-/* Time that goes back counts as standing still. */
+/* Advances the time of the election, and returns it. If the clock goes back, time stands still. */
 static doorman_time doorman__election_now(doorman_election *election, doorman_time now) {
     return election->now = doorman__later(election->now, now);
 }
 
-/* Changes the state, or renews it. No other function writes the state.
+/* Changes the state, or renews it. After doorman_election_init no other function writes it.
  *   until     when the state ends unless it is renewed
  *   master    the address of the master in the state STANDBY; NULL: not known, or another state */
 static void doorman__election_move(doorman_election *election, doorman_election_state to,
@@ -10500,7 +10500,7 @@ static void doorman__election_fail_poll(doorman_election *election) {
 }
 
 /* Takes a store lease from the answer to GRANT_LEASE or KEEP_ALIVE.
- *   lease   its id
+ *   lease   the id of the store lease
  *   ttl     0: there is no such store lease */
 static void doorman__election_take_lease(doorman_election *election, int64_t lease,
                                          doorman_time ttl) {
@@ -10510,8 +10510,8 @@ static void doorman__election_take_lease(doorman_election *election, int64_t lea
     election->lease_until = election->lease ? doorman__after(election->sent_at, ttl / 100 * 95) : 0;
 }
 
-/* Called when our store lease holds the key. Forgets `vacant_at` if others had the key since
- * then. */
+/* Called when our store lease holds the key. Forgets `vacant_at`, the time at which this process
+ * found no key, if another process has had the key since then. */
 static void doorman__election_win(doorman_election *election, uint64_t term) {
     assert(election->lease && election->step != DOORMAN_NO_CALL);
     if (term != election->vacant_term + 1) election->vacant_term = 0;
