@@ -10680,10 +10680,10 @@ void doorman_election_abstain(doorman_election *election, bool abstains, doorman
  *   sliding log      doorman__arrival_try        for each unit of the limit, its last arrival
  *
  * A rate is a token bucket without debt, and a gauge is a concurrency limiter. Both follow an
- * allowance, which has one quota until a point in time and another quota from then on. So a lease
- * ends even if no function is called. Only one thread writes an allowance. An allowance has two
- * slots. The thread fills the slot that is not in use, and then increments the version, which tells
- * readers the slot in use.
+ * allowance, which has one quota until a point in time and another quota from then on. So a limiter
+ * stops using a lease when it ends, even if no function of the client is called then. Only one
+ * thread at a time writes an allowance. An allowance has two slots. The thread fills the slot that
+ * is not in use, and then increments the version, which tells readers the slot in use.
  *
  * L1 In any t seconds, a rate allows at most rate * (t + burst) units. A single request may have
  *    more than rate * burst units. With such a request of n units, the bound is rate * t + n. A
@@ -10700,18 +10700,18 @@ void doorman_election_abstain(doorman_election *election, bool abstains, doorman
  *       If the time of one unit is longer than the burst, the bucket saves the time of one unit. If
  *    it saved less, no unit would ever fit. Example: at 0.5 units a second, one unit takes 2 s. A
  *    request for n units may use all the time since paid_until, up to the time of n units. So no
- *    request is refused for ever. Example: at 100 units a second, 20 units fit 0.2 s after the last
- *    units were taken.
+ *    request is refused for ever because it is larger than the burst. Example: at 100 units a
+ *    second, 20 units fit 0.2 s after the last units were taken.
  *       The burst may also be a number of units. Such a burst is a hard bound: a larger request is
  *    IMPOSSIBLE. The bucket saves the time that this number of units takes at the rate in force.
  *
  *    Times are in ticks of 1/256 ns, and wrap around after 2^64 ticks (834 days). paid_until is in
- *    the future if it is ahead of the clock by less than 18 minutes plus the largest debt: another
- *    thread has read the clock after this thread, or units were taken as a debt. Any other
- *    paid_until is in the past. So a bucket saves at most 407 days, and a rate below 2.8e-8 units a
- *    second (one unit in 407 days) never allows a whole unit. The time of a unit is rounded up to a
- *    tick. So requests for one unit get at most 2.56e11 units in a second. At rates of about 1e8
- *    units a second, they get up to 0.04 % too few.
+ *    the future if it is ahead of the clock by less than 18 minutes plus the largest debt. There
+ *    are two causes: another thread has read the clock after this thread, or units were taken as a
+ *    debt. Any other paid_until is in the past. A rate saves at most 9e18 ticks (407 days), so a
+ *    rate below 2.8e-8 units a second (one unit in 407 days) never allows a whole unit. The time of
+ *    a unit is rounded up to a tick. So requests for one unit get at most 2.56e11 units in a
+ *    second. At rates of about 1e8 units a second, they get up to 0.04 % too few.
  *
  *    A gauge counts the units in flight. A thread that takes units adds them to this count, and
  *    then checks that the allowance is still the one that the thread has read. The client first
@@ -10720,15 +10720,15 @@ void doorman_election_abstain(doorman_election *election, bool abstains, doorman
  *    all units in flight (R3).
  * L2 A limiter has three calls: try, delay and release. The call `delay` takes no units. It returns
  *    how long to wait before a try. The calls that wait are in the section >>nng. The ceiling is
- *    the largest capacity that the limiter can ever get. A try for n units is IMPOSSIBLE only if n
- *    is not an amount, or does not fit at the ceiling. A try is REFUSED if n does not fit now, but
+ *    the largest capacity that the limiter can ever get. A try for n units is IMPOSSIBLE if n is
+ *    not an amount, or does not fit at the ceiling. A try is REFUSED if n does not fit now, but
  *    fits at the ceiling, or if the ceiling is 0, which means not known. Such a refusal counts as
  *    demand, so a larger lease may come.
  * L3 Limiters take no lock and make no system call. So any number of threads may share a limiter
- *    (C2). The try of a resource performs no division: divisions by an amount are done when the
- *    amount changes. A try with its clock read takes 33 ns, and a refused try takes 27 ns (make
- *    bench). On the same machine a clock read alone takes 24 ns, and a compare-and-swap alone takes
- *    30 ns.
+ *    (C2). A try of a resource without an `out` performs no division: divisions by an amount are
+ *    done when the amount changes. A try with its clock read takes 33 ns, and a refused try takes
+ *    27 ns (make bench). On the same machine a clock read alone takes 24 ns, and a compare-and-swap
+ *    alone takes 30 ns.
  * L5 Shadow mode and the kill switch allow a try that the limiter would refuse without them. Such a
  *    try counts as excess. A try checks the two flags only if the limiter refuses.
  *
@@ -10754,8 +10754,8 @@ static inline int64_t doorman__round_up(double x) {
     return whole + ((double)whole < x);
 }
 
-/* Converts n units to grains, and rounds up. A counter of grains wraps around, so only the
- * difference of two readings has a meaning. */
+/* Converts n units to grains, and rounds up. The counters of allowed and refused grains wrap
+ * around, so only the difference of two readings has a meaning. */
 static inline uint64_t doorman__units(double n) {
     if (n == 1) return (uint64_t)DOORMAN__UNIT;
     return (uint64_t)doorman__round_up(n * DOORMAN__UNIT);
@@ -10789,11 +10789,11 @@ typedef struct doorman__attempt {
     /* If ALLOWED: how long to wait before the units may be used. Otherwise: how long to wait before
      * the next attempt. DOORMAN_NEVER: this time is unknown, or the units never fit. */
     doorman_time wait;
-    int64_t left; /* token bucket: in ticks, negative for a debt; other kinds: in grains */
+    int64_t left; /* what is left: of a bucket in ticks, negative for a debt; of others in grains */
     doorman_time reset_after; /* without more attempts, all units are available after this time */
 } doorman__attempt;
 
-/* The result of a try without a limiter. */
+/* Makes the result of a try without a limiter: IMPOSSIBLE. */
 static doorman_decision doorman__impossible(doorman_result *out) {
     if (out) {
         *out = (doorman_result){.decision = DOORMAN_IMPOSSIBLE, .retry_after = DOORMAN_NEVER};
@@ -10841,8 +10841,8 @@ DOORMAN__INLINE doorman__attempt doorman__bucket_try(const doorman__bucket *buck
 
 /* ---- limiters: concurrency */
 
-/* When units will be released is not known, so a refusal does not say how long to wait, and no
- * attempt sets reset_after. */
+/* When units will be released is not known. So a refusal has the wait DOORMAN_NEVER, and no attempt
+ * sets reset_after. */
 DOORMAN__INLINE doorman__attempt doorman__concurrency_try(uint64_t most, uint64_t in_use,
                                                           uint64_t units) {
     uint64_t room = in_use < most ? most - in_use : 0;
@@ -10877,7 +10877,7 @@ static bool doorman__concurrency_release(doorman__shared *in_use, uint64_t units
 #define DOORMAN__WINDOW_UNITS ((UINT64_C(1) << 40) - 1)
 #define DOORMAN__WINDOW_LIMIT_MAX 1e8
 
-/* Returns how many windows a count is ahead of the window `number`, or 0. */
+/* Returns how many windows a count is ahead of the window `number`, or 0 if it is not ahead. */
 static inline uint64_t doorman__window_ahead(uint64_t count, uint64_t number) {
     uint64_t ahead = ((count >> 40) - number) & DOORMAN__WINDOWS;
     return ahead < 256 ? ahead : 0;
@@ -10906,8 +10906,8 @@ static inline uint64_t doorman__window_units(uint64_t count, uint64_t number) {
     return count >> 40 == (number & DOORMAN__WINDOWS) ? count & DOORMAN__WINDOW_UNITS : 0;
 }
 
-/* Precondition of this function and of doorman__sliding_try: units <= most, and no count is ahead
- * of `window`. */
+/* Makes an attempt in a fixed window. Precondition, also of doorman__sliding_try: units <= most,
+ * and no count is ahead of `window`. */
 DOORMAN__INLINE doorman__attempt doorman__fixed_try(uint64_t most, uint64_t count, uint64_t units,
                                                     doorman__window window) {
     assert(units <= most && doorman__window_ahead(count, window.number) == 0);
@@ -10931,8 +10931,8 @@ static inline uint64_t doorman__window_carry(uint64_t units, doorman_time rest,
     return (uint64_t)doorman__round_up((double)units * (double)rest / (double)length);
 }
 
-/* Returns how much time is left of the current window when at most `room` of the `units` of the
- * previous window still count. */
+/* Returns how much time is left of the current window at the moment when the `units` of the
+ * previous window count as `room` or less. */
 static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_time length) {
     if (units <= room) return length;
     doorman_time rest = (doorman_time)((double)room * (double)length / (double)units);
@@ -10983,9 +10983,9 @@ DOORMAN__INLINE doorman__attempt doorman__sliding_try(uint64_t most, doorman_tim
 
 /* An arrival is the time at which a unit was asked for, also if it was refused. A ring has one
  * arrival for each unit of the limit. Each new unit replaces the oldest arrival, and is allowed if
- * this arrival is at least a whole window old. So a window has at most as many units as the ring
- * has arrivals. Arrivals never go back in time, even if the clock of this thread is behind the
- * clock of another thread. */
+ * this arrival is at least a whole window old. So at most as many units are allowed in a window as
+ * the ring has arrivals. A later arrival is never replaced by an earlier one, even if the clock of
+ * this thread is behind the clock of another thread. */
 static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman_time before,
                                                     doorman_time now) {
     assert(window > 0);
@@ -10998,7 +10998,7 @@ static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman
 /* ---- limiters without a server: all kinds of limiter as a pure function */
 
 /* Converts n units to what the limiter counts: ticks for a token bucket, and grains for any other
- * kind. Returns -1 if n is IMPOSSIBLE. */
+ * kind. Returns -1 if a try for n units is IMPOSSIBLE. */
 static inline int64_t doorman__limit_amount(const doorman_limit *limit, double n) {
     if (limit->kind == DOORMAN_TOKEN_BUCKET) {
         const doorman__bucket *bucket = &limit->bucket;
@@ -11028,8 +11028,8 @@ DOORMAN__INLINE doorman__attempt doorman__limit_attempt(const doorman_limit *lim
     return doorman__concurrency_try(limit->most, words[0], units);
 }
 
-/* Makes an attempt that takes nothing, for no units (0) or IMPOSSIBLE units (-1). The caller does
- * not store `after`. */
+/* Makes an attempt that takes nothing. The caller does not store `after`.
+ *   amount   0: for no units; -1: for units that are IMPOSSIBLE */
 static doorman__attempt doorman__limit_look(const doorman_limit *limit, const uint64_t *words,
                                             int64_t amount, doorman_time now) {
     assert(amount <= 0);
@@ -11086,7 +11086,7 @@ static const char *doorman__bucket_wrong(const doorman_limit_options *options) {
 
 #define DOORMAN__ONLY_BUCKET_RULE "must be 0: only a TOKEN_BUCKET has one"
 
-/* Returns the first rule that a limit of another kind breaks, or NULL. */
+/* Returns the first rule that a limit of any kind but TOKEN_BUCKET breaks, or NULL. */
 static const char *doorman__count_limit_wrong(const doorman_limit_options *options) {
     const double limit = options->limit;
     const bool held = options->kind == DOORMAN_CONCURRENCY;
@@ -11130,7 +11130,7 @@ doorman_status doorman_limit_init(doorman_limit *limit, const doorman_limit_opti
     const char *wrong = doorman__limit_wrong(options);
     if (wrong) {
         (void)doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
-        return DOORMAN_INVALID_ARGUMENT; /* a compiler sees that *limit is set after OK */
+        return DOORMAN_INVALID_ARGUMENT; /* constant, so that a compiler sees that OK sets *limit */
     }
     bool is_bucket = options->kind == DOORMAN_TOKEN_BUCKET;
     double grains = options->kind == DOORMAN_SLIDING_LOG ? 1 : DOORMAN__UNIT;
@@ -11162,7 +11162,7 @@ doorman_status doorman_limiter_init(doorman_limiter *limiter, const doorman_limi
         limiter->state.words[0] = doorman__ticks(now) - (uint64_t)limit->bucket.saved_most;
     } else if (log) {
         limiter->state.log.arrivals = arrivals;
-        /* a whole window old at time 0 */
+        /* at time 0 each arrival is a whole window old, so all units are allowed */
         for (uint64_t i = 0; i < limit->most; i++) arrivals[i] = -limit->window;
     } else if (limit->kind != DOORMAN_CONCURRENCY) {
         limiter->state.words[0] = (uint64_t)(now / limit->window) << 40;
@@ -11171,7 +11171,7 @@ doorman_status doorman_limiter_init(doorman_limiter *limiter, const doorman_limi
     return DOORMAN_OK;
 }
 
-/* Returns n in whole units. Returns UINT64_MAX if n is more than the limit or not an amount. */
+/* Returns n rounded up to whole units, or UINT64_MAX if n is above the limit or no amount. */
 static uint64_t doorman__log_units(const doorman_limit *limit, double n) {
     return n >= 0 && n <= (double)limit->most ? (uint64_t)doorman__round_up(n) : UINT64_MAX;
 }
@@ -11270,8 +11270,8 @@ DOORMAN__INLINE doorman__attempt doorman__limiter_attempt(const doorman_limiter 
     return doorman__limit_attempt(limit, words, amount, now);
 }
 
-/* Returns false for a limit without doorman_limit_init, and for a log without doorman_limiter_init.
- * A zeroed limiter of another kind is a state like any other. */
+/* Returns false for NULL, for a limit without doorman_limit_init, and for a log without
+ * doorman_limiter_init. A limiter of any other kind may be all zeros. */
 static inline bool doorman__limiter_usable(const doorman_limiter *limiter,
                                            const doorman_limit *limit) {
     if (!limiter || !limit || !limit->kind) return false;
@@ -11323,7 +11323,7 @@ typedef struct DOORMAN__ALIGNED doorman__quota {
     double unit_time;   /* rate: the time of one unit in ticks */
     int64_t unit_price; /* rate: unit_time, rounded up; -1: the amount is 0 or unlimited, or one
                            unit takes more than 407 days */
-    /* rate: the ticks that can be saved; -1: the amount is 0 or unlimited; gauge: the grains */
+    /* rate: the ticks that can be saved; -1: amount 0 or unlimited; gauge: the amount in grains */
     int64_t most;
 } doorman__quota;
 
@@ -11360,9 +11360,10 @@ static void doorman__allowance_set(doorman__allowance *allowance, doorman__quota
     __atomic_store_n(&allowance->version, version, __ATOMIC_SEQ_CST);
 }
 
-/* Reads the quota in force, and returns its version. The loop repeats if the writer writes during
- * this read. __builtin_expect makes compilers use a branch on `until`, which the processor
- * predicts. Without it, they compute an address from `until`, and the loads wait for the clock. */
+/* Reads the quota in force, and returns the version of the allowance. The loop repeats if the
+ * writer writes during this read. __builtin_expect makes compilers use a branch on `until`, which
+ * the processor predicts. Without it, they compute an address from `until`, and the loads wait for
+ * the clock. */
 static inline uint32_t doorman__allowance_read(const doorman__allowance *allowance,
                                                doorman__quota *out, doorman_time now) {
     uint32_t version;
@@ -11384,7 +11385,7 @@ static inline uint32_t doorman__allowance_read(const doorman__allowance *allowan
 
 enum { DOORMAN__SHADOW = 1, DOORMAN__KILL_SWITCH = 2 };
 
-/* What the client and the limiter store for each other. All fields are atomic. */
+/* What the client and the limiter store for each other. All fields that change are atomic. */
 typedef struct DOORMAN__ALIGNED doorman__usage {
     doorman__shared allowed, refused, excess; /* in grains; they wrap around */
     doorman_time unmet_since; /* the first refusal since the client's last check; 0: none */
@@ -11396,16 +11397,16 @@ typedef struct DOORMAN__ALIGNED doorman__usage {
     double
         ceiling_asked; /* gauge: until ceiling_until, the client asks for at most this capacity */
     doorman_time ceiling_until;
-    /* the client raises the wants to a rate that saves a refused request in this time; 0: the wants
-     * do not follow use */
+    /* the client raises the wants to a rate that saves the units of a refused request in this time;
+     * 0: the wants do not follow use */
     doorman_time growth_time;
     uint8_t *client_unmet; /* the client's flag; set with unmet_since; NULL: there is no client */
     uint8_t bypass;        /* the flags that are on: DOORMAN__SHADOW, DOORMAN__KILL_SWITCH */
     doorman__shared over_released; /* only for a gauge: see doorman_counts */
 } doorman__usage;
 
-/* The type of an amount that threads share. It is aligned to 8 bytes in its struct, which a pointer
- * to a double does not say on 32-bit x86. */
+/* Amounts that threads share are aligned to 8 bytes in their structs. On 32-bit x86 the type double
+ * does not say so, and this type does. */
 typedef double doorman__shared_amount DOORMAN__ALIGNED;
 
 static double doorman__load(const double *from) {
@@ -11446,8 +11447,8 @@ static inline bool doorman__bypass(const doorman__usage *usage) {
     return __atomic_load_n(&usage->bypass, __ATOMIC_RELAXED) != 0;
 }
 
-/* Tells the client that units were refused. The client clears the flag before it reads the time. So
- * it finds the time of the refusal that has set the flag. */
+/* Tells the client of a refusal, unless it knows of one. The client clears its flag client_unmet
+ * before it reads unmet_since. So the client finds the time of the refusal that has set it. */
 static inline void doorman__usage_signal(doorman__usage *usage, doorman_time now) {
     if (__atomic_load_n(&usage->unmet_since, __ATOMIC_RELAXED)) return;
     /* the bit keeps the time different from 0, which means that there was no refusal */
@@ -11455,16 +11456,16 @@ static inline void doorman__usage_signal(doorman__usage *usage, doorman_time now
     if (usage->client_unmet) __atomic_store_n(usage->client_unmet, 1, __ATOMIC_RELEASE);
 }
 
-/* Stores the size of the largest request. A request for at most one unit fits whenever a larger
- * request fits, so it is not stored. */
+/* Stores the size of the largest request. Requests for at most one unit are not stored, because a
+ * limiter that allows a larger request allows them too. */
 static inline void doorman__usage_note_size(doorman__usage *usage, uint64_t units) {
     if (__builtin_expect(units <= (uint64_t)DOORMAN__UNIT, true)) return;
     doorman__raise(&usage->largest, units);
 }
 
 /* Counts an attempt, and returns the decision that the caller gets. Allowed units are counted
- * exactly, because wants follow them. The count of refused units uses no locked instruction, so two
- * refusals at the same time may count as one. */
+ * exactly, because wants follow them. The count of refused units uses no locked instruction, so
+ * refusals at the same time may be lost. */
 static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t units,
                                               doorman_decision decision, doorman_time now) {
     assert(units > 0);
@@ -11566,8 +11567,8 @@ static int64_t doorman__quota_depth(const doorman__quota *quota,
 /* Returns the new paid_until when a rate changes. The change does not increase the number of saved
  * units. When the rate rises, the saved time shrinks in proportion. When the rate falls, the saved
  * time stays the same, so it is worth fewer units. But if the burst is in units, or there was a
- * large request, the number of saved units stays the same. Returns paid_until itself if the saved
- * time stays the same. */
+ * large request, the number of saved units stays the same, as far as the new rate can save them.
+ * Returns paid_until itself if the saved time stays the same. */
 static uint64_t doorman__quota_carry(const doorman__rate_change *change, uint64_t paid_until,
                                      uint64_t now) {
     const doorman__quota *from = change->from, *to = change->to;
@@ -11584,8 +11585,8 @@ static uint64_t doorman__quota_carry(const doorman__rate_change *change, uint64_
 }
 
 /* Sets the rate. Before other threads see the new amount, the function adapts the saved time to it
- * (see doorman__quota_carry). At the time `until`, the number of units that can be saved does not
- * rise.
+ * (see doorman__quota_carry). When `after` replaces `amount` at the time `until`, the number of
+ * units that can be saved does not rise.
  *   largest   the units of the largest recent request; 0: none was above one unit */
 static void doorman__rate_set(doorman__rate *rate, doorman__schedule schedule, double largest,
                               doorman_time now) {
@@ -11630,7 +11631,7 @@ static inline int64_t doorman__rate_price(const doorman__quota *quota, double n)
 }
 
 /* Returns the price of a request that is larger than the burst. The rate saves up for such a
- * request (L1). Returns -1 if the rate cannot save that much. */
+ * request (L1). Returns -1 if the burst is in units, or the rate cannot save that much. */
 static int64_t doorman__rate_large_price(const doorman__rate *rate, const doorman__quota *quota,
                                          double n) {
     if (rate->burst_units > 0 || !(quota->amount > 0) || !doorman__amount_valid(n)) return -1;
@@ -11663,8 +11664,7 @@ DOORMAN__INLINE doorman_decision doorman__rate_take(doorman__rate *rate,
     return doorman__count(&rate->usage, units, DOORMAN_ALLOWED, now);
 }
 
-/* Makes a try where n is 0, not an amount, or more than the burst, or the rate is 0 or
- * unlimited. */
+/* Makes a try for which doorman__rate_price finds no price, or for 0 units. */
 static doorman_decision doorman__rate_try_unusual(doorman__rate *rate, const doorman__quota *quota,
                                                   double n, doorman_time now) {
     if (!doorman__amount_valid(n)) return DOORMAN_IMPOSSIBLE;
@@ -11725,7 +11725,7 @@ static doorman_time doorman__rate_delay(const doorman__rate *rate, double n, doo
 /* Returns how long the rate of the next lease takes to save n units. If the wants follow use, a
  * refusal of n units raises them to a rate that saves n units in the growth time (L4), unless
  * wants_maximum is less. Example: an idle resource without a wants_maximum refuses 100 units. The
- * retry_after is 2.25 s, and also for a million units. */
+ * retry_after is 2.25 s. For a million units it is 2.25 s too. */
 static doorman_time doorman__usage_saves_in(const doorman__usage *usage, double n,
                                             double expected) {
     assert(n >= 0 && expected >= 0);
@@ -11834,7 +11834,7 @@ static bool doorman__gauge_possible(const doorman__gauge *gauge, uint64_t units)
     return quota.most == 0 || units <= (uint64_t)quota.most;
 }
 
-/* Refuses units, or allows them by a bypass. Then they count as in flight. */
+/* Refuses units, or allows them by a bypass. Units that a bypass allows count as in flight. */
 static doorman_decision doorman__gauge_refuse(doorman__gauge *gauge, uint64_t units,
                                               doorman_time now) {
     assert(units > 0);
