@@ -11919,49 +11919,49 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *   OPTIMISTIC    what the resource wants
  *
  * doorman__resource_publish sets the limiter to the capacity in force, its end, and the capacity
- * that follows. So the limiter follows the end of a lease without another call.
+ * that follows. So the limiter stops using a lease at its end without another call.
  *
  * In a request, a client claims the capacity of its lease, and reports its units in use as
  * outstanding (R3). If the client wants less than it has, it first gives the difference back, and
  * then sends the request. If leases are whole units, the client rounds its wants up, as the server
  * does (A5).
  *
- * K4 Without a lease the fallback is in force. on_change is called when the capacity or the reason
- *    for the capacity has changed.
+ * K4 Without a lease the fallback is in force. on_change is called when the capacity, or what
+ *    explains the capacity, has changed (see doorman_resource_options).
  * K5 A resource that is opened twice is still one resource, with one limiter and the options of the
- *    first opening. A later opening reports the first option that differs, and fails with another
- *    kind of limiter (rate or gauge). The last close releases the lease. In an agent, the release
- *    waits 0.1 s. A resource that is opened again in this time keeps its lease, and no message is
- *    sent. doorman_agent_stop releases at once.
+ *    first opening. A later opening reports the first option that differs. It fails if it asks for
+ *    another kind of limiter (rate or gauge). The last close releases the lease. In an agent, the
+ *    release waits 0.1 s. A resource that is opened again in this time keeps its lease, and no
+ *    message is sent unless its priority is another one. doorman_agent_stop releases at once.
  * K6 Either the application sets the wants, or the wants follow use. Wants that follow use begin at
  *    an initial value, and stay between a minimum and a maximum. An idle resource wants the
  *    minimum. The default is 1 for a rate, so that its first call need not wait. The default is 0
- *    for a gauge, so that idle clients take no unit from others. With the minimum 0, a resource
- *    wants at least 1 as soon as it is used, so its first call needs a request to the server. Until
- *    then it has a lease of 0, so the server knows it all the same.
- * K7 A server cannot block or crash the application, whatever it sends, or if it sends nothing.
+ *    for a gauge, so that idle clients take no unit from others. With the minimum 0, an idle
+ *    resource has a lease of 0, so the server knows the resource. When the resource is used, it
+ *    wants at least 1. So the first call after an idle time needs a request to the server.
+ * K7 Neither a response of a server nor a missing response can block or crash the application.
  * L4 Use is measured in a moving window, in which newer amounts count more. Use consists of the
  *    units that were allowed, the units that were refused, and the units that callers wait for (see
  *    "demand"). With a steady demand, the wants settle within 10 % of the demand. Wants grow until
  *    the demand is met, or until the server has no more capacity. A gauge is idle when it had no
  *    use for half a refresh interval, or for a window if that is shorter. So the units that an idle
- *    gauge gives back reach another holder within two refresh intervals. After a refusal that no
- *    later call has followed with success, a gauge is idle only after a window.
+ *    gauge gives back reach another holder within two refresh intervals. A gauge that has refused a
+ *    call, and has allowed none since, is not idle before a window has passed.
  *
  * How soon a lease follows demand. A limiter that refuses units sets a flag, which the client
- * checks every 0.2 s. The client waits until 0.1 s have passed since the refusal, because this time
- * shows the rate of a demand. For a gauge it does not wait. Then the client asks at once if the
- * last response granted all wants. Example: a resource is idle, and its capacity is free at the
- * server. After the first refusal, the resource gets its whole share within 250 ms and one round
- * trip. When a call waits for a gauge of an agent, the agent asks at once.
+ * checks every 0.2 s. The client waits until 0.1 s have passed since the refusal, because the
+ * counts show the rate of the demand only after this time. For a gauge it does not wait. Then the
+ * client asks at once if the last response granted all wants. Example: a resource is idle, and its
+ * capacity is free at the server. After the first refusal, the resource gets its whole share within
+ * 250 ms and one round trip. When a call waits for a gauge of an agent, the agent asks at once.
  *
  * An idle resource asks only for its minimum, even if its safe capacity is larger. A safe capacity
  * that is not configured is the capacity divided by the number of clients. If each idle resource
  * asked for it, idle clients would hold the whole capacity, and another client would have to wait
  * until they ask again: up to a refresh interval, instead of 250 ms.
  *
- * While callers wait, no refusals show how much capacity is missing. The resource then asks for at
- * least its safe capacity, as long as the server grants all wants.
+ * While all callers of a rate wait, no refusals show how much capacity is missing. The resource
+ * then asks for at least its safe capacity, as long as the server grants all wants.
  */
 
 /* ---- client: demand */
@@ -11971,20 +11971,20 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * every tenth of the window.
  *
  * Refused units count as demand. If they did not count, a resource that has too little would never
- * grow. But a caller that repeats its try in a loop is refused a million times for one unit. So
+ * grow. But a caller that repeats its try in a loop may be refused a million times for one unit. So
  * while the server has no more capacity (it grants less than was wanted), refused units count only
  * up to a bound: seven times the units that were allowed, or seven times what the capacity allows
- * if that is more. So a resource with endless demand asks for eight times what it has.
+ * if that is more. So a resource with endless demand asks for at most eight times what it has.
  *
  * Example: a lease of 50 units a second allows 50 units a second, and 10,000 units a second are
  * refused. The bound is 7 * 50 = 350. So the demand is 50 + 350 = 400 units a second.
  *
- * A caller that waits for its units is not refused. Therefore the estimator also looks at workers.
- * A worker waits for a unit, is busy with the unit, and waits for the next unit. The estimator
- * assumes as many workers as have waited at the same time. On average `waiting` workers wait. If no
- * worker had to wait, all together would use workers / (workers - waiting) times as much. The
- * additional units are the demand of the waiting workers. This demand counts up to the bound. If
- * all workers wait, the demand is equal to the bound.
+ * A caller that waits for units of a rate is not refused. Therefore the estimator also looks at
+ * workers. A worker waits for a unit, is busy with the unit, and waits for the next unit. The
+ * estimator assumes as many workers as have waited at the same time. On average `waiting` of them
+ * wait. If no worker had to wait, all together would use workers / (workers - waiting) times as
+ * much. The additional units are the demand of the waiting workers. This demand counts up to the
+ * bound. If all workers wait, the demand is equal to the bound.
  *
  * Example with 50 units a second: there are two workers, and a unit keeps a worker busy for 20 ms.
  * On average one worker is busy, and one waits. Without the wait the workers would use 2 / (2 - 1)
@@ -11996,24 +11996,24 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * A rate saves units for a request of n units (L1). The largest n raises the wants to a rate that
  * saves n units within a fifth of a window. A request for n units of a gauge must fit into its
  * capacity, so the largest n raises the wants to n. In both cases n counts whether the request was
- * allowed or refused, and is remembered for ten windows. So a caller that tries less often than
- * once a window finds a lease that fits its request. If n or more units of a gauge were in use at
+ * allowed or refused, and is remembered for ten windows. So a caller that makes such a request only
+ * once in several windows finds a lease that fits it. If n or more units of a gauge were in use at
  * the same time since the request, n is remembered only until the gauge is idle.
  *
  * A request for n units of a gauge may be larger than what the server can give. The estimator
  * assumes this after n has not fitted into the lease for two windows, although more was wanted. For
- * the next ten windows, requests of that size do not count as demand. If they counted, the resource
- * would take capacity from other clients without using it. Requests that are IMPOSSIBLE do not
- * count as demand either.
+ * the next ten windows, requests that are larger than this lease do not count as demand. If they
+ * counted, the resource would take capacity from other clients without using it. A request that is
+ * IMPOSSIBLE counts only as refused units: its size is not remembered.
  *
- * The bound is also at least seven times the minimum, where 0 counts as 1. The wants of a resource
- * that is not idle use 1 too. Otherwise a resource with a lease of 0 would never ask for its first
- * unit.
+ * The bound is also at least seven times the minimum, where a minimum of 0 counts as 1. A resource
+ * that is not idle also wants at least this minimum. Otherwise a resource with a lease of 0 would
+ * never ask for its first unit.
  *
- * While the server may have more, the estimator also looks at the counts between two samples. A
- * look can raise the wants to the rate of the requests that came after the first refusal, for two
- * samples. The first refused request only starts the measured time. If it were counted, one refused
- * caller would count as ten units a second, because a look comes 0.1 s after the refusal.
+ * While the server may have more, the estimator also looks at the counts between two samples. For
+ * the time of two samples, a look can raise the wants of a rate to the rate of requests after the
+ * first refusal. The first refused request only starts the measured time. If it were counted, one
+ * refused caller would count as ten units a second, because a look comes 0.1 s after the refusal.
  */
 
 #define DOORMAN__SAMPLES 11
@@ -12097,7 +12097,7 @@ typedef struct doorman__estimator {
     doorman_time raised_until;
     double largest; /* the largest request, until largest_until */
     doorman_time largest_until;
-    /* Of the other fields, a rate uses only `wants` and `unmet`. */
+    /* Of the fields below, a rate uses only `wants` and `unmet`. */
     bool served; /* as many units as `largest` were in use at the same time */
     doorman_time
         short_since; /* since when `largest` has not fitted into the lease; NEVER: it fits */
@@ -12173,8 +12173,8 @@ static double doorman__counted_units(uint64_t before, uint64_t after) {
     return (double)(after - before) / DOORMAN__UNIT;
 }
 
-/* Returns the demand for a gauge since an earlier reading: the units in use, and the refused units
- * up to the bound. If `futile` is true, refused and waiting units do not count. */
+/* Returns the demand for a gauge since an earlier reading: the most units in use, plus the refused
+ * units up to the bound. If `futile` is true, refused and waiting units do not count. */
 static doorman__use doorman__use_of_gauge(const doorman__estimator *estimator,
                                           const doorman__reading *before,
                                           const doorman__reading *reading,
@@ -12206,7 +12206,7 @@ static doorman__use doorman__use_of_rate(const doorman__estimator *estimator,
     double waiting = (reading->waited - last->waited) / seconds, busy = workers - waiting;
     if (waiting > 0) unmet += busy * most > allowed * waiting ? allowed * waiting / busy : most;
     double known = doorman__max(allowed, minimum * seconds), counts = unmet;
-    /* the size of this request is known */
+    /* refusals of one large request do not mean that the demand has an unknown size */
     if (!supply->exhausted) known = doorman__max(known, reading->largest);
     if (supply->exhausted) counts = doorman__min(unmet, most);
     return (doorman__use){.seconds = seconds,
@@ -12243,14 +12243,14 @@ static double doorman__estimator_recent(const doorman__estimator *estimator) {
 }
 
 /* The largest request is remembered for WINDOWS_REMEMBERED windows. If the largest request of a
- * gauge does not fit for WINDOWS_SHORT windows, the server has no more capacity for it. */
+ * gauge does not fit for WINDOWS_SHORT windows, the server is assumed not to have that much. */
 #define DOORMAN__WINDOWS_REMEMBERED 10
 #define DOORMAN__WINDOWS_SHORT 2
 
 /* Remembers the largest request. A rate may be saving units for it (L1). A gauge forgets a request
  * that can never fit, because it is more than the maximum of the wants, or than the server can
- * give. Returns whether the largest request of this reading can never fit; false for a rate. If so,
- * its refused units are no demand. */
+ * give. Returns true if the largest request of this reading can never fit; then refused units are
+ * no demand. Returns false for a rate. */
 static bool doorman__estimator_remember(doorman__estimator *estimator,
                                         const doorman__reading *reading,
                                         const doorman__supply *supply) {
@@ -12332,7 +12332,7 @@ static void doorman__estimator_sample(doorman__estimator *estimator,
     doorman__estimator_conclude(estimator, reading, supply, futile);
 }
 
-/* Returns the least that a rate wants by the counts since the last look. */
+/* Returns a lower bound of the wants of a rate, from the counts since the last look. */
 static double doorman__estimator_look_at_rate(doorman__estimator *estimator,
                                               const doorman__reading *reading,
                                               const doorman__supply *supply) {
@@ -12378,8 +12378,8 @@ static void doorman__estimator_look(doorman__estimator *estimator, const doorman
     doorman__estimator_conclude(estimator, reading, supply, futile);
 }
 
-/* Returns when to check whether a gauge has become idle: four times in the time after which it is
- * idle, because a check notices use only afterwards. */
+/* Returns when to check whether a gauge has become idle. A check notices only use that came before
+ * it. So there are four checks in the time after which a gauge without use is idle. */
 static doorman_time doorman__estimator_check_at(const doorman__estimator *estimator,
                                                 const doorman__supply *supply) {
     if (!estimator->is_gauge || estimator->wants <= estimator->minimum) return DOORMAN_NEVER;
@@ -12398,12 +12398,12 @@ static void doorman__estimator_check(doorman__estimator *estimator, const doorma
 
 /* ---- client: estimates without a client */
 
-/* Use that others have counted comes late, and for a long time at once. Such counts are spread
- * evenly over the time since the last sample, so that an estimate has as many samples as that of a
- * resource, and depends on the window, but not on how often reports arrive. */
+/* An estimate gets counts that other processes have made, late, and for a long time at once. They
+ * are spread evenly over the time since the last sample. So an estimate has as many samples as the
+ * estimator of a resource, and depends on the window, but not on how often counts arrive. */
 struct doorman_estimate {
     doorman__estimator estimator;
-    doorman__reading total; /* with the counts that are not in a sample yet */
+    doorman__reading total; /* all counts, also those that are not in a sample yet */
 };
 
 doorman_status doorman_estimate_create(doorman_estimate **out,
@@ -12434,13 +12434,13 @@ doorman_status doorman_estimate_create(doorman_estimate **out,
 void doorman_estimate_destroy(doorman_estimate *estimate) { DOORMAN_FREE(estimate); }
 
 static uint64_t doorman__estimate_grains(double units) {
-    /* more than 1e15 / 4096 units in one report are no demand that a lease could meet */
+    /* of one report at most this many units count */
     const double most = DOORMAN_AMOUNT_MAX / DOORMAN__UNIT;
     if (!doorman__amount_valid(units)) return 0;
     return doorman__units(doorman__min(units, most));
 }
 
-/* Returns a part of a difference. */
+/* Returns difference * part / count, rounded down, without an overflow. */
 static uint64_t doorman__estimate_part(uint64_t difference, int64_t part, int64_t count) {
     assert(part > 0 && part <= count);
     uint64_t number = (uint64_t)part, all = (uint64_t)count;
@@ -12509,21 +12509,21 @@ struct doorman_client_resource {
     doorman__estimator estimator;     /* estimates the wants, while they follow use */
     doorman_resource_options options; /* the options of the first opening, with all defaults */
     bool options_differ;              /* a later opening had other options */
-    doorman_resource_info published;  /* what the limiter and the application learned last */
+    doorman_resource_info published;  /* the info of the last doorman__resource_publish */
     doorman_resource_kind kind;       /* the kind of the limiter */
     union {
         doorman__rate rate;
         doorman__gauge gauge;
     };
-    doorman__usage *usage;    /* of the limiter */
-    doorman__waiting waiting; /* what waits for the limiter; only >>nng and >>leased set it */
+    doorman__usage *usage;           /* of the limiter */
+    doorman__waiting waiting;        /* the calls that wait; only >>nng and >>leased set it */
     struct doorman_resource *handle; /* the agent's handle; NULL: there is no agent */
     doorman__tally tally;            /* what the next request reports (H11) */
-    uint32_t subclients;             /* the weight of a resource of permits: see >>leased; 0: 1 */
+    uint32_t subclients;             /* the weight of a resource of permits (>>leased); 0 means 1 */
     char resource_id[];
 };
 
-/* Returns the units in use. The units of a rate are used at once. */
+/* Returns the units in use. A rate has none. */
 static double doorman__resource_in_use(const doorman_client_resource *resource) {
     return resource->kind == DOORMAN_GAUGE ? doorman__gauge_in_flight(&resource->gauge) : 0;
 }
@@ -12594,7 +12594,7 @@ static void doorman__resource_move(doorman_client_resource *resource,
     resource->state = state;
 }
 
-/* Tells the limiter the largest possible capacity, and when it may change next: see
+/* Tells the limiter the largest possible capacity, which larger lease may come, and when: see
  * doorman__usage. */
 static void doorman__resource_announce(doorman_client_resource *resource) {
     const doorman__held_lease *held = &resource->held;
@@ -12644,7 +12644,7 @@ static void doorman__resource_notify(doorman_client_resource *resource) {
 }
 
 /* Passes the capacity in force to the limiter, and then to the application. Once gauge_is_divided
- * is true, it stays true. */
+ * is true, it stays true until the resource is closed and opened again. */
 static void doorman__resource_publish(doorman_client_resource *resource, doorman_time now) {
     doorman_resource_info info, before = resource->published;
     doorman_client_read(resource, &info, now);
@@ -12778,9 +12778,9 @@ static void doorman__resource_apply_wants(doorman_client_resource *resource, dou
     doorman__resource_announce(resource);
 }
 
-/* K1: after unmet demand, asks at once if the last response granted all wants, and they have grown
- * by more than a tenth since then. If the largest request of a gauge does not fit yet, any growth
- * is enough. */
+/* K1: after unmet demand, asks at once if the last response granted all wants, and the wants have
+ * grown by more than a tenth since the last request. If the largest request of a gauge does not fit
+ * yet, any growth is enough. */
 static void doorman__resource_grow(doorman_client_resource *resource, doorman_time now) {
     assert(resource->wants_follow_use);
     doorman__held_lease *held = &resource->held;
@@ -12791,13 +12791,13 @@ static void doorman__resource_grow(doorman_client_resource *resource, doorman_ti
     doorman__held_lease_grow(&resource->client->upstream, held, now);
 }
 
-/* Returns when to look at the counts after a refusal. A gauge has no rate that must be measured. */
+/* Returns when to look at the counts after a refusal: for a gauge at once, as it needs no rate. */
 static doorman_time doorman__resource_look_at(const doorman_client_resource *resource) {
     doorman_time since = doorman__resource_unmet_since(resource);
     return resource->kind == DOORMAN_GAUGE ? since : doorman__after(since, DOORMAN__LOOK_MIN);
 }
 
-/* Returns when to update the wants next. Without more capacity, refusals wait for a sample. */
+/* Returns when to update the wants next. If the server has no more, refusals wait for a sample. */
 static doorman_time doorman__resource_update_wants_due(const doorman_client_resource *resource) {
     doorman__supply supply = doorman__resource_supply(resource, resource->client->upstream.now);
     const doorman__estimator *estimator = &resource->estimator;
@@ -12839,8 +12839,8 @@ static doorman_client_resource *doorman__resource_of(doorman__held_lease *held) 
     return DOORMAN__WITHIN(doorman_client_resource, held, held);
 }
 
-/* R3: reports about one held lease. Reduces the capacity of the limiter by what is given back
- * before it reads the units in use. */
+/* R3: puts one held lease into the request. First lowers the limiter by what is given back, and
+ * then reads the units in use, so that the report includes all of them (L1). */
 static void doorman__resource_report(doorman_client_resource *resource, doorman_time now) {
     doorman_upstream *upstream = &resource->client->upstream;
     double wants = resource->wants;
@@ -12992,8 +12992,8 @@ static bool doorman__client_update_some(doorman_client *client, size_t most, doo
 
 /* ---- client: what a caller's loop calls */
 
-/* Returns when the client is due next. A client without resources is only due if a request is in
- * flight. So a stopping agent can see that all resources are released. */
+/* Returns when the client is due next. A client without resources is due only if a request is in
+ * flight. So after the last close, DOORMAN_NEVER means that no release is left. */
 static doorman_time doorman__client_due(const doorman_upstream *upstream) {
     const doorman_client *client = DOORMAN__WITHIN_CONST(doorman_client, upstream, upstream);
     doorman_time due = doorman__upstream_due(upstream);
@@ -13107,7 +13107,7 @@ static const char *doorman__resource_wants_wrong(const doorman_resource_options 
 
 #define DOORMAN__BURST_MIN (DOORMAN_SECOND / 1000000)
 
-/* Does the same for the kind of limiter, the burst that only a rate has, and the fallback. */
+/* Returns the first rule on the kind, burst, fallback or safe capacity that is broken, or NULL. */
 static const char *doorman__resource_limiter_wrong(const doorman_resource_options *options) {
     const bool gauge = options->kind == DOORMAN_GAUGE, has_safe = options->has_safe_capacity;
     const bool is_short = options->burst != 0 && options->burst < DOORMAN__BURST_MIN;
@@ -13146,7 +13146,7 @@ static doorman_status doorman__resource_check(const doorman_resource_options *op
     return wrong ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong) : DOORMAN_OK;
 }
 
-/* Replaces zeros by the defaults, so that the options of two openings can be compared. */
+/* Fills in the defaults of fields that are not given, so that two openings can be compared. */
 static doorman_resource_options doorman__resource_resolve(const doorman_resource_options *given) {
     doorman_resource_options all = *given;
     all.resource_id = NULL; /* valid only during the call */
@@ -13159,7 +13159,7 @@ static doorman_resource_options doorman__resource_resolve(const doorman_resource
     return all;
 }
 
-/* Returns the first field in which two resolved options differ. Returns NULL if they are equal. */
+/* Returns the first field, other than `kind`, in which two resolved options differ, or NULL. */
 static const char *doorman__resource_difference(const doorman_resource_options *a,
                                                 const doorman_resource_options *b) {
     if (a->priority != b->priority) return "priority";
@@ -13287,8 +13287,8 @@ static doorman_client_resource *doorman__client_add(doorman_client *client,
 
 /* Opens a new resource, or a closed resource that is not released yet. A closed resource gets the
  * new options, and keeps its units in use. It keeps its lease, unless the lease is being released.
- * A lease that was closed a short time ago is renewed as if it had not been closed, unless the
- * priority is another one. Otherwise each opening would send a message. */
+ * If the release was still waiting for its delay (K5), the lease is renewed at its usual time,
+ * unless the priority is another one. Otherwise each such opening would send a message. */
 static void doorman__resource_reopen(doorman_client_resource *resource,
                                      const doorman_resource_options *options, doorman_time now) {
     assert(resource->opened == 1);
