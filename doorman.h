@@ -13395,9 +13395,9 @@ doorman_status doorman_client_report_overload(doorman_client_resource *resource,
  * are a missing field, a field of the wrong type, a value out of range, and a key that an object
  * has twice.
  *
- * The reading of a message stops at its first error. The reading of a configuration continues
- * behind the error of a field, so that one call finds all errors. A syntax error ends both. An
- * error of a message has the number of the byte, or the path of the field. An error in a field of a
+ * The reading of a message stops at its first error. The reading of a configuration continues after
+ * the error of a field, so that one call finds several errors. A syntax error ends both. An error
+ * of a message has the number of the byte, or the path of the field. An error in a field of a
  * configuration has the path, the line and the column of the field. A syntax error has a line and a
  * column. cJSON keeps no positions. But the tree of cJSON has its values in the order of the text.
  * So the n-th value of the tree is the n-th value of the text, and a second syntax check that stops
@@ -13418,7 +13418,7 @@ doorman_status doorman_client_report_overload(doorman_client_resource *resource,
  *    passes only valid text to cJSON. This section has its own writer, because cJSON does not write
  *    numbers exact to the last bit.
  *
- * Numbers in messages read back as the same double, so a lease has up to 17 digits. Fewer digits
+ * A number in a message reads back as the same double, so a lease may need 17 digits. Fewer digits
  * would need a direction of rounding for each field: a lease down, what a holder reports as
  * outstanding up, and `has` exactly as the lease. A sum of leases that is exact in one process (C9)
  * would differ from the sum in another. So only texts for people and monitoring have fewer digits:
@@ -13436,7 +13436,7 @@ doorman_status doorman_client_report_overload(doorman_client_resource *resource,
 typedef struct doorman__scan {
     const char *at, *end, *rule;
     const char *key;     /* where the last key begins */
-    bool has_rounded_id; /* a number in the text is rounded to 2^53 */
+    bool has_rounded_id; /* a number in the text may have been rounded to 2^53 */
     unsigned depth, values, values_max;
 } doorman__scan;
 
@@ -13506,7 +13506,7 @@ static int doorman__scan_hex(doorman__scan *scan) {
 }
 
 /* Checks the part of an escape that is behind the backslash. A character above U+FFFF is written as
- * two surrogates, first a high one and then a low one. U+0000 would end the string in C. */
+ * two surrogates, high and then low. U+0000 is refused: it would end the string in C. */
 static bool doorman__scan_escape(doorman__scan *scan) {
     static const char not_escape[] = "not JSON: expected an escape";
     char kind = doorman__scan_peek(scan);
@@ -13618,12 +13618,12 @@ static bool doorman__scan_value(doorman__scan *scan) {
     return sound;
 }
 
-/* The rule of a text that continues behind its value. */
+/* The rule that a text breaks if more than white space follows its value. */
 static const char doorman__json_end_rule[] = "not JSON: expected the end of the text";
 
 /* Checks a text and parses it into a tree. The caller deletes the tree. cJSON fails for a valid
  * text in two cases: there is no memory, or the decimal separator of the locale is longer than one
- * byte.
+ * byte. Both return OUT_OF_MEMORY.
  *   scan   written in full. After a syntax error it has the position and the rule. If the whole
  *          text is too large, the position is NULL */
 static doorman_status doorman__json_parse(cJSON **out, doorman__scan *scan, const char *text,
@@ -13647,19 +13647,19 @@ typedef struct doorman__problems {
     const char *text; /* of the configuration */
     size_t bytes;
     doorman_config_problem *items;
-    size_t room, count; /* count: how many there are; may be more than room */
+    size_t room, count; /* count: how many problems there are; may be more than room */
 } doorman__problems;
 
 /* The state of reading a text. The reader of a message keeps the first failure. A caller may
  * continue to read after a failure, because an absent or wrong field leaves its target unchanged,
- * or false. So a caller checks for failure only at the end. The reader of a configuration keeps all
- * wrong fields. */
+ * or sets it to false. So a caller checks for failure only at the end. The reader of a
+ * configuration counts all failures, and keeps as many as `problems` has room for. */
 typedef struct doorman__reader {
     doorman_status status;
     doorman_error *error;        /* for a message; may be NULL */
     doorman__problems *problems; /* for a configuration; NULL for a message */
     cJSON *tree;
-    bool has_rounded_id;  /* a number in the text is rounded to 2^53, so it is not a lease id */
+    bool has_rounded_id;  /* a number may have been rounded to 2^53, so 2^53 is no id */
     bool has_refusal;     /* the text is an answer with the code INVALID_ARGUMENT */
     doorman__arena arena; /* the structs that are made from the text */
 } doorman__reader;
@@ -13700,7 +13700,7 @@ static void doorman__field_path(const doorman__field *field, char *path, size_t 
 }
 
 /* Returns whether failures are no longer kept: in a message after the first one, and in a
- * configuration if the fields cannot be read. */
+ * configuration after a syntax error, or after a status other than INVALID_ARGUMENT. */
 static bool doorman__read_stopped(const doorman__reader *reader) {
     bool continues = reader->problems && reader->tree && reader->status == DOORMAN_INVALID_ARGUMENT;
     return reader->status != DOORMAN_OK && !continues;
@@ -13759,7 +13759,7 @@ static void doorman__read_note(const doorman__field *field, const char *rule) {
     }
     doorman__field_path(field, path, sizeof path);
     (void)doorman__fail(error, DOORMAN_OK, "%s%s%s", path, path[0] ? ": " : "", rule);
-    if (error) error->path_bytes = strlen(path); /* keys of JSON have any characters */
+    if (error) error->path_bytes = strlen(path); /* a key of JSON may contain ": " */
 }
 
 static void doorman__read_fail(const doorman__field *field, const char *rule) {
@@ -13850,7 +13850,8 @@ static const char *doorman__syntax_cause(const char *text, size_t bytes) {
     return NULL;
 }
 
-/* Writes a syntax error. Only a text that people write has a likely cause. */
+/* Writes a syntax error. Since people write configurations, their errors may name a likely
+ * cause. */
 static void doorman__read_syntax(doorman__reader *reader, const doorman__scan *scan,
                                  const char *text, size_t bytes) {
     doorman__problems *problems = reader->problems;
@@ -13889,8 +13890,8 @@ typedef struct doorman__writer {
     doorman_buffer *buffer;
     bool failed;
     bool is_exact; /* amounts have as few digits as possible */
-    /* Of a response: as in doorman_json_serve, whether the holder is a node, whether only the
-     * object of the method is written, and, if it is about permits, the request. */
+    /* Only for a response. epoch: as in doorman_json_serve; is_server: the holder is a node;
+     * is_body: only the object of the method is written; request: what the response answers. */
     int64_t epoch;
     bool is_server, is_body;
     const doorman_request *request;
@@ -14011,10 +14012,10 @@ static void doorman__put_amount(doorman__writer *out, double amount, bool shorte
     }
 }
 
-/* Writes the rest of a string, from its first character that needs an escape. Error messages,
- * descriptions and addresses over HTTP are not checked. So they can have control characters, and
- * bytes that are not UTF-8. An example is an incomplete character at the end of a long error
- * message that was cut. */
+/* Writes the rest of a string, from its first character that is not plain (see
+ * doorman__json_plain). Error messages, descriptions and addresses over HTTP are not checked. So
+ * they can have control characters, and bytes that are not UTF-8. An example is an incomplete
+ * character at the end of a long error message that was cut. */
 static void doorman__put_escaped(doorman__writer *out, const char *text, const char *end) {
     const char *plain = text;
     while (text < end) {
@@ -14147,7 +14148,7 @@ typedef enum doorman__flags {
     DOORMAN__JSON_NEEDED,   /* the reader refuses an object without the field */
     DOORMAN__JSON_ALWAYS,   /* the writer always writes the field */
     DOORMAN__JSON_REQUIRED, /* both NEEDED and ALWAYS */
-    DOORMAN__JSON_LENIENT,  /* an invalid value counts as absent, because the sender may be newer */
+    DOORMAN__JSON_LENIENT,  /* an unknown name or a number out of bounds counts as absent */
     DOORMAN__JSON_OR_STRING = 8 /* a string is not read, and is no error */
 } doorman__flags;
 
@@ -14160,15 +14161,16 @@ typedef struct doorman__row {
     unsigned short at;  /* the offset in the struct */
     unsigned short has; /* the offset of the bool that says whether there is a value, or 0 */
     unsigned short count, bytes; /* of a list: the offset of its count; the size of an item */
-    uint32_t least, most;     /* the bounds of a number, if `most` is not 0. Of a list, `most` are
-                                 the most items. Of a choice, the first value, and their number */
-    const char *const *names; /* an entry that is NULL has no name */
+    uint32_t least, most; /* the bounds of a number, if `most` is not 0. Of a list: `most` is the
+                             largest number of items. Of a choice: `least` is the value of the first
+                             name, and `most` is the number of names */
+    const char *const *names;         /* an entry that is NULL has no name */
     const struct doorman__row *below; /* the fields of an object or of the items of a list */
-    void (*read)(const doorman__field *field, void *out); /* gets the object if there is no key */
+    void (*read)(const doorman__field *field, void *out); /* without a key it gets the object */
     void (*put)(doorman__writer *out, const void *from);  /* writes the key and the value */
 } doorman__row;
 
-/* The rows. The key of a ROW is the name of the field. */
+/* Macros that make rows. DOORMAN__ROW uses the name of the field in the struct as the key. */
 #define DOORMAN__KEY(key_, type_, flags_)                                                          \
     .key = (key_), .written = ",\"" key_ "\":", .key_bytes = sizeof(key_) - 1,                     \
     .type = DOORMAN__JSON_##type_, .flags = DOORMAN__JSON_##flags_
@@ -14217,10 +14219,10 @@ typedef enum doorman__storage {
     DOORMAN__IN_INT
 } doorman__storage;
 
-/* How a number is stored, and which ones are valid. */
+/* How a number is stored, and which numbers are valid. */
 typedef struct doorman__number {
     doorman__storage storage;
-    bool is_integer, is_exact; /* exact: written with as few digits as possible in each text */
+    bool is_integer, is_exact; /* is_exact: written with as few digits as possible in each text */
     double least, most;
     const char *rule;
 } doorman__number;
@@ -14287,7 +14289,7 @@ static bool doorman__number_valid(const doorman__field *field, const doorman__ro
     return row->type != DOORMAN__JSON_ID || !rounded;
 }
 
-/* Reads a number. An absent or wrong one leaves the target unchanged. */
+/* Reads a number. A value that is not valid leaves the target unchanged. */
 static void doorman__read_number(const doorman__field *field, const doorman__row *row, void *to) {
     assert(row->type > DOORMAN__JSON_END && row->type < DOORMAN__JSON_BOOL);
     const doorman__number *type = &doorman__numbers[row->type];
@@ -14376,7 +14378,7 @@ static void doorman__next(doorman__field *item) {
 }
 
 /* Returns zeroed memory for structs that are made from the text. Returns NULL if reading has
- * stopped. */
+ * stopped, or if there is no memory. */
 static void *doorman__read_room(doorman__reader *reader, size_t bytes) {
     if (doorman__read_stopped(reader)) return NULL;
     void *room = doorman__arena_take(&reader->arena, bytes);
@@ -14471,7 +14473,7 @@ static void doorman__read_missing(const doorman__field *field) {
 }
 
 /* Reads the fields of an object. Most texts have the fields in the order of the rows. So the search
- * for a field begins after the field that was found last. */
+ * first compares the value after the one that was found last. */
 static void doorman__read_rows(const doorman__field *object, const doorman__row *rows, void *out) {
     assert(cJSON_IsObject(object->value));
     const cJSON *next = object->value->child;
@@ -14519,8 +14521,8 @@ static void doorman__read_fields(const doorman__field *object, const doorman__ro
 }
 
 /* Returns whether the writer writes a field that is not ALWAYS. A field with `has` is written if
- * that bool is true, unless its value is `usual`. Any other field is written if its value is not
- * the default. */
+ * that bool is true, unless `usual` is not 0 and the value is `usual`. Any other field is written
+ * if its value is not the default. */
 static bool doorman__has_value(const doorman__row *row, const void *from) {
     const unsigned char *base = (const unsigned char *)from;
     const void *at = base + row->at;
@@ -14640,7 +14642,7 @@ static void doorman__put_rows(doorman__writer *out, const doorman__row *rows, co
 }
 /* ---- JSON: configurations */
 
-/* What this section needs to read and write permits. The section >>permit_json has it. */
+/* What this section needs to read and write permits. The section >>permit_json defines it. */
 typedef struct doorman__json_permits {
     const doorman__row *limits;                         /* of a template */
     const doorman__row *descriptors;                    /* of a configuration */
@@ -14648,7 +14650,7 @@ typedef struct doorman__json_permits {
     const doorman__row (*requests)[3], (*responses)[3]; /* for each method from ACQUIRE on */
     doorman_status (*check_reply)(const doorman_permits *permits, const doorman_request *request,
                                   doorman_error *error);
-    bool (*is_pending)(const doorman_json_exchange *exchange); /* a permit of it waits */
+    bool (*is_pending)(const doorman_json_exchange *exchange); /* a permit of the exchange waits */
     doorman_status (*refuse_figures)(const doorman_request *request, doorman_error *error);
 } doorman__json_permits;
 static const doorman__json_permits doorman__permits_in_json;
@@ -14786,7 +14788,7 @@ static void doorman__put_capacity(doorman__writer *out, const void *from) {
     if (!template_->without_capacity) doorman__put(out, "%,'capacity':%x", template_->capacity);
 }
 
-/* Without has_algorithm the template takes the algorithm of `*` (G3). */
+/* Writes the algorithm of a template. A template without has_algorithm takes that of `*` (G3). */
 static void doorman__put_template_algorithm(doorman__writer *out, const void *from) {
     const doorman_template *template_ = (const doorman_template *)from;
     if (template_->has_algorithm) doorman__put_algorithm(out, &template_->algorithm, false);
@@ -14854,7 +14856,7 @@ static const doorman__field *doorman__walk_path(doorman__walk *walk, const doorm
             size_t index = (size_t)strtoul(path + 1, NULL, 10);
             *step = (doorman__field){.reader = start->reader, .parent = at, .index = index};
             step->value = cJSON_GetArrayItem(at->value, (int)index);
-            if (cJSON_IsObject(at->value) && step->value) { /* plans, by their names */
+            if (cJSON_IsObject(at->value) && step->value) { /* the plans have names, not indexes */
                 step->key = step->value->string;
                 step->key_bytes = (int)strlen(step->key);
             }
@@ -14871,7 +14873,7 @@ static const doorman__field *doorman__walk_path(doorman__walk *walk, const doorm
 }
 
 /* Makes the path of a field in JSON, below a template. In JSON the figures of a limit are fields of
- * the limit. */
+ * the limit itself, so "figures." is left out. */
 static void doorman__config_path(const char *object, const char *field, size_t bytes,
                                  char path[256]) {
     static const char figures[] = "figures.";
@@ -14887,7 +14889,7 @@ static void doorman__config_problem_add(const doorman__config_report *report, si
                                         const char *object, const char *text) {
     const doorman__field *root = (const doorman__field *)report->context;
     const doorman__problems *problems = root->reader->problems;
-    const char *second = strchr(text, '\n'); /* the names of JSON: see DOORMAN__NAMES */
+    const char *second = strchr(text, '\n'); /* behind it: the names of JSON, see DOORMAN__NAMES */
     if (second) text = second + 1;
     const size_t key_bytes = doorman__path_bytes(text);
     doorman__field list = doorman__field_of(root, "resources", strlen("resources"));
@@ -15081,7 +15083,7 @@ static void doorman__put_holder(doorman__writer *out, const void *from) {
     doorman__put(out, request->is_server ? "'server_id':%s" : "'client_id':%s", request->holder_id);
 }
 
-/* Checks the nodes that a server's request came through. The first node is the sender. */
+/* Checks how many nodes the path of a server's request has. */
 static void doorman__read_path(const doorman__field *body, void *out) {
     doorman__field path = doorman__field_of(body, "path", 4);
     size_t count = doorman__list_count(&path);
@@ -15090,7 +15092,7 @@ static void doorman__read_path(const doorman__field *body, void *out) {
     (void)out;
 }
 
-/* A client has one demand. Its fields are fields of the resource. */
+/* The one demand of a client. In JSON its fields are fields of the resource. */
 static const doorman__row doorman__demand_rows[] = {
     {DOORMAN__FIELD("priority", PRIORITY, ALWAYS, doorman_demand, priority), .usual = 1},
     DOORMAN__ROW(AMOUNT, REQUIRED, doorman_demand, wants),
@@ -15112,7 +15114,7 @@ static void doorman__put_demand(doorman__writer *out, const void *from) {
     doorman__put_rows(out, doorman__demand_rows, demand);
 }
 
-/* A server has one demand for each group of its clients. */
+/* The demands of a server, one for each group of its clients. */
 static const doorman__row doorman__group_rows[] = {
     {DOORMAN__FIELD("priority", PRIORITY, ALWAYS, doorman_demand, priority), .usual = 1},
     DOORMAN__ROW_AS("num_clients", CLIENTS, REQUIRED, doorman_demand, subclients),
@@ -15128,7 +15130,7 @@ static const doorman__row doorman__has_rows[] = {
     {0},
 };
 
-/* A report (H11). In a message of its own its fields are fields of the resource. */
+/* A report (H11). In the method report_overload its fields are fields of the resource. */
 static const doorman__row doorman__report_rows[] = {
     DOORMAN__ROW(SECONDS, REQUIRED, doorman_overload_report, interval),
     DOORMAN__ROW(AMOUNT, REQUIRED, doorman_overload_report, arrived),
@@ -15138,7 +15140,7 @@ static const doorman__row doorman__report_rows[] = {
     {0},
 };
 
-/* The resource id of each item, and the fields behind the demand. */
+/* The resource id, with which each item begins, and the fields that follow the demand. */
 #define DOORMAN__ROW_RESOURCE(struct_) DOORMAN__ROW(STRING, REQUIRED, struct_, resource_id)
 
 static const doorman__row doorman__held_rows[] = {
@@ -15242,7 +15244,7 @@ static void doorman__put_outcome(doorman__writer *out, const void *from) {
     doorman_capacity_response shown = *(const doorman_capacity_response *)from;
     bool is_granted = shown.outcome == DOORMAN_GRANTED;
     if (shown.gets.committed <= shown.gets.capacity) shown.gets.committed = 0;
-    if (out->is_server) shown.whole = false; /* the algorithm has it */
+    if (out->is_server) shown.whole = false; /* a server finds it in the algorithm */
     doorman__put(out, is_granted ? "%,'gets':" : "%,'refused':");
     doorman__put_fields(out, is_granted ? doorman__gets_rows : doorman__refused_rows, &shown);
 }
@@ -15330,7 +15332,7 @@ static const doorman__row doorman__responses[][4] = {
 };
 static const doorman__row doorman__no_rows[] = {{0}};
 
-/* Returns the rows of a message. Returns NULL if it is about permits, and there are none. */
+/* Returns the rows of a message. Returns NULL for permits in a build without them. */
 static const doorman__row *doorman__message_rows(doorman_method method, bool is_server,
                                                  bool is_request) {
     const doorman__json_permits *permits = &doorman__permits_in_json;
@@ -15345,7 +15347,7 @@ static const doorman__row *doorman__message_rows(doorman_method method, bool is_
     return is_request ? doorman__requests[index] : doorman__responses[index];
 }
 
-/* Returns the name of the i-th method. get_server_capacity is behind the last one. */
+/* Returns the name of the i-th method. DOORMAN_METHOD_COUNT stands for get_server_capacity. */
 static const char *doorman__method_name(int i) {
     bool is_server = i == DOORMAN_METHOD_COUNT;
     return doorman_method_name(is_server ? DOORMAN_GET_CAPACITY : (doorman_method)i, is_server);
@@ -15384,8 +15386,8 @@ static bool doorman__read_content(const doorman__field *root) {
 }
 
 /* Sets an error if the content of a method has a method in it. The client has probably sent a whole
- * message to /v1/METHOD. Called only if the content lacks a required field, because unknown fields
- * of a valid message are ignored. */
+ * message to /v1/METHOD. Called only if the content lacks its last field, because a message that is
+ * complete may have unknown fields. */
 static void doorman__read_nested(const doorman__field *body) {
     for (int i = 0; i <= DOORMAN_METHOD_COUNT; i++) {
         const char *name = doorman__method_name(i);
@@ -15469,7 +15471,7 @@ static void doorman__read_response(const doorman__field *root, doorman_response 
         reader->status = doorman__fail(reader->error, DOORMAN_INVALID_ARGUMENT, "%s: %s",
                                        texts.code, texts.message);
         reader->has_refusal = strcmp(texts.code, "INVALID_ARGUMENT") == 0;
-        if (reader->error) reader->error->path_bytes = 0; /* a code is no field */
+        if (reader->error) reader->error->path_bytes = 0; /* the text begins with a code, no path */
         return;
     }
     (void)doorman__read_method(root, &out->method, &out->is_server, &body);
@@ -15679,8 +15681,8 @@ static doorman_status doorman__exchange_check_figures(doorman_json_exchange *exc
     return doorman__permits_in_json.refuse_figures(&exchange->request, &exchange->error);
 }
 
-/* Writes a syntax error of a body without its method. Its cause is often what a client of HTTP has
- * done. */
+/* Writes a syntax error of a body without its method, which a client has sent over HTTP. Three
+ * frequent mistakes have a text of their own. */
 static void doorman__body_syntax(doorman__reader *reader, const doorman__scan *scan,
                                  const char *text, size_t bytes) {
     const char *cause = NULL;
@@ -15790,8 +15792,8 @@ static void doorman__exchange_keep(doorman_json_exchange *exchange) {
     response->items = items;
 }
 
-/* Adds the method to the server's error text, because the paths in that text begin below the
- * method. */
+/* If the server refuses the request, adds the method to the server's error text, because the paths
+ * in that text begin below the method. */
 doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doorman_server *server,
                                             doorman_time now) {
     if (!exchange || !server) return DOORMAN_INVALID_ARGUMENT;
@@ -15881,7 +15883,7 @@ static void doorman__incoming_read(doorman__incoming *incoming, const char *text
     if (reader->status == DOORMAN_NOT_FOUND) reader->status = DOORMAN_INVALID_ARGUMENT;
 }
 
-/* Gives the response to the upstream, and frees the response. */
+/* Gives the response to the upstream, or a failure if it is not valid. Frees the response. */
 static doorman_status doorman__incoming_give(doorman__incoming *incoming,
                                              doorman_upstream *upstream, uint64_t sequence,
                                              doorman_time now) {
