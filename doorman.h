@@ -9531,7 +9531,7 @@ static doorman_status doorman__server_report(doorman_server *server,
     return DOORMAN_OK;
 }
 
-/* Returns a response that has no lists yet, only the method and the address of the master. */
+/* Returns a response without lists: the method, the kind of the holder, and the master. */
 static doorman_response doorman__server_start_response(const doorman_server *server,
                                                        const doorman_request *request) {
     return (doorman_response){.method = request->method,
@@ -9843,9 +9843,9 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *         (R8), because that one may have granted requests for them without a lease entry (G2).
  *         Leases of a resource without a template are dropped (G5).
  *       - A new master of a node with a parent does not take over the node's own lease, which may
- *         have ended. It grants nothing until the parent has answered (T4). It reports what its
- *         holders may use as outstanding. Either the parent still has this amount committed (R4),
- *         or the node's lease has ended, and the leases of the holders with it (S6).
+ *         have ended. It grants nothing until the parent has answered (T4). The amount that its
+ *         holders may use is its `outstanding`. Either the parent still has this amount committed
+ *         (R4), or the node's lease has ended, and the leases of the holders with it (S6).
  *       - Of the permits, holds and transfers are handed over (see >>permit_handover). The store
  *         has the counters in rows. The leases that the permits hold are not handed over. If they
  *         held one of a resource (P17), the next master learns this resource as after a crash.
@@ -10120,7 +10120,7 @@ static void doorman__handover_take_template(doorman__handover_reader *in, size_t
     if (index < server->config->template_count) server->learned_at[index] = learned_at;
 }
 
-/* Adds a resource without entries. Returns NULL after a fault, or if a root has no template. */
+/* Adds a resource without entries. Returns NULL: a fault, or this root has no template for it. */
 static doorman__resource_entry *doorman__handover_take_resource(doorman__handover_reader *in) {
     doorman_server *server = in->server;
     const char *id = doorman__handover_take_id(in);
@@ -10247,7 +10247,7 @@ static void doorman__handover_restore(doorman__handover_reader *in,
     doorman__lease_table *leases = &resource->leases;
     doorman__lease_entry *entry = doorman__handover_add_holder(in, leases, handed);
     if (!entry) return;
-    doorman__leases_set_end(leases, entry, handed->end); /* before anything can fail */
+    doorman__leases_set_end(leases, entry, handed->end); /* first: a later step can fail */
     assert(leases->newest == entry);                     /* an entry in no list would never end */
     bool of_permits = !entry->is_server && strcmp(entry->holder_id, DOORMAN__PERMITS_HOLDER) == 0;
     if (of_permits) doorman__handover_learn(resource);
@@ -10390,9 +10390,10 @@ doorman_status doorman_server_take_over(doorman_server *server, const unsigned c
  * NO_MASTER. doorman_election_mastership also compares `until` with the clock. So a process is not
  * master after a long sleep, even before it polls again.
  *
- * A process that does not stand for election (doorman_election_abstain) revokes its store lease
- * first, until the store has answered or the lease is over. Then it only reads the key, and a
- * missing key means NO_MASTER. After one TTL it polls at the usual period also without a master.
+ * A process that does not stand for election (doorman_election_abstain) first revokes its store
+ * lease. It tries this until the store has answered or the lease is over. Then it only reads the
+ * key, and a missing key means NO_MASTER. After one TTL it polls at the usual period, even if there
+ * is no master.
  *
  * A process that was master at its last poll does not create a missing key at once. Another process
  * may have held the key since that poll. So the state of this process becomes NO_MASTER first. If
@@ -10466,7 +10467,7 @@ static void doorman__election_begin_poll(doorman_election *election) {
     election->step = election->lease ? with_lease : DOORMAN_READ_KEY;
 }
 
-/* Returns whether another process will probably create the key soon. */
+/* Returns whether some process will probably create the key soon. */
 static bool doorman__election_expects_master(const doorman_election *election) {
     return !election->abstains ||
            election->now < doorman__after(election->abstains_at, election->ttl);
@@ -10677,7 +10678,7 @@ void doorman_election_abstain(doorman_election *election, bool abstains, doorman
  *   concurrency      doorman__concurrency_try    the units in use
  *   fixed window     doorman__fixed_try          the number of a window, and its units
  *   sliding window   doorman__sliding_try        the numbers of two windows, and their units
- *   sliding log      doorman__arrival_try        for each unit of the limit, its last arrival
+ *   sliding log      doorman__arrival_try        the last arrivals, one for each unit of the limit
  *
  * A rate is a token bucket without debt, and a gauge is a concurrency limiter. Both follow an
  * allowance, which has one quota until a point in time and another quota from then on. So a limiter
@@ -11327,7 +11328,7 @@ typedef struct DOORMAN__ALIGNED doorman__quota {
     int64_t most;
 } doorman__quota;
 
-/* Two quotas that threads read without a lock. One thread writes them. */
+/* Two quotas that threads read without a lock. Only one thread at a time writes them. */
 typedef struct doorman__allowance {
     uint32_t version;
     struct doorman__allowance_slot {
@@ -12104,7 +12105,7 @@ typedef struct doorman__estimator {
     double ceiling;  /* the capacity that the server granted when more was wanted */
     doorman_time ceiling_until; /* until then, requests above `ceiling` are no demand */
     doorman_time used_at;       /* when a reading last showed use */
-    doorman_time refused_until; /* refused units count as use before this time */
+    doorman_time refused_until; /* until this time a refusal counts as use */
     doorman__reading noted;     /* the last reading that was looked at for use */
     double wants;               /* the result of the estimate */
     bool unmet;                 /* the last reading shows demand that was not met */
@@ -12904,7 +12905,7 @@ static doorman_status doorman__client_start(doorman_client *client,
     client->upstream.calls = &doorman__client_calls;
     client->upstream.now = doorman__later(now, 0);
     client->upstream.random = options->seed;
-    uint64_t keys = ~options->seed; /* so the keys are not the numbers of the jitter */
+    uint64_t keys = ~options->seed; /* so that the keys are not the random numbers of the jitter */
     for (int i = 0; i < 2; i++) client->hash_key[i] = doorman__random(&keys);
     client->upstream.timeout =
         options->request_timeout ? options->request_timeout : 5 * DOORMAN_SECOND;
@@ -13850,8 +13851,7 @@ static const char *doorman__syntax_cause(const char *text, size_t bytes) {
     return NULL;
 }
 
-/* Writes a syntax error. Since people write configurations, their errors may name a likely
- * cause. */
+/* Writes a syntax error. People write configurations, so their errors may name a likely cause. */
 static void doorman__read_syntax(doorman__reader *reader, const doorman__scan *scan,
                                  const char *text, size_t bytes) {
     doorman__problems *problems = reader->problems;
@@ -14557,7 +14557,7 @@ static void doorman__put_number(doorman__writer *out, const doorman__row *row, c
     if (type->storage == DOORMAN__IN_DOUBLE) {
         bool is_none = row->type == DOORMAN__JSON_CLIENTS && *(const double *)at < 1;
         bool is_exact = out->is_exact || type->is_exact;
-        doorman__put_amount(out, is_none ? 1 : *(const double *)at, is_exact); /* none is one */
+        doorman__put_amount(out, is_none ? 1 : *(const double *)at, is_exact); /* 0 means 1 */
     } else if (type->storage == DOORMAN__IN_TIME) {
         doorman__put_seconds(out, *(const doorman_time *)at);
     } else {
@@ -15931,12 +15931,12 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * request or parses a response. So no call waits for the mutex while the thread uses the network.
  * When the thread waits for the mutex, each call that locks it lets the thread pass once. Otherwise
  * many threads that open and close resources could keep the thread from renewing a lease in time.
- * The thread sleeps on a mutex of its own, so that it needs no turn to wake up. The thread updates
- * 100 resources at a time, and a request has at most 500 resources. With 1,000 resources, on a busy
- * machine, the mutex was locked for up to 1.1 ms to make a request, and again to process its
- * response. The callback of nng locks only wake_mutex, to wake the thread. After a request has
- * failed, the next request uses a new connection, because a server that does not respond may have
- * lost the old one.
+ * The thread sleeps on a mutex of its own (wake_mutex), so that it can wake up while a call holds
+ * the mutex of the agent. The thread updates 100 resources at a time, and a request has at most 500
+ * resources. With 1,000 resources, on a busy machine, the mutex was locked for up to 1.1 ms to make
+ * a request, and again to process its response. The callback of nng locks only wake_mutex, to wake
+ * the thread. After a request has failed, the next request uses a new connection, because a server
+ * that does not respond may have lost the old one.
  *
  * Waiting (L1, L2). Among the waiters of a resource, only the first one tries to take units. It
  * sleeps until the limiter could allow its units, or until the lease may have changed. When it
@@ -15947,9 +15947,9 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * Pacing. While a thread oversleeps, the limiter saves units. Without pacing, this thread and the
  * waiters behind it would use these units in a burst. Pacing makes a pause between two waiters. If
  * no units are saved, the pause is the time that the units of the second waiter take at the rate.
- * If units are saved, the pause is shorter, by the square of the saved units. If an eighth of the
- * burst or more is saved, the pause is 0, because a pause would waste capacity. Pacing also applies
- * to calls that come soon after a waiter.
+ * If units are saved, the pause is shorter: it is this time multiplied by 1 - s * s, where s is the
+ * saved units divided by an eighth of the burst. If s is 1 or more, the pause is 0, because a pause
+ * would waste capacity. Pacing also applies to calls that come soon after a waiter.
  *
  * An example with 10,000 units a second and a burst of 0.1 s: after 2 ms of oversleep, waiters get
  * their units 3 % faster than the rate. After 10 ms, they get them 2.8 times as fast. After 12.5
@@ -15960,8 +15960,8 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * second at a time.
  *
  * on_change is called with the mutex locked. If on_change calls the agent, the thread locks the
- * mutex again. The mutex reports this as an error, and the call returns DEADLOCK. A wait that does
- * not need the mutex checks `notifying` instead, and returns DEADLOCK too.
+ * mutex again. The mutex reports this as an error, and the call returns DEADLOCK. While an
+ * on_change runs (`notifying`), a wait always locks the mutex, so it returns DEADLOCK too.
  *
  * Fork. A child process has a copy of its parent's memory, but it has only the thread that called
  * fork. So an agent in the child would use leases that the parent still uses. If the parent has
@@ -15983,7 +15983,7 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
 #include <unistd.h>
 
 /* The system header that is included first determines which names the system declares. glibc
- * defines __USE_MISC if _DEFAULT_SOURCE was defined before this header. */
+ * defines __USE_MISC if _DEFAULT_SOURCE was defined before that header. */
 #if !defined CLOCK_MONOTONIC || (defined __GLIBC__ && !defined __USE_MISC)
 #error "doorman.h: with -std=c11, put #define _DEFAULT_SOURCE before the first #include"
 #endif
@@ -16015,11 +16015,11 @@ typedef struct doorman__waiter {
     pthread_cond_t wake; /* wakes the thread of this call */
 } doorman__waiter;
 
-/* Leases and permits have connections of their own. When a master answers one part, the pause of
- * the other part ends. Both fields are atomic, so that no part needs the mutex of the other one. */
+/* The pause of a part of an agent, its leases or its permits. When a master answers one part, the
+ * pause of the other ends. The fields are atomic, so no part needs the mutex of the other one. */
 typedef struct doorman__pause {
-    bool lasts; /* this part backs off */
-    bool ends;  /* the other part has had a response since then */
+    bool lasts; /* this part backs off after a failure */
+    bool ends;  /* the other part has had a response during this pause */
 } doorman__pause;
 
 typedef struct doorman__agent_permits doorman__agent_permits;
@@ -16045,7 +16045,7 @@ struct doorman_agent {
     doorman_time stop_by;
     doorman_time sleeps_until;    /* when the thread wakes up; 0: it is awake */
     doorman_transport *transport; /* only the agent's thread uses it */
-    /* last_error says why the request in progress has no connection */
+    /* true: last_error says why the request in progress has no connection */
     bool cannot_connect;
     doorman_error last_error;
     doorman_time last_error_at; /* 0: no request has failed */
@@ -16078,8 +16078,8 @@ static struct doorman__process {
     bool lost_nng;         /* a parent of this process had used nng before the fork */
 } doorman__process = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* If an on_change calls fork, the thread has already locked the mutex of the agent. So this lock
- * fails, and the handlers after the fork do not unlock it. */
+/* Locks the list and the agents before a fork. If an on_change calls fork, the thread has already
+ * locked its agent. Then this lock fails, and the handlers after the fork do not unlock it. */
 static void doorman__fork_prepare(void) {
     pthread_mutex_lock(&doorman__process.mutex);
     for (doorman_agent *agent = doorman__process.agents; agent; agent = agent->next) {
@@ -16107,8 +16107,8 @@ static void doorman__fork_child(void) {
     pthread_mutex_unlock(&doorman__process.mutex);
 }
 
-/* Each function that begins to use nng calls this function first. Returns UNAVAILABLE if this
- * process must not call nng. */
+/* Registers the handlers of fork. Each function that begins to use nng calls this function first.
+ * Returns OUT_OF_MEMORY, or UNAVAILABLE if this process must not call nng. */
 static doorman_status doorman__process_use_nng(void) {
     struct doorman__process *process = &doorman__process;
     pthread_mutex_lock(&process->mutex);
@@ -16152,7 +16152,7 @@ static void doorman__agent_lock_first(doorman_agent *agent) {
 
 /* Lets the agent's thread lock the mutex before this call, at most once in a call. The mutex is
  * locked before and after. pthread_cond_wait is a point of cancellation, but most calls of an agent
- * are not. So the call disables cancellation meanwhile. */
+ * are not. So cancellation is disabled during this wait. */
 static void doorman__agent_let_pass(doorman_agent *agent) {
     int before;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
@@ -16181,8 +16181,8 @@ static doorman_status doorman__agent_check_call(doorman_agent *agent) {
     return status;
 }
 
-/* Starts a thread that does not receive the application's signals. Returns false if the system has
- * no thread. */
+/* Starts a thread that does not receive the application's signals. Returns false if the system can
+ * start no thread. */
 static bool doorman__thread_start(pthread_t *out, void *(*run)(void *), void *argument) {
     sigset_t all, before;
     sigfillset(&all);
@@ -16210,7 +16210,7 @@ static struct timespec doorman__monotonic_end(doorman_time duration) {
 #define DOORMAN__NAP_MAX DOORMAN_SECOND
 #endif
 
-/* Sleeps until a point in time, or for a shorter time. So the caller checks the clock again. */
+/* Sleeps until a point in time, or for a shorter time, so the caller must check the clock again. */
 static void doorman__condition_wait(pthread_cond_t *condition, pthread_mutex_t *mutex,
                                     doorman_time until, doorman_time now) {
     assert(until >= now);
@@ -16240,7 +16240,7 @@ static bool doorman__queue_is_empty(const doorman__queue *queue) {
     return __atomic_load_n(&queue->units, __ATOMIC_SEQ_CST) == 0;
 }
 
-/* Precondition of this function and of the next ones: the mutex is locked. */
+/* Subtracts a waiter's units. Precondition of this and the next five functions: a locked mutex. */
 static void doorman__queue_subtract(const doorman__waiter *waiter, doorman_time now) {
     doorman__waiting *waiting = &waiter->resource->waiting;
     uint64_t units = doorman__units(waiter->n);
@@ -16251,8 +16251,8 @@ static void doorman__queue_subtract(const doorman__waiter *waiter, doorman_time 
     waiting->waited += now - waiter->since;
 }
 
-/* Appends a waiter. A waiter first adds its units to the sum, and then tries. A release first
- * returns units, and then reads the sum. So one sees the other, and no wake-up is lost. */
+/* Appends a waiter. It first adds its units to the sum, and then tries. A release first returns
+ * units, and then reads the sum. So the try finds the units, or the release wakes the waiter. */
 static void doorman__waiters_join(doorman_agent *agent, doorman__waiter *waiter) {
     const doorman__waiter *other = agent->last;
     while (other && other->queue != waiter->queue) other = other->previous;
@@ -16293,7 +16293,7 @@ static void doorman__waiters_wake(doorman_agent *agent) {
     }
 }
 
-/* Ends the waits for a resource. NULL: ends all waits. The calls do not use the resource again. */
+/* Ends the waits for a resource (NULL: all waits). The calls do not use the resource again. */
 static void doorman__waiters_cancel(doorman_agent *agent, const doorman_client_resource *resource) {
     for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
         if (!waiter->resource || (resource && waiter->resource != resource)) continue;
@@ -16402,7 +16402,7 @@ static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status 
     (void)doorman__count(waiter->resource->usage, units, decision, doorman_clock());
 }
 
-/* Blocks until this waiter has its units, or until the time is `end`. */
+/* Blocks until this waiter has its units, can never get them, or is cancelled, or until `end`. */
 static doorman_status doorman__waiter_block(doorman_agent *agent, doorman__waiter *waiter,
                                             doorman_time end) {
     doorman_status status = DOORMAN_UNAVAILABLE;
@@ -16457,8 +16457,8 @@ static doorman_status doorman__waiter_enqueue(doorman_agent *agent, doorman__wai
     return status;
 }
 
-/* Takes units, or waits for them. Locks no mutex if no other call waits and there are enough
- * units. */
+/* Takes units, or waits for them. Locks no mutex if no other call waits, there are enough units,
+ * and no on_change runs. */
 static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter *waiter,
                                           doorman_time timeout) {
     doorman_time now = doorman_clock(), delay = 0;
@@ -16503,9 +16503,9 @@ doorman_status doorman_resource_release(doorman_resource *resource, double n) {
 /* A socket of nng, and what nng's threads use until the socket is closed. */
 typedef struct doorman__socket {
     nng_socket nng;
-    /* The id of nng's dialer, and in the lower half the id of its connection. 0: none. Both are in
-     * one atomic word, so that a connection of the last dialer cannot count as one of this
-     * dialer. */
+    /* The upper half is the id of nng's dialer, and the lower half is the id of its connection. 0:
+     * none. Both are in one atomic word, so that a connection of the last dialer cannot count as
+     * one of this dialer. */
     doorman__shared ids;
 
     /* How the socket closes. The mutex protects `closed` and `abandoned`. */
@@ -16546,7 +16546,8 @@ static void *doorman__socket_main(void *argument) {
     return NULL;
 }
 
-/* Returns whether the thread has closed the socket. Otherwise the thread frees the struct later. */
+/* Waits until the thread has closed the socket, for at most DOORMAN__CLOSE_MAX. Returns whether it
+ * has. If not, the thread frees the struct later. */
 static bool doorman__socket_wait(doorman__socket *own) {
     struct timespec until = doorman__monotonic_end(DOORMAN__CLOSE_MAX);
     int error = 0;
@@ -16564,7 +16565,7 @@ static bool doorman__socket_wait(doorman__socket *own) {
 /* Closes a socket and frees the struct. nng_close waits until all connections of the socket have
  * ended. With nng 1.5.2 it can wait for ever, because nng can lose a connection that ends while nng
  * starts to read from it (nanomsg/nng #1813). So a thread of its own calls nng_close. If the socket
- * is not closed in time, the process keeps the thread and the memory of the socket.
+ * is not closed in time, the thread and the memory of the socket stay until nng_close returns.
  *   own   NULL: the function has no effect */
 static void doorman__socket_close(doorman__socket *own) {
     pthread_t thread;
@@ -16589,7 +16590,7 @@ static void doorman__socket_close(doorman__socket *own) {
 /* ---- nng: the transport */
 
 /* Only doorman__transport_move changes the state. The state determines the owner of the request:
- * the caller's thread or nng. Only the owner uses the other fields of the struct.
+ * the caller's thread or nng. Only the owner uses other fields, unless a comment says otherwise.
  *
  *   state      meaning                          owner   leaves it
  *   IDLE       there is no request              caller  _update fetches a request      -> PREPARED
@@ -16881,13 +16882,13 @@ static bool doorman__tls_copy(char *pem[3], const doorman_tls *tls) {
     return done;
 }
 
-/* Returns whether the texts are there: an authority, and no certificate without its key. */
+/* Returns whether there are an authority, and either both a certificate and its key, or neither. */
 static bool doorman__tls_given(const doorman_tls *tls) {
     return tls->authority && !tls->certificate == !tls->key;
 }
 
-/* Takes no lock, so the caller may hold the mutex of an agent or of its permits. Precondition: the
- * options are valid, and the process uses nng. */
+/* Creates a transport. Takes no lock, so the caller may hold the mutex of an agent or of its
+ * permits. Precondition: the options are valid, and the process uses nng. */
 static doorman_status doorman__transport_create(doorman_transport **out,
                                                 const doorman_transport_options *options) {
     assert(options->upstream && options->on_wakeup);
@@ -16946,7 +16947,7 @@ doorman_status doorman_transport_set_tls(doorman_transport *transport, const doo
     return DOORMAN_OK;
 }
 
-/* Makes the TLS configuration of a connection. nng checks the peer's certificate for the host. */
+/* Makes the TLS configuration of a connection. nng checks that the certificate is for the host. */
 static int doorman__transport_create_tls(doorman_transport *transport, nng_tls_config **out) {
     assert(transport->pem[0] && !transport->pem[1] == !transport->pem[2]);
     char host[DOORMAN_ID_BYTES_MAX + 1];
@@ -16963,7 +16964,7 @@ static int doorman__transport_create_tls(doorman_transport *transport, nng_tls_c
 }
 
 /* A thread of nng calls this when a connection is made or lost. A dialer that is being closed may
- * still make one, which is refused or not counted. */
+ * still make a connection. This function closes that connection or does not count it. */
 static void doorman__transport_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *context) {
     doorman__socket *own = (doorman__socket *)context;
     uint32_t id = (uint32_t)nng_pipe_id(pipe), dialer = nng_pipe_dialer(pipe).id;
@@ -16996,12 +16997,12 @@ static int doorman__transport_dial(doorman_transport *transport) {
     return error;
 }
 
-/* Opens the socket. The transport keeps it until it is destroyed, because closing it can take long
- * (see doorman__socket_close). nng must not resend a request, because a server could grant one that
- * the upstream has given up.
+/* Opens the socket. The transport keeps this socket until doorman_transport_destroy, because
+ * closing a socket can take long (see doorman__socket_close). nng must not resend a request,
+ * because a server could grant a request that the upstream has given up.
  *   returns   nng's error, or 0 */
 static int doorman__transport_open(doorman_transport *transport) {
-    /* a message also has nng's request id */
+    /* nng counts its request id as a part of the message */
     size_t bytes_max = DOORMAN_MESSAGE_BYTES_MAX + sizeof(uint32_t);
     nng_socket socket = NNG_SOCKET_INITIALIZER;
     int error = nng_req0_open(&socket);
@@ -17041,7 +17042,7 @@ static void doorman__transport_disconnect(doorman_transport *transport) {
     doorman__transport_set_dialer(transport, doorman__transport_dialer(transport));
 }
 
-/* Another address or new certificates need a new connection. */
+/* Sets the address of the next request. A new address or new certificates need a new connection. */
 static void doorman__transport_set_address(doorman_transport *transport, const char *address) {
     assert(strlen(address) < sizeof transport->address);
     bool renews_tls = transport->has_new_tls && doorman__tls(address);
@@ -17051,12 +17052,12 @@ static void doorman__transport_set_address(doorman_transport *transport, const c
     memcpy(transport->address, address, strlen(address) + 1);
 }
 
-/* When the next probe is due after a result. The probe is due sooner after a failure or without a
- * connection, because the server may be gone. */
+/* How long after a result the next probe is due. DOORMAN__PROBE_SOON applies after a failure or
+ * without a connection, because the server may be gone. */
 #define DOORMAN__PROBE_AFTER (60 * DOORMAN_SECOND)
 #define DOORMAN__PROBE_SOON (5 * DOORMAN_SECOND)
 
-/* While the upstream backs off, its next request comes soon, so no probe is due. */
+/* Returns whether a probe is due. None is due while the upstream has a request or backs off. */
 static bool doorman__transport_probe_is_due(const doorman_transport *transport, doorman_time now) {
     bool usual = transport->options.probes && transport->options.upstream->state == DOORMAN__READY;
     bool gone = transport->failed || !doorman__transport_connected(transport);
@@ -17079,8 +17080,8 @@ static bool doorman__transport_prepare_probe(doorman_transport *transport, doorm
     return true;
 }
 
-/* Does the work of the upstream's owner, and fetches the next request, unless one is in progress.
- * Returns true if a request must be sent. */
+/* Does the work of the upstream's owner. If no request is in progress, fetches the next request or
+ * makes a probe that is due. Returns true if a request or probe must be sent. */
 static bool doorman__transport_prepare(doorman_transport *transport, doorman_time now) {
     doorman_upstream *upstream = transport->options.upstream;
     doorman_request request;
@@ -17132,8 +17133,8 @@ void doorman_transport_send(doorman_transport *transport) {
 }
 
 /* Parses a response if one has come. Parsing needs no lock. Returns the state on which the caller
- * decides. A response that comes after the state was read is not parsed, and the result is not
- * ENDED. */
+ * decides. A response that comes after this function has read the state is not parsed, and then the
+ * function does not return ENDED. */
 static doorman__transport_state doorman__transport_parse(doorman_transport *transport) {
     doorman__transport_state state = doorman__transport_get(transport);
     if (state != DOORMAN__TRANSPORT_ENDED || !transport->reply) return state;
@@ -17218,7 +17219,7 @@ bool doorman_transport_update(doorman_transport *transport, doorman_transport_re
 
 /* ---- nng: pauses */
 
-/* Notes whether a part backs off. */
+/* Notes whether a part of the agent backs off: see doorman__pause. */
 static void doorman__pause_note(doorman__pause *pause, const doorman_upstream *upstream) {
     bool lasts = upstream->state == DOORMAN__BACKING_OFF;
     __atomic_store_n(&pause->lasts, lasts, __ATOMIC_SEQ_CST);
@@ -17245,7 +17246,7 @@ typedef struct doorman__agent_permit_calls {
 } doorman__agent_permit_calls;
 static const doorman__agent_permit_calls doorman__permits_in_agent;
 
-/* Runs in a thread of nng or in the agent's thread. */
+/* Wakes the agent's thread. Runs in a thread of nng, or in the agent's thread itself. */
 static void doorman__agent_on_wakeup(void *context) {
     doorman__agent_notify((doorman_agent *)context);
 }
@@ -17264,7 +17265,7 @@ static void doorman__agent_keep_error(doorman_agent *agent, const doorman_error 
     agent->last_error_at = now;
 }
 
-/* Keeps the error text if the request in progress has no connection. */
+/* Keeps the error text when the request in progress is first found to have no connection. */
 static void doorman__agent_process_connection(doorman_agent *agent, doorman_time now) {
     const struct doorman__dial_failure *failure = doorman__transport_failure(agent->transport);
     doorman_error error;
@@ -17288,7 +17289,7 @@ static void doorman__agent_process_result(doorman_agent *agent, doorman_time now
     doorman__agent_keep_error(agent, &result.error, now);
 }
 
-/* Updates the client in slices. Each resource is updated at most once. Between two slices the
+/* Updates the client in slices, at most one more than its resources fill. Between two slices the
  * thread sleeps. Otherwise it would lock the mutex again before a waiting thread is awake. */
 #define DOORMAN__SLICE 100
 #define DOORMAN__SLICE_PAUSE (DOORMAN_SECOND / 20000)
@@ -17343,7 +17344,7 @@ static bool doorman__agent_work(doorman_agent *agent) {
     }
     doorman__pause_note(&agent->pause, &agent->client->upstream);
     agent->sleeps_until = doorman__earlier(doorman_upstream_due(&agent->client->upstream), stop_by);
-    /* the thread always sleeps for some time */
+    /* the thread sleeps for at least 10 ms, unless it is woken */
     agent->sleeps_until = doorman__later(agent->sleeps_until, now + DOORMAN_SECOND / 100);
     assert(agent->sleeps_until > now);
     return now >= stop_by || (stop_by != DOORMAN_NEVER && !doorman__agent_has_to_wait(agent, now));
@@ -17360,7 +17361,7 @@ static void doorman__agent_sleep(doorman_agent *agent, doorman_time until) {
     pthread_mutex_unlock(&agent->wake_mutex);
 }
 
-/* `wakeup` is cleared before the thread looks for what has changed. */
+/* A sleep clears `wakeup` before the thread looks for what has changed, so it misses no change. */
 static void *doorman__agent_main(void *context) {
     doorman_agent *agent = (doorman_agent *)context;
     for (bool ends = false; !ends;) {
@@ -17374,7 +17375,7 @@ static void *doorman__agent_main(void *context) {
     return NULL;
 }
 
-/* Writes "HOST:PID:RANDOM". Characters of the host name that an id cannot have become "-". Two
+/* Writes "HOST:PID:RANDOM". In the host name, "-" replaces spaces and all but printable ASCII. Two
  * containers may have the same host name and pid, so 64 random bits make the id unique. The system
  * provides the bits, because a fork or a copy of a virtual machine would copy the state of a
  * generator in this process. Two of a million agents have the same bits with a probability of
@@ -17488,8 +17489,8 @@ static doorman_status doorman__agent_use_nng(doorman_error *error) {
     return doorman__fail(error, status, "the parent of this process had used nng before the fork");
 }
 
-/* Precondition: the agent's thread has ended, or never ran. Threads of nng may use the agent until
- * the transport is destroyed. */
+/* Frees an agent. Precondition: its thread has ended, or never ran. Threads of nng may use the
+ * agent until the transport is destroyed. */
 static void doorman__agent_free(doorman_agent *agent) {
     assert(!agent->first);
     if (agent->permits) doorman__permits_in_agent.free(agent);
@@ -17504,8 +17505,8 @@ static void doorman__agent_free(doorman_agent *agent) {
     DOORMAN_FREE(agent);
 }
 
-/* If the mutex or a condition variable cannot be made, the others are not destroyed, because none
- * of them owns memory yet. */
+/* Creates the mutexes and condition variables. If one of them cannot be created, the others are not
+ * destroyed, because none of them owns memory yet. */
 static bool doorman__agent_init(doorman_agent *agent) {
     pthread_mutexattr_t checks;
     agent->stop_by = DOORMAN_NEVER;
@@ -17639,7 +17640,7 @@ static doorman_status doorman__agent_lock_open(doorman_agent *agent, doorman_err
     return doorman__fail(error, DOORMAN_UNAVAILABLE, "the agent is shut down");
 }
 
-/* Precondition: the mutex is locked. */
+/* Opens a resource. Precondition: the mutex is locked. */
 static doorman_status doorman__agent_open(doorman_resource **out, doorman_agent *agent,
                                           const doorman_resource_options *options,
                                           doorman_error *error) {
