@@ -11404,6 +11404,8 @@ typedef struct DOORMAN__ALIGNED doorman__usage {
     uint8_t *client_unmet; /* the client's flag; set with unmet_since; NULL: there is no client */
     uint8_t bypass;        /* the flags that are on: DOORMAN__SHADOW, DOORMAN__KILL_SWITCH */
     doorman__shared over_released; /* only for a gauge: see doorman_counts */
+    /* grains of tries that were IMPOSSIBLE, which `refused` and `excess` do not count */
+    doorman__shared impossible_refused, impossible_excess;
 } doorman__usage;
 
 /* Amounts that threads share are aligned to 8 bytes in their structs. On 32-bit x86 the type double
@@ -11464,13 +11466,23 @@ static inline void doorman__usage_note_size(doorman__usage *usage, uint64_t unit
     doorman__raise(&usage->largest, units);
 }
 
+/* Counts an attempt that no lease can allow, so it is no demand (L2). Returns the decision that the
+ * caller gets. */
+static doorman_decision doorman__count_impossible(doorman__usage *usage, uint64_t units) {
+    const bool bypass = doorman__bypass(usage);
+    doorman__shared *count = bypass ? &usage->impossible_excess : &usage->impossible_refused;
+    __atomic_fetch_add(count, units, __ATOMIC_RELAXED);
+    return bypass ? DOORMAN_ALLOWED : DOORMAN_IMPOSSIBLE;
+}
+
 /* Counts an attempt, and returns the decision that the caller gets. Allowed units are counted
  * exactly, because wants follow them. The count of refused units uses no locked instruction, so
  * refusals at the same time may be lost. */
 static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t units,
                                               doorman_decision decision, doorman_time now) {
     assert(units > 0);
-    if (decision != DOORMAN_IMPOSSIBLE) doorman__usage_note_size(usage, units);
+    if (decision == DOORMAN_IMPOSSIBLE) return doorman__count_impossible(usage, units);
+    doorman__usage_note_size(usage, units);
     if (decision == DOORMAN_ALLOWED) {
         __atomic_fetch_add(&usage->allowed, units, __ATOMIC_RELAXED);
         return DOORMAN_ALLOWED;
@@ -11497,11 +11509,11 @@ static doorman_time doorman__usage_refresh_in(const doorman__usage *usage, doorm
 
 /* Returns what the limiter has counted. The calls that wait are counted in >>nng. */
 static void doorman__usage_read(const doorman__usage *usage, doorman_counts *out) {
-    *out =
-        (doorman_counts){.allowed = doorman__counted(&usage->allowed),
-                         .refused = doorman__counted(&usage->refused),
-                         .excess = doorman__counted(&usage->excess),
-                         .over_released = __atomic_load_n(&usage->over_released, __ATOMIC_RELAXED)};
+    *out = (doorman_counts){
+        .allowed = doorman__counted(&usage->allowed),
+        .refused = doorman__counted(&usage->refused) + doorman__counted(&usage->impossible_refused),
+        .excess = doorman__counted(&usage->excess) + doorman__counted(&usage->impossible_excess),
+        .over_released = __atomic_load_n(&usage->over_released, __ATOMIC_RELAXED)};
 }
 
 /* ---- limiters of a resource: the rate */
@@ -12004,8 +12016,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * A request for n units of a gauge may be larger than what the server can give. The estimator
  * assumes this after n has not fitted into the lease for two windows, although more was wanted. For
  * the next ten windows, requests that are larger than this lease do not count as demand. If they
- * counted, the resource would take capacity from other clients without using it. A request that is
- * IMPOSSIBLE counts only as refused units: its size is not remembered.
+ * counted, the resource would take capacity from other clients without using it. Nor does a request
+ * that is IMPOSSIBLE (L2).
  *
  * The bound is also at least seven times the minimum, where a minimum of 0 counts as 1. A resource
  * that is not idle also wants at least this minimum. Otherwise a resource with a lease of 0 would

@@ -1396,6 +1396,29 @@ TEST(a_busy_loop_on_a_gauge_does_not_raise_wants_without_bound) {
     world_stop(&w);
 }
 
+/* L2, L4: tries for more than the limiter can ever get show no demand, also with shadow mode. */
+TEST(impossible_tries_do_not_raise_the_wants) {
+    for (int i = 0; i < 4; i++) {
+        doorman_resource_options options = {.shadow = i >= 2, .wants_maximum = 10};
+        options.kind = i % 2 ? DOORMAN_GAUGE : DOORMAN_RATE;
+        if (!(i % 2)) options.burst_units = 10;
+        world w;
+        world_start(&w, 1e6);
+        doorman_client_resource *resource = open_with_wants_from_use(&w, options);
+        run_for(&w, MINUTE); /* the ceiling is known from the first response on */
+        const double idle = read_now(&w, resource).wants;
+        for (int k = 0; k < 600; k++) {
+            (void)doorman_client_try(resource, 11, NULL, w.now);
+            if (i == 3) release(resource, 11);
+            run_for(&w, SECOND / 10);
+        }
+        assert_exact(read_now(&w, resource).wants, idle);
+        const doorman_counts counts = read_now(&w, resource).counts;
+        assert_exact(i < 2 ? counts.refused : counts.excess, 6600);
+        world_stop(&w);
+    }
+}
+
 /* ---- gauges that are idle ---- */
 
 /* A server with whole units, with many gauges that are idle, and with one busy gauge. */
