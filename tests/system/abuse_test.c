@@ -13,7 +13,8 @@
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 
-/* For the good client, whatever the others do. A busy machine can stop the server for seconds. */
+/* The good client must be answered within this time, whatever the others do. It is long, because a
+ * busy machine can stop the server for seconds. */
 #define RESPONSE_TIME_MAX (10 * DOORMAN_SECOND)
 
 #define CONFIG(lease_length, refresh_interval, more)                                               \
@@ -36,8 +37,8 @@ static struct sizes {
            .kills = 3,
            .kill_seconds = 5};
 
-/* With a sanitizer everything takes longer, and freed memory is kept for some time. So there are
- * fewer leases. */
+/* Returns whether the server has a sanitizer. Then everything takes longer, and freed memory is
+ * kept for some time, so the tests use fewer leases. */
 static bool sanitized(void) {
     const char *program = getenv("DOORMAN_SERVER");
     return program && (strstr(program, "asan") || strstr(program, "tsan"));
@@ -57,7 +58,7 @@ static void read_sizes(void) {
                            .kill_seconds = (int)strtol(minutes, NULL, 10) * 60};
 }
 
-/* xorshift64*; each thread has its own state. */
+/* Returns a random number below `end` (xorshift64*). Each thread has its own state. */
 static size_t random_below(uint64_t *state, size_t end) {
     *state ^= *state >> 12;
     *state ^= *state << 25;
@@ -74,7 +75,7 @@ static uint64_t random_start(void) {
 
 /* ---- servers -------------------------------------------------------------------------------- */
 
-/* A server, and the address of its HTTP. */
+/* A server. `server` has its address for nng, and `http` the one for HTTP. */
 struct fixture {
     struct server server, http;
 };
@@ -195,8 +196,8 @@ static bool http_receive(int fd, char *text, size_t room) {
 }
 
 /* ---- control -------------------------------------------------------------------------------- */
-/* The control is a thread that only sleeps. Its oversleep is time in which the machine was too busy
- * for any process; this time does not count against the server. */
+/* The control (stall_monitor) is a thread that only sleeps. Its oversleep is time in which the
+ * machine was too busy for any process; this time does not count against the server. */
 
 #define STALL_MONITOR_INTERVAL (DOORMAN_SECOND / 100)
 
@@ -287,8 +288,8 @@ static bool probe_request_nng(struct probe *probe) {
     return reconnects ? probe_request_reconnecting(probe) : request_by_nng(probe->nng);
 }
 
-/* The server may have closed the HTTP connection since it was last used; then this connects
- * again. */
+/* Sends a request over HTTP. If the server has closed the connection since the last request,
+ * connects again. */
 static bool probe_request_http(struct probe *probe) {
     char request[512], response[4096];
     size_t bytes = http_compose(request, sizeof request);
@@ -372,8 +373,8 @@ static void peer_greet_surely(const struct server *server, int *peer) {
     fail_msg("a peer cannot greet");
 }
 
-/* V5: 1,000 nng connections that only greet, 1,000 that send nothing or half of a greeting, head or
- * message, and as many over HTTP, all at the same time. */
+/* V5: 1,000 nng connections only greet, 1,000 send nothing or half of a greeting, head or message,
+ * and 2,000 HTTP connections send nothing or half of a request, all at the same time. */
 TEST(many_silent_connections_do_not_delay_others) {
     static const char *const halves[] = {"", "GET / HT", "GET / HTTP/1.1\r\nHost: localhost\r\n",
                                          HTTP_HEAD("4000000") "{\"client_id\":"};
@@ -408,7 +409,7 @@ TEST(many_silent_connections_do_not_delay_others) {
 /* V5: a client that sends one byte at a time is answered (over HTTP if it needs less than 30 s),
  * and does not delay others. */
 TEST(a_peer_that_sends_single_bytes_is_answered_and_delays_no_other) {
-    enum { COUNT = 200 }; /* of each kind; together fewer than the server takes over HTTP */
+    enum { COUNT = 200 }; /* of each kind; the server takes 512 over HTTP */
     char head[12] = "", text[] = "{\"get_capacity\":" CAPACITY_REQUEST "}", request[512],
          response[4096];
     struct fixture fixture = fixture_start(CONFIG("60", "16", NO_LEARNING));
@@ -643,7 +644,7 @@ static bool fill_block(int fd, char *text, size_t room, int holder, int first) {
     return true;
 }
 
-/* The same on a connection that works. It connects again if it needs to. */
+/* Does the same as fill_block, and connects again if no response comes. */
 static void fill_block_surely(const struct server *server, int *fd, char *text, size_t room,
                               int holder, int first) {
     for (int tries = 0; tries < 5; tries++) {
@@ -735,8 +736,7 @@ static void probe_during_reload(struct probe *probe, const char *last) {
 
 /* C9, S2: all leases end at about the same time, and no client requests those resources again. At
  * least 75 % of the memory that they took returns to the system; the rest is in pieces between
- * blocks that are still in use. With a sanitizer this is not asserted, because it keeps freed
- * memory. */
+ * blocks that are still in use. This is not asserted with a sanitizer, which keeps freed memory. */
 MEASURES(memory_is_returned_when_all_leases_have_ended)
 TEST(memory_is_returned_when_all_leases_have_ended) {
     char config[512];
@@ -780,12 +780,13 @@ TEST(memory_is_returned_when_all_leases_have_ended) {
 
 #define NOISY_SERVER "exec \"$0\" --config \"$1\" --listen \"$2\" --log-level debug"
 #define NEARLY_FULL                                                                                \
-    (56 << 10) /* of 64 KiB, also the size of a pipe, whose pages are not filled completely */
+    (56 << 10) /* of 64 KiB, the size of the disk and of a pipe, which does not fill its pages
+                * completely */
 #define SMALL_DISK "mount -t tmpfs -o size=64k none \"$3\""
 
 /* Starts a server with a large log: leases last one second, and each end of a lease is one log
  * line. The log goes to `process->err`. The server listens on a socket in its folder.
- *   script   CHATTER, or a script that runs it */
+ * script NOISY_SERVER, or a script that runs it */
 static void noisy_server_start(struct process *process, const char *script) {
     char url[96], disk[80];
     const char *program = getenv("DOORMAN_SERVER");
@@ -819,7 +820,8 @@ static void noisy_server_request(const struct process *process, int round) {
     free(reply);
 }
 
-/* Makes the server write some thousand lines of 130 bytes, and checks that it still answers. */
+/* Makes the server write about 1,000 lines of 130 bytes in each round, and checks that it still
+ * answers. */
 static void noisy_server_continue(const struct process *process) {
     int rounds = sizes.whole ? 10 : 1;
     for (int round = 0; round < rounds; round++) {
@@ -844,8 +846,8 @@ TEST(a_log_on_a_full_disk_neither_blocks_nor_ends_the_server) {
     process_stop(process);
 }
 
-/* V6: the log is on a disk of 64 KiB, in the server's own namespace. When there is room again, the
- * server logs how many lines were lost. */
+/* V6: the log is on a disk of 64 KiB, which only the server's own mount namespace has. When there
+ * is room again, the server logs how many lines were lost. */
 TEST(a_log_on_a_full_disk_continues_when_there_is_space) {
     require(system("unshare -rm mount -t tmpfs -o size=64k none /mnt 2>/dev/null") == 0,
             "the right to mount in a new namespace");
@@ -903,7 +905,8 @@ TEST(an_unread_log_neither_blocks_nor_ends_the_server) {
 
 /* ---- no free file descriptors --------------------------------------------------------------- */
 
-/* V5: a server that may open only a few files lets most new connections wait. */
+/* V5: a server that may open only 64 files lets most new connections wait. Meanwhile it answers on
+ * the open ones, and uses less than a quarter of a processor. */
 static void check_without_free_files(struct fixture *fixture, const struct server *where,
                                      const char *what) {
     enum { COUNT = 120 }; /* fewer than the system's queue of new connections can hold */
@@ -945,7 +948,7 @@ TEST(a_server_without_free_files_serves_open_connections_and_accepts_later) {
 
 /* ---- kill -9 -------------------------------------------------------------------------------- */
 
-/* A root and two leaves, at sockets in their own folders, so that a restart keeps their
+/* A root and two leaves. They listen on sockets in their own folders, so that a restart keeps their
  * addresses. */
 enum { ROOT, LEFT, RIGHT, NODES };
 
@@ -991,8 +994,8 @@ static void tree_start(struct node *nodes) {
     }
 }
 
-/* Load: clients that ask for other resources, one after the other. At full size they make no
- * pauses. */
+/* A thread that plays clients, which ask for other resources one after the other. At full size it
+ * makes no pauses. */
 struct load {
     pthread_t thread;
     const char *url;
@@ -1027,8 +1030,9 @@ static void *load_main(void *argument) {
     return NULL;
 }
 
-/* Kills one process, or sometimes two, and starts them again after a random time: before others
- * have noticed it, or after its lease has ended. The wants of one client change each time.
+/* Kills one process, or sometimes two, and starts them again after a random time of up to 2.5 s:
+ * others may not have noticed by then, or leases of 2 s may have ended. Then changes the wants of
+ * one client.
  *   returns   how many were killed */
 static int kill_random_nodes(struct node *nodes, uint64_t *random) {
     size_t first = random_below(random, NODES), other = random_below(random, 2 * NODES);
@@ -1055,7 +1059,7 @@ TEST(random_kills_never_exceed_the_capacity_and_all_recover) {
     static struct node nodes[NODES];
     uint64_t random = random_start();
     tree_start(nodes);
-    static struct load load; /* static: both outlive a test that fails */
+    static struct load load; /* static, like `nodes`: they outlive a test that fails */
     load = (struct load){.url = nodes[LEFT].url};
     assert_int_equal(pthread_create(&load.thread, NULL, load_main, &load), 0);
     doorman_time started_at = doorman_clock(), length = sizes.kill_seconds * DOORMAN_SECOND;

@@ -1,5 +1,5 @@
-/* The pages of administration (E10): what they show of the audit and of overrides. A real server
- * with a file as its store. */
+/* The pages of administration (E10): what they show of the audit and of overrides. The tests run a
+ * real server with a file as its store. */
 #define _GNU_SOURCE
 #include "state_fixture.h"
 
@@ -32,7 +32,7 @@ static bool is_shown(const struct fixture *fixture, const char *path, const char
     return is_shown;
 }
 
-/* Sets an override of a key, whose text must be valid JSON. */
+/* Sets an override of a key, which must not need escapes in JSON. */
 static void raise_limit(const struct fixture *fixture, const char *key, const char *more) {
     char body[1024];
     snprintf(body, sizeof body,
@@ -104,7 +104,7 @@ TEST(the_page_of_the_audit_shows_who_what_and_why) {
     server_stop(&fixture.server);
 }
 
-/* An act on one key has what it has changed in the same column as an override. */
+/* For an act on one key, the column `change` says what has changed, as it does for an override. */
 TEST(the_page_of_the_audit_shows_a_ban_of_one_key) {
     struct fixture fixture = open_office();
     expect_post(&fixture, "/v1/reset?reason=noisy", ADMIN,

@@ -37,7 +37,8 @@ static inline void place_restart(const struct place *place, struct fixture *fixt
     *fixture = place_start(place);
 }
 
-/* A story of a server with a file, and the same with a Redis. */
+/* Defines two tests with the same body. The store is a file in the first one, and a Redis in the
+ * second one. */
 #define STORY(name)                                                                                \
     static void name##_told(struct place *place);                                                  \
     TEST(name) {                                                                                   \

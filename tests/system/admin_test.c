@@ -1,6 +1,6 @@
 /* Administration (E5): who may change what for whom, what is written about it, and what happens if
- * it cannot be written. Real servers with a store; `fixture_stores` tests with a file, and with a
- * Redis if there is one. */
+ * it cannot be written. The servers are real. Each STORY runs with a file as the store, and again
+ * with a Redis if redis-server is installed. */
 #define _GNU_SOURCE
 #include <sys/resource.h>
 
@@ -80,7 +80,8 @@ static const char *get_body(const struct fixture *fixture, const char *path) {
 
 /* ---- the audit ------------------------------------------------------------------------------ */
 
-/* E5: who, what, the value before, and why; also after the process was killed. */
+/* E5: the audit says who did what and why, and what the value was before. It still does after the
+ * process was killed. */
 STORY(a_reset_is_in_the_audit_and_stays_there) {
     struct fixture fixture = place_start(place);
     for (int i = 0; i < 3; i++) take_one(&fixture, "acme", 200);
@@ -170,7 +171,7 @@ TEST(without_a_store_the_missing_flag_is_named) {
     server_stop(&fixture.server);
 }
 
-/* E6: help must not become a way around the limit. */
+/* E6: otherwise support could lift a limit by resetting the key again and again. */
 STORY(the_role_support_resets_a_key_twenty_times_a_day) {
     struct fixture fixture = place_start(place);
     for (int i = 0; i < 20; i++) expect_post(&fixture, "/v1/reset", ALICE, ENTRY(""), 200, "");
@@ -189,7 +190,7 @@ STORY(the_role_support_resets_a_key_twenty_times_a_day) {
     server_stop(&fixture.server);
 }
 
-/* E5: what cannot be written is not done. */
+/* E5: an act that cannot be written to the store is not done. */
 TEST(a_store_that_is_full_refuses_the_act) {
     struct place place = {.path = ""};
     place_init(&place, false);
@@ -208,7 +209,7 @@ TEST(a_store_that_is_full_refuses_the_act) {
     server_stop(&fixture.server);
 }
 
-/* A message is refused whole, and before its row is written. */
+/* A message is refused as a whole, before anything is written to the audit. */
 TEST(what_is_refused_is_not_in_the_audit) {
     static const struct {
         const char *lines, *path, *body;
@@ -290,7 +291,7 @@ STORY(an_override_outlasts_a_crash_until_it_is_ended) {
     server_stop(&fixture.server);
 }
 
-/* E1, E6: what is refused changes nothing, and the text says what to do. */
+/* E1, E6: an override that is refused changes nothing, and the response says what is wrong. */
 TEST(an_override_that_is_wrong_or_not_allowed_is_refused) {
 #define DAY ", \"expires_in\": 86400"
     static const struct {
@@ -374,7 +375,8 @@ static struct fixture limits_start(struct place *place) {
     return fixture;
 }
 
-/* The weight of a key is a figure too: with a large one a key gets nearly all of a fair limit. */
+/* The bound of ten times holds for the weight too, because a key with a large weight gets nearly
+ * all of a fair limit. */
 TEST(the_role_support_gives_a_key_at_most_ten_times_the_weight) {
     struct place place = {.path = ""};
     struct fixture fixture = limits_start(&place);
@@ -389,7 +391,8 @@ TEST(the_role_support_gives_a_key_at_most_ten_times_the_weight) {
     server_stop(&fixture.server);
 }
 
-/* A bucket that is small for a moment is full, and would be full when it is large again. */
+/* Otherwise support could refill a bucket: once it is small it is soon full, and it would still be
+ * full when it is large again. */
 TEST(the_role_support_makes_no_bucket_smaller) {
     static const char path[] = "/v1/overrides";
     struct place place = {.path = ""};
@@ -408,8 +411,8 @@ TEST(the_role_support_makes_no_bucket_smaller) {
     server_stop(&fixture.server);
 }
 
-/* The plan may end while the override is in force. Then a bucket that is full would be full when
- * the plan comes back. */
+/* If the plan ends while the override is in force, an override without a size has the small bucket
+ * of the configuration. This would be full, and still be full when the plan comes back. */
 TEST(a_plan_that_ends_makes_no_bucket_smaller_either) {
     struct place place = {.path = ""};
     struct fixture fixture = limits_start(&place);
@@ -424,7 +427,8 @@ TEST(a_plan_that_ends_makes_no_bucket_smaller_either) {
     server_stop(&fixture.server);
 }
 
-/* What the key has without the row may be an override of the configuration. */
+/* The size that the key has without the new override may come from an override in the
+ * configuration, or from an override of the template. */
 TEST(the_role_support_makes_no_bucket_smaller_than_the_configuration_does) {
     struct place place = {.path = ""};
     struct fixture fixture = limits_start(&place);
@@ -439,7 +443,8 @@ TEST(the_role_support_makes_no_bucket_smaller_than_the_configuration_does) {
     server_stop(&fixture.server);
 }
 
-/* A bucket that is large for a moment is full at once, if the key has used nothing. */
+/* An override that makes a bucket larger counts as a reset, because the larger bucket is full at
+ * once if the key has used nothing. */
 TEST(a_larger_bucket_counts_as_a_reset) {
     static const char path[] = "/v1/overrides?resource=api/search&key=acme&limit=burst";
     struct place place = {.path = ""};
@@ -456,7 +461,7 @@ TEST(a_larger_bucket_counts_as_a_reset) {
     server_stop(&fixture.server);
 }
 
-/* Two overrides of a key are together within the bound. */
+/* The bound holds for an override that adds and one that sets a limit together. */
 TEST(the_role_support_gives_ten_times_the_limit_in_all) {
 #define ADD(units)                                                                                 \
     "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"acme\", \"add\": " units      \
@@ -491,7 +496,7 @@ TEST(the_role_support_changes_only_the_limits_of_tiers) {
     server_stop(&fixture.server);
 }
 
-/* Each override that adds fills the bucket again. */
+/* Each override that adds counts as a reset, because it fills the bucket again. */
 TEST(the_role_support_adds_to_a_key_and_resets_it_twenty_times_a_day_in_all) {
     static const char path[] = "/v1/overrides?resource=api/search&key=acme&limit=burst&add=1";
     struct place place = {.path = ""};
@@ -509,7 +514,8 @@ TEST(the_role_support_adds_to_a_key_and_resets_it_twenty_times_a_day_in_all) {
     server_stop(&fixture.server);
 }
 
-/* Units come on top of what the plan or the configuration gives a key. */
+/* The bound holds for the added units together with what the plan or the configuration gives the
+ * key. */
 TEST(the_role_support_adds_up_to_ten_times_the_limit_in_all) {
 #define ADD_TO(key, units)                                                                         \
     "{\"resource\": \"api/search\", \"key\": \"" key "\", \"limit\": \"burst\", \"add\": " units   \
@@ -528,8 +534,8 @@ TEST(the_role_support_adds_up_to_ten_times_the_limit_in_all) {
     server_stop(&fixture.server);
 }
 
-/* An override of all resources of a template is no way around the 20 resets, and neither is one
- * resource of it. */
+/* Resets of a key at one resource, and overrides of the key at all resources of the template, count
+ * together towards the 20 resets a day. */
 TEST(a_template_and_its_resources_have_one_bound_of_resets) {
 #define OF_TEMPLATE(key)                                                                           \
     "{\"glob\": \"api/*\", \"key\": \"" key "\", \"limit\": \"burst\", \"set\": {\"size\": 20}, "  \
@@ -549,7 +555,8 @@ TEST(a_template_and_its_resources_have_one_bound_of_resets) {
     server_stop(&fixture.server);
 }
 
-/* E6: what another template shares has no meaning for this one. */
+/* E6: whether support may reset a shared counter depends only on the limit of its own template, and
+ * not on a limit of another template with the same name. */
 TEST(the_role_support_resets_a_shared_counter_whose_name_others_have_too) {
 #define OF_NAME(glob, per)                                                                         \
     "{\"identifier_glob\": \"" glob "\", \"limits\": [{\"name\": \"all\", \"per\": \"" per         \
@@ -571,7 +578,7 @@ TEST(the_role_support_resets_a_shared_counter_whose_name_others_have_too) {
     server_stop(&fixture.server);
 }
 
-/* Other keys of a shared counter are no way around the 20 resets. */
+/* Resets of a shared counter count together, whichever keys they name. */
 TEST(the_role_support_resets_a_shared_counter_twenty_times_a_day) {
 #define SHARED(resource, key)                                                                      \
     "{\"entry\": [{\"resource_id\": \"" resource "\", \"key\": \"" key "\", \"limit\": \"all\"}]}"
@@ -588,7 +595,7 @@ TEST(the_role_support_resets_a_shared_counter_twenty_times_a_day) {
     server_stop(&fixture.server);
 }
 
-/* Units that were granted are not granted once more by an undo. */
+/* An undo that brings back an override which adds does not grant its units once more. */
 TEST(an_undo_adds_nothing_to_a_bucket) {
     static const char path[] = "/v1/overrides?resource=api/search&key=acme&limit=burst&add=1";
     static const char limit[] = "\"limit\":18,\"used\":";
@@ -631,7 +638,8 @@ TEST(a_refused_override_keeps_the_one_before_it) {
     server_stop(&fixture.server);
 }
 
-/* A glob concerns the key at all resources of the template, and units are granted once. */
+/* An override with a glob concerns the key at all resources of the template. One that adds units
+ * concerns the key at one resource. */
 TEST(an_override_of_a_template_and_one_that_adds) {
     struct place place = {.path = ""};
     place_init(&place, false);

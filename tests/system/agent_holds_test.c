@@ -56,7 +56,7 @@ static doorman_held read_hold(doorman_agent *agent, uint64_t hold) {
     return held;
 }
 
-/* A process that holds the unit of `short` until it is killed. */
+/* Starts a process that holds the unit of `short` until it is killed, or for a minute. */
 static pid_t start_holder(const char *url, int to) {
     pid_t pid = fork();
     assert_true(pid >= 0);
@@ -194,7 +194,7 @@ TEST(a_release_ends_a_call_that_waits) {
     server_stop(&server);
 }
 
-/* A thread that asks for units with a number that was taken before it began. */
+/* A thread that asks for units. The number of its hold was chosen before the thread began. */
 struct job {
     doorman_agent *agent;
     uint64_t number;
@@ -235,7 +235,7 @@ static void job_join(struct job *job, bool granted) {
 }
 
 /* This thread cancels the permit of another thread, before it is asked for, while it waits in the
- * queue, and after the grant. No variable is shared while one of them writes it. */
+ * queue, and after the grant. Neither thread reads a variable while the other one writes it. */
 TEST(another_thread_cancels_a_permit_by_its_number) {
     struct server server = server_start(config, NULL);
     doorman_agent *agent = start(server.url);
@@ -272,7 +272,7 @@ TEST(another_thread_cancels_a_permit_by_its_number) {
     server_stop(&server);
 }
 
-/* The release comes at any moment. Whatever the permit got, its units come back. */
+/* The release comes before, during or after the call. In each case the units come back. */
 TEST(a_release_by_number_may_come_at_any_moment) {
     struct server server = server_start(config, NULL);
     doorman_agent *agent = start(server.url);
@@ -313,7 +313,7 @@ TEST(units_move_to_another_agent) {
     assert_float_equal(read_hold(taker, seized).units[0], 1, 0);
     assert_float_equal(read_hold(giver, hold).units[0], 1, 0);
     assert_int_equal(doorman_agent_seize(giver, &seizure, &acquired, NULL), DOORMAN_OK);
-    assert_false(acquired.granted); /* twice */
+    assert_false(acquired.granted); /* it was seized before */
     release(giver, seized);         /* the number of another agent: nothing happens */
     assert_true(hold_units(giver, "slots", 1, 0) == 0);
     release(taker, seized);
@@ -343,7 +343,7 @@ TEST(an_application_is_told_that_its_hold_has_ended) {
     stop(agent);
 }
 
-/* Starts a server of one unit at an address.
+/* Starts a server at an address. Its limit is one unit.
  *   time_to_live   of a hold, in seconds
  *   on_restart     what the limit does when the server starts */
 static struct process *server_at(const char *url, int time_to_live, const char *on_restart) {
@@ -361,9 +361,10 @@ static struct process *server_at(const char *url, int time_to_live, const char *
     return process;
 }
 
-/* The new master learns for 1.05 times the time to live. It then decides what waits. So a hold that
- * lasts two and a half times as long shows that the new master counts it after it has learned.
- * Returns false if the hold has ended, because no server has answered its renewals in time. */
+/* Checks that a hold outlives a server that is killed and started again. The new server learns for
+ * 1.05 times the time to live, and then decides what waits. So a hold that lasts for 2.5 times the
+ * time to live shows that the server counts it after it has learned. Returns false if the hold has
+ * ended because no server answered its renewals in time. */
 static bool hold_outlives_server(int time_to_live) {
     char url[64];
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", port_free());
@@ -426,7 +427,7 @@ static void ignore_decision(void *context, doorman_status status,
     (void)context, (void)status, (void)acquired;
 }
 
-/* Uses units, and gives calls up at random moments. */
+/* Takes and releases units, and cancels calls at random moments. */
 static void *work(void *context) {
     struct stress *stress = (struct stress *)context;
     unsigned seed = __atomic_add_fetch(&stress->seed, 1, __ATOMIC_RELAXED);

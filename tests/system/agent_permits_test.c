@@ -33,8 +33,8 @@ static struct server serve(void) { return server_start(config, NULL); }
 
 /* ---- an application ------------------------------------------------------------------------- */
 
-/* A message is given up when its callers are, so that a machine that is slow for a moment does not
- * look like a server that fails. */
+/* Starts an agent whose messages have a long timeout, so that a machine that is slow for a moment
+ * does not look like a server that fails. */
 static doorman_agent *start_with(const char *const *addresses, size_t count,
                                  doorman_permit_policy policy) {
     const doorman_client_options options = {.addresses = addresses,
@@ -50,7 +50,8 @@ static doorman_agent *start(const char *url) {
     return start_with(&url, 1, (doorman_permit_policy){.shadow = false});
 }
 
-/* Only the resources with a debt let a caller wait. */
+/* Returns how long a call may wait: without a bound if the limit has a debt, and not at all
+ * otherwise. */
 static doorman_time max_wait_of(const char *resource_id) {
     bool lends = strcmp(resource_id, "paced") == 0 || strcmp(resource_id, "slow") == 0;
     return lends ? DOORMAN_DURATION_MAX : 0;
@@ -140,7 +141,7 @@ static bool fake_greet(int fd) {
     return send_all(fd, rep, sizeof rep) && receive_all(fd, greeting, sizeof greeting);
 }
 
-/* Reads a request, and replies. Returns false if the connection has ended. */
+/* Reads a request, and replies. Returns false if the connection must be closed. */
 static bool fake_serve(fake *self, int fd) {
     unsigned char head[12];
     char body[65536];
@@ -283,7 +284,8 @@ TEST(wrong_permits_are_refused) {
     doorman_agent_stop(agent);
 }
 
-/* The fallback grants a permit that the server calls wrong. So the state of the agent says why. */
+/* The server rejects the permit as wrong, and the fallback grants it. So only the state of the
+ * agent says what is wrong. */
 TEST(a_permit_that_needs_a_hold_is_named_in_the_last_error) {
     struct server server = serve();
     doorman_agent *agent = start(server.url);
@@ -344,8 +346,8 @@ TEST(a_callback_gets_the_decision_and_may_ask_again) {
     server_stop(&server);
 }
 
-/* The callers wait for the server, or, if the server has answered, until their time comes. Without
- * a timeout, no wait is too long for them. */
+/* The calls wait for an answer of the server or, after the answer, for the time that it names. They
+ * have no timeout, so all of them still wait when the agent stops. */
 TEST(each_callback_is_called_before_the_agent_has_stopped) {
     struct server server = serve();
     for (int answered = 0; answered <= 1; answered++) {
@@ -419,7 +421,7 @@ TEST(what_a_reservation_did_not_cost_can_be_used) {
     const uint64_t number = out.reservation;
     assert_true(out.granted && number && out.settle_by > doorman_clock());
     assert_false(decide(agent, "twice", "ann").granted);
-    for (int i = 0; i < 2; i++) { /* it is repeated */
+    for (int i = 0; i < 2; i++) { /* the second settle repeats the first one */
         out = settle(agent, "ann", number, 1, LONG_TIME);
         assert_true(out.granted && !out.late && !out.unknown);
         assert_int_equal(out.decided_by, DOORMAN_BY_SERVER);
@@ -436,7 +438,7 @@ TEST(a_settle_is_sent_also_when_the_agent_stops) {
     struct server server = serve();
     doorman_agent *agent = start(server.url);
     bool settled = false;
-    for (int i = 0; i < 20 && !settled; i++) { /* as for reports */
+    for (int i = 0; i < 20 && !settled; i++) { /* several tries, as for reports */
         char key[16];
         snprintf(key, sizeof key, "bob %d", i);
         const uint64_t number = reserve(agent, "twice", key, 2).reservation;
@@ -481,7 +483,8 @@ static void *reserve_slowly(void *context) {
     return NULL;
 }
 
-/* The server has granted with a wait. The thread ends before that. */
+/* The server has granted the reservation with a wait, and the thread is cancelled during the
+ * wait. */
 TEST(a_cancelled_thread_leaves_no_reservation) {
     struct server server = serve();
     doorman_agent *agent = start(server.url);
@@ -572,8 +575,8 @@ TEST(without_a_server_closed_refuses_and_the_breaker_opens) {
     doorman_agent_stop(agent);
 }
 
-/* Each call ends by its timeout. A call that a busy machine has not sent by then is no failure of
- * the server, so there are several calls. */
+/* Each call ends by its timeout. A call that a busy machine has not sent by then does not count as
+ * a failure of the server, so there are several calls. */
 TEST(a_silent_server_does_not_hold_a_call_beyond_its_timeout) {
     fake silent;
     fake_start(&silent, NULL, false);
@@ -735,7 +738,7 @@ TEST(a_waiting_thread_may_be_cancelled) {
     server_stop(&server);
 }
 
-/* The application is told of the first decision, and is slow. */
+/* An application whose first callback is slow: it returns when `goes_on` is set. */
 struct slow_receiver {
     bool called, goes_on; /* atomic */
 };
@@ -749,10 +752,11 @@ static void slow_on_decided(void *context, doorman_status status,
     EVENTUALLY(__atomic_load_n(&receiver->goes_on, __ATOMIC_SEQ_CST));
 }
 
-/* The timeout of the second call ends after its decision was made, and before it is told. A thread
- * that is cancelled then returns with the decision, and does not block the thread of the permits.
+/* The timeout of the second call ends after its decision was made, but before the agent reports it,
+ * because the callback of the first call is slow. A thread that is cancelled then must return with
+ * the decision, and not block the thread of the permits.
  *   margin    how long after its timeout the thread is cancelled
- *   returns   false if the thread had not noticed its timeout by then, so that it was cancelled */
+ *   returns   false if the thread was cancelled instead, because it noticed its timeout too late */
 static bool returns_with_its_decision(doorman_time margin) {
     fake silent;
     fake_start(&silent, NULL, false);
@@ -782,7 +786,7 @@ static bool returns_with_its_decision(doorman_time margin) {
     return result != PTHREAD_CANCELED;
 }
 
-/* A busy machine needs more time. */
+/* A busy machine needs more time, so each further try has a larger margin. */
 TEST(a_thread_is_not_cancelled_while_its_decision_is_told) {
     bool returns = false;
     for (int i = 1; i <= 64 && !returns; i *= 4) {

@@ -130,7 +130,7 @@ static void node_listen(struct node *node) {
         node->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         assert_true(node->listener >= 0);
         setsockopt(node->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        address.sin_port = htons((uint16_t)port_free()); /* a port that is asked for stays bound */
+        address.sin_port = htons((uint16_t)port_free()); /* with 0, shutdown would unbind it */
         assert_int_equal(bind(node->listener, (struct sockaddr *)&address, bytes), 0);
         snprintf(node->url, sizeof node->url, "tcp://127.0.0.1:%d", ntohs(address.sin_port));
     }
@@ -157,7 +157,7 @@ static void own(struct cluster *c, size_t node, size_t shard, bool owned) {
                      DOORMAN_OK);
 }
 
-/* Lets all nodes know the map. */
+/* Gives the map to all nodes. */
 static void tell(struct cluster *c) {
     doorman_shard_node nodes[NODES];
     const char *urls[NODES];
@@ -235,7 +235,7 @@ static void hand_over(struct cluster *c, size_t shard, size_t to) {
     c->epoch++;
 }
 
-/* Moves a shard. Nobody decides for it meanwhile. */
+/* Moves a shard. No node decides for it for `ms` milliseconds. */
 static void move(struct cluster *c, size_t shard, size_t to, int ms) {
     pthread_mutex_lock(&c->mutex);
     const size_t from = c->owners[shard].owner;
@@ -411,7 +411,7 @@ TEST(a_hold_is_released_at_the_node_that_has_taken_its_shard) {
     cluster_stop(&c);
 }
 
-/* A stop of the agent waits for what a node still has to be told. */
+/* Before an agent stops, it sends the releases that it still owes the nodes. */
 TEST(a_release_is_sent_before_the_agent_stops) {
     struct cluster c;
     cluster_start(&c);

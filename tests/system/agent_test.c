@@ -50,8 +50,9 @@ static int closing_hangs, closing_count;
  * atomic. */
 static int freed_count, freed_before_close;
 
-/* A sleeping thread only wakes when it is woken, or at its own time. So if a wake-up is lost, a
- * wait lasts until its timeout, which is much longer than anything takes on a slow machine. */
+/* In the library a thread that sleeps also wakes each second, which would hide a lost wake-up. In
+ * these tests it does not. So if a wake-up is lost, a wait lasts until its timeout, which is much
+ * longer than anything takes on a slow machine. */
 int64_t hook_nap_max(void) { return 600 * DOORMAN_SECOND; }
 
 /* The Makefile lets the agent call this function in place of nng_aio_free, and the next one in
@@ -129,7 +130,8 @@ static int accept_peer(int listener) {
     return -1;
 }
 
-/* Sends a response: its length, the number of its request, and the text. */
+/* Handles a request, and sends the response, or garbage: its length, the number of the request, and
+ * the text. */
 static bool test_server_answer(test_server *self, int fd, const char *text, size_t bytes,
                                const unsigned char number[4]) {
     static const char garbage[] = "{\"get_capacity\": [1e999";
@@ -148,7 +150,7 @@ static bool test_server_answer(test_server *self, int fd, const char *text, size
     return sent;
 }
 
-/* Reads a request and responds to it. Returns false if the connection has ended. */
+/* Reads a request and responds to it. Returns false if the connection must be closed. */
 static bool test_server_serve(test_server *self, int fd) {
     unsigned char head[12];
     uint64_t bytes = 0;
@@ -165,7 +167,8 @@ static bool test_server_serve(test_server *self, int fd) {
     return good;
 }
 
-/* Serves all peers until the server stops. peers[0] is the listener; -1: a free place. */
+/* Serves all peers until the server stops. peers[0] is the listener. A slot with the file
+ * descriptor -1 is free. */
 static void *test_server_main(void *context) {
     test_server *self = (test_server *)context;
     struct pollfd peers[PEERS_MAX];
@@ -186,7 +189,7 @@ static void *test_server_main(void *context) {
         if (peers[place].fd >= 0) __atomic_fetch_add(&self->connection_count, 1, __ATOMIC_SEQ_CST);
     }
     for (int i = 1; i < PEERS_MAX; i++) {
-        if (peers[i].fd >= 0) shutdown(peers[i].fd, SHUT_RDWR); /* also in children of a fork */
+        if (peers[i].fd >= 0) shutdown(peers[i].fd, SHUT_RDWR); /* forked children have copies */
         if (peers[i].fd >= 0) close(peers[i].fd);
     }
     return NULL;
@@ -242,7 +245,7 @@ static void test_server_start(test_server *self) {
     assert_int_equal(pthread_create(&self->thread, NULL, test_server_main, self), 0);
 }
 
-/* After shutdown(2) the listener is still bound, and refuses connections. */
+/* Stops the server. After shutdown(2) the listener is still bound, and refuses connections. */
 static void test_server_stop(test_server *self) {
     __atomic_store_n(&self->stopping, 1, __ATOMIC_SEQ_CST);
     shutdown(self->listener, SHUT_RDWR);
@@ -329,7 +332,7 @@ static size_t waiters_since(doorman_agent *agent, doorman_time from) {
 
 static size_t waiters(doorman_agent *agent) { return waiters_since(agent, 0); }
 
-/* After a wait that was granted. */
+/* Returns whether a resource is a gauge. Precondition: a wait for it was granted. */
 static bool is_gauge(const doorman_resource *resource) {
     return resource->own->kind == DOORMAN_GAUGE;
 }
@@ -387,8 +390,8 @@ static void async_wait_end_woken(async_wait *self) {
 
 /* ---- tests --------------------------------------------------------------------------------- */
 
-/* What a child says of itself: the number of the first thing that is not as it should be, or 0. A
- * child uses nothing of cmocka's, and ends after three minutes, whatever happens. */
+/* Waits for a child, and returns its exit code: the number of the first CHECK that failed, or 0. A
+ * child does not use cmocka, and ends after three minutes at the latest. */
 static int child_result(pid_t child) {
     int result = 0;
     assert_true(child > 0);
@@ -403,7 +406,7 @@ static int child_result(pid_t child) {
         if (!(condition)) return number;                                                           \
     } while (0)
 
-/* The child: gets an address from its parent, and a lease from there. */
+/* Runs in the child. Gets the address of a server from its parent, and a lease from the server. */
 static int child_starts_an_agent(int from) {
     int number = 0;
     (void)alarm(180);
@@ -428,7 +431,7 @@ static int child_starts_an_agent(int from) {
     return 0;
 }
 
-/* Must be the first test: nng, once used, cannot be used in children. */
+/* This must be the first test, because a child of a process that has used nng cannot use nng. */
 TEST(a_child_can_start_an_agent_where_its_parent_had_none) {
     int ends[2];
     assert_int_equal(pipe(ends), 0);
@@ -622,8 +625,8 @@ TEST(a_redirect_is_followed) {
     test_server_stop(&master);
 }
 
-/* K3: after one request and five redirects it is a failure, and the next request follows at least 1
- * s later. */
+/* K3: after one request and five redirects the client gives up, and sends the next request at least
+ * 1 s later. */
 TEST(redirects_in_a_circle_end) {
     test_server left = {.capacity = 90}, right = {.capacity = 90};
     test_server_start(&left);
@@ -660,7 +663,8 @@ TEST(an_agent_stops_even_if_nng_cannot_close) {
     test_server_stop(&server);
 }
 
-/* nng's thread for timeouts may use the socket of an aio until the aio is freed. */
+/* nng's thread for timeouts may use the socket of an aio until the aio is freed. So the agent frees
+ * the aio first. */
 TEST(a_socket_is_closed_after_its_aio_is_freed) {
     test_server server = {.capacity = 90};
     test_server_start(&server);
@@ -677,8 +681,8 @@ TEST(a_socket_is_closed_after_its_aio_is_freed) {
 /* A stop waits for a server for at most a second. */
 #define SHORT_STOP (DOORMAN_SECOND - 10 * MILLISECOND)
 
-/* Stops an agent. Returns whether its leases must be released after that. On a machine that stands
- * still for a second they need not be, because the stop does not wait any longer. */
+/* Stops an agent. Returns whether the stop had the time to release the leases. On a machine that
+ * stands still for a second it has not, because a stop waits no longer. */
 static bool stops_in_time(doorman_agent *agent) {
     doorman_time from = doorman_clock();
     assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
@@ -716,8 +720,8 @@ static bool two_agents_hold_and_release(void) {
     return in_time;
 }
 
-/* K5: opening a resource twice gives one resource. What is closed or stopped is released at the
- * server. */
+/* K5: opening a resource twice gives one resource. A resource that is closed, or whose agent stops,
+ * is released at the server. */
 TEST(two_agents_are_two_holders_and_release_when_they_stop) {
     bool in_time = false;
     for (int i = 0; i < TRIES && !in_time; i++) in_time = two_agents_hold_and_release();
@@ -829,7 +833,7 @@ TEST(an_agent_reports_a_refused_connection_before_the_request_times_out) {
     test_server_stop(&server);
 }
 
-/* A server that is not master, and knows of none. */
+/* The server is not the master, and knows no master. */
 TEST(an_agent_reports_that_there_is_no_master) {
     test_server server = {.capacity = 90};
     test_server_start(&server);
@@ -891,7 +895,7 @@ static void call_everything(void *context, const doorman_resource_info *info) {
     __atomic_fetch_add(&self->call_count, 1, __ATOMIC_SEQ_CST);
 }
 
-/* It comes from within a call, and then from the agent's thread. */
+/* on_change is called from within a call, and then from the agent's thread. */
 TEST(calls_inside_on_change_are_refused_and_do_nothing) {
     test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
@@ -1006,7 +1010,7 @@ TEST(a_stop_without_a_server_takes_no_time) {
     assert_true(least <= SHORT_STOP);
 }
 
-/* A lease cannot be released while units are in use. */
+/* A lease cannot be released while units are in use, so the stop does not wait for a release. */
 TEST(a_stop_with_units_in_use_takes_no_time) {
     test_server server = {.capacity = 10000, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
@@ -1042,7 +1046,7 @@ TEST(a_lease_without_its_server_does_not_delay_a_stop_for_long) {
     assert_true(least <= SHORT_STOP);
 }
 
-/* The response to the first request may grant a lease, so a stop waits for it. */
+/* The response to the first request may grant a lease, so a stop waits for this response. */
 TEST(a_stop_releases_a_lease_that_is_granted_meanwhile) {
     test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
@@ -1088,7 +1092,8 @@ static void *shutdown_main(void *agent) {
     return (void *)(uintptr_t)doorman_agent_shutdown((doorman_agent *)agent);
 }
 
-/* The pattern that the comment of doorman_agent_shutdown shows. Several threads call it at once. */
+/* The workers follow the pattern in the comment of doorman_agent_shutdown. Several threads shut the
+ * agent down at once. */
 TEST(shutdown_ends_endless_waits_without_a_race) {
     enum { WORKERS = 8, SHUTDOWN_THREADS = 3, ROUNDS = 5 };
     for (int round = 0; round < ROUNDS; round++) {
@@ -1208,7 +1213,8 @@ static int child_checks(doorman_agent *agent, doorman_resource *rate, doorman_re
     return WIFEXITED(result) ? WEXITSTATUS(result) : 101;
 }
 
-/* One thread waits, and everything is on that lets a limiter allow more than its lease. */
+/* Children are forked with the fallback, a lease, shadow mode and the kill switch in force, each of
+ * which may allow units, and then while a thread waits. */
 TEST(after_a_fork_only_the_parent_can_use_the_agent) {
     test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
@@ -1272,8 +1278,8 @@ TEST(on_change_can_fork) {
     assert_int_equal(doorman_agent_stop(self.agent), DOORMAN_OK);
 }
 
-/* Other threads open and close resources all the time, so a child that saw half of a change would
- * not end well. */
+/* Opens and closes resources all the time, so that a child which is forked in the middle of a
+ * change would fail. */
 static void *load_main(void *context) {
     worker *self = (worker *)context;
     for (int i = 0; !__atomic_load_n(&self->done, __ATOMIC_SEQ_CST); i++) {
@@ -1406,8 +1412,9 @@ TEST(waiters_are_served_in_order_of_arrival) {
     test_server_stop(&server);
 }
 
-/* Returns whether three waiters for a rate were granted in the order of their arrival. The threads
- * report the order themselves, each within two units of time at this rate. */
+/* Returns whether three waiters for a rate were granted in the order of their arrival. Each thread
+ * counts its own grant. So it must do this before the next grant, which comes two units later at
+ * this rate. */
 static bool waiters_served_in_order(double rate) {
     bool in_order = true;
     char url[64];
@@ -1433,8 +1440,8 @@ static bool waiters_served_in_order(double rate) {
     return in_order;
 }
 
-/* L2: the same for a rate, where only time grants the next waiter. Each further try gives the
- * threads more time. */
+/* L2: this also holds for a rate, where the passing of time grants the next waiter. Each further
+ * try gives the threads more time. */
 TEST(waiters_for_a_rate_are_served_in_order_of_arrival) {
     bool in_order = false;
     for (int i = 0; i < TRIES && !in_order; i++) in_order = waiters_served_in_order(20.0 / (1 + i));
@@ -1527,7 +1534,7 @@ TEST(every_wait_counts_once_as_demand) {
         assert_int_equal(doorman_resource_wait(both[i], 0.25, 0), DOORMAN_TIMED_OUT);
         assert_true(usages[i]->refused == doorman__units(0.25));
         waits[i] = (async_wait){.agent = agent, .resource = both[i], .n = 0.5};
-        waits[i].timeout = DOORMAN_SECOND; /* a busy machine starts the thread before it is over */
+        waits[i].timeout = DOORMAN_SECOND; /* enough for a busy machine to start the thread */
         async_wait_start(&waits[i]);
     }
     for (int i = 0; i < 2; i++) {
@@ -1562,7 +1569,7 @@ TEST(a_waiter_that_left_the_queue_does_not_use_the_resource) {
 }
 
 /* L4: a wait for more than the capacity can ever give also counts as demand, as a try does.
- * Otherwise wants that follow use would never grow to where it is possible. */
+ * Otherwise wants that follow use would never grow to where the wait is possible. */
 TEST(an_impossible_wait_counts_as_demand) {
     char url[64];
     unused_address(url);
@@ -1605,13 +1612,13 @@ TEST(a_wait_for_more_units_than_the_burst_ends) {
     doorman_resource *rate = open_as(agent, "rate", 0, DOORMAN_SAFE, 100);
     assert_int_equal(doorman_resource_wait(rate, 20, DOORMAN_NEVER), DOORMAN_OK);
     assert_int_equal(doorman_resource_wait(rate, 20, DOORMAN_NEVER), DOORMAN_OK);
-    assert_true(doorman_clock() - began >= 380 * DOORMAN_SECOND / 1000); /* it began at 0 units */
+    assert_true(doorman_clock() - began >= 380 * DOORMAN_SECOND / 1000); /* from 0 units */
     assert_int_equal(doorman_resource_wait(rate, 1, DOORMAN_NEVER), DOORMAN_OK);
     doorman_agent_stop(agent);
 }
 
-/* L2, L4: a waiting call counts as demand. If only the lease in force is too small, it waits for a
- * larger one, which it gets. */
+/* L2, L4: a waiting call counts as demand. If the lease in force is too small, the call waits for a
+ * larger one, which it gets if the server has the capacity. */
 TEST(a_wait_for_many_units_waits_for_a_large_enough_lease) {
     test_server server = {.capacity = 1000, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
@@ -1674,7 +1681,7 @@ TEST(an_idle_agent_with_many_resources_uses_little_time) {
 }
 
 /* AddressSanitizer reports an error in its own stack when a thread is cancelled. So the next test
- * does not exist in the flavor asan. */
+ * is left out with AddressSanitizer. */
 #if defined __SANITIZE_ADDRESS__
 #define ADDRESS_SANITIZED 1
 #elif defined __has_feature
@@ -1734,7 +1741,8 @@ TEST(the_kill_switch_ends_waits) {
     doorman_agent_stop(agent);
 }
 
-/* L5: it applies to all resources, also to those that are opened later. Leases continue. */
+/* L5: the kill switch applies to all resources, also to those that are opened later. Leases stay in
+ * force. */
 TEST(the_kill_switch_allows_everything_and_counts_it) {
     test_server server = {.capacity = 10, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
@@ -1762,8 +1770,8 @@ TEST(the_kill_switch_allows_everything_and_counts_it) {
 }
 
 /* L2: a delay says what `retry_after` of a refusal would say, and takes nothing. The wants of the
- * rate are set. If they followed use, a lease that saves the 20 units sooner could be expected. The
- * wait takes all that was saved, at a time between `before` and `after`. */
+ * rate are fixed. If they followed use, the agent could expect a larger lease, which would save the
+ * 20 units sooner. The wait takes all that was saved, at a time between `before` and `after`. */
 TEST(a_delay_says_when_to_try_again) {
     doorman_agent *agent = start("inproc://nobody");
     doorman_resource *rate = open_as(agent, "rate", 10, DOORMAN_SAFE, 10);
@@ -1859,8 +1867,9 @@ static size_t most_in_10_ms(const double *passed_at, size_t count) {
     return most;
 }
 
-/* Pacing: the example in the comment of >>nng. At 10,000 a second with a burst of 0.1 s, a unit is
- * paced 0.1 ms after the one before. The more has been saved, the sooner it is. */
+/* Pacing: this is the example in the comment of >>nng. At 10,000 a second with a burst of 0.1 s, a
+ * unit is paced 0.1 ms after the one before. The more units have been saved, the sooner the next
+ * one comes. */
 TEST(the_pace_follows_what_is_saved) {
     static const struct {
         doorman_time saved; /* beyond the price of the unit */
@@ -1879,9 +1888,10 @@ TEST(the_pace_follows_what_is_saved) {
     assert_int_equal(doorman__pace_due(START, &view), START); /* more than an eighth: at once */
 }
 
-/* Pacing. The mean rate is within 0.1 % of the configured one. If a thread sometimes wakes up to 2
- * ms late, no 10 ms have more than 1.05 times their part at 10,000 units a second, and 1.2 times at
- * 1,000. If every sleep takes up to 80 ms longer, the mean rate still holds. */
+/* Pacing. The mean rate is within 0.1 % of the configured one, apart from one burst. If a thread
+ * sometimes wakes up to 2 ms late, no 10 ms have more than 1.05 times their part at 10,000 units a
+ * second, and 1.2 times at 1,000. If every sleep takes up to 80 ms longer, the mean rate still
+ * holds. */
 TEST(late_wakeups_cause_no_burst_and_lose_nothing) {
     enum { MAX = 400000, SECONDS = 30 };
     static double passed_at[MAX];
@@ -1963,7 +1973,7 @@ TEST(many_threads_never_exceed_a_gauge) {
     test_server_stop(&server);
 }
 
-/* All calls at the same time from several threads, to find data races and deadlocks. */
+/* Several threads make calls on resources at the same time, to find data races and deadlocks. */
 typedef struct call_thread {
     doorman_agent *agent;
     int index;
@@ -2031,12 +2041,9 @@ static void print_times(const char *what, doorman_time *times, size_t count) {
         (times) = doorman_clock() - from_;                                                         \
     } while (0)
 
-/* All resources get leases, with no more requests than necessary, and calls do not delay each
- * other. The test prints how long calls take but does not assert it, because it depends on the
- * machine. */
-/* A call that has locked the mutex lets the agent's thread pass, even if the call was faster. So no
- * calls, however many there are, can keep the thread from renewing a lease. The thread has nothing
- * to do after that, so it waits for the mutex once each time. */
+/* A call that gets the mutex while the agent's thread waits for it lets the thread go first. So
+ * calls, however many there are, cannot keep the thread from renewing a lease. In this test the
+ * thread has nothing else to do, so it waits for the mutex once in each round. */
 TEST(the_agents_thread_passes_before_a_call) {
     test_server server = {.capacity = 100, .lease_length = 10 * TEST_TIMEOUT};
     server.refresh_interval = 5 * TEST_TIMEOUT;
@@ -2056,8 +2063,9 @@ TEST(the_agents_thread_passes_before_a_call) {
     test_server_stop(&server);
 }
 
-/* K5: a release waits until the resource is opened again. On a slow machine the next opening can
- * come too late. It then costs a release and a request for a new lease. */
+/* K5: the release of a closed resource is delayed, and dropped if the resource is opened again
+ * meanwhile. On a slow machine the next opening can come too late. It then costs a release and a
+ * request for a new lease. */
 TEST(opening_and_closing_in_a_loop_sends_few_messages) {
     enum { LOOPS = 200 };
     test_server server = {.capacity = 100, .lease_length = 10 * TEST_TIMEOUT};
@@ -2107,6 +2115,9 @@ static size_t count_held(test_server *server) {
     return count;
 }
 
+/* Each of 10,000 resources gets a lease, and then one for its new wants. The test prints how many
+ * requests that takes and how long calls take, but does not assert it, because it depends on the
+ * machine. */
 TEST(an_agent_with_many_resources_serves_each_one) {
     enum { RESOURCES = 10000 };
     static doorman_resource *resources[RESOURCES];
@@ -2149,7 +2160,7 @@ TEST(an_agent_with_many_resources_serves_each_one) {
     test_server_stop(&server);
 }
 
-/* STYLE 6: a call that fails leaves its output as it was. */
+/* A call that fails leaves its output as it was. */
 TEST(an_agent_that_cannot_start_reports_why) {
     doorman_agent *agent = NULL;
     doorman_error error = {0};
@@ -2160,8 +2171,8 @@ TEST(an_agent_that_cannot_start_reports_why) {
     assert_int_equal(doorman_agent_stop(NULL), DOORMAN_OK);
 }
 
-/* Starts an agent with this second address. Fails unless it starts, if `refusal` is NULL, or is
- * refused with a text that has `refusal` in it. */
+/* Starts an agent with this second address. If `refusal` is NULL, the agent must start. Otherwise
+ * it must be refused with an error that contains `refusal`. */
 static void try_address(const char *address, const doorman_tls *tls, const char *refusal) {
     const char *addresses[] = {"inproc://good", address};
     doorman_client_options options = {.addresses = addresses, .address_count = 2, .tls = tls};
@@ -2237,7 +2248,8 @@ static bool permits_may_ask(doorman_agent *agent) {
     return soon;
 }
 
-/* P23: the leases of an agent return before the pause of its permits would have ended. */
+/* P23: a response to a request for leases ends the pause of the permits, which would last for much
+ * longer. */
 TEST(a_response_with_leases_ends_the_pause_of_permits) {
     test_server server = {.capacity = 100};
     test_server_bind(&server);
@@ -2260,7 +2272,7 @@ static bool backs_off(doorman_agent *agent) {
     return backs;
 }
 
-/* P23: the same the other way round. */
+/* P23: in the same way, a response to permits ends the pause of the requests for leases. */
 TEST(a_response_to_permits_ends_the_pause_of_leases) {
     test_server server = {.capacity = 100};
     test_server_bind(&server);
@@ -2285,8 +2297,8 @@ TEST(a_response_to_permits_ends_the_pause_of_leases) {
 
 static void count_wakeup(void *context) { __atomic_fetch_add((int *)context, 1, __ATOMIC_SEQ_CST); }
 
-/* The n-th time from now that this thread reads the state of a transport, a server that waits for
- * its mutex can respond, and the thread waits until the response has come. */
+/* When this thread has read the state of a transport `reads_left` times, it unlocks the mutex of
+ * the server, so that the server can respond, and waits until the response has come. */
 static _Thread_local struct {
     int reads_left; /* 0: nothing happens */
     test_server *server;
@@ -2398,7 +2410,8 @@ static bool check_response_after_read(test_server *server, int reads) {
     return reached;
 }
 
-/* K2: the response comes at each moment at which an update has just looked for it. */
+/* K2: the response comes just after an update has looked for it, at each of the places where an
+ * update looks. */
 TEST(a_response_is_used_whenever_it_comes) {
     test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
     server.refresh_interval = 10 * TEST_TIMEOUT;
@@ -2430,7 +2443,8 @@ TEST(a_transport_reports_the_result_of_each_request) {
     test_server_stop(&right);
 }
 
-/* R1: two processes without a seed of their own never grant leases with the same id. */
+/* R1: servers that were given no seed choose random ones, so that their leases have different
+ * ids. */
 TEST(a_server_without_a_seed_gets_a_random_one) {
     uint64_t ids[2];
     for (int i = 0; i < 2; i++) {

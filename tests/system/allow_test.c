@@ -23,7 +23,8 @@
 
 static struct fixture start(const char *const *more) { return fixture_start(PERMITS, more); }
 
-/* Fails unless the response of a GET has this status code and all these texts. */
+/* Fails unless the response of a GET must not be stored, and has this status code and all these
+ * texts. */
 static void expect_all(const struct fixture *fixture, const char *path, int code,
                        const char *const *texts) {
     char *response = get(fixture, path, HOST);
@@ -61,7 +62,7 @@ TEST(the_status_is_the_decision) {
     server_stop(&fixture.server);
 }
 
-/* A template may have the body of a refusal. It is JSON if it looks so. */
+/* A template may have the body of a refusal. Its content type is JSON if it looks like JSON. */
 TEST(a_refusal_has_the_body_of_its_template) {
     struct fixture fixture = fixture_start(
         "{\"resources\": ["
@@ -82,7 +83,8 @@ TEST(a_refusal_has_the_body_of_its_template) {
     server_stop(&fixture.server);
 }
 
-/* A cost of 0 only looks. A cost above what the limit ever grants has no Retry-After. */
+/* A cost of 0 only looks. The refusal of a cost that the limit can never grant has no
+ * Retry-After. */
 TEST(the_cost_is_charged_to_the_key) {
     struct fixture fixture = start(NULL);
     expect(&fixture, "/v1/allow?resource=login&key=a%26b&cost=1.5", HOST, 200, "\"granted\":1.5");
@@ -211,7 +213,7 @@ TEST(a_web_page_cannot_charge_a_key) {
     server_stop(&fixture.server);
 }
 
-/* Also a GET takes units, so it needs more than the role read. */
+/* A GET takes units too, so it needs a token with more than the role read. */
 TEST(a_token_needs_the_role_write) {
     struct process *files = process_new();
     file_write(files->config, "read r r-1\nwrite w w-1\n");
@@ -316,8 +318,8 @@ static bool connections_wait(void) {
     return in_time;
 }
 
-/* The connections that wait have a bound. Beyond it a permit is decided as if it could not wait.
- * They block no thread, and a client that leaves makes room. */
+/* The number of connections that wait is bounded. Beyond the bound a permit is decided as if it
+ * could not wait. Connections that wait block no thread, and a client that leaves makes room. */
 TEST(few_connections_wait_and_leaving_makes_room) {
     bool in_time = false;
     for (int i = 0; i < 5 && !in_time; i++) in_time = connections_wait();
@@ -349,7 +351,8 @@ TEST(a_server_that_ends_does_not_wait_for_permits) {
     close(fd);
 }
 
-/* The draft: t is the time until more units are available, not until all are. */
+/* The IETF draft of the RateLimit header: t is the time until more units are available, not until
+ * all are. */
 TEST(the_time_of_a_limit_is_that_of_more_units) {
     struct fixture fixture =
         fixture_start("{\"resources\": [" TEMPLATE(
@@ -361,7 +364,8 @@ TEST(the_time_of_a_limit_is_that_of_more_units) {
     server_stop(&fixture.server);
 }
 
-/* A client that reads r=0 and t=0 would ask again at once, for ever. */
+/* The header has no t, because a client that reads r=0 and t=0 would ask again at once, for
+ * ever. */
 TEST(a_limit_of_0_has_no_time_at_which_units_come) {
 #define NONE(glob, kind) TEMPLATE(glob, LIMIT("none", kind, "\"limit\": 0, \"window\": 60"))
     struct fixture fixture =
@@ -382,7 +386,8 @@ TEST(a_limit_of_0_has_no_time_at_which_units_come) {
     server_stop(&fixture.server);
 }
 
-/* Nobody would release the hold. With a wrong cost of 0, a gateway would let everything pass. */
+/* /v1/allow takes no holds, because nobody would release them. A cost of 0 is an error too.
+ * Otherwise a gateway that sends 0 by mistake would let everything pass. */
 TEST(a_limit_of_concurrency_is_an_error_for_every_cost) {
     struct fixture fixture = fixture_start(
         "{\"resources\": [" TEMPLATE("jobs", LIMIT("slots", "CONCURRENCY", "\"limit\": 4")) "]}",
@@ -399,7 +404,8 @@ TEST(a_limit_of_concurrency_is_an_error_for_every_cost) {
 #define UNMATCHED                                                                                  \
     "level=warning msg=\"a permit names a resource that no template with limits matches\""
 
-/* P18: a typing error is granted, or refused. It is counted and logged in both cases. */
+/* P18: a permit of a misspelled resource is granted, or refused if `unmatched` says so. It is
+ * counted and logged in both cases. */
 TEST(a_resource_that_no_template_matches_is_counted_and_named_in_the_log) {
     static const char *const configs[] = {
         "{\"resources\": [" TEMPLATE("api", PER_USER) "]}",

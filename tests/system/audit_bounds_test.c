@@ -45,7 +45,7 @@ static void act(const struct bounds *bounds, const char *verb, const char *path,
     free(response);
 }
 
-/* Sends reasons to every path that takes one: in the body, and in the query. */
+/* Sends a reason to five paths that take one, in the body or in the query. */
 static void expect_reason(const struct bounds *bounds, const char *in_json, const char *in_query,
                           int code, const char *text) {
     static const char override[] = "{\"resource\": \"api/a\", \"limit\": \"quota\", \"key\": "
@@ -65,7 +65,8 @@ static void expect_reason(const struct bounds *bounds, const char *in_json, cons
     act(bounds, "DELETE", path, ADMIN, "", code, text);
 }
 
-/* E5: other people read a reason in a terminal and on pages. */
+/* E5: a reason has no control characters, because other people read it in a terminal and on
+ * pages. */
 TEST(a_reason_is_a_line_of_text) {
     char of_500[501], of_501[502];
     struct bounds bounds;
@@ -97,8 +98,8 @@ TEST(a_reason_is_a_line_of_text) {
     server_stop(&bounds.fixture.server);
 }
 
-/* Sends an act whose row has about 300,000 bytes. Returns the status.
- *   more   of each entry */
+/* Sends an act that takes about 300,000 bytes of the audit. Returns the status.
+ *   more   further members of each entry */
 static int write_much(const struct bounds *bounds, const char *lines, const char *more) {
     static char body[400000];
     size_t used = (size_t)snprintf(body, sizeof body, "{\"entry\": [");
@@ -121,7 +122,7 @@ static int write_much(const struct bounds *bounds, const char *lines, const char
     return code;
 }
 
-/* E5: the acts of others, and its own of the last day, cannot be pushed out by one token. */
+/* E5: one token cannot push the acts of others, or its own of the last day, out of the audit. */
 TEST(a_token_of_the_role_support_writes_a_bounded_part_of_the_audit) {
     struct bounds bounds;
     int count = 0, code = 0;
@@ -146,7 +147,7 @@ TEST(a_token_of_the_role_support_writes_a_bounded_part_of_the_audit) {
     server_stop(&bounds.fixture.server);
 }
 
-/* Each of the 1,000 keys is looked up in the resets of the day. */
+/* Each of the 1,000 keys is looked up in the resets of the day, which must not take too long. */
 TEST(a_message_of_many_resets_is_answered) {
     struct bounds bounds;
     bounds_open(&bounds);

@@ -70,7 +70,8 @@ static inline double client_has(int index, doorman_time now) {
     return info.leased ? info.capacity : 0;
 }
 
-/* T7. The tolerance is for the rounding of sums. */
+/* Fails if the leases in force add up to more than the capacity (T7). The tolerance is for the
+ * rounding of sums. */
 static inline void fleet_check(doorman_time now) {
     double sum = 0;
     for (int i = 0; i < fleet.count; i++) sum += client_has(i, now);
@@ -81,11 +82,11 @@ static inline void fleet_check(doorman_time now) {
     fail_msg("leases of %.17g are in force; the capacity is %g", sum, CAPACITY);
 }
 
-/* The same expectation for each client. */
+/* What fleet_run_until expects if each client must have the same. */
 #define ALL(has)                                                                                   \
     (const double[CLIENT_MAX]) { has, has, has, has, has, has, has, has }
 
-/* One iteration: takes the responses that have come, and sends the requests that are due. */
+/* Takes the responses that have come, checks T7, and sends the requests that are due. */
 static inline void fleet_step(void) {
     for (int i = 0; i < fleet.count; i++) {
         struct client *self = &fleet.clients[i];

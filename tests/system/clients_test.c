@@ -33,9 +33,8 @@ static const struct language {
     {"go", "tests/system/clients/run.go"},
 };
 
-/* Go is compiled first, as a module with the client as a package. Returns the program that runs, in
- * `out`. The compiled packages of the language are kept in build/, because they take ten seconds of
- * CPU time. */
+/* Compiles the client in Go, as a package of a module, and writes the path of the program to `out`.
+ * Go's own packages stay compiled in build/, because they take ten seconds of CPU time. */
 static void go_build(const char *program, char out[256]) {
     char command[1024];
     struct process *process = process_new();
@@ -51,7 +50,7 @@ static void go_build(const char *program, char out[256]) {
 }
 
 /* Finds what runs the client of a language. Returns false if the language is not installed.
- *   program   of Node.js and Python; the client itself in Go */
+ * program the path of python3 or node, or of the compiled client in Go */
 static bool language_find(const struct language *language, char program[256]) {
     char path[256];
     if (!find_program(language->program, path)) return false;
@@ -130,10 +129,11 @@ static void await_rate(struct process *const *clients, int count, double rate, c
 
 /* ---- what was used -------------------------------------------------------------------------- */
 
-/* Adds what a client has certainly used in a window: the lines that begin and end in it. */
+/* Adds up what a client has certainly used in a window: the units of each line whose time since the
+ * line before it is within the window. */
 static long used_within(const char *output, double from, double to) {
     struct line line;
-    double last = 1e18; /* the begin of the first line is not known */
+    double last = 1e18; /* the time before the first line is not known */
     long used = 0;
     for (const char *at = output; (at = line_read(at, &line)); last = line.time) {
         if (last >= from && line.time <= to) used += line.used;
@@ -141,9 +141,9 @@ static long used_within(const char *output, double from, double to) {
     return used;
 }
 
-/* L1 for each client, and the capacity for all of them: in t seconds they use at most
- * capacity * t. Each client may also have saved a burst, or one unit, and may use its safe capacity
- * while others have the whole capacity. */
+/* Checks that all clients together use at most capacity * t in t seconds. Beyond that, each client
+ * may have saved a burst and one unit (L1), and may use its safe capacity while others have the
+ * whole capacity. */
 static void expect_never_over(char *const *outputs, int count, double from, double to) {
     static const double widths[] = {2, 4, 8, 16};
     double highest = 0;
@@ -178,8 +178,8 @@ static bool all_use(struct process *const *clients, int count, double from, doub
     return enough;
 }
 
-/* Each client gets work done at half of its share or more. A busy machine can delay a client, so
- * there are several windows. */
+/* Fails unless there is a window in which each client uses at least half of its share. A busy
+ * machine can delay a client, so several windows are tried. */
 static void expect_use(struct process *const *clients, int count) {
     enum { TRIES = 30 };
     bool enough = false;
@@ -217,7 +217,7 @@ static void member_start(const struct leaf *leaf, int index) {
                                "--election-key",
                                "doorman/leaf",
                                "--election-ttl",
-                               "5", /* no busy machine changes the master */
+                               "5", /* so long that no busy machine loses its master */
                                NULL};
     if (!leaf->etcd) arguments[8] = NULL;
     process_start(process, arguments, NULL);
@@ -287,7 +287,7 @@ static int clients_start(struct process *clients[CLIENTS], const char *urls) {
     return count;
 }
 
-/* Ends the clients. They give their leases back. */
+/* Ends the clients. Fails unless they have released their leases. */
 static void clients_stop(struct process *const *clients, int count, const struct leaf *leaf) {
     for (int i = 0; i < count; i++) process_signal(clients[i], SIGTERM);
     for (int i = 0; i < count; i++) process_end(clients[i], 0);

@@ -57,7 +57,7 @@ static bool list_has(int node, const char *path, const char *text) {
     return has;
 }
 
-/* Moves all shards of one node to another one. */
+/* Sends a change that moves all shards away from a node, and waits until that is done. */
 static void move_all(int from, const char *change, int moves) {
     char text[32];
     snprintf(text, sizeof text, "\"moves\":%d", moves);
@@ -188,7 +188,7 @@ TEST(rows_from_before_shards_hold_at_all_nodes) {
         snprintf(key, sizeof key, "pro-%d", i);
         plan_put(0, key);
     }
-    sleep_ms(2500); /* one has ended */
+    sleep_ms(2500); /* the override of "gone" has ended */
     cluster_divide();
     process_await(cluster.nodes[0].process, "from before --shards hold at all nodes now", 1);
     EVENTUALLY(limit_at(0, "api", "acme") == 30);
@@ -281,9 +281,9 @@ TEST(an_override_that_adds_units_is_taken_by_the_owner_of_its_key) {
 
 /* ---- two at once, and failures -------------------------------------------------------------- */
 
-#define ACTS 20 /* of each node, for keys of its own */
+#define ACTS 20 /* at each node, on keys of its own */
 
-/* A node that is asked by a thread. */
+/* A thread that sends acts to a node. */
 struct writer {
     pthread_t thread;
     int node, failed;
@@ -346,7 +346,7 @@ TEST(without_etcd_an_act_is_refused_and_what_holds_still_holds) {
 /* A write of overrides, as etcd gets it: the key is in base64. */
 #define OVERRIDE_WRITE "\"request_put\":{\"key\":\"ZG9vcm1hbi9zaGFyZHMvbm90ZXMvb3ZlcnJpZGUv"
 
-/* Shares the keys of two nodes. The answers of etcd to the first one can be lost. */
+/* Starts two nodes. The first one reaches etcd through a proxy, which can lose answers. */
 static void share_behind_proxy(void) {
     cluster_is_cut_off = true;
     cluster_share(LIMITS, 2);

@@ -182,7 +182,7 @@ struct traffic {
     int stops; /* atomic */
 };
 
-/* Uses new keys of another resource until the test stops it. */
+/* Makes new counters of other resources until the test stops it, but at most 500 times. */
 static void *traffic_main(void *context) {
     struct traffic *traffic = (struct traffic *)context;
     for (int i = 0; i < 500 && !__atomic_load_n(&traffic->stops, __ATOMIC_SEQ_CST); i++) {
@@ -253,7 +253,8 @@ TEST(a_process_that_is_not_the_master_says_so) {
     server_stop(&fixture.server);
 }
 
-/* The position of a page is that of a table, and a configuration may remove tables. */
+/* The position of a page (`after`) is in the table of a limit, which a new configuration may
+ * remove. */
 TEST(a_configuration_that_removes_a_limit_ends_the_list) {
     struct fixture fixture = fixture_start(LOGIN, NULL);
     acquire(&fixture, "api", 0, PAGE_LINES + 1);

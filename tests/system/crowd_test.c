@@ -28,13 +28,14 @@ struct crowd {
     const struct fixture *fixture;
     struct client clients[CLIENT_MAX];
     int count, lost_count, close_count;
-    int probe_count, failure_count; /* atomic; of the health */
+    int probe_count, failure_count; /* atomic; of requests for the health */
     bool ends;                      /* atomic */
 };
 
 static struct crowd crowd;
 
-/* Raises the limit of open files of this process, and starts a server. Sets crowd.count. */
+/* Raises the limit of open files of this process, and starts a server. Sets crowd.count to the
+ * server's limit of connections plus `more`. */
 static struct fixture crowd_start(int more) {
     struct rlimit files;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
@@ -81,7 +82,8 @@ static bool client_receive(struct client *client) {
     return got > 0;
 }
 
-/* Handles bytes for a client, or the end of its connection. Returns whether it has its answer. */
+/* Handles bytes for a client, or the end of its connection. Returns whether the client has received
+ * an answer. */
 static bool client_step(struct client *client) {
     bool complete = false, ended = !client_receive(client);
     if (ended && !client->waits) {
@@ -184,7 +186,7 @@ TEST(no_connection_with_an_unread_request_is_closed) {
     enum { NEW = 100 }; /* fewer than the system's queue of new connections can hold */
     struct fixture fixture = crowd_start(0);
     crowd.fixture = &fixture;
-    int kept = crowd.count - crowd.count / 8 - 2; /* not crowded */
+    int kept = crowd.count - crowd.count / 8 - 2; /* the server is not crowded yet */
     crowd.count = kept;
     for (int i = 0; i < kept; i++) client_send(&crowd.clients[i]);
     crowd_run(1, false);

@@ -54,7 +54,7 @@ TEST(a_descriptor_without_a_template_is_unmatched) {
     server_stop(&fixture.server);
 }
 
-/* As the page of a key, which needs a token too. */
+/* Counters are shown only by a server with tokens, as on the page of a key. */
 TEST(a_server_without_tokens_shows_no_counters) {
     struct fixture fixture = fixture_start(DESCRIBED, NULL);
     expect(&fixture, PATH, HOST, 200, "\"key\":\"{ip}\"},\"template\":\"login\"},\"unmatched_");

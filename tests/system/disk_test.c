@@ -37,7 +37,7 @@ static void disk_make(struct disk *disk, const char *then) {
     assert_int_equal(mkdir(disk->folder, 0700), 0);
 }
 
-/* Lets servers that are started now have the disk, or not. */
+/* Chooses whether servers that are started from now on have the disk. */
 static void disk_use(const struct disk *disk, bool uses) {
     setenv("DOORMAN_SERVER", uses ? disk->program : disk->server, 1);
 }
@@ -71,7 +71,7 @@ static void copy_as_after_a_crash(const struct disk *disk, const struct fixture 
     process_signal(fixture->server.process, SIGCONT);
 }
 
-/* D6: decisions go on, and all is written when there is room. */
+/* D6: while the disk is full decisions continue, and all changes are written when there is room. */
 TEST(a_disk_without_room_delays_the_writes_and_stops_no_decision) {
     struct disk disk;
     char ballast[192], copy[96], key[16];
@@ -108,7 +108,7 @@ TEST(a_disk_without_room_delays_the_writes_and_stops_no_decision) {
     server_stop(&fixture.server);
 }
 
-/* Also with a file that is there, and that anybody may write. */
+/* The disk is refused even if the file is there, and anybody may write it. */
 TEST(a_read_only_disk_is_refused) {
     struct disk disk;
     disk_make(&disk, "touch disk/state && chmod 666 disk/state && mount -o remount,ro disk");
@@ -138,7 +138,8 @@ static void make_file(const char *path) {
     server_stop(&fixture.server);
 }
 
-/* Puts a copy in the place of the file of a server that was killed, and expects its counters. */
+/* Puts a copy in the place of the file of a server that was killed, and expects the counters of the
+ * copy. */
 static void expect_put_back(const char *path, const char *command, const char *learns) {
     char line[512];
     struct fixture fixture = start(QUOTA, path, NULL);
@@ -154,9 +155,10 @@ static void expect_put_back(const char *path, const char *command, const char *l
     server_stop(&fixture.server);
 }
 
-/* D9: as docs/operations.md says. A copy of a stopped server has the leases too, which are of the
- * time of the copy: another file is known by its number, and in the same one the person deletes
- * them. A copy of a server that runs has none. */
+/* D9, as docs/operations.md says. The copy of the file of a stopped server also has its leases,
+ * which are old when the copy is put back. If the copy replaces the file (mv), the server sees that
+ * the inode is another one. If it is written into the file (cp), the person deletes the leases
+ * first. The copy of the file of a running server has no leases. */
 TEST(a_copy_that_is_put_back_has_its_counters_and_no_leases) {
     char path[96], command[256];
     state_path(path);

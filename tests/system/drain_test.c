@@ -46,7 +46,8 @@ static void start_node(const char *ttl) {
     node_start(QUOTA, ttl);
 }
 
-/* Drains a process of the node, and waits until another one decides. Returns its index. */
+/* Drains a process of the node, and waits until another one decides. Returns the index of the other
+ * one. */
 static int member_drain(int index) {
     const struct fixture *fixture = &node.members[index].fixture;
     int next = -1;
@@ -62,7 +63,7 @@ static void member_undrain(int index) {
     await_text(fixture, "/v1/drain", SERVING);
 }
 
-/* E11: each process is drained once while clients take units. */
+/* E11: in each round, two masters are drained one after the other while clients take units. */
 TEST(drains_of_a_node_under_load_forget_nothing) {
     static long before[LOADS][KEYS];
     memset(before, 0, sizeof before);
@@ -125,7 +126,7 @@ TEST(a_drained_process_names_the_master_and_is_not_ready) {
     process_end(node.members[master].process, 0);
 }
 
-/* It does not stand for election, also if no other process is left. */
+/* A drained process does not stand for election, even if no other process is left. */
 TEST(a_drained_process_becomes_master_after_an_undrain_only) {
     start_node("6");
     int master = node_await_master();
@@ -216,7 +217,7 @@ TEST(without_another_process_a_drain_must_be_forced) {
     server_stop(&fixture.server);
 }
 
-/* Without --state nothing lasts, so it learns, as after a start. */
+/* Without --state nothing lasts, so the process learns after an undrain, as after a start. */
 TEST(a_process_without_a_store_can_be_drained) {
     struct fixture fixture =
         fixture_start(QUOTA, (const char *[]){"--http-token", tokens_make(), NULL});

@@ -1,8 +1,8 @@
 /* A real etcd for system tests, and a proxy in front of it. Tests that use it are skipped if etcd
  * is not installed.
  *
- * Each etcd has free ports and keeps its data in a temporary folder. An etcd with certificates only
- * takes TLS connections. */
+ * Each etcd has free ports and keeps its data in a temporary folder. An etcd with certificates
+ * accepts only TLS connections. */
 #ifndef DOORMAN_TESTS_ETCD_FIXTURE_H
 #define DOORMAN_TESTS_ETCD_FIXTURE_H
 
@@ -18,7 +18,7 @@ struct etcd {
     int port;
     char url[64], peer[64], data[96];
     const char *token_ttl;    /* seconds; NULL: etcd's default */
-    const char *certificates; /* a folder of certificates_make; NULL: no TLS */
+    const char *certificates; /* a folder filled by certificates_make; NULL: no TLS */
     bool asks_clients;        /* clients need a certificate of the same folder */
     bool has_users;           /* etcd_enable_users was called */
 };
@@ -36,9 +36,8 @@ static inline bool find_program(const char *name, char path[256]) {
     return found;
 }
 
-/* Makes an authority, ca.pem. It signs the certificates "own" (for 127.0.0.1, also valid for
- * clients) and "nameless" (without a subject, for clients only). "locked.key" is own.key with a
- * password. */
+/* Makes an authority, ca.pem. It signs two certificates, which servers at 127.0.0.1 and clients can
+ * use: "own", and "nameless", which has no subject. "locked.key" is own.key with a password. */
 static inline void certificates_make(const char *folder) {
     char command[2048];
     snprintf(command, sizeof command,
@@ -149,7 +148,7 @@ static inline void etcd_put(const struct etcd *etcd, const char *key, const char
     etcd_control(etcd, (const char *[]){"put", key, value, NULL});
 }
 
-/* Returns the value of a key, for free. */
+/* Returns the first line of the value of a key. The caller frees it. */
 static inline char *etcd_read(const struct etcd *etcd, const char *key) {
     char program[256];
     assert_true(find_program("etcdctl", program));
@@ -231,7 +230,8 @@ static inline void proxy_accept(struct proxy *proxy) {
     }
 }
 
-/* A server that was started meanwhile may have a copy of both ends. */
+/* Closes a connection. shutdown comes first, because a server that was started meanwhile may have
+ * copies of the file descriptors. */
 static inline void proxy_close(struct proxy *proxy, int pair) {
     shutdown(proxy->pairs[pair][0], SHUT_RDWR);
     shutdown(proxy->pairs[pair][1], SHUT_RDWR);
@@ -242,8 +242,8 @@ static inline void proxy_close(struct proxy *proxy, int pair) {
     proxy->is_mute[pair] = proxy->is_mute[last];
 }
 
-/* Forwards the bytes that have come from one end. Returns false if that end is closed, or if they
- * are an answer that is lost. */
+/* Forwards the bytes that have come from one end. Returns false if the connection must be closed:
+ * an end has closed it, or the bytes are an answer that proxy_lose loses. */
 static inline bool proxy_forward(struct proxy *proxy, int pair, int end) {
     char bytes[16384 + 1];
     ssize_t got = recv(proxy->pairs[pair][end], bytes, sizeof bytes - 1, 0);
@@ -295,8 +295,8 @@ static inline void proxy_cut(struct proxy *proxy, bool cut) {
     __atomic_store_n(&proxy->cut, cut, __ATOMIC_RELAXED);
 }
 
-/* Loses the next answers to requests that contain a text, and closes their connections. etcd has
- * done what they ask for. */
+/* Loses the next `count` answers to requests that contain a text, and closes their connections. The
+ * requests reach etcd, which does what they ask for. */
 static inline void proxy_lose(struct proxy *proxy, const char *text, int count) {
     proxy->loses = text;
     __atomic_store_n(&proxy->lose_count, count, __ATOMIC_RELEASE);

@@ -74,7 +74,7 @@ static bool has_limit(const struct fixture *fixture, const char *key, int limit)
     return has;
 }
 
-/* An override, a plan, and an override that was taken back. */
+/* Sets an override, a plan, and another override, and undoes the last one. */
 static void act_thrice(const struct fixture *fixture) {
     act(fixture, "PUT", "/v1/overrides", OVERRIDE("acme"), 200, "");
     act(fixture, "PUT", "/v1/plans",
@@ -111,7 +111,7 @@ TEST(acts_outlast_a_master_that_is_killed) {
     etcd_stop(&etcd);
 }
 
-/* Without an election the rows are in force before the first answer. */
+/* Without an election, overrides and plans are in force before the first answer. */
 TEST(acts_outlast_a_process_without_an_election) {
     struct etcd etcd;
     etcd_begin(&etcd);
@@ -129,7 +129,7 @@ TEST(acts_outlast_a_process_without_an_election) {
     etcd_stop(&etcd);
 }
 
-/* Decisions go on, and nothing pretends that counters are kept. */
+/* While etcd is away decisions continue, but acts and the list of the audit fail. */
 TEST(an_etcd_that_is_away_refuses_acts_and_nothing_else) {
     struct etcd etcd;
     etcd_begin(&etcd);

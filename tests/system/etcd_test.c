@@ -93,7 +93,8 @@ static void servers_add_clients(const struct three_servers *servers) {
     for (int i = 0; i < CLIENT_MAX; i++) fleet_add(addresses, MEMBERS, 100);
 }
 
-/* With a sanitizer, the exit codes also report leaks and races. */
+/* Stops the processes that still run. With a sanitizer, the exit codes also report leaks and
+ * races. */
 static void servers_stop(struct three_servers *servers) {
     for (int i = 0; i < MEMBERS; i++) {
         if (servers->members[i].server.process->pid) server_stop(&servers->members[i].server);
@@ -112,9 +113,10 @@ static struct server member_by_tcp(const struct member *member) {
     return server;
 }
 
-/* nng 1.5.2 can lose a connection on a very busy machine, so the request may need several tries. A
- * listener for IPC can then lose further connections too, so every second try is over TCP. In three
- * runs of these tests with nng 1.10.1, and two with 1.12.4, one try was always enough. */
+/* Returns whether a process is master. nng 1.5.2 can lose a connection on a very busy machine, so
+ * the request may need several tries. A listener for IPC can then lose further connections too, so
+ * every second try is over TCP. In three runs of these tests with nng 1.10.1, and two with 1.12.4,
+ * one try was always enough. */
 static bool member_is_master(const struct member *member) {
     char *reply = NULL;
     struct server by_tcp = member_by_tcp(member);
@@ -129,7 +131,7 @@ static bool member_is_master(const struct member *member) {
 }
 
 /* Waits until a process answers as master. Returns its index. Sets `is_late` if that takes too
- * long, or if a client has not what is expected meanwhile.
+ * long, or if meanwhile a client does not have what is expected.
  *   limit      the time allowed, in seconds
  *   expected   what each client must have all the time; NULL: anything */
 static int servers_await_master(struct three_servers *servers, double limit,
@@ -156,8 +158,9 @@ static int servers_await_master(struct three_servers *servers, double limit,
     return master;
 }
 
-/* Waits until each client has what is expected. On a very busy machine a listener of nng 1.5.2 for
- * IPC can lose all connections of clients, so the test is repeated then. */
+/* Waits until each client has what is expected. Sets `is_late` if that takes too long, so that the
+ * test is repeated: on a very busy machine a listener of nng 1.5.2 for IPC can lose all connections
+ * of clients. */
 static void servers_run_until(struct three_servers *servers, const double *expected) {
     if (!fleet_reaches(expected)) servers->is_late = true;
 }
@@ -223,8 +226,8 @@ TEST(a_released_key_is_taken_at_once) {
     servers_stop(&servers);
 }
 
-/* V2, S1, T7. A request that arrives while the master is frozen is the first that it handles
- * afterwards. */
+/* V2, S1, T7. A request that arrives while the master is frozen gets no lease when the master
+ * wakes. */
 static bool run_frozen_master(void) {
     static struct etcd etcd;
     static struct three_servers servers;
@@ -254,9 +257,9 @@ static bool run_frozen_master(void) {
     fleet_set_wants(0, 10);
     servers_run_until(&servers, (const double[]){10, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7,
                                                  110.0 / 7, 110.0 / 7, 110.0 / 7});
-    /* Its clients disconnected while it was frozen, and nng 1.5.2 can leak such connections. With a
-     * sanitizer its exit code would report that, so it is killed. With nng 1.10.1 it ended without
-     * leaks in two runs with a sanitizer. */
+    /* The clients of the frozen process have disconnected, and nng 1.5.2 can leak such connections.
+     * With a sanitizer the exit code would report that, so the process is killed. With nng 1.10.1
+     * it ended without leaks in two runs with a sanitizer. */
     process_signal(frozen->server.process, SIGKILL);
     process_wait(frozen->server.process);
     servers_stop(&servers);

@@ -23,7 +23,8 @@
  * not contain the password.
  *   etcd   the addresses of etcd
  *   more   further flags, up to a NULL; NULL: none
- *   text   part of the error; ": ..." follows the address of the member; NULL: no error */
+ *   text   part of the error; if it begins with ":", it must follow the address of the member;
+ *          NULL: no error */
 static void expect_call(const char *etcd, const char *const *more, const char *text) {
     struct process *process = process_new();
     const char *arguments[ARGUMENT_MAX] = {"--check-config", "--config", "etcd:doorman/config",
@@ -69,7 +70,8 @@ static void expect_master(const char *etcd, const char *const *more) {
 }
 
 /* Starts a server, which must log why etcd cannot be used, and must not become master. On a very
- * slow machine a call may reach its deadline of 2 s, which expect_call does not have. */
+ * slow machine a call of the server may reach its deadline of 2 s. The deadline in expect_call is 5
+ * s. */
 static void expect_no_master(const char *etcd, const char *const *more, const char *text) {
     expect_call(etcd, more, text);
     struct server server = elector_start(etcd, "60", more);
@@ -348,8 +350,8 @@ TEST(a_request_has_the_form_that_etcd_reads) {
 }
 
 /* The server is stopped while a member does not answer. Without the stop, the call would take 2 s.
- * The test measures until the server closes its connection. The machine may be busy, so one of
- * 10 tries must be fast. */
+ * The test measures the time until the server closes its connection. The machine may be busy, so
+ * one of 10 tries must be fast. */
 TEST(a_stop_ends_a_call_that_hangs) {
     double best = 1e9;
     for (int i = 0; i < 10 && best > 0.3; i++) {
@@ -357,7 +359,7 @@ TEST(a_stop_ends_a_call_that_hangs) {
         fake_start(&fake, IS_SILENT, "", NULL);
         struct server server = elector_start(fake.url, "3600", NULL);
         for (int ms = 0; ms < TIMEOUT_MS && fake_count(&fake.requests) == 0; ms++) sleep_ms(1);
-        sleep_ms(400); /* libcurl wakes up by itself until then */
+        sleep_ms(400); /* before that, libcurl wakes up by itself */
         nng_time started_at = nng_clock();
         process_signal(server.process, SIGTERM);
         for (int ms = 0; ms < TIMEOUT_MS && fake_count(&fake.closed) == 0; ms++) sleep_ms(1);
@@ -430,7 +432,7 @@ TEST(a_useless_response_to_credentials_is_an_error) {
     }
 }
 
-/* expect_call fails if the log has the password. */
+/* The member sends the password back. expect_call fails if the log has it. */
 TEST(a_password_that_comes_back_is_not_logged) {
     struct fake fake;
     struct process *files = process_new();
@@ -459,8 +461,8 @@ TEST(a_new_token_that_is_refused_is_not_replaced_again) {
     assert_int_equal(fake_count(&fake.token_requests), 1);
 }
 
-/* The check of a password takes much of etcd's time. So the server asks at most every 2 s. With a
- * TTL of 2 s it polls every 0.4 s. */
+/* The check of a password takes much of etcd's time. So the server sends it at most every 2 s,
+ * although it polls every 0.4 s with a TTL of 2 s. */
 TEST(a_refused_password_is_not_sent_with_each_poll) {
     struct fake fake;
     char reply[1024];
@@ -683,7 +685,8 @@ TEST(a_member_can_require_a_certificate) {
     etcd_stop(&etcd);
 }
 
-/* The gateway of etcd 3.4 refuses a certificate with a common name if there are users. */
+/* The gateway of etcd 3.4 refuses a certificate with a common name if there are users, so the
+ * client uses the nameless one. */
 TEST(a_user_can_have_a_certificate_too) {
     struct certificates paths;
     struct etcd etcd;

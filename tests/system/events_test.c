@@ -69,7 +69,7 @@ static void unsubscribe(struct subscriber *own) {
 }
 
 /* Receives an event. The caller deletes it.
- *   topic   out: "" or the topic */
+ *   topic   out */
 static cJSON *receive(struct subscriber *own, char topic[512]) {
     char *bytes = NULL;
     size_t count = 0;
@@ -125,7 +125,7 @@ static void expect_event(struct subscriber *own, const char *wanted, const char 
     cJSON_Delete(json);
 }
 
-/* Asks for units of a resource until an event has arrived. Then none is lost any more.
+/* Asks for units of a resource until an event has arrived. From then on no event is lost.
  *   returns   the event; the caller deletes it */
 static cJSON *connect_by(struct subscriber *own, const struct fixture *fixture, const char *path,
                          const char *lines) {
@@ -141,7 +141,7 @@ static cJSON *connect_by(struct subscriber *own, const struct fixture *fixture, 
     return json;
 }
 
-/* The same on a topic of its own. */
+/* Does the same with the resource `hello`. */
 static void connect_to(struct subscriber *own, const struct fixture *fixture, const char *lines) {
     cJSON_Delete(connect_by(own, fixture, "/v1/allow?resource=hello&key=a", lines));
 }
@@ -277,7 +277,7 @@ static cJSON *find_example(const char *manual, const char *kind) {
     return NULL;
 }
 
-/* Expects the examples of the manual to have the fields of the events. */
+/* Expects the examples of the manual to have exactly the fields of the events. */
 static void compare_with_manual(const struct subscriber *own) {
     char *manual = file_read("docs/protocol.md");
     for (size_t i = 0; i < own->kind_count; i++) {
@@ -464,7 +464,7 @@ static struct fixture start_with(const char *config, const char *sample, char ur
     return fixture;
 }
 
-/* Connects as a subscriber whose kernel keeps little of what it does not read. */
+/* Connects as a subscriber that does not read, and has a small receive buffer. */
 static int subscribe_silently(const char *url) {
     static const unsigned char hello[8] = {0, 'S', 'P', 0, 0, 0x21, 0, 0};
     unsigned char answer[8];
@@ -506,8 +506,8 @@ static cJSON *read_or_make(int fd, const struct fixture *fixture, double *count)
     return read_frame(fd);
 }
 
-/* P33: a subscriber that does not read delays nobody. It sees then how much it has lost, of all and
- * of a topic. */
+/* P33: a subscriber that does not read delays nobody. When it reads again, the numbers show how
+ * many events it has lost, in all and of a topic. */
 TEST(a_slow_subscriber_delays_nobody_and_sees_what_it_has_lost) {
     char url[128];
     struct fixture fixture = start_with(ALL, "1", url);
@@ -542,7 +542,8 @@ TEST(a_slow_subscriber_delays_nobody_and_sees_what_it_has_lost) {
 
 #define FREE "/v1/allow?resource=free&key=a"
 
-/* P33: a subscriber to one topic counts by itself. What nobody has received is a gap in it. */
+/* P33: the events of a topic have numbers of their own. Events that nobody has received leave a gap
+ * in them. */
 TEST(a_topic_has_its_own_numbers) {
     char url[128];
     struct fixture fixture = start_with(ALL, "1", url);
@@ -570,7 +571,8 @@ TEST(a_topic_has_its_own_numbers) {
     server_stop(&fixture.server);
 }
 
-/* P33: of grants, a fraction becomes events, and no key is always left out. */
+/* P33: a random fraction of the grants becomes events, whatever the key, and so does each
+ * refusal. */
 TEST(grants_are_sampled_and_refusals_are_not) {
     char url[128];
     struct fixture fixture = start_with(ALL, "0.1", url);
@@ -644,7 +646,7 @@ TEST(wrong_settings_of_events_are_refused_at_the_start) {
 }
 
 /* Dials with TLS.
- *   folder   of the certificate of the subscriber; NULL: it has none */
+ *   folder   NULL: the subscriber has no certificate; otherwise it has the one in `authority` */
 static void subscribe_tls(struct subscriber *own, const char *url, const char *authority,
                           const char *folder) {
     nng_tls_config *tls = NULL;
@@ -669,8 +671,9 @@ static void subscribe_tls(struct subscriber *own, const char *url, const char *a
     nng_tls_config_free(tls);
 }
 
-/* TSan does not see the counters by which nng knows that a message is sent. So with TLS, whose
- * library copies the message, it reports that nng frees it. */
+/* Starts a server with events over TLS. TSan does not see the counters by which nng knows that a
+ * message is sent. So when nng frees a message that the library of TLS has copied, TSan reports a
+ * race, which is suppressed here. */
 static struct process *tls_server_start(const char *folder, const char *cert, const char *key,
                                         const char *ca) {
     struct process *process = process_new();

@@ -196,7 +196,7 @@ TEST(an_unknown_nonce_does_nothing_and_keeps_the_values) {
     server_stop(&office.fixture.server);
 }
 
-/* As doormanctl takes it: an override of all resources of the template. */
+/* A glob in place of a resource means all resources of the template, as it does for doormanctl. */
 TEST(a_form_for_a_glob_gives_figures_at_all_its_resources) {
     struct office office;
     office_open(&office);
@@ -210,7 +210,7 @@ TEST(a_form_for_a_glob_gives_figures_at_all_its_resources) {
     server_stop(&office.fixture.server);
 }
 
-/* A store that has not answered may still do it, so the same form does nothing any more. */
+/* A store that has failed may still have done the act, so the same form cannot be sent again. */
 TEST(a_form_that_a_store_has_not_answered_is_not_sent_again) {
     const struct rlimit full = {4096, RLIM_INFINITY}, room = {RLIM_INFINITY, RLIM_INFINITY};
     struct office office;

@@ -45,7 +45,7 @@ static long long number_at(int node, const char *path, const char *body, const c
     return number;
 }
 
-/* Returns what a key has used of a limit, by the answer of any node. */
+/* Returns what a key has used of a limit. Any node may be asked. */
 static long used_at(int node, const char *resource, const char *key) {
     char body[256];
     snprintf(body, sizeof body, "{\"entry\": [{\"resource_id\": \"%.100s\", \"key\": \"%.100s\"}]}",
@@ -120,7 +120,7 @@ TEST(holds_are_renewed_moved_and_released_at_the_wrong_node) {
              "\"slots\", \"key\": \"%s\", \"cost\": 2}]}]}",
              key);
     long long id = -1;
-    EVENTUALLY((id = number_at(1, "/v1/acquire", body, "\"id\":")) > 0); /* it learns first */
+    EVENTUALLY((id = number_at(1, "/v1/acquire", body, "\"id\":")) > 0); /* n0 learns first */
     snprintf(body, sizeof body, "{\"client_id\": \"c\", \"entry\": [{\"id\": %lld}]}", id);
     expect_at(1, "/v1/renew", body, 200, "\"expires_in\":");
     snprintf(body, sizeof body,
@@ -231,7 +231,7 @@ static char *run_doormanctl(const char *words) {
     return text;
 }
 
-/* The audit says what an act has moved, in the words that do it. */
+/* The audit says what an act has moved, in the words of its command. */
 TEST(doormanctl_says_in_the_audit_which_shards_were_moved) {
     require(access("build/doormanctl", X_OK) == 0, "build/doormanctl");
     cluster_share(LIMITS, 2);
@@ -270,7 +270,7 @@ TEST(the_end_of_a_hold_at_the_wrong_node_names_the_owner) {
              "\"slots\", \"key\": \"%s\"}]}]}",
              key);
     long long id = -1;
-    EVENTUALLY((id = number_at(0, "/v1/acquire", body, "\"id\":")) > 0); /* it learns first */
+    EVENTUALLY((id = number_at(0, "/v1/acquire", body, "\"id\":")) > 0); /* n1 learns first */
     snprintf(body, sizeof body, "{\"id\": %lld}", id);
     expect_verb(&cluster.nodes[0].fixture, "POST", "/v1/holds/end", OPERATOR, body, 409,
                 "id: the node 'n1' decides for it, so ask that one, at tcp://");
@@ -504,10 +504,11 @@ TEST(two_nodes_with_different_maps_do_not_send_a_message_to_and_fro) {
              "\"%s\"}]}]}",
              key);
     expect_at(0, "/v1/acquire", body, 200, "\"granted\":1");
-    /* the first node does not learn that it owns all shards: each says that the other one does */
+    /* the first node does not learn that it owns all shards, so each node says that the other is
+     * owner */
     proxy_cut(&cluster.proxy, true);
     cluster_change(1, "{\"drain\": \"n1\"}", 200, "\"moves\":8");
-    EVENTUALLY(cluster_number(1, "moved_out") == 8); /* a shard that is "giving" still decides */
+    EVENTUALLY(cluster_number(1, "moved_out") == 8); /* until then node 1 decides for it */
     assert_int_equal(node_ask(1, "api", key), ANSWER_MOVED);
     const double began = seconds();
     expect_at(0, "/v1/acquire", body, 200, "MOVED");
@@ -525,7 +526,7 @@ TEST(two_nodes_with_different_maps_do_not_send_a_message_to_and_fro) {
     proxy_stop(&cluster.proxy);
 }
 
-/* An operator can write any map into etcd. The nodes go on with the last one. */
+/* An operator can write any map into etcd. The nodes keep the last valid one. */
 TEST(a_map_with_another_number_of_shards_is_not_used) {
     char key[32], body[256];
     cluster_share(LIMITS, 2);
@@ -545,7 +546,7 @@ TEST(a_map_with_another_number_of_shards_is_not_used) {
     assert_int_equal(used_at(0, "api", key), 2);
 }
 
-/* A message that a thread sends. */
+/* A message that a thread sends, and what is answered. */
 struct sent {
     pthread_t thread;
     const char *body;
@@ -553,7 +554,7 @@ struct sent {
     long granted; /* atomic */
     long refused, unknown;
     double longest;   /* seconds until an answer */
-    char sample[512]; /* of an answer that is not known */
+    char sample[512]; /* one of the unknown answers */
 };
 
 /* Sends a message to the first node again and again. */
@@ -654,7 +655,7 @@ TEST(a_node_stops_with_messages_under_way) {
 
 /* ---- over HTTP ------------------------------------------------------------------------------ */
 
-/* Starts two nodes. Other nodes reach HTTP of the second one through a proxy.
+/* Starts two nodes. Other nodes reach the HTTP of the second one through a proxy.
  *   body   out: a message for a permit of the second node */
 static void relay_start(char key[32], char body[256]) {
     cluster_is_relayed = true;
@@ -683,7 +684,7 @@ TEST(an_answer_that_is_lost_grants_nothing_twice) {
         }
         assert_int_equal(__atomic_load_n(&cluster.relay.lose_count, __ATOMIC_ACQUIRE), 0);
     }
-    /* each message whose answer was lost was asked again, so its unit is charged twice */
+    /* each message whose answer was lost was sent again, so its unit is charged twice */
     assert_int_equal(used_at(0, "api", key), granted + LOST);
     assert_true(cluster.relay.accepted >= LOST);
     proxy_stop(&cluster.relay);
@@ -704,7 +705,7 @@ TEST(a_process_that_has_the_port_of_another_one_does_not_decide) {
     proxy_stop(&cluster.relay);
 }
 
-/* The third node has gRPC. The default address of HTTP is in use, so no loop of HTTP runs there. */
+/* The third node has gRPC. The default address of HTTP is in use, so HTTP is off there. */
 TEST(a_node_whose_http_is_off_asks_over_nng_and_stops) {
     char key[32], other[32], address[64], command[256];
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(15050)};
@@ -763,7 +764,7 @@ TEST(only_a_node_sends_a_batch) {
     expect_post(of, "/v1/batch", lines, whole, 403, "does not have the mark of a node");
     expect_post(of, "/v1/batch", LINES, whole, 421, "Doorman-To is not the address");
     expect_post(&cluster.nodes[0].fixture, "/v1/batch", lines, whole, 421, "Doorman-To");
-    char *large = (char *)calloc(1, (128 << 10) + 2); /* anybody may send it */
+    char *large = (char *)calloc(1, (128 << 10) + 2); /* anybody may send one */
     memset(large, ' ', (128 << 10) + 1);
     expect_post(of, "/v1/batch", lines, large, 413, "larger than this path takes: 131072 bytes");
     free(large);

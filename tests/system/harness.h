@@ -32,8 +32,8 @@
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
 
-/* Long, because machines can be slow and busy. A wait for something that must not happen has a
- * bound of its own. */
+/* The time-out of most waits. It is long, because machines can be slow and busy. A wait for
+ * something that must not happen has a bound of its own. */
 #define TIMEOUT_MS 180000
 #define PROCESS_MAX 48 /* in one test */
 #define ARGUMENT_MAX 32
@@ -51,7 +51,8 @@ static inline void sleep_ms(int ms) {
 }
 
 /* Waits until a condition holds. The condition is not evaluated again after that, because it may
- * not hold for long. It is often a request, so the pauses grow with the wait, from 5 to 20 ms. */
+ * not hold for long. A condition often sends a request, so the pauses grow with the wait, from 5 to
+ * 20 ms, to send fewer. */
 #define EVENTUALLY(condition)                                                                      \
     do {                                                                                           \
         bool holds_ = (condition);                                                                 \
@@ -131,8 +132,8 @@ extern char **environ;
  *   program       its path
  *   arguments     up to a NULL
  *   environment   "NAME=VALUE" up to a NULL; or NULL. It is added to the test's own environment,
- *                 without its variables DOORMAN_... HTTP is off by default, because many servers
- *                 run on one machine */
+ *                 from which the variables DOORMAN_... are removed. HTTP is off by default,
+ *                 because many servers run on one machine */
 static inline void process_launch(struct process *process, const char *program,
                                   const char *const *arguments, const char *const *environment) {
     const char *argv[ARGUMENT_MAX + 2] = {program};
@@ -147,8 +148,8 @@ static inline void process_launch(struct process *process, const char *program,
     }
     for (size_t i = 0; environment && environment[i]; i++) envp[count++] = environment[i];
     envp[count++] = "DOORMAN_HTTP=off"; /* last, because the first value of a variable wins */
-    /* A server that cannot close nng's connections in time exits without waiting for nng and its
-     * threads. */
+    /* A server that cannot close nng's connections in time exits without waiting for nng's threads.
+     * ThreadSanitizer must not report them. */
     envp[count++] = "TSAN_OPTIONS=report_thread_leaks=0";
     envp[count] = NULL;
     file_write(process->out, "");
@@ -167,8 +168,8 @@ static inline void process_start(struct process *process, const char *const *arg
     process_launch(process, program ? program : "build/doorman_server", arguments, environment);
 }
 
-/* After SIGSTOP, waits until all threads stand still. On a busy machine some would run on for a
- * moment, and answer. */
+/* Sends a signal. After SIGSTOP, waits until all threads have stopped, because on a busy machine
+ * some could still answer for a moment. */
 static inline void process_signal(const struct process *process, int number) {
     siginfo_t info;
     assert_true(process->pid > 0);
@@ -209,7 +210,7 @@ static inline void process_end(struct process *process, int expected) {
     fail();
 }
 
-/* Runs doorman_server until it exits. */
+/* Runs doorman_server until it exits. Returns its exit code. */
 static inline int process_run(struct process *process, const char *const *arguments,
                               const char *const *environment) {
     process_start(process, arguments, environment);
@@ -238,7 +239,7 @@ static inline bool process_has_ended(const struct process *process) {
 static inline void process_await(const struct process *process, const char *text, int times) {
     bool found = false, ended = false;
     for (int waited = 0; !found && !ended && waited < TIMEOUT_MS; waited += 10) {
-        ended = process_has_ended(process); /* before the look, because its last line may be it */
+        ended = process_has_ended(process); /* first, because its last line may have the text */
         found = process_logged(process, text) >= times;
         if (!found && !ended) sleep_ms(10);
     }
@@ -249,9 +250,9 @@ static inline void process_await(const struct process *process, const char *text
     }
 }
 
-/* Replaces the configuration of a running server at once, so that it never reads a part of it. The
- * server looks once a second by itself, so it may load the configuration before a SIGHUP that
- * follows, and then twice. */
+/* Replaces the configuration file of a running server in one step, so that the server never reads
+ * half of it. The server checks the file once a second. So if a SIGHUP follows, it may load the
+ * file before the SIGHUP, and once more after it. */
 static inline void config_replace(const struct process *process, const char *config) {
     char next[96];
     snprintf(next, sizeof next, "%s/next", process->folder);
@@ -368,7 +369,8 @@ static inline bool send_all(int fd, const void *buffer, size_t bytes) {
     return send(fd, buffer, bytes, MSG_NOSIGNAL) == (ssize_t)bytes;
 }
 
-/* Receives a response of REP: its length, the number of its request, and the text. */
+/* Receives nng's greeting and one response. Returns the text of the response, which the caller
+ * frees, or NULL. */
 static inline char *receive_response(int fd) {
     unsigned char head[8 + 8 + 4]; /* the greeting, the length, the number */
     uint64_t bytes = 0;
@@ -383,8 +385,8 @@ static inline char *receive_response(int fd) {
 }
 
 /* Sends any bytes as one request on a new connection. Returns the reply, which the caller frees, or
- * NULL if none comes within `ms`. For TCP it speaks REQ on a plain socket, because nng 1.5.2 can
- * block a process that closes many connections. */
+ * NULL after an error, or if a step takes longer than `ms`. For TCP it speaks REQ on a plain
+ * socket, because nng 1.5.2 can block a process that closes many connections. */
 static inline char *send_within(const char *url, const char *text, size_t bytes, int ms) {
     static const unsigned char greeting[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
     if (strncmp(url, "tcp://127.0.0.1:", 16) != 0) return send_over_nng(url, text, bytes, ms);
@@ -474,8 +476,8 @@ static inline bool port_reserve(int port) {
 }
 
 /* Returns a free port, for a program that cannot choose one itself. It is below the range from
- * which the system takes ports for port 0 and for outgoing connections. Each process starts at a
- * different port and reserves it, because tests run at the same time. */
+ * which the system takes ports for port 0 and for outgoing connections. Tests run at the same time,
+ * so each process begins its search at a port of its own, and reserves the port that it takes. */
 static inline int port_free(void) {
     enum { FIRST = 10000, COUNT = 22000, EACH = 31 };
     static int used;
@@ -520,8 +522,8 @@ static inline int raw_connect(const struct server *server) {
     return fd;
 }
 
-/* Returns false if it could not send all bytes: the peer has closed the connection, or accepts no
- * more bytes. */
+/* Sends bytes. Returns false unless all were sent, for example if the peer has closed the
+ * connection or reads nothing for too long. */
 static inline bool raw_send(int fd, const void *bytes, size_t count) {
     size_t sent = 0;
     ssize_t part = 1;
@@ -564,8 +566,8 @@ static inline bool raw_send_head(int fd, size_t bytes) {
     return raw_send(fd, head, sizeof head);
 }
 
-/* Waits until the peer closes the connection, and discards what it sends. Returns whether it
- * did. */
+/* Waits until the peer closes the connection, and discards what it sends. Returns whether the peer
+ * closed it. */
 static inline bool raw_hung_up(int fd) {
     char bytes[65536];
     ssize_t got = 1;

@@ -22,7 +22,7 @@ static const struct language {
     {"go", "tests/system/clients/run_hold.go"},
 };
 
-/* Compiles the client in Go. Returns the program in `out`. */
+/* Compiles the client in Go, and writes the path of the program to `out`. */
 static void go_build(const char *program, char out[256]) {
     char command[1024];
     struct process *process = process_new();
@@ -87,7 +87,7 @@ static void holder_stop(struct process *holder) {
     assert_true(has_line(holder, "released"));
 }
 
-/* Starts a server at a port. Returns it as soon as it answers. */
+/* Starts a server at a port. Returns its process as soon as it serves. */
 static struct process *server_at(int port, const char *config) {
     char http[64];
     struct process *process = process_new();
@@ -109,9 +109,10 @@ static void url_of(int port, char out[64]) {
     snprintf(out, 64, "http://127.0.0.1:1,http://127.0.0.1:%d", port);
 }
 
-/* A hold outlives its time to live of six seconds, is released, and a waiting holder gets it. The
- * second holder is killed, and its unit comes back by itself. Nothing listens at the first address.
- * Returns false if the machine has stopped the first holder for so long that its hold has ended. */
+/* A hold outlives its time to live of six seconds, is released, and a waiting holder gets the unit.
+ * The second holder is killed, and its unit comes back by itself. Nothing listens at the first
+ * address. Returns false if the machine has stopped the first holder for so long that its hold has
+ * ended. */
 static bool turns(const struct language *language, const char *program) {
     char url[64];
     int port = port_free();
@@ -145,8 +146,8 @@ static void try_turns(const struct language *language) {
     assert_true(renewed);
 }
 
-/* A server that starts again learns the hold from a renewal with its items. Without items, or in a
- * request to another address, the holder would be gone. */
+/* A server that starts again learns the hold from a renewal that names its items. If the client
+ * left out the items, or renewed at another address, the hold would be gone. */
 static void try_restart(const struct language *language) {
     char program[256], url[64];
     language_require(language, program);
@@ -163,8 +164,8 @@ static void try_restart(const struct language *language) {
     process_kill(server);
 }
 
-/* A server that starts again with a limit of nothing does not believe the next renewal. The holder
- * must say so. */
+/* A server that starts again with a limit of 0 does not accept the next renewal. The holder must
+ * print "gone". */
 static void try_gone(const struct language *language) {
     char program[256], url[64];
     language_require(language, program);
@@ -180,7 +181,7 @@ static void try_gone(const struct language *language) {
     process_kill(server);
 }
 
-/* Waits until so many permits wait at a server. */
+/* Waits until this number of permits wait at a server. */
 static void await_waiting(const struct fixture *server, const char *count) {
     char wanted[32];
     snprintf(wanted, sizeof wanted, "\"waiting\":%s,", count);
@@ -217,7 +218,8 @@ static void try_cancel(const struct language *language) {
     server_stop(&server.server);
 }
 
-/* A resource that is too long is refused with 400. No client asks again, although it may wait. */
+/* A resource id that is too long is refused with 400. No client asks again, although it may
+ * wait. */
 static void try_refusal(const struct language *language) {
     char program[256], url[64], resource[300];
     unsigned port = 0;

@@ -51,7 +51,7 @@ static void request(struct site *site, const char *method, const char *body) {
     assert_non_null(site->response);
 }
 
-/* Sends a request with one entry. Returns whether what it names is there. */
+/* Sends a request with one entry. Returns whether the hold or transfer that it names is there. */
 static bool entry(struct site *site, const char *method, const char *client, const char *name,
                   double id, const char *more) {
     char body[512];
@@ -132,7 +132,7 @@ TEST(a_release_never_keeps_more_than_is_held) {
         assert_true(number(site.response, "entry[0].amount[0]") == 1);
         expect_free(&site, 1);
         assert_true(entry(&site, "release", "ann", "id", id, ""));
-        assert_false(entry(&site, "release", "ann", "id", id, "")); /* twice */
+        assert_false(entry(&site, "release", "ann", "id", id, "")); /* it was released before */
         assert_false(entry(&site, "release", "ann", "id", id, ", \"keep\": [1]"));
         expect_free(&site, 2);
         site_stop(&site);
@@ -197,7 +197,7 @@ TEST(a_transfer_can_be_seized_by_its_own_client_and_not_after_its_end) {
     }
 }
 
-/* Claims of what a client held before a change of master. */
+/* A client may claim what it held before a change of master. */
 TEST(claims_are_believed_up_to_the_limit) {
     for (int i = 0; i < 2; i++) {
         struct site site = site_start(i);

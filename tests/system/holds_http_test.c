@@ -1,5 +1,5 @@
 /* Holds over HTTP: a message whose permits wait is answered when they are decided (P7). No thread
- * waits with it. The limit has 2 units, of which a test takes some first. */
+ * of the server waits meanwhile. The limit has 2 units, of which a test takes some first. */
 #define _GNU_SOURCE
 #include "etcd_fixture.h"
 #include "http.h"
@@ -100,7 +100,8 @@ TEST(a_message_waits_no_longer_than_it_asks_for) {
     server_stop(&fixture.server);
 }
 
-/* The next request of the same connection may arrive meanwhile. It is answered afterwards. */
+/* If the next request of the connection arrives during the wait, it is answered after the
+ * permit. */
 TEST(the_next_request_is_answered_after_the_wait) {
     struct fixture fixture = start();
     acquire(&fixture, "a", 1);
@@ -114,7 +115,7 @@ TEST(the_next_request_is_answered_after_the_wait) {
     server_stop(&fixture.server);
 }
 
-/* The permit of a peer that has left holds nobody up. */
+/* The permit of a peer that has left delays nobody. */
 TEST(a_closed_connection_cancels_its_permit) {
     struct fixture fixture = start();
     acquire(&fixture, "a", 1);
@@ -138,7 +139,8 @@ TEST(a_release_cancels_a_permit_that_waits) {
     server_stop(&fixture.server);
 }
 
-/* Beyond the bound a permit is decided as if it could not wait. A client that leaves makes room. */
+/* At most 64 connections wait. Beyond this bound a permit is decided as if it could not wait. A
+ * client that leaves makes room. */
 TEST(few_connections_wait) {
     struct fixture fixture = start();
     int fds[WAIT_MAX];
@@ -187,7 +189,8 @@ TEST(a_server_that_ends_answers_those_who_wait) {
     close(fd);
 }
 
-/* Another process becomes master, so its address is in etcd. The client learns it. */
+/* The test writes another address into etcd, as if another process had become master. The waiting
+ * message is answered with the mastership. */
 TEST(a_lost_mastership_answers_those_who_wait) {
     static struct etcd etcd;
     etcd_require(&etcd);
@@ -230,7 +233,7 @@ TEST(a_list_of_amounts_of_the_wrong_length_is_refused) {
     server_stop(&fixture.server);
 }
 
-/* A client_id gives the right to its holds, so nobody can read it whole. */
+/* Whoever knows a client_id has the right to its holds, so only its beginning is shown. */
 TEST(people_see_who_holds_and_who_waits) {
     struct fixture fixture = start();
     acquire(&fixture, "<web>-7:4242:9f0c2e51", 1);
@@ -268,8 +271,8 @@ TEST(people_see_who_holds_and_who_waits) {
     server_stop(&fixture.server);
 }
 
-/* A server that has just started does not know the holds of its predecessor. A leased limit also
- * says how long its holds last. */
+/* A server that has just started grants no holds, because it still learns those of its predecessor.
+ * The page of limits also says how long the holds of a leased limit last. */
 TEST(people_see_why_a_new_server_grants_no_holds) {
     struct fixture fixture = fixture_start(
         "{\"resources\": [{\"identifier_glob\": \"slots\", \"limits\": [{\"name\": \"slots\", "
@@ -283,7 +286,7 @@ TEST(people_see_why_a_new_server_grants_no_holds) {
     server_stop(&fixture.server);
 }
 
-/* A key is chosen by a user of an application. It must not become a part of the page. */
+/* A key is chosen by a user of an application. It must not become markup of a page. */
 TEST(keys_are_escaped_wherever_people_see_them) {
     static const char *const keys[] = {"\\\"><script>alert(1)</script>", "' onclick='alert(1)",
                                        "&lt;img src=x&gt;", "\\u0001\\u202e\\ud83d\\ude00\\uffff"};

@@ -14,7 +14,7 @@
 #define QUEUE_OF(queue) LIMIT_OF(queue, "\"time_to_live\": 600, \"on_restart\": \"full\"")
 #define LONG_WAIT 590.0    /* seconds; no test may take so long */
 #define LINE_MAX_WAITS 100 /* permits of one connection that wait (P19) */
-#define LINES 100          /* in the test of 10,000 permits */
+#define LINES 100          /* connections in the test of 10,000 permits */
 #define KEY "doorman/holds"
 
 /* One connection that sends requests and receives responses in any order. */
@@ -57,8 +57,8 @@ static cJSON *line_receive(struct line *line) {
     return response;
 }
 
-/* nng 1.5.2 closes some new connections of a busy server. So this opens connections until one of
- * them is answered. */
+/* Opens a connection. nng 1.5.2 closes some new connections of a busy server, so this tries again
+ * until one of them is answered. */
 static struct line line_open(const struct server *server) {
     static const unsigned char greeting[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
     for (int tries = 0; tries < 100; tries++) {
@@ -107,8 +107,8 @@ static void release(const struct server *server, const char *client, double id) 
     cJSON_Delete(send_request(server, message));
 }
 
-/* Waits until a permit waits, or until none waits. One unit is free. Nobody overtakes a permit that
- * waits, so the unit is granted only if none waits. */
+/* Waits until a permit waits, or until none waits. Precondition: one unit is free. It is granted
+ * only if no permit waits, because no permit overtakes one that waits. */
 static void await_queue(const struct server *server, bool waits) {
     static int request_id;
     for (int waited = 0;; waited += 10) {
@@ -138,7 +138,8 @@ TEST(a_permit_waits_until_units_come_back) {
     server_stop(&server);
 }
 
-/* The server looks for the name max_wait before it reads a message. JSON can write it otherwise. */
+/* The server searches a message for the name max_wait before it parses the message. JSON can write
+ * the name with escapes. */
 TEST(a_permit_waits_if_the_name_of_its_wait_is_escaped) {
     struct server server = server_start(QUEUE_OF("1"), NULL);
     double first = acquire(&server, "a", 1);
@@ -165,7 +166,8 @@ TEST(a_permit_waits_no_longer_than_it_asks_for) {
     server_stop(&server);
 }
 
-/* P16. No message arrives when the server has learned, so its thread notices that. */
+/* P16. No message arrives when the server has learned, so the server decides the permit without
+ * one. */
 TEST(a_permit_waits_while_the_server_learns) {
     struct server server = server_start(LIMIT_OF("9", "\"time_to_live\": 1"), NULL);
     char message[512];
@@ -175,8 +177,8 @@ TEST(a_permit_waits_while_the_server_learns) {
     server_stop(&server);
 }
 
-/* Lets as many permits of a connection wait as may (P19). They want two units. The next one is
- * refused at once, so all others wait then. */
+/* Lets as many permits of a connection wait as may (P19). They want two units. When the next one is
+ * refused, all others wait. */
 static void line_fill(struct line *line, const char *client) {
     char message[512];
     for (int i = 1; i <= LINE_MAX_WAITS + 1; i++) {
@@ -252,7 +254,8 @@ static void line_receive_time_outs(struct line *line) {
     }
 }
 
-/* As many permits wait as may. Each of them is answered, and the server serves others meanwhile. */
+/* As many permits wait as the queue takes. Each of them is answered, and the server serves others
+ * meanwhile. */
 TEST(ten_thousand_permits_time_out_in_the_same_seconds) {
     struct server server = server_start(QUEUE_OF("10000"), NULL);
     char message[512], client[16];
@@ -320,7 +323,8 @@ static void await_mastership(const struct server *server) {
     }
 }
 
-/* Another process becomes master, so its address is in etcd. The client learns it. */
+/* The test writes another address into etcd, as if another process had become master. The waiting
+ * message is answered with the mastership. */
 TEST(a_lost_mastership_answers_all_that_wait) {
     static struct etcd etcd;
     char message[512];
@@ -360,7 +364,8 @@ TEST(a_message_waits_for_all_its_permits) {
     server_stop(&server);
 }
 
-/* P9. The repeat may not wait, so its message is answered at once, as is the earlier one. */
+/* P9. The repeat may not wait, so its message is answered at once. The earlier message is answered
+ * then too. */
 TEST(a_repeat_without_a_wait_answers_both_messages) {
     struct server server = server_start(QUEUE_OF("1"), NULL);
     char message[512];

@@ -16,7 +16,7 @@
 #define BEARER(token) "Authorization: Bearer " token "\r\n"
 #define JSON "Content-Type: application/json\r\n"
 
-/* A server, and the address of its HTTP. */
+/* A server. `server` has its address for nng, and `http` the one for HTTP. */
 struct fixture {
     struct server server, http;
 };
@@ -111,7 +111,7 @@ static inline const char *body_of(const char *response) {
     return end + 4;
 }
 
-/* Fails unless a GET is answered with this status code and contains this text. */
+/* Fails unless the response to a GET has this status code and contains this text. */
 static inline void expect(const struct fixture *fixture, const char *path, const char *lines,
                           int code, const char *text) {
     char *response = get(fixture, path, lines);
@@ -164,7 +164,7 @@ static inline double metric(const struct fixture *fixture, const char *series) {
     return value;
 }
 
-/* Starts a server that must end with this exit code and this text in its error. */
+/* Starts a server, which must exit with this code and write this text to standard error. */
 static inline void expect_refusal(const char *const *more, int code, const char *text) {
     struct process *process = process_new();
     const char *arguments[ARGUMENT_MAX] = {"--config", process->config, "--listen",

@@ -23,8 +23,9 @@ static void send_in_pieces(int fd, const char *text, size_t bytes, size_t piece)
     }
 }
 
-/* Sends each request at once, followed by one more request. If a request is refused, the connection
- * closes after the response. So bytes after a refused request are never read as a request. */
+/* Sends each request in one piece, followed by one more request, and compares the status. After a
+ * refused request the connection must close, so that the bytes behind it are never read as a
+ * request. */
 static void expect_codes(const struct fixture *fixture, const struct request_case *cases,
                          size_t count) {
     static const char next[] = "GET /next HTTP/1.0\r\n" HOST "\r\n";
@@ -87,7 +88,8 @@ TEST(the_host_of_a_url_counts_instead_of_the_field) {
     server_stop(&fixture.server);
 }
 
-/* RFC 3986, 2.1. Such a % would otherwise become a part of another path, or of another key. */
+/* RFC 3986, 2.1. A % without two digits is refused, because it could become a part of another path,
+ * or of another key. */
 TEST(a_broken_escape_in_a_target_is_refused) {
 #define GET(target) "GET " target " HTTP/1.1\r\n" HOST "\r\n"
 #define ALLOW(query) GET("/v1/allow?resource=db&" query)
@@ -383,7 +385,8 @@ static int send_repeated(const struct fixture *fixture, const char *head, const 
     return code_of(response);
 }
 
-/* V5: a body in chunks has at most --max-message bytes. What is ignored has a limit too. */
+/* V5: a body in chunks has at most --max-message bytes. Extensions of chunks and trailers, which
+ * are ignored, have a limit too. */
 TEST(the_size_of_a_body_in_chunks_is_limited) {
     struct fixture fixture =
         fixture_start(CONFIG("100", ""), (const char *[]){"--max-message", "1000", NULL});

@@ -281,7 +281,7 @@ static double renew(const struct fixture *fixture, double id) {
     return next;
 }
 
-/* S10: shown in the log (at most once a minute), in the metrics, and on the page. */
+/* S10: they are shown in the log (at most once a minute), in the metrics, and on the page. */
 TEST(two_processes_with_one_id_are_shown) {
     struct fixture fixture =
         fixture_start(CONFIG("100", ""), (const char *[]){"--node", "n", NULL});
@@ -393,7 +393,8 @@ TEST(a_node_shows_its_parent_and_its_lease) {
 
 /* ---- the protocol over HTTP ----------------------------------------------------------------- */
 
-/* PROTOCOL: requests and responses are the inner objects; errors also have HTTP status codes. */
+/* docs/protocol.md: the bodies of requests and responses are the inner objects of the messages.
+ * Errors also have HTTP status codes. */
 TEST(the_methods_answer_over_http_as_over_nng) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     char *response =
@@ -420,7 +421,7 @@ TEST(the_methods_answer_over_http_as_over_nng) {
     server_stop(&fixture.server);
 }
 
-/* The path /v1 takes what every other transport takes. */
+/* The path /v1 takes whole messages, as every other transport does. */
 TEST(a_whole_message_can_be_posted) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     const char *release = "{\"release_capacity\": {\"client_id\": \"a\", \"resource\": []}}";
@@ -555,8 +556,8 @@ TEST(a_connection_serves_requests_in_order_for_any_split_of_their_bytes) {
 /* ---- access control ------------------------------------------------------------------------- */
 
 /* V3: a page of another site can make its reader's browser send requests to a port of loopback. But
- * such a request has that site's own name as its Host, and it cannot contain JSON without
- * permission. */
+ * such a request has that site's own name as its Host, and it cannot have the content type of JSON
+ * unless the server permits that. */
 TEST(a_foreign_web_page_cannot_use_the_server) {
     struct fixture fixture = fixture_start(
         CONFIG("100", ""), (const char *[]){"--advertise", "tcp://doorman.example:15000", NULL});
@@ -677,8 +678,8 @@ static void await_capacity(const struct fixture *fixture, double capacity) {
     assert_true(now == capacity);
 }
 
-/* Rewrites the configuration file in place. The server is stopped meanwhile, because it could read
- * half of the file. */
+/* Rewrites the configuration file in place. The server is stopped meanwhile, because otherwise it
+ * could read half of the file. */
 static void config_rewrite(const struct fixture *fixture, const char *config) {
     const struct process *process = fixture->server.process;
     process_signal(process, SIGSTOP);
@@ -686,7 +687,7 @@ static void config_rewrite(const struct fixture *fixture, const char *config) {
     process_signal(process, SIGCONT);
 }
 
-/* V1: rewritten in place, replaced by a file, replaced by a link, or deleted. */
+/* V1: the file is rewritten in place, replaced by a file, replaced by a link, and deleted. */
 TEST(a_changed_file_is_loaded_after_any_kind_of_change) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     const char *path = fixture.server.process->config;
@@ -718,7 +719,7 @@ TEST(a_changed_file_is_loaded_after_any_kind_of_change) {
     server_stop(&fixture.server);
 }
 
-/* V1: it is refused, logged and counted, and the old configuration stays in force. */
+/* V1: an invalid file is refused, logged and counted, and the old configuration stays in force. */
 TEST(an_invalid_changed_file_is_shown_and_the_last_configuration_stays) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     request_capacity(&fixture, CAPACITY_REQUEST("a", "db", "30"));
@@ -795,7 +796,8 @@ static void await_ns(int64_t moment) {
 
 /* V5: a peer may leave at the moment at which the server ends its connection, here 2 s after a
  * malformed request. The peers leave within 1 ms of that moment, so that some of them meet it. With
- * nng 1.5.2 the process was aborted, if its stream was freed while nng ended the timeout. */
+ * nng 1.5.2 the process was aborted if the stream of the peer was freed while nng ended the
+ * timeout. */
 TEST(a_peer_that_leaves_at_a_timeout_stops_nothing) {
     enum { PEERS = 100, ROUNDS = 3, STEP = 20000 };
     static const char request[] = "GET /a b HTTP/1.1\r\n" HOST "\r\n";
@@ -820,8 +822,8 @@ TEST(a_peer_that_leaves_at_a_timeout_stops_nothing) {
     server_stop(&fixture.server);
 }
 
-/* V5: a body of exactly 4 MiB is allowed. A body of 4 MiB and one byte is refused, and so are very
- * long paths and heads. */
+/* V5: a body of exactly 4 MiB is allowed. A body of 4 MiB and one byte is refused, and so is a path
+ * of 100,000 bytes. A path of 10,000 bytes is read. */
 MEASURES(too_long_requests_are_refused_and_freed)
 TEST(too_long_requests_are_refused_and_freed) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);

@@ -15,7 +15,7 @@
 
 #include "admin_fixture.h"
 
-#define STORE_NOTES_MAX 64 /* of one call, as in server/store/store.h */
+#define STORE_NOTES_MAX 64 /* notes of one call, as in server/store/store.h */
 
 #define WHY ", \"reason\": \"ticket 4711\"}"
 #define SET(key)                                                                                   \
@@ -64,9 +64,9 @@ static bool act_is_late(const struct fixture *fixture, const char *verb, const c
     return is_late;
 }
 
-/* Sends a request to a Redis that hangs until its answer is there, and executes it then. If
- * something else hangs before, such as a test whether the Redis can be written, the request is not
- * sent to the Redis. Then it is tried again. */
+/* Sends a request while the Redis hangs. When the server has answered, the Redis continues, and
+ * executes what the server has sent it. If the Redis hung on something else first, such as the test
+ * whether it can be written, the server has not sent it the act. Then the request is sent again. */
 static void act_late(const struct fixture *fixture, const struct place *place, const char *verb,
                      const char *path, const char *body) {
     for (bool is_late = false; !is_late;) {
@@ -78,7 +78,8 @@ static void act_late(const struct fixture *fixture, const struct place *place, c
     }
 }
 
-/* Starts a server that writes nothing else meanwhile. */
+/* Starts a server that writes counters only every 60 s, so that it sends a Redis little but
+ * acts. */
 static struct fixture redis_place_start(struct place *place) {
     place_init(place, true);
     place->flags[6] = "--state-interval";
@@ -88,7 +89,7 @@ static struct fixture redis_place_start(struct place *place) {
 
 /* ---- a Redis that answers too late ---------------------------------------------------------- */
 
-/* E1: the list, the decisions, and the next master agree. */
+/* E1: the list, the decisions and the next process all have the override. */
 TEST(an_override_that_a_redis_takes_late_comes_into_force) {
     struct place place = {.path = ""};
     struct fixture fixture = redis_place_start(&place);
@@ -118,7 +119,7 @@ TEST(an_end_of_an_override_that_a_redis_takes_late_ends_it) {
     server_stop(&fixture.server);
 }
 
-/* E2: the same for plan rows, whose ids are made of those of their acts. */
+/* E2: the plan ends too. The log names the plan by its id, which is made of the id of its act. */
 TEST(an_end_of_a_plan_that_a_redis_takes_late_ends_it) {
     struct place place = {.path = ""};
     struct fixture fixture = redis_place_start(&place);
@@ -136,7 +137,7 @@ TEST(an_end_of_a_plan_that_a_redis_takes_late_ends_it) {
     server_stop(&fixture.server);
 }
 
-/* E1: a bucket gets the units of a row that is taken late. */
+/* E1: a bucket gets the units of an override that the Redis takes late. */
 TEST(units_that_a_redis_takes_late_are_added_once) {
     static const char adds[] = "{\"resource\": \"api/search\", \"limit\": \"burst\", \"key\": "
                                "\"acme\", \"add\": 7, \"expires_in\": 86400" WHY;
@@ -149,7 +150,7 @@ TEST(units_that_a_redis_takes_late_are_added_once) {
     server_stop(&fixture.server);
 }
 
-/* E5: a ban that was not decided is not in the audit as one that was. */
+/* E5: the audit marks a ban whose row the Redis took too late as not known. */
 TEST(a_ban_that_a_redis_takes_late_is_not_known_in_the_audit) {
     struct place place = {.path = ""};
     struct fixture fixture = redis_place_start(&place);
@@ -176,7 +177,7 @@ TEST(a_ban_that_a_redis_takes_late_is_not_known_in_the_audit) {
 
 #define MANY 3000
 
-/* Gives a plan to many keys. Returns the response, for free. */
+/* Gives a plan to many keys. Returns the response, which the caller frees. */
 static char *put_many(const struct fixture *fixture, const char *plan) {
     const size_t room = MANY * 80;
     char *body = (char *)malloc(room), *request = (char *)malloc(room + 512);
@@ -197,8 +198,8 @@ static char *put_many(const struct fixture *fixture, const char *plan) {
     return response;
 }
 
-/* Gives a plan to many keys at a file that cannot grow. Lets the file grow more each time, until a
- * part of the keys has the plan. Returns how many that are. */
+/* Gives a plan to many keys while the file cannot grow beyond a bound. Raises the bound until a
+ * part of the keys has the plan. Returns the number of these keys. */
 static long put_part(const struct fixture *fixture, const char *plan) {
     const struct rlimit all = {RLIM_INFINITY, RLIM_INFINITY};
     const pid_t pid = fixture->server.process->pid;
@@ -223,8 +224,8 @@ static void expect_plan(const struct fixture *fixture, long index, const char *l
     if (!inspect_has(fixture, key, limit)) fail_msg("%s has not %s", key, limit);
 }
 
-/* E2: each row whole or not at all, and the answer and the audit name those that were written. A
- * row that replaces one is two notes of the store. */
+/* E2: each row is written whole or not at all, and the answer and the audit say how many were
+ * written. A row that replaces another one takes two notes in the store. */
 TEST(a_list_that_a_store_takes_in_part_is_whole_in_each_row) {
     struct place place = {.path = ""};
     place_init(&place, false);
@@ -248,7 +249,7 @@ TEST(a_list_that_a_store_takes_in_part_is_whole_in_each_row) {
 
 /* ---- what the audit says -------------------------------------------------------------------- */
 
-/* E5: only counters per key are fresh after a reset that names no limit. */
+/* E5: a reset that names no limit resets only counters per key, so the audit has only these. */
 TEST(a_reset_has_only_what_it_made_fresh_in_the_audit) {
     struct place place = {.path = ""};
     place_init(&place, false);

@@ -41,7 +41,7 @@ static cJSON *read_limits(const struct fixture *fixture, const char *query) {
     return tree;
 }
 
-/* P18: what each limit has granted, and refused by reason. */
+/* P18: it is counted what each limit has granted, and what it has refused for which reason. */
 TEST(the_decisions_of_each_limit_are_counted) {
     struct fixture fixture = start_with_limits(false);
     acquire(&fixture, "ann", 2);
@@ -100,7 +100,7 @@ TEST(the_last_minutes_of_each_limit_are_drawn) {
     server_stop(&fixture.server);
 }
 
-/* P20: a limit with room for one ban bans two keys. */
+/* P20: a limit with room for one ban bans two keys, so the first ban ends early. */
 TEST(bans_that_end_early_are_counted_and_logged) {
     struct fixture fixture = fixture_start(
         "{\"resources\": [{\"identifier_glob\": \"login/*\", \"limits\": [{\"name\": \"b\", "
@@ -140,7 +140,8 @@ TEST(a_renamed_limit_is_a_warning_with_the_number_of_its_counters) {
     server_stop(&fixture.server);
 }
 
-/* P18: an empty list of limits is there to learn what a limit could be. */
+/* P18: with an empty list of limits, operators see what is used, and learn what a limit could
+ * be. */
 TEST(an_empty_list_of_limits_shows_what_it_grants) {
     struct fixture fixture = fixture_start(
         "{\"resources\": [{\"identifier_glob\": \"login/*\", \"limits\": []}]}", NULL);
@@ -159,7 +160,7 @@ TEST(an_empty_list_of_limits_shows_what_it_grants) {
     server_stop(&fixture.server);
 }
 
-/* P20: the keys that a limit refuses and grants most often. */
+/* P20: the keys that a limit refuses and grants most often are listed. */
 TEST(the_most_frequent_keys_of_a_limit_are_listed) {
     struct fixture fixture = start_with_limits(false);
     acquire(&fixture, "ann", 2);
@@ -229,7 +230,7 @@ TEST(a_key_that_has_used_its_share_of_a_fair_limit_learns_the_share) {
     server_stop(&fixture.server);
 }
 
-/* P20: a page says what the limits have counted for one key. It needs a token, as the method
+/* P20: a page says what the limits have counted for one key. The page needs a token, as /v1/inspect
  * does. */
 TEST(a_key_can_be_inspected_with_a_token) {
     struct fixture open = start_with_limits(false), fixture = start_with_limits(true);

@@ -47,7 +47,7 @@ static struct fixture child_start(const struct fixture *parent, const char *name
     return child;
 }
 
-/* Waits until a GET is answered with this text. */
+/* Waits until the response to a GET has this text. */
 static void await_text(const struct fixture *fixture, const char *path, const char *expected) {
     for (int ms = 0; ms < TIMEOUT_MS; ms += 20) {
         char *response = get(fixture, path, HOST);
@@ -238,7 +238,7 @@ TEST(pages_link_up_and_down_the_tree) {
     tree_stop(&tree);
 }
 
-/* The page of a node shows them, and so do /v1/status and /v1/config. */
+/* The pages of a node show both, and so do /v1/status and /v1/config. */
 TEST(nodes_below_show_the_description_and_the_unit) {
     struct tree tree;
     tree_start(&tree, TEMPLATE("\"description\": \"all orders\", \"unit\": \"queries/s\", "));
@@ -285,7 +285,7 @@ static void request_as_node(const struct fixture *fixture, const char *node, con
     expect_post(fixture, "/v1/get_server_capacity", HOST JSON, body, code, expected);
 }
 
-/* A node of an older version sends no address. An address that is not valid is not known. */
+/* A node of an older version sends no address. An address that is not valid is ignored. */
 TEST(a_node_without_a_valid_address_has_no_link) {
     char long_address[400] = "";
     static const char *const addresses[] = {"",
@@ -352,7 +352,8 @@ static void ask_as_child(const struct fixture *fixture, const char *request) {
 }
 
 /* S13: a child node that dies is reported by its parent: in the log, on each page, as JSON and as a
- * metric. Nothing says so before it has missed two refreshes, or of a node without leases. */
+ * metric. It is not reported before it has missed two refreshes, and a node without leases never
+ * is. */
 TEST(a_silent_child_is_shown_and_logged) {
     static const char config[] =
         "{\"resources\": ["
@@ -392,7 +393,8 @@ TEST(a_silent_child_is_shown_and_logged) {
     server_stop(&fixture.server);
 }
 
-/* Any peer can invent names, so the table is bounded. A node that stays keeps its place. */
+/* Any peer can invent names, so the table is bounded. A node that goes on sending requests keeps
+ * its place. */
 TEST(names_of_nodes_take_a_bounded_memory) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     for (int i = 0; i < 300; i++) {
@@ -418,7 +420,7 @@ TEST(names_of_nodes_take_a_bounded_memory) {
 
 enum { RESOURCES = 6, CLIENTS = 3 };
 
-/* Returns the id of the lease. */
+/* Requests a lease for a client. Returns the id of the lease. */
 static double request_one(const struct fixture *fixture, int resource, int client) {
     char body[256];
     snprintf(body, sizeof body, CAPACITY_REQUEST("web-%d", "r%d", "3"), client, resource);
@@ -438,7 +440,7 @@ static void request_all(const struct fixture *fixture) {
     request_capacity(fixture, CAPACITY_REQUEST(HOSTILE, HOSTILE, "3"));
 }
 
-/* What a program has found in several parts of a search. */
+/* The leases that the parts of a search have found so far. */
 struct found {
     int visits[RESOURCES][CLIENTS], count, part_count, last_resource;
     char next[128]; /* "": the search is complete */
@@ -579,8 +581,8 @@ TEST(the_page_finds_a_client) {
     server_stop(&fixture.server);
 }
 
-/* A search with the limit 1 visits 5,000 elements. So it finds the only match of 6,000 leases in
- * two or more parts, and one of these parts has no lease. */
+/* A part of a search with the limit 1 visits 5,000 elements. So the search for the only match among
+ * 6,000 leases has three or four parts, and most of them have no lease. */
 TEST(a_search_visits_a_bounded_number_of_leases) {
     enum { EACH = 500, LEASES = 6000 };
     struct fixture fixture = fixture_start(TEMPLATE(""), NULL);

@@ -274,7 +274,7 @@ static double waiting(const struct fixture *fixture) {
     return count;
 }
 
-/* A permit that waits is granted, although nobody else asks. */
+/* A permit that waits is granted when the hold is ended, although no other request comes. */
 TEST(the_end_of_a_hold_wakes_who_waits) {
     struct fixture fixture = start_listed(false);
     double first = hold_slot(&fixture, 1);

@@ -41,7 +41,7 @@ struct advertised {
     const char *flags[8];
 };
 
-/* Writes a text with the real port of HTTP. */
+/* Copies a text, with the real port of HTTP in place of "PORT". */
 static void put_port(const char *expected, const struct fixture *fixture, char out[160]) {
     const char *at = strstr(expected, "PORT");
     size_t bytes = at ? (size_t)(at - expected) : strlen(expected);
@@ -157,8 +157,8 @@ TEST(a_standby_without_a_known_master_does_not_redirect) {
 
 /* ---- a node of two processes ---------------------------------------------------------------- */
 
-/* A process asks etcd for the master every fifth of the TTL. A master that a busy machine delays
- * for longer than the TTL is no longer the master. */
+/* Starts a process of the node. With a short TTL it soon learns of a new master, because it asks
+ * etcd every fifth of the TTL. With a long TTL a master stays master on a busy machine. */
 static struct fixture member_start(const struct etcd *etcd, const char *ttl) {
     const char *const more[] = {"--etcd", etcd->url, "--election-key", KEY, "--election-ttl",
                                 ttl,      NULL};
@@ -203,8 +203,8 @@ static void expect_redirect(const struct fixture *standby, const char *path, con
     free(response);
 }
 
-/* Fails unless a standby sends a gateway that follows redirects to the master, and answers all
- * others with 503. */
+/* Fails unless a standby redirects a gateway that asks for it (redirect=1) to the master, and
+ * answers one that does not with 503. */
 static void expect_allow_redirect(const struct fixture *standby, const char *address) {
     char line[256];
     snprintf(line, sizeof line, "\r\nLocation: %s/v1/allow?resource=db&key=a&redirect=1\r\n",

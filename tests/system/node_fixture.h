@@ -66,9 +66,10 @@ static inline void member_start(int index) {
 }
 
 /* Starts a node.
- *   ttl   in seconds, how long a process stays master without etcd. A standby follows a process
- *         that was killed after it, and one that stops as planned at once. No busy machine may
- *         keep a master from etcd for so long, because the next one would follow too early */
+ *   ttl   how many seconds a process stays master without etcd. After a kill, a standby becomes
+ *         master when they have passed. After a planned stop it does so at once. The time must be
+ *         longer than a busy machine can keep a master from etcd. Otherwise a standby takes over
+ *         too early */
 static inline void node_start(const char *config, const char *ttl) {
     node.config = config;
     node.ttl = ttl;
@@ -102,8 +103,8 @@ static inline int node_await_master(void) {
     return master;
 }
 
-/* A client that takes one unit after the other, from whichever process is master. Its pauses are
- * shorter in `make kills`. */
+/* A client that takes one unit after the other from the process that is master. It pauses between
+ * grants, for a shorter time in `make kills`. */
 struct load {
     pthread_t thread;
     int number;
@@ -113,7 +114,7 @@ struct load {
         int64_t at; /* when the answer came */
         int key;
     } grants[GRANTS_MAX];
-    long asked[KEYS]; /* also those without an answer */
+    long asked[KEYS]; /* requests, also those without an answer */
 };
 
 static struct load loads[LOADS];
@@ -168,7 +169,7 @@ static inline void loads_stop(void) {
     for (int i = 0; i < LOADS; i++) assert_int_equal(pthread_join(loads[i].thread, NULL), 0);
 }
 
-/* Returns how many grants of a key a thread had from one time to another. */
+/* Returns how many grants of a key a thread got between two times. */
 static inline long granted_between(const struct load *load, int key, int64_t since, int64_t until) {
     long sum = 0;
     for (size_t i = 0; i < load->count; i++) {
@@ -185,9 +186,10 @@ static inline void node_show(void) {
     }
 }
 
-/* Compares the account of a round with the master.
+/* Compares what the threads were granted in a round with what the master says is used. Fails if
+ * more is used than was asked for, or if grants outside of a time are forgotten.
  *   before         in/out: what each key had used before the round
- *   since, until   what was granted in this time may be forgotten
+ *   since, until   grants of this time may be forgotten
  *   returns        how many grants were forgotten */
 static inline long account_compare(int master, long before[LOADS][KEYS], int64_t since,
                                    int64_t until) {
@@ -214,7 +216,7 @@ static inline long account_compare(int master, long before[LOADS][KEYS], int64_t
     return forgotten;
 }
 
-/* Returns a time before which the store has all changes, as the master says it now. */
+/* Returns a time. According to the master, the store has all changes that were made before it. */
 static inline int64_t written_until(int master) {
     int64_t asked_at = clock_read();
     double age = status_number(&node.members[master].fixture, "state.age");

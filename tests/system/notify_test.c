@@ -67,7 +67,8 @@ static void unit_await(struct unit *unit, const char *text) {
     }
 }
 
-/* The address is in the log, because the server logs it before it is ready. */
+/* Reads the address of the server from its log. It is there, because the server logs it before it
+ * is ready. */
 static void unit_read_url(struct unit *unit) {
     char *log_text = file_read(unit->server.process->err);
     const char *at = strstr(log_text, " listen=");
@@ -76,7 +77,7 @@ static void unit_read_url(struct unit *unit) {
     free(log_text);
 }
 
-/* Ends the server. Returns how many pings were left, or arrived until the end. */
+/* Ends the server. Returns how many pings were not read yet, or arrived until the end. */
 static int unit_stop(struct unit *unit) {
     int pings = 0;
     server_stop(&unit->server);
@@ -133,7 +134,8 @@ TEST(the_watchdog_of_another_process_gets_no_pings) {
     assert_int_equal(unit_stop(&unit), 0);
 }
 
-/* Also if the new configuration is refused. The clock of MONOTONIC_USEC is that of the test. */
+/* There are messages also if the new configuration is refused. MONOTONIC_USEC is a time of the
+ * clock that the test reads. */
 TEST(a_reload_starts_and_ends_with_a_message) {
     struct unit unit = {.fd = -1};
     unit_start(&unit, false, "WATCHDOG_USEC=100000", NULL);
@@ -179,7 +181,7 @@ TEST(a_reload_of_a_node_with_a_parent_ends_too) {
     unit_stop(&unit);
 }
 
-/* The server runs without systemd too. It only logs that READY and STOPPING cannot be sent. */
+/* The server runs without systemd too. Then it only logs that READY and STOPPING cannot be sent. */
 TEST(a_server_serves_if_nobody_receives_its_messages) {
     static const struct {
         const char *variable, *logged;

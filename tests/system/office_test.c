@@ -13,7 +13,7 @@
     "\"kind\": \"FIXED_WINDOW\", \"limit\": " limit ", \"window\": " window "}]}]}"
 #define FIRST LIMITS_OF("5", "100000000")
 
-/* Returns the master, whose fixture answers all that administration asks. */
+/* Returns the fixture of the master, which answers all requests of administration. */
 static const struct fixture *master(void) { return &node.members[node_await_master()].fixture; }
 
 /* Returns whether the master answers a GET with a status. */
@@ -25,7 +25,7 @@ static bool says(const char *path, const char *lines, int code) {
 }
 
 /* Asks all processes of the node for the limit of a key. The one that decides answers, and the
- * others say where it is. Returns -1 while it is refused, because rows of the store are read, and
+ * others redirect to it. Returns -1 while no process decides because the store is still read, and
  * while a process names a master that was killed. */
 static int limit_of(const char *key) {
     int limit = -1;
@@ -62,7 +62,7 @@ static void use_keys(void) {
     free(response);
 }
 
-/* Lets the node start, with its first version of the configuration. */
+/* Starts the node, with the first version of its configuration. */
 static void open_office(void) {
     static char tokens[96];
     snprintf(tokens, sizeof tokens, "%s/tokens", process_new()->folder);
@@ -111,7 +111,7 @@ static void operator_changes_the_configuration(void) {
     EVENTUALLY(limit_of("user-1") == 5);
 }
 
-/* What the audit says of the day, the newest act first. */
+/* Expects the acts of the day in the audit, the newest one first. */
 static void expect_audit(void) {
     static const char *const acts[] = {
         "\"token\":\"ann\",\"role\":\"admin\"",

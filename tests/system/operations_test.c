@@ -86,7 +86,8 @@ TEST(connections_are_counted_by_kind) {
     server_stop(&root.server);
 }
 
-/* V4: a node has no configuration of its own, but a link to its parent. */
+/* V4: a node with a parent has no configuration of its own. It shows its connection to the
+ * parent. */
 TEST(a_node_shows_whether_its_parent_answers) {
     const char *const series = "doorman_server_connections{kind=\"parent\"}";
     struct fixture root =
@@ -140,7 +141,7 @@ TEST(the_hash_tells_which_configuration_is_in_force) {
     server_stop(&other.server);
 }
 
-/* V4. A browser sends its first request without a token. */
+/* V4. Missing tokens are counted apart, because a browser sends its first request without one. */
 TEST(requests_without_the_right_token_are_counted) {
     struct process *files = process_new();
     file_write(files->config, "secret\n");
@@ -295,7 +296,7 @@ TEST(a_deleted_configuration_is_shown) {
     server_stop(&fixture.server);
 }
 
-/* G9. The fixed configuration has no warnings. */
+/* G9. The corrected configuration has no warnings. */
 TEST(warnings_about_the_configuration_are_shown) {
     struct fixture fixture = fixture_start("{\"resources\":[" TEMPLATE("a[", "1") "]}", NULL);
     struct process *process = fixture.server.process;

@@ -127,7 +127,7 @@ TEST(reports_that_lie_cannot_leave_the_bounds_of_the_capacity) {
                     "\"refused\": 99}"),
                 400, "[0].overload.interval: must be from 0 to 1e8 seconds");
     assert_true(metric(&fixture, CAPACITY) == 100);
-    assert_string_equal(report_over_nng(&fixture, "a", "other", lies[0]), ""); /* of nobody */
+    assert_string_equal(report_over_nng(&fixture, "a", "other", lies[0]), ""); /* nobody has it */
     for (int i = 0; i < 1000; i++) {
         snprintf(client, sizeof client, "c%d", i);
         assert_string_equal(report_over_nng(&fixture, client, "search", lies[i / 250]), "");

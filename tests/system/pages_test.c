@@ -62,7 +62,7 @@ static void create_resources(int fd, int count) {
     free(body);
 }
 
-/* Makes leases of one resource, each of a holder of its own. */
+/* Makes leases of one resource, each for another holder. */
 static void create_leases(int fd, int count) {
     enum { EACH = 200 };
     char *requests = (char *)malloc(EACH * 512);
@@ -164,7 +164,8 @@ static void exchange_message(int fd, const char *text) {
     assert_non_null(strstr(response + 4, "\"capacity\""));
 }
 
-/* With a sanitizer, fewer requests suffice, because the test of speed is the one without. */
+/* Measures how long requests over nng take. With a sanitizer it sends fewer, because the speed that
+ * counts is measured without one. */
 static struct latencies measure_requests(const struct fixture *fixture, const char *what) {
     enum { REQUESTS = 1000 };
     static double times[REQUESTS];
@@ -235,7 +236,8 @@ TEST(eight_readers_of_large_pages_do_not_delay_requests) {
     assert_true(fast);
 }
 
-/* Returns how many of the connections got a response with this status, and closes them. */
+/* Returns how many of the connections got a response with this status. The responses stay
+ * unread. */
 static int count_codes(const int *peers, int count, const char *code) {
     int found = 0;
     for (int i = 0; i < count; i++) {

@@ -1,6 +1,6 @@
 /* Planned stops that nobody notices (D8): real servers with --state stop, and the next one knows
- * their leases and holds. The configuration of each first server lets it learn for a second only.
- * All later ones would learn for ten minutes. */
+ * their leases and holds. The configuration of each first server lets it learn for only a second.
+ * With that of the later ones, a server that has to learn does so for ten minutes. */
 #define _GNU_SOURCE
 #include "http.h"
 
@@ -15,7 +15,7 @@
 
 /* ---- helpers -------------------------------------------------------------------------------- */
 
-/* A file of counters in a folder of its own. */
+/* Returns the path of a file of counters, in a folder of its own. */
 static void state_path(char path[96]) { snprintf(path, 96, "%s/state", process_new()->folder); }
 
 /* Starts a server of the node "n", and waits until its log says how it has begun. */
@@ -41,8 +41,8 @@ struct lease {
     char has[512]; /* as the server has written it */
 };
 
-/* Asks for 80 units of "db", and for 60 in the name of "a". Returns whether the client has a lease
- * now, perhaps of nothing. */
+/* Asks for units of "db": 60 for the client "a", and 80 for any other. Returns whether the client
+ * has a lease now, perhaps of 0. */
 static bool renew_lease(const struct fixture *fixture, struct lease *lease) {
     char message[1024];
     const char *client = lease->client;
@@ -99,7 +99,7 @@ static void expect_learning(const struct fixture *fixture, int request_id) {
 }
 
 /* Lets a first server learn, and then grant the hold with the request_id 1 for ten minutes, and
- * stops it. Returns the id. */
+ * stops it. Returns the id of the hold. */
 static double leave_hold(const char *path) {
     char reason[32];
     int probe = 1000;
@@ -162,7 +162,8 @@ TEST(after_a_planned_stop_holds_are_granted_renewed_and_released_at_once) {
     server_stop(&fixture.server);
 }
 
-/* D9: what was left is removed before the first answer. */
+/* D9: a process that takes over what was left at a planned stop removes it from the store before
+ * its first answer. */
 TEST(what_was_left_is_not_taken_twice) {
     char path[96];
     state_path(path);

@@ -1,5 +1,6 @@
 /* Plans (E2): PUT, GET and DELETE /v1/plans with real servers and a store, which may be a file or a
- * Redis, over restarts and crashes; and notes of the store that a later one outranks. */
+ * Redis, over restarts and crashes; and notes, which are the rows of administration in a store,
+ * that a later one outranks. */
 #define _GNU_SOURCE
 #include <sqlite3.h>
 
@@ -97,7 +98,7 @@ static void put_bulk(const struct fixture *fixture, size_t count, const char *pl
     free(body);
 }
 
-/* Several batches of the store are one act. */
+/* One act may take several batches of the store. */
 STORY(plans_in_bulk_are_one_act_and_outlast_a_crash) {
     enum { KEYS = 300 };
     struct fixture fixture = place_start(place);
@@ -135,7 +136,7 @@ TEST(ten_thousand_plans_are_set_at_once_and_no_more) {
     server_stop(&fixture.server);
 }
 
-/* E2, E6: what is refused changes nothing, and the text names the rows. */
+/* E2, E6: plans that are refused change nothing, and the response names them. */
 TEST(plans_that_are_wrong_or_not_allowed_are_refused) {
 #define TWO(one, other) "{\"reason\": \"x\", \"plans\": [" one ", " other "]}"
     static const struct {
@@ -175,7 +176,7 @@ TEST(plans_that_are_wrong_or_not_allowed_are_refused) {
     }
     expect_verb(&fixture, "DELETE", "/v1/plans?key=a", ADMIN, "", 400, "glob: is missing");
     expect_quota(&fixture, "acme", "\"limit\":5,");
-    put(&fixture, ADMIN, ROW("acme", "pro", WHY), 200, "{\"id\": 1}"); /* nothing is in the audit */
+    put(&fixture, ADMIN, ROW("acme", "pro", WHY), 200, "{\"id\": 1}"); /* the audit was empty */
     server_stop(&fixture.server);
 }
 
@@ -219,7 +220,7 @@ TEST(an_override_says_which_row_and_which_plan_it_hides) {
     server_stop(&fixture.server);
 }
 
-/* A line of a list is longer than the buffers of the server's formats. */
+/* A line of a list may be longer than the buffers in which the server formats text. */
 TEST(a_long_reason_is_listed_whole) {
     struct place place = {.path = ""};
     char reason[501], body[800], expected[700];
@@ -236,7 +237,8 @@ TEST(a_long_reason_is_listed_whole) {
     server_stop(&fixture.server);
 }
 
-/* A plan with another window concerns few counters, and the others stay. */
+/* A plan that is added, even with another window, or removed drops no counters of its limit. A plan
+ * whose window changes does. */
 TEST(a_plan_that_comes_drops_no_counters_of_its_limit) {
     static const char *const changes[] = {
         WITH(QUOTA_OF(", \"plans\": {\"free\": {\"limit\": 1}, \"pro\": {\"limit\": 50}, "
@@ -280,12 +282,12 @@ static void run_sql(const struct place *place, const char *commands) {
     assert_int_equal(sqlite3_close(database), SQLITE_OK);
 }
 
-/* A note with the same name and a smaller id, as if two acts had been at once. */
+/* Adds an earlier note with the same name, as if two acts had been written at the same time. */
 #define OLDER(kind, from)                                                                          \
     "INSERT INTO administration SELECT kind, '00000000000000000001', 0, " from                     \
     " FROM administration WHERE kind = '" kind "';"
 
-/* The store lists the newest note first. */
+/* The store lists the newest note first, so the server reads the earlier one after it. */
 TEST(an_earlier_note_does_not_replace_a_later_one_after_a_restart) {
     struct place place = {.path = ""};
     place_init(&place, false);
@@ -310,7 +312,7 @@ TEST(an_earlier_note_does_not_replace_a_later_one_after_a_restart) {
     server_stop(&fixture.server);
 }
 
-/* The later one has replaced the earlier one, also if it is over by now. */
+/* A later note replaces an earlier one for ever, even if the later one has ended by now. */
 TEST(an_earlier_note_does_not_come_back_after_a_later_one_has_ended) {
     struct place place = {.path = ""};
     place_init(&place, false);

@@ -31,7 +31,8 @@ static char *next_block(const char **at, char *kind, size_t kind_room) {
 }
 
 /* Replaces these ids of the page in the text of a request. An id that the server did not make
- * stays. cJSON would print only 15 digits of an id. The caller frees the new text. */
+ * stays. This is done in the text, because cJSON would print only 15 digits of an id. The caller
+ * frees the new text. */
 static char *put_real_ids(const char *request, const struct ids *ids) {
     char *out = NULL;
     size_t bytes = 0;
@@ -53,7 +54,7 @@ static char *put_real_ids(const char *request, const struct ids *ids) {
     return out;
 }
 
-/* An id that a later response names again is the same one. */
+/* Remembers which real id stands for an id of the page. It must be the same in each response. */
 static void add_id(struct ids *ids, double page, double real) {
     assert_true(ids->count < EXAMPLE_IDS_MAX);
     for (size_t i = 0; i < ids->count; i++) {
@@ -98,8 +99,8 @@ static void expect_equal(const cJSON *page, const cJSON *real, struct ids *ids) 
     }
 }
 
-/* Replaces the addresses of the master on the page with the addresses of the server. Only responses
- * over HTTP have its HTTP address, and all responses to nodes. */
+/* Replaces the addresses of the master on the page with the addresses of the server. Responses over
+ * HTTP have its HTTP address, and so do all responses to nodes. */
 static void put_real_addresses(cJSON *page, const struct fixture *fixture, bool by_http) {
     char http[NNG_MAXADDRLEN + 8];
     cJSON *mastership = (cJSON *)(uintptr_t)find(page, "discovery.mastership");
@@ -173,7 +174,7 @@ static void try_lines(const struct fixture *fixture, const char *request, const 
         cJSON *page = cJSON_ParseWithOpts(lines, &page_end, false);
         cJSON *real = cJSON_ParseWithOpts(of_server, &real_end, false);
         assert_true(page && real);
-        cJSON_DeleteItemFromObject(page, "reset_after"); /* of a month */
+        cJSON_DeleteItemFromObject(page, "reset_after"); /* depends on the day */
         cJSON_DeleteItemFromObject(real, "reset_after");
         expect_equal(page, real, &ids);
         lines = page_end + strspn(page_end, "\n");

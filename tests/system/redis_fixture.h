@@ -11,7 +11,7 @@ struct redis {
     struct process *process;
     int port;
     char address[64];
-    const char *certificates; /* a folder of certificates_make; NULL: no TLS */
+    const char *certificates; /* a folder filled by certificates_make; NULL: no TLS */
     int tls_port;             /* only with certificates */
     bool asks_clients;        /* clients over TLS need a certificate of the same folder */
     const char *protocols;    /* the versions of TLS; NULL: the default */
@@ -88,8 +88,8 @@ static inline void redis_kill(struct redis *redis) {
     process_wait(redis->process);
 }
 
-/* Runs a command in the database 1, as a person does, and returns its answer as a text.
- *   format   words, as redisCommand takes them */
+/* Runs a command in database 1, as an operator would, and returns its answer as text.
+ * format the command, as redisCommand takes it */
 static inline const char *redis_run(const struct redis *redis, const char *format, ...) {
     static char text[4096];
     const struct timeval most = {.tv_sec = TIMEOUT_MS / 1000};

@@ -43,7 +43,7 @@ static void world_start(struct world *w) {
     reopen(w);
 }
 
-/* A test that has an open store. The harness ends the Redis. */
+/* Defines a test that has an open store. The harness ends the Redis. */
 #define STORY(name)                                                                                \
     static void name##_told(struct world *w);                                                      \
     TEST(name) {                                                                                   \
@@ -93,8 +93,8 @@ STORY(a_mastership_that_is_not_the_last_cannot_begin) {
     server_store_close(other);
 }
 
-/* After a timeout a batch is sent again. What is left of its first copy may arrive behind the
- * batches that came after it, and has a lower number than they have. */
+/* After a timeout a batch is sent again. Its first copy may arrive after the batches that follow
+ * it. It then writes nothing, because its number is lower than theirs. */
 STORY(a_late_copy_of_a_batch_writes_nothing) {
     struct redis_store *late = (struct redis_store *)open_one(w);
     put(w, "a", "1");
@@ -109,7 +109,7 @@ STORY(a_late_copy_of_a_batch_writes_nothing) {
     expect_rows(w, "a=4 b=3");
 }
 
-/* Nodes whose names are patterns of each other. */
+/* The names of these nodes are also patterns that match the names of others. */
 STORY(nodes_that_share_a_redis_have_rows_of_their_own) {
     static const char *const names[] = {"n*", "n?", "nn", "[n]n", "n\\*"};
     struct store_place place = w->place;
@@ -140,7 +140,7 @@ STORY(rows_end_a_day_after_they_are_fresh) {
     assert_in_range(left, 86400 - 60, 86400);
 }
 
-/* D10: what a person, or another program, has written. */
+/* D10: a person or another program may have written keys that are not rows. */
 STORY(what_is_not_a_row_stays_and_stops_nothing) {
     struct store_row row;
     put(w, "a", "1");
@@ -235,7 +235,7 @@ STORY(a_reading_whose_connection_ends_fails_and_begins_again) {
     assert_true(rows >= 3000);
 }
 
-/* D10: a start must not need a Redis. */
+/* D10: a start must not need a Redis that runs. */
 STORY(a_store_can_be_opened_before_its_redis_is_there) {
     redis_kill(&w->redis);
     server_store_close(w->store);
@@ -386,7 +386,7 @@ TEST(a_restart_forgets_nothing_and_a_crash_nothing_that_is_written) {
     assert_string_equal(redis_run(&redis, "HGET doorman:{node}:process epoch"), "4");
 }
 
-/* D6: decisions go on, and all is written when it is back. */
+/* D6: while the Redis is away decisions continue, and all changes are written when it is back. */
 TEST(a_redis_that_is_gone_for_a_while_stops_no_decision) {
     struct redis redis;
     redis_require(&redis);
@@ -422,8 +422,8 @@ static double count_errors(const struct fixture *fixture) {
     return count;
 }
 
-/* A Redis that refuses to write, as with a full disk, can be read nevertheless. An act that it has
- * not kept lets the server read all acts once more. */
+/* A Redis that refuses to write, as with a full disk, can be read nevertheless. After an act that
+ * the Redis has not kept, the server reads all acts once more. */
 TEST(a_reading_that_succeeds_does_not_end_a_failure_to_write) {
     struct redis redis;
     char tokens[96];
@@ -447,7 +447,7 @@ TEST(a_reading_that_succeeds_does_not_end_a_failure_to_write) {
     server_stop(&fixture.server);
 }
 
-/* D4: a server that starts before its Redis. */
+/* D4: a server may start before its Redis, and reads the counters later. */
 TEST(counters_are_read_when_the_redis_is_there) {
     struct redis redis;
     redis_require(&redis);
@@ -466,7 +466,7 @@ TEST(counters_are_read_when_the_redis_is_there) {
     server_stop(&fixture.server);
 }
 
-/* D9: the second one has the store, and says so. */
+/* D9: the second server has the store, and the first one logs that. */
 TEST(of_two_servers_of_one_node_the_first_cannot_write) {
     struct redis redis;
     redis_require(&redis);
@@ -485,8 +485,8 @@ TEST(of_two_servers_of_one_node_the_first_cannot_write) {
     server_stop(&second.server);
 }
 
-/* What the Redis has lost is written again, also if nothing changes afterwards, and if
- * the Redis was away before, as after a crash of it. */
+/* What the Redis has lost is written again, even if nothing changes afterwards, and even if the
+ * Redis was away meanwhile, as in a crash. */
 TEST(a_redis_that_was_emptied_is_filled_again) {
     for (int away = 0; away < 2; away++) {
         struct redis redis;
@@ -567,7 +567,7 @@ TEST(a_password_stays_a_secret) {
     process_end(process, 0);
 }
 
-/* D6: at the start a wrong password is an error, and later decisions go on. */
+/* D6: a wrong password is an error at the start, and stops no decision later. */
 TEST(a_password_that_is_refused_ends_a_start_and_stops_no_decision) {
     struct redis redis;
     char path[128];
@@ -604,7 +604,7 @@ TEST(a_password_that_is_refused_ends_a_start_and_stops_no_decision) {
 
 /* ---- TLS ------------------------------------------------------------------------------------ */
 
-/* The flags of a server for a Redis that takes TLS. */
+/* The flags of a server for a Redis that accepts TLS. */
 struct tls_flags {
     char files[3][128];
     const char *all[16];
@@ -691,7 +691,8 @@ TEST(a_redis_whose_certificate_is_not_valid_is_refused) {
     server_stop(&fixture.server);
 }
 
-/* It waits for the end of a line, as a Redis that hangs. So the server starts. */
+/* A Redis without TLS waits for the end of a line, and so looks like one that hangs. So the server
+ * starts. */
 TEST(a_redis_without_tls_is_named) {
     struct redis redis;
     char address[64];
@@ -756,7 +757,7 @@ TEST(flags_that_do_not_fit_a_redis_are_refused) {
                    "--state x is a file, and has no password");
 }
 
-/* The password of such an address is in no line. */
+/* The error does not contain the password of the address. */
 TEST(an_unknown_scheme_is_a_failure) {
     expect_refusal((const char *[]){"--state", "mysql://u:w@h", "--node", "n", NULL}, 1,
                    "--state mysql://... is neither a file nor a store");
@@ -764,7 +765,7 @@ TEST(an_unknown_scheme_is_a_failure) {
 
 /* ---- a node of three processes -------------------------------------------------------------- */
 
-/* D5, D9: standbys first and the master last, as docs/operations.md says. */
+/* D5, D9: the standbys are restarted first, and the master last, as docs/operations.md says. */
 TEST(rolling_restarts_under_load_forget_nothing) {
     static long before[LOADS][KEYS];
     memset(before, 0, sizeof before);
@@ -788,8 +789,8 @@ TEST(rolling_restarts_under_load_forget_nothing) {
     }
 }
 
-/* D5: a master that stops keeps its key until a slow store has the last changes, also if it asks
- * etcd in the meantime, every fifth of the TTL. */
+/* D5: a master that stops keeps its key until a slow store has the last changes, although it asks
+ * etcd meanwhile, every fifth of the TTL. */
 TEST(a_master_that_stops_resigns_after_the_last_write) {
     node_start(QUOTA, "6");
     int master = node_await_master();
@@ -896,14 +897,15 @@ TEST(a_master_that_was_stopped_for_a_while_cannot_write) {
     assert_string_equal(redis_run(&node.redis, "HGET doorman:{doorman/master}:process epoch"), "3");
 }
 
-/* Lets the Redis take the rows of the node, or only begin masterships. */
+/* Limits the keys that the Redis lets the node use: "*", or only the key with which masterships
+ * begin. */
 static void set_rights(const char *keys) {
     redis_run(&node.redis, "ACL SETUSER default resetkeys ~%s", keys);
 }
 
 /* D7, D9: what a master could not write must not be written in a later mastership of the same
- * process, because another master has changed the same rows in between. The process finds the Redis
- * only after its victory. */
+ * process, because another master has changed the same rows in between. The Redis takes rows again
+ * only after the process has become master for the second time. */
 TEST(a_master_that_comes_back_does_not_write_what_is_outdated) {
     static const char beginnings[] = "doorman:{doorman/master}:process";
     node_start(QUOTA, "3");
@@ -995,7 +997,7 @@ TEST(a_master_that_stops_stays_master_until_all_is_written) {
     assert_int_equal(used(&node.members[next].fixture, "ann"), 1000);
 }
 
-/* D8: all processes learn holds for ten minutes, except the first one. */
+/* D8: each process but the first master would learn holds for ten minutes. */
 TEST(after_a_planned_stop_the_next_master_knows_all_holds) {
     char said[32];
     int request_id = 100;
@@ -1025,7 +1027,8 @@ TEST(after_a_planned_stop_the_next_master_knows_all_holds) {
     assert_string_equal(ask_hold(last, ++request_id, said), "LEARNING");
 }
 
-/* Lets a node of one process have a hold for ten minutes. Returns its index. */
+/* Starts a node, kills all its processes but the master, and takes a hold for ten minutes. Returns
+ * the index of the master. */
 static int start_with_hold(const char *ttl) {
     char said[32];
     int request_id = 100;
@@ -1044,8 +1047,8 @@ static int start_with_hold(const char *ttl) {
     return master;
 }
 
-/* Takes one unit after the other, until the process is not master any more. Returns how many it
- * has got. */
+/* Takes one unit after the other, until the process is not master any more. Returns the number of
+ * units. */
 static long take_until_lost(const struct fixture *fixture) {
     long count = 0;
     for (bool granted = true; granted; count += granted) {
@@ -1059,7 +1062,7 @@ static long take_until_lost(const struct fixture *fixture) {
 
 /* D7: no other process is master in between. In the first round etcd stands still, so the election
  * key ends, and the process makes it again. In the second round etcd is killed and starts again.
- * Then it begins all leases anew, so the key is still there. */
+ * After the start etcd gives all its leases their whole time again, so the key is still there. */
 TEST(an_interrupted_mastership_forgets_nothing) {
     static const char lost[] = "this server is no longer the master";
     char said[32];

@@ -1,7 +1,7 @@
 /* A process whose file descriptors leak replaces itself (server/process/replace.c). The first test
  * makes the leak of nng 1.5.2. The others need no fault of nng: the server inherits sockets whose
- * peers have left, and which nothing closes. A leak counts when the limit of descriptors is low, so
- * a test lowers the limit when the leak shall begin. */
+ * peers have left, and which nothing closes. The server ignores a leak while few of the allowed
+ * descriptors are open, so a test lowers the limit when the server must act. */
 #define _GNU_SOURCE
 #include "etcd_fixture.h"
 #include "http.h"
@@ -123,7 +123,8 @@ static void leak(const struct fixture *fixture, int count) {
     assert_true(count_files(fixture) >= count);
 }
 
-/* The quota of a month is as before, and a second leak within ten minutes changes nothing. */
+/* The counters are as before. After a second leak within ten minutes the server does not replace
+ * itself. */
 TEST(a_server_that_nng_makes_leak_replaces_itself_once_and_forgets_nothing) {
     enum { FILES = 512, MANY = 450 };
     char path[96];
@@ -152,7 +153,7 @@ TEST(a_server_that_nng_makes_leak_replaces_itself_once_and_forgets_nothing) {
 
 /* ---- the replacement ------------------------------------------------------------------------ */
 
-/* Also at addresses whose ports the system has chosen, and at one of IPC. */
+/* Among them are addresses whose ports the system has chosen, and one of IPC. */
 TEST(the_next_run_has_the_addresses_of_the_last_one) {
     char ipc[128];
     unsigned before = 0, after = 0;
@@ -180,7 +181,8 @@ TEST(the_next_run_has_the_addresses_of_the_last_one) {
     server_stop(&fixture.server);
 }
 
-/* What a process with this variable has done before. */
+/* Writes the variable of a process that has replaced itself three times, the last time
+ * `seconds_ago`. */
 static void variable_write(char text[64], int64_t seconds_ago) {
     struct timespec now;
     clock_gettime(CLOCK_BOOTTIME, &now);
@@ -226,7 +228,7 @@ TEST(SIGTERM_ends_a_server_that_is_about_to_replace_itself) {
     server_stop(&fixture.server);
 }
 
-/* Longer than the server looks at a leak before it acts. */
+/* This is longer than the server watches a leak before it acts. */
 #define PATIENCE_MS 9000
 
 /* The limit is lower than the number of connections, so no further client gets in either. */
@@ -258,7 +260,7 @@ TEST(replace_at_0_means_never) {
 
 /* ---- what watches the process --------------------------------------------------------------- */
 
-/* After STOPPING=1 systemd would end the process. */
+/* The server must not send STOPPING=1, because systemd would then end the process. */
 TEST(systemd_sees_a_reload) {
     const struct timeval timeout = {TIMEOUT_MS / 1000, 0};
     struct sockaddr_un name = {.sun_family = AF_UNIX};
@@ -290,7 +292,7 @@ static bool is_master(const struct fixture *fixture) {
 }
 
 /* V2: the key is free at once, so nobody waits for the TTL of an hour. The next master is the one
- * that looks first: another process, or the next run. */
+ * that looks first: another process, or the next run of this one. */
 TEST(a_master_resigns_before_it_replaces_itself) {
     struct etcd etcd;
     etcd_require(&etcd);

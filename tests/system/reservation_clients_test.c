@@ -1,8 +1,9 @@
 /* The reservations of examples/clients, in Python, JavaScript and Go, with a real server over HTTP.
  *
- * Each client reserves 6 units and prints "granted". When the test tells it, it settles 1 unit, and
- * reserves 3 more. Then an exception ends its scope, so it settles these 3 as reserved, and prints
- * "failed". So the server has charged 4 units in the end, whatever happens to its processes. */
+ * Each client reserves 6 units and prints "granted". At a signal from the test it settles 1 unit,
+ * and reserves 3 more. Then an exception ends its scope, so it settles these 3 as reserved, and
+ * prints "failed". So the server has charged 4 units in the end, whatever happens to its
+ * processes. */
 #define _GNU_SOURCE
 #include "etcd_fixture.h"
 #include "http.h"
@@ -23,7 +24,7 @@ static const struct language {
     {"go", "tests/system/clients/run_reservation.go"},
 };
 
-/* Compiles the client in Go. Returns the program in `out`. */
+/* Compiles the client in Go, and writes the path of the program to `out`. */
 static void go_build(const char *program, char out[256]) {
     char command[1024];
     struct process *process = process_new();
@@ -143,8 +144,8 @@ static void try_restart(const struct language *language) {
     server_kill(&server);
 }
 
-/* A request with a resource that is too long is answered with 400. No client repeats it: there are
- * two acquires and two settles. */
+/* A request with a resource id that is too long is answered with 400. No client repeats it, so the
+ * server counts two acquires and two settles. */
 static void try_refusal(const struct language *language) {
     char program[256], resource[300];
     language_require(language, program);
@@ -153,7 +154,7 @@ static void try_refusal(const struct language *language) {
     memset(resource, 'r', sizeof resource);
     resource[sizeof resource - 1] = 0;
     struct process *client = client_start(language, program, resource, port);
-    await_line(client, client->out, "granted"); /* it fails open */
+    await_line(client, client->out, "granted"); /* by the client itself */
     process_signal(client, SIGUSR2);
     await_line(client, client->out, "failed");
     process_await(client, "nobody has counted", 2);

@@ -115,7 +115,7 @@ TEST(a_server_that_starts_learns_first) {
     server_stop(&server);
 }
 
-/* The example requests of PROTOCOL. */
+/* The requests are written like the examples of docs/protocol.md. */
 TEST(the_examples_of_the_protocol_are_answered) {
     const char *const more[] = {"--node", "leaf-eu-1", NULL};
     struct server server = server_start(CONFIG_120, more);
@@ -158,7 +158,7 @@ TEST(every_resource_of_a_request_is_answered_in_order) {
     server_stop(&server);
 }
 
-/* G2: it is logged, at most once a minute. */
+/* G2: the resource is logged, at most once a minute. */
 TEST(an_unmatched_resource_is_logged_once_a_minute) {
     struct server server = server_start(CONFIG_120, NULL);
     time_t from = time(NULL);
@@ -419,8 +419,8 @@ static int files_of(const struct server *server) {
     return count;
 }
 
-/* Waits until a server has closed the connections of the peers that have left. nng 1.5.2 can lose
- * the memory of a message if its socket is closed at the same time. */
+/* Waits until a server has closed the connections of the peers that have left. Otherwise the server
+ * could stop at the same time, and nng 1.5.2 could then leak the memory of a message. */
 static void await_files(const struct server *server, int count) {
     for (int waited = 0; files_of(server) > count; waited += 10) {
         assert_true(waited < TIMEOUT_MS);
@@ -454,8 +454,8 @@ TEST(a_peer_that_stops_in_a_message_does_not_affect_others) {
     server_stop(&server);
 }
 
-/* Sends requests and reads no responses. Returns whether the server closes the connection. Other
- * clients are answered meanwhile. */
+/* Sends requests and reads no responses. Returns whether the server closes the connection. Fails
+ * unless other clients are answered meanwhile. */
 static bool is_disconnected_if_it_does_not_read(const struct server *server, const char *request,
                                                 size_t bytes) {
     enum { REQUESTS = 20000 };
@@ -479,9 +479,9 @@ static bool is_disconnected_if_it_does_not_read(const struct server *server, con
 }
 
 /* V5: a client that sends requests and does not read the responses fills its connection, and then
- * the server's places for requests. The server closes the connection, so that others are
- * answered. nng 1.5.2 can block the thread that closes the file descriptors of ended connections.
- * The peer does not see the end then, so one of three servers must succeed. */
+ * the server's slots for requests. The server closes the connection, so that others are answered.
+ * nng 1.5.2 can block the thread that closes the file descriptors of ended connections. The peer
+ * does not see the end then, so one of three servers must succeed. */
 TEST(a_peer_that_does_not_read_its_responses_is_disconnected) {
     enum { RESOURCES = 2000, TRIES = 3 };
     static char request[RESOURCES * 64];
@@ -578,8 +578,8 @@ TEST(the_log_has_all_errors_and_warnings_of_a_configuration) {
     server_stop(&server);
 }
 
-/* V1. The file may be missing for a moment while it is replaced, so the report takes two seconds.
- * It is made once. */
+/* V1. The file may be missing for a moment while it is replaced, so the server reports it after two
+ * seconds, and only once. */
 TEST(a_deleted_configuration_is_reported_and_stays_in_force) {
     static const char missing[] = "level=warning msg=\"the configuration file is missing; the last "
                                   "configuration stays in force\"";
@@ -632,8 +632,8 @@ static bool blocks_sigterm(const struct process *process) {
     return is_read && (blocked >> (SIGTERM - 1) & 1);
 }
 
-/* The first process of a container would lose a signal that it neither blocks nor handles. This one
- * does not get beyond its flags, because nobody reads its output. */
+/* The first process of a container would lose a signal that it neither blocks nor handles. The
+ * process in this test waits in --help, because nobody reads its output. */
 TEST(a_signal_waits_from_the_beginning) {
     struct process *process = process_new();
     char text[4096];
@@ -690,7 +690,8 @@ TEST(a_stopping_server_answers_unavailable) {
 
 /* ---- flags ---------------------------------------------------------------------------------- */
 
-/* Wrong use and failures print one line to standard error, and nothing to standard output. */
+/* Checks that a process has printed one line with a text to standard error, and nothing to standard
+ * output. Wrong use and failures must do so. */
 static void assert_refused(const struct process *process, const char *error_text) {
     char *err = file_read(process->err), *out = file_read(process->out);
     char *end = strchr(err, '\n');
@@ -1014,8 +1015,8 @@ TEST(check_config_prints_a_line_for_each_warning) {
     free(out);
 }
 
-/* G6: the limit is the lease length with drift, 60 s * 1.05. Immediate handover does not promise
- * T7, so it causes no warning. */
+/* G6: there is a warning for less than the lease length with drift, 60 s * 1.05. Immediate handover
+ * does not promise T7, so it causes no warning. */
 TEST(learning_for_less_than_a_lease_causes_a_warning) {
     struct process *process = process_new();
     assert_int_equal(

@@ -117,7 +117,8 @@ TEST(a_reservation_outlasts_a_crash) {
     "{\"client_id\": \"gw\", \"permit\": [{\"request_id\": " #id ", \"settle_within\": " #within   \
     ", \"item\": [{\"resource_id\": \"maps\", \"key\": \"" key "\", \"cost\": " #cost "}]}]}"
 
-/* What all keys have used together: a fresh key shows the limit that has the least left. */
+/* Returns what all keys have used together. The answer for a key that has used nothing shows the
+ * limit that has the least left, which is the shared one. */
 static long used_by_all(const struct fixture *fixture) { return used(fixture, "nobody"); }
 
 /* P27, D5: what was reserved before a crash comes back to each counter that was charged, whether it
@@ -133,7 +134,7 @@ TEST(after_a_crash_units_come_back_to_the_counters_that_were_charged) {
     kill_now(&fixture);
     fixture = start(BOTH, path, NULL);
     settle(&fixture, SETTLE(1, 300), "\"returned\":700");
-    EVENTUALLY(used_by_all(&fixture) == 350); /* that of cay has ended */
+    EVENTUALLY(used_by_all(&fixture) == 350); /* the reservation of cay has ended */
     await_written(&fixture);
     kill_now(&fixture);
     fixture = start(BOTH, path, NULL);

@@ -25,7 +25,7 @@ static double forwards(void) {
     return sum;
 }
 
-/* Returns what a key has used, by the answer of any node. */
+/* Returns what a key has used. The first node answers for keys of all nodes. */
 static long used_of(const char *key) {
     char body[256];
     snprintf(body, sizeof body, "{\"entry\": [{\"resource_id\": \"api\", \"key\": \"%s\"}]}", key);
@@ -36,7 +36,7 @@ static long used_of(const char *key) {
     return used;
 }
 
-/* Compiles the client in Go. Returns the program in `out`. */
+/* Compiles the client in Go, and writes the path of the program to `out`. */
 static void go_build(const char *program, char out[256]) {
     char command[1024], *root = get_current_dir_name();
     struct process *process = process_new();
@@ -95,7 +95,7 @@ static void try_client(const char *language, const char *script) {
     assert_int_equal(used_of(keys[0]), ROUND);
     assert_int_equal(used_of(keys[1]), ROUND + 2);
 
-    const double before = forwards(); /* used_of may forward, and the first call of the client */
+    const double before = forwards(); /* used_of and first calls may forward */
     process_signal(client, SIGUSR2);
     await_rounds(client, 2);
     assert_true(forwards() <= before); /* both nodes were asked directly */

@@ -21,7 +21,7 @@ struct shard_node {
 static struct {
     struct etcd etcd;
     struct proxy proxy; /* between the first node and etcd, if cluster_is_cut_off */
-    struct proxy relay; /* before HTTP of the second node, if cluster_is_relayed */
+    struct proxy relay; /* in front of the HTTP of node 1, if cluster_is_relayed */
     struct redis redis;
     const char *config;
     struct shard_node nodes[NODES_MAX];
@@ -34,9 +34,10 @@ static const char *cluster_parent; /* --parent of the nodes; NULL: none */
 static bool cluster_is_cut_off; /* the first node can be cut off from etcd */
 static bool cluster_is_relayed; /* other nodes reach HTTP of the second node through a proxy */
 static bool cluster_is_single;  /* the nodes have no --shards */
-static int cluster_standby;     /* this process belongs to the node before it; 0: none does */
+static int cluster_standby;     /* a process that is a standby of the node before it; 0: none */
 
-/* Writes the configuration of a node. Without --shards it must not say how many there are. */
+/* Writes the configuration of a node. Without --shards, the configuration must not say how many
+ * shards there are. */
 static inline void cluster_write_config(const char *path) {
     char *text = strdup(cluster.config), *shards = strstr(text, "\"shards\": 16, ");
     if (cluster_is_single) memset(shards, ' ', strlen("\"shards\": 16, "));
@@ -96,7 +97,7 @@ static inline void cluster_node_start(int index) {
     if (is_relayed) __atomic_store_n(&cluster.relay.to, (int)port, __ATOMIC_RELAXED);
 }
 
-/* Returns a number of the answer of a node about its shards, or -1. */
+/* Returns a number or a bool from a node's answer about its shards, or -1 if it is not there. */
 static inline int cluster_number(int index, const char *name) {
     char *response = get(&cluster.nodes[index].fixture, "/v1/shards", LINES);
     cJSON *json = cJSON_Parse(body_of(response));
@@ -109,7 +110,7 @@ static inline int cluster_number(int index, const char *name) {
     return number;
 }
 
-/* Returns how many nodes the map has that a node knows. */
+/* Returns how many nodes are in the map of shards that a node has. */
 static inline int cluster_size(int index) {
     char *response = get(&cluster.nodes[index].fixture, "/v1/shards", LINES);
     cJSON *json = cJSON_Parse(body_of(response));
@@ -122,7 +123,7 @@ static inline int cluster_size(int index) {
 /* Returns how many shards a node decides for. */
 static inline int cluster_owned(int index) { return cluster_number(index, "owned"); }
 
-/* Returns whether no shard moves, by the map that a node has. */
+/* Returns whether no shard is moving, according to a node. */
 static inline bool cluster_rests(int index) { return cluster_number(index, "moving") == 0; }
 
 /* Starts some nodes. The first one owns all shards. */
@@ -168,7 +169,7 @@ static inline void cluster_divide(void) {
 
 enum answer { ANSWER_GRANTED, ANSWER_REFUSED, ANSWER_MOVED, ANSWER_NONE };
 
-/* Asks one node for units of a key. It does not forward the message. */
+/* Asks one node for a unit of a key. The node does not forward the request. */
 static inline enum answer node_ask(int index, const char *resource, const char *key) {
     char body[512];
     if (cluster.nodes[index].process->pid == 0) return ANSWER_NONE;
@@ -186,7 +187,7 @@ static inline enum answer node_ask(int index, const char *resource, const char *
     return answer;
 }
 
-/* Starts nodes that have equally many of 16 shards. */
+/* Starts two or three nodes, and divides 16 shards among them as equally as possible. */
 static inline void cluster_share(const char *config, int count) {
     char moves[24];
     cluster_start(config, count);
@@ -200,7 +201,7 @@ static inline void cluster_share(const char *config, int count) {
     }
 }
 
-/* Finds a key that a node owns, and that none of the keys before has.
+/* Finds the first of 1,000 keys that a node owns.
  *   out   "PREFIX-NUMBER" */
 static inline void key_of_node(int node, const char *prefix, char out[32]) {
     for (int i = 0; i < 1000; i++) {

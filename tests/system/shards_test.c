@@ -70,7 +70,7 @@ static double used_of(const char *key, const char *limit) {
     return -1;
 }
 
-/* Compares what was granted with what the nodes say, for both limits. */
+/* Expects the nodes to have counted what was granted to each user, in the limit `day`. */
 static void expect_exact(void) {
     long all = 0;
     for (int user = 0; user < USERS; user++) {
@@ -122,7 +122,7 @@ TEST(shards_move_under_load_and_nothing_is_forgotten) {
 }
 
 /* Asks the first node to decide for each user, in one message that it does not forward. Returns how
- * many are granted. It takes no units, because there are thousands of messages.
+ * many are granted. The cost is 0, because there are thousands of messages.
  *   granted   out: of each user */
 static int users_ask(bool granted[USERS]) {
     char body[USERS * 80 + 64];
@@ -314,7 +314,7 @@ TEST(wrong_changes_are_refused_by_name) {
     assert_int_equal(cluster_owned(0), SHARDS);
 }
 
-/* Expects a row of the audit of a node. */
+/* Expects the audit of a node to contain a text. */
 static void expect_row(int node, const char *row) {
     expect_verb(&cluster.nodes[node].fixture, "GET", "/v1/audit", OPERATOR, "", 200, row);
 }
@@ -389,9 +389,9 @@ TEST(the_number_of_shards_stays) {
     "\"limits\": [{\"name\": \"share\", \"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", "       \
     "\"rate\": \"leased\"}]"
 
-/* Takes units of a resource of all nodes, until each node has granted some. After a refusal it
- * waits for less time than a unit takes. The units are never more than the capacity allows, however
- * long that takes: a burst of 0.1 s of each node, and one unit that each may round up. */
+/* Takes units of one resource from both nodes, until each node has granted 100. After a refusal it
+ * waits for less time than it takes for a unit to come. Fails if the units are ever more than the
+ * capacity allows, with a burst of 0.1 s for each node, and one unit that each may round up. */
 static void share_take(int64_t start) {
     double granted[2] = {0}, all = 0;
     for (int i = 0; granted[0] < 100 || granted[1] < 100; i++) {
@@ -425,7 +425,7 @@ TEST(a_limit_of_all_keys_is_leased_by_each_node) {
     server_stop(&root);
 }
 
-/* Changes a copy of a map. Returns it as text, for cJSON_free. */
+/* Changes a copy of a map. Returns it as text, which the caller frees with cJSON_free. */
 static char *map_with(const char *text, void (*change)(cJSON *map)) {
     cJSON *map = cJSON_Parse(text);
     assert_non_null(map);

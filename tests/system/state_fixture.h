@@ -11,11 +11,11 @@
 #define QUOTA MAPS(LIMIT("quota", ""))
 #define MOST 1000000
 #ifndef LINES
-#define LINES HOST /* the head of each request; a test may have a token in it */
+#define LINES HOST /* the header lines of each request; a test may define its own, with a token */
 #endif
 #define SECOND INT64_C(1000000000) /* times are in nanoseconds */
 
-/* A file of counters in a folder of its own. */
+/* Returns the path of a file of counters, in a folder of its own. */
 static inline void state_path(char path[96]) {
     snprintf(path, 96, "%s/state", process_new()->folder);
 }
@@ -78,7 +78,7 @@ static inline int64_t clock_read(void) {
 }
 
 /* Asks for a unit of a key over a connection of nng's protocol, and returns whether it was granted.
- *   number, key   make the key */
+ *   number, key   the key is NUMBER-KEY */
 static inline bool load_ask(int fd, int number, int key) {
     char request[256] = {[8] = (char)0x80, [11] = 1};
     unsigned char head[12], answer[8192];

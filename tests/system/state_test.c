@@ -158,7 +158,8 @@ TEST(a_limit_that_comes_back_has_its_counters) {
     server_stop(&fixture.server);
 }
 
-/* D4: also in the interval between the reload and the next writing, which is long here. */
+/* D4: this also holds in the interval between the reload and the next write to the file, which is
+ * long here. */
 TEST(a_limit_that_comes_back_grants_nothing_before_its_rows_are_read) {
     static const char other[] = MAPS(LIMIT("other", ""));
     static const char *const slowly[] = {"--state-interval", "600", NULL};
@@ -217,12 +218,12 @@ struct load {
         int64_t at; /* when the answer came */
         int key;
     } grants[GRANTS_MAX];
-    long asked[KEYS]; /* also those without an answer */
+    long asked[KEYS]; /* requests, also those without an answer */
 };
 
 static struct load loads[LOADS];
 
-/* Runs until the server is gone. Each grant is in the account. `make kills` makes no pauses. */
+/* Takes units until the server is gone, and records each grant. `make kills` makes no pauses. */
 static void *load_main(void *context) {
     static const unsigned char greeting[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
     struct load *load = (struct load *)context;
@@ -267,9 +268,10 @@ static long granted_since(const struct load *load, int key, int64_t since) {
     return sum;
 }
 
-/* Compares the account with a new server.
+/* Compares what the threads were granted with what a new server says is used. Fails if more is used
+ * than was asked for, or if grants of the time before `since` are forgotten.
  *   before   in/out: what each key had used before the round
- *   since    what was granted later may be forgotten
+ *   since    grants after this time may be forgotten
  *   returns  how many grants were forgotten */
 static long account_compare(const struct fixture *fixture, long before[LOADS][KEYS],
                             int64_t since) {
@@ -302,8 +304,8 @@ static int64_t run_for(const struct fixture *fixture, int64_t duration) {
     return since;
 }
 
-/* D5: in each round at most what was granted after the time that the server itself has told. In
- * one round at least, this was at most what two intervals granted. */
+/* D5: a kill forgets at most what was granted after the time up to which the server said that all
+ * was written. In at least one round it forgets at most what was granted in two intervals. */
 TEST(a_kill_forgets_at_most_the_changes_that_are_not_written) {
     static long before[LOADS][KEYS];
     char path[96];
@@ -533,7 +535,7 @@ TEST(counters_that_are_not_read_yet_are_not_listed) {
     kill_now(&fixture);
 }
 
-/* D2: also what is not durable, and what the file makes void. */
+/* D2: it says for each limit what a restart forgets, with and without --state. */
 TEST(check_config_says_what_a_restart_forgets) {
     static const char config[] = MAPS(LIMIT("quota", "") ", " LIMIT(
         "other",

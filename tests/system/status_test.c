@@ -254,7 +254,7 @@ TEST(a_client_that_has_just_asked_is_not_late) {
     server_stop(&fixture.server);
 }
 
-/* A third of 100 units is printed with 12 digits. The sum of the printed leases is at most 100. */
+/* A third of 200 units is printed with 12 digits. The sum of the printed leases is at most 200. */
 TEST(the_status_has_no_digits_that_come_from_rounding) {
     struct fixture fixture = fixture_start(CONFIG("200", ""), NULL);
     for (int i = 0; i < 3; i++) request_for(&fixture, i, "0");

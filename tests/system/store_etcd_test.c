@@ -1,5 +1,6 @@
-/* The store of notes in etcd (E7), alone: what is written is read again, one mastership writes at a
- * time, and long lists come in pages. A real etcd, or the tests are skipped. */
+/* The store of notes (rows of administration) in etcd, without a server (E7): what is written is
+ * read again, one mastership writes at a time, and long lists come in pages. A real etcd, or the
+ * tests are skipped. */
 #define main server_main
 int server_main(int argc, char **argv);
 #include "../../doorman_server.c"
@@ -47,7 +48,7 @@ static void world_start(struct world *w) {
     reopen(w);
 }
 
-/* A test that has an open store. */
+/* Defines a test that has an open store. */
 #define STORY(name)                                                                                \
     static void name##_told(struct world *w);                                                      \
     TEST(name) {                                                                                   \
@@ -151,7 +152,7 @@ STORY(an_etcd_that_is_away_is_used_again_when_it_is_back) {
     expect_notes(w, "act", "", "2=c@1 1=a@1");
 }
 
-/* An etcd with this alarm takes no writes. */
+/* An etcd with the alarm NOSPACE takes no writes. */
 STORY(an_etcd_without_space_is_named_and_has_written_nothing) {
     struct etcd *etcd = &((struct etcd_store *)w->store)->etcd;
     cJSON *status = server_etcd_call(etcd, "/v3/maintenance/status", "{}");

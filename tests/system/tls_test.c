@@ -159,7 +159,7 @@ static void expect_https_pages(const struct fixture *fixture, const char *folder
     fail();
 }
 
-/* Fails unless an agent gets a lease over TLS, as expected. With another CA it gets none. */
+/* Fails unless an agent gets a lease over TLS, or gets none, as expected. */
 static void expect_agent(const char *url, const char *authority, const char *folder,
                          bool expected) {
     char path[128];
@@ -188,7 +188,7 @@ static void expect_agent(const char *url, const char *authority, const char *fol
     assert_int_equal(info.leased, expected);
 }
 
-/* Fails unless a child node gets a lease of its own, as expected. */
+/* Fails unless a child node reaches its parent, or does not, as expected. */
 static void expect_leaf(const char *url, const char *authority, const char *folder, bool expected) {
     struct process *leaf = process_new();
     char ca[64], cert[64], key[64];
@@ -372,7 +372,7 @@ TEST(a_certificate_that_is_not_valid_now_is_refused) {
     server_stop(&fixture.server);
 }
 
-/* Waits for the metric of a file of certificates, and compares it with what openssl says. */
+/* Fails unless the metric of a file of certificates is the end that openssl prints. */
 static void expect_certificate_end(const struct fixture *fixture, const char *folder,
                                    const char *flag, const char *file) {
     char command[512];
@@ -416,7 +416,7 @@ TEST(the_end_of_a_certificate_is_shown_and_announced) {
     server_stop(&fixture.server);
 }
 
-/* Fails unless a request gets the status 403 and a message with `why`.
+/* Fails unless requests at two paths get the status 403 and a message with `why`.
  *   client   the folder of the client's certificate; NULL: it has none */
 static void expect_403(const struct fixture *fixture, const char *folder, const char *client,
                        const char *file, const char *why) {
@@ -580,7 +580,7 @@ TEST(refused_peers_are_counted) {
 
 /* ---- the link to the parent ----------------------------------------------------------------- */
 
-/* Two processes, and the files of their certificates. The leaf has no TLS of its own. */
+/* Two processes, and the files of their certificates. The leaf itself listens without TLS. */
 struct tls_tree {
     struct process *root, *leaf;
     struct process *first, *second; /* the folders of two authorities */

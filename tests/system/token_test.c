@@ -19,7 +19,7 @@ static struct fixture start_with_tokens(const char *tokens) {
     return fixture_start(CONFIG("100", ""), (const char *[]){"--http-token", files->config, NULL});
 }
 
-/* V3: read allows all pages, write allows messages too. */
+/* V3: the role read allows these pages, and the role write also messages. */
 TEST(a_role_decides_what_a_token_allows) {
     static const struct {
         const char *token;
@@ -63,7 +63,8 @@ TEST(a_role_decides_what_a_token_allows) {
 #define ENTRY(more) "{\"entry\": [{\"resource_id\": \"login\", \"key\": \"ann\"" more "}]}"
 #define REPORT "{\"client_id\": \"c\", \"entry\": [{\"resource_id\": \"login\", \"cost\": 1}]}"
 
-/* P20: to ask for permits needs the role write, to look at a key read, and to change it admin. */
+/* P20: to ask for permits needs the role write, and to inspect a key the role read. To change a key
+ * needs a higher role than both, here admin. */
 TEST(permits_need_the_role_of_their_method) {
     static const struct {
         const char *path, *body;
@@ -180,7 +181,7 @@ TEST(a_reset_and_a_ban_are_logged_with_the_name_of_the_token) {
     expect_post(&fixture, "/v1/reset", lines, ENTRY(""), 200, "\"count\":0");
     process_await(process, "msg=\"nothing was reset, because the limit has counted nothing for", 1);
     expect_post(&fixture, "/v1/reset", lines, ENTRY(", \"ban\": -1"), 400, "ban: must be");
-    assert_int_equal(process_logged(process, "a ban was ended"), 1); /* not the wrong message */
+    assert_int_equal(process_logged(process, "a ban was ended"), 1); /* the wrong one did nothing */
     server_stop(&fixture.server);
 }
 
@@ -213,8 +214,7 @@ TEST(a_reset_of_holds_is_logged_as_having_no_effect) {
     "{\"client_id\": \"c\", \"permit\": [{\"request_id\": " id ", \"item\": [{\"resource_id\": "   \
     "\"login\", \"key\": \"ann\"}]}]}"
 
-/* P20: units that somebody holds cannot be reset, because they are in use. A ban does not concern
- * what is held at once. */
+/* P20: units that somebody holds cannot be reset, because they are in use. */
 TEST(a_reset_frees_no_units_that_are_held) {
     struct process *files = process_new();
     file_write(files->config, TOKENS);
@@ -243,7 +243,7 @@ TEST(a_reset_frees_no_units_that_are_held) {
     "{\"entry\": [{\"resource_id\": \"api/mail\", \"key\": \"ann\"}, {\"resource_id\": "           \
     "\"" resource "\", \"key\": \"ann\"" more "}]}"
 
-/* E6: support engineers cannot touch what is not theirs. */
+/* E6: support engineers can change only the resources that their globs match. */
 TEST(the_role_support_resets_and_bans_within_its_globs) {
     static const struct {
         const char *token, *body;
@@ -299,7 +299,7 @@ TEST(the_role_support_reads_everything_and_takes_nothing) {
     server_stop(&fixture.server);
 }
 
-/* Not every transport knows who sends a message. */
+/* Other transports do not know who sends a message. */
 TEST(a_key_is_inspected_and_reset_only_over_http_with_a_token) {
     struct fixture open = fixture_start(LIMITED, NULL);
     expect_post(&open, "/v1/acquire", HOST JSON, ACQUIRE, 200, "GRANTED");

@@ -76,7 +76,7 @@ static void tree_start(struct tree *tree, double wants) {
     for (int i = 0; i < CLIENT_MAX; i++) client_add(&tree->nodes[EU_1 + i / 2], wants);
 }
 
-/* With a sanitizer, the exit codes also report leaks and races. */
+/* Stops all nodes. With a sanitizer, the exit codes also report leaks and races. */
 static void tree_stop(struct tree *tree) {
     for (int i = 0; i < NODES; i++) process_signal(tree->nodes[i].server.process, SIGTERM);
     for (int i = 0; i < NODES; i++) {
@@ -209,7 +209,7 @@ TEST(two_nodes_that_are_parents_of_each_other_report_it_and_grant_nothing) {
     server_stop(&two.server);
 }
 
-/* Returns the time to get a lease on each of `count` resources, one after the other. */
+/* Gets a lease on each of `count` resources, one after the other. Returns how long that takes. */
 static doorman_time leases_got(const struct node *leaf, int first, int count) {
     doorman_time from = doorman_clock();
     for (int i = first; i < first + count; i++) {
@@ -269,8 +269,8 @@ static doorman_resource *agent_open(doorman_agent **agent, const struct node *no
     return resource;
 }
 
-/* Starts a client, and waits until it has a lease. Returns whether the server has told it that it
- * learns. Meanwhile the older client keeps at least its lease. */
+/* Starts a client, and waits until it has a lease. Returns whether the server has said that it
+ * learns. Fails unless the older client keeps at least its lease meanwhile. */
 static bool fresh_client_sees_learning(const struct node *root, doorman_resource *kept) {
     doorman_agent *agent = NULL;
     doorman_resource *fresh = agent_open(&agent, root, 30);
@@ -292,7 +292,7 @@ static bool fresh_client_sees_learning(const struct node *root, doorman_resource
 
 /* S4: a server that restarts takes no lease from a client that has one, and no safe capacity from a
  * client that has none. It reports that it learns. On a very slow machine a client may come when
- * that is over, so there are several tries. */
+ * the learning is over, so there are several tries. */
 TEST(a_restarted_server_leaves_the_safe_capacity_in_force) {
     struct node root = {.name = "root", .config = CONFIG("\"learning_mode_duration\":4,")};
     doorman_agent *old = NULL;

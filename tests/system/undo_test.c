@@ -1,5 +1,5 @@
-/* Undo (E5): an act of administration is taken back, unless a later one has changed the same. Real
- * servers with a file as their store. */
+/* Undo (E5): an act of administration is taken back, unless a later act has changed the same thing.
+ * Real servers with a file as their store. */
 #define _GNU_SOURCE
 #include "state_fixture.h"
 
@@ -38,7 +38,7 @@ static void act(const struct office *office, const char *verb, const char *path,
     expect_verb(&office->fixture, verb, path, lines, body, code, text);
 }
 
-/* Sets the limit "quota" of a key for a day. */
+/* Sets the limit "quota" of the key "acme" for a day. */
 static void raise_limit(const struct office *office, const char *lines, int limit,
                         const char *text) {
     char body[512];

@@ -3,16 +3,15 @@
  *     upgrade_client ID ADDRESS...
  *
  * It wants 80 of the capacity of "db", holds a unit of "jobs", and asks for a permit of "login" ten
- * times a second. It writes a line for what it believes to have, and for each decision of a server.
- * The first word of a line is the time on a clock that all processes share:
+ * times a second. It writes a line when what it believes to have changes, and one for each decision
+ * of a server. The first word of a line is the time on a clock that all processes share:
  *
  *     TIME lease CAPACITY
  *     TIME hold UNITS
  *     TIME permit granted|refused
  *
  * SIGTERM ends it. Before it gives anything back it writes that it has nothing any more, so that no
- * other client can have the same units in an earlier line.
- */
+ * other client can have the same units in an earlier line. */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #define DOORMAN_NNG
@@ -48,7 +47,7 @@ static void on_hold_changed(void *context, const doorman_held *held) {
     if (held->gone) tell("hold", 0);
 }
 
-/* Waits for a unit of "jobs" for as long as no server grants it. */
+/* Asks for a unit of "jobs", for at most a second. Returns whether a server has granted it. */
 static bool take_hold(doorman_agent *agent) {
     const doorman_permit_item item = {.resource_id = "jobs", .cost = 1};
     uint64_t hold = 0;

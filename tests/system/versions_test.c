@@ -1,6 +1,6 @@
 /* Versions of the configuration (E3): who changes it, with which version in mind, what is kept, and
- * what happens when its place is away. Real servers with a store, and with an etcd if there is
- * one. */
+ * what happens when the store or the etcd that has it is away. Real servers with a store, and with
+ * an etcd if there is one. */
 #define _GNU_SOURCE
 #include "redis_fixture.h"
 #include "state_fixture.h"
@@ -17,7 +17,7 @@
     "\"kind\": \"FIXED_WINDOW\", \"limit\": " limit ", \"window\": 100000000}]}]}"
 #define KEY "doorman/config"
 
-/* A store, and the flags of a server whose configuration is there. */
+/* A store, and the flags of a server whose configuration is in it. */
 struct place {
     char path[96], tokens[96], cache[96];
     const char *flags[16];
@@ -52,7 +52,8 @@ static struct fixture place_start_with_three(const struct place *place) {
     return fixture;
 }
 
-/* Returns whether permits wait until the rows of a limit that is new are read. */
+/* Returns whether a permit is refused because the server has not yet read the counters of a new
+ * limit. */
 static bool is_learning(const struct fixture *fixture, const char *path) {
     char *response = get(fixture, path, WEB);
     bool learns = strstr(response, "LEARNING") != NULL;
@@ -60,7 +61,7 @@ static bool is_learning(const struct fixture *fixture, const char *path) {
     return learns;
 }
 
-/* Takes a unit of a key. */
+/* Takes a unit of a key, once the counters of its limit are read. */
 static void take_one(const struct fixture *fixture, const char *key, int code, const char *text) {
     char path[128];
     snprintf(path, sizeof path, "/v1/allow?resource=maps&key=%s&cost=0", key);
@@ -71,7 +72,7 @@ static void take_one(const struct fixture *fixture, const char *key, int code, c
 
 /* ---- the store ------------------------------------------------------------------------------ */
 
-/* E3: GitOps. */
+/* E3: such a file often comes from a repository (GitOps), so only people or programs change it. */
 TEST(a_configuration_in_a_file_is_not_changed_over_http) {
     struct place place;
     place_init(&place);
@@ -146,7 +147,7 @@ TEST(a_version_acts_is_listed_compared_and_rolled_back) {
     server_stop(&fixture.server);
 }
 
-/* Two people who change the configuration at the same time. */
+/* Two people change the configuration at the same time. */
 TEST(a_change_of_an_older_version_is_refused_and_says_who_was_faster) {
     struct place place;
     place_init(&place);
@@ -199,7 +200,8 @@ TEST(what_is_wrong_with_a_change_is_named_and_nothing_changes) {
     server_stop(&fixture.server);
 }
 
-/* The list of a store that was written a moment before the process was killed is whole. */
+/* The list of versions is complete, even if the last one was written a moment before the process
+ * was killed. */
 TEST(versions_are_there_after_kill_9) {
     struct place place;
     place_init(&place);
@@ -232,7 +234,8 @@ TEST(flags_that_do_not_fit_a_configuration_in_a_store_are_refused) {
 
 /* ---- the copy on this machine --------------------------------------------------------------- */
 
-/* E3: what this machine has seen last, marked as such everywhere. */
+/* E3: the copy is the last version that this machine has seen. The status, the metrics and the
+ * pages say that it is a copy. */
 TEST(a_store_that_is_away_at_the_start_is_replaced_by_the_copy) {
     struct place place;
     place_init(&place);
@@ -255,7 +258,7 @@ TEST(a_store_that_is_away_at_the_start_is_replaced_by_the_copy) {
     server_stop(&fixture.server);
 }
 
-/* A file of counters that was moved away ends no limit. */
+/* If the file of the store was moved away, all limits stay in force. */
 TEST(a_new_store_begins_with_the_copy_until_it_has_a_version) {
     struct place place;
     char moved[128];
@@ -331,7 +334,7 @@ static void etcd_node_put(const struct fixture *fixture, const char *body, int c
     expect_verb(fixture, "PUT", "/v1/config?reason=r", lines, body, code, text);
 }
 
-/* E3: one transaction, and all processes of the node follow. */
+/* E3: a change is one transaction of etcd, and all processes of the node follow it. */
 TEST(all_processes_follow_a_version_in_etcd) {
     struct etcd etcd;
     struct place one, other;
@@ -347,7 +350,8 @@ TEST(all_processes_follow_a_version_in_etcd) {
     take_one(&second, "acme", 200, "X-RateLimit-Limit: 2");
     take_one(&first, "acme", 200, "X-RateLimit-Limit: 2");
     assert_int_equal(version_in_force(&first), version_in_force(&second));
-    expect(&first, "/metrics", READER, 200, "doorman_server_config_warnings 0\n"); /* of memory */
+    /* no warning says that counters are kept only in memory */
+    expect(&first, "/metrics", READER, 200, "doorman_server_config_warnings 0\n");
     assert_int_equal(process_logged(first.server.process, "is kept only in memory"), 0);
     expect(&first, "/v1/audit", ADMIN, 200, "\"what\":\"config\",\"reason\":\"r\",\"before\":");
     expect(&first, "/v1/config/versions", READER, 200, "\"reason\":\"written by another program");
@@ -386,7 +390,8 @@ TEST(a_key_that_another_program_has_written_becomes_a_version) {
     etcd_stop(&etcd);
 }
 
-/* The newest note is of the version before, so its reason is not that of the key. */
+/* The server has recorded only the version before, so it must not give the author and the reason of
+ * that one. */
 TEST(a_broken_key_is_named_and_can_be_replaced) {
     struct etcd etcd;
     struct place place;
@@ -439,14 +444,15 @@ TEST(an_etcd_that_is_away_changes_nothing) {
     etcd_stop(&etcd);
 }
 
-/* Lets etcd refuse to write the keys of the server, or to do so no more. */
+/* Gives the user of the server this right to its keys: "read" makes etcd refuse writes, and
+ * "readwrite" allows them again. */
 static void etcd_allow(const struct etcd *etcd, const char *what) {
     etcd_control(etcd, (const char *[]){"role", "grant-permission", "doorman", what, "doorman/",
                                         "--prefix", NULL});
 }
 
 /* E3: the row of the audit is written before the key. So a process that is killed in between leaves
- * a row which says that it does not know. */
+ * a row which says that the outcome is not known. */
 TEST(a_change_whose_outcome_is_not_known_is_marked_so_after_kill_9) {
     struct etcd etcd;
     struct place place;
@@ -518,7 +524,7 @@ TEST(a_later_master_reads_the_newest_version) {
 
 /* ---- the processes of a node ---------------------------------------------------------------- */
 
-/* Not durable, so it decides at once, also before the counters are read. */
+/* The limit is not durable, so a server decides on it even before the counters are read. */
 #define LOOSE_OF(limit)                                                                            \
     "{\"resources\": [{\"identifier_glob\": \"maps\", \"limits\": [{\"name\": \"quota\", "         \
     "\"kind\": \"FIXED_WINDOW\", \"limit\": " limit ", \"window\": 1000, \"durable\": false}]}]}"
@@ -617,7 +623,8 @@ TEST(a_standby_follows_the_versions_in_the_store_and_copies_them) {
     redis_kill(&pair.redis);
 }
 
-/* A planned stop hands over at once, so the next master cannot wait for its next look. */
+/* A planned stop hands over at once, so the next master cannot wait until it next looks into the
+ * store. */
 TEST(the_next_master_decides_by_the_newest_version_from_the_first_permit_on) {
     struct pair pair;
     pair_start(&pair);
@@ -685,8 +692,8 @@ TEST(the_next_master_has_the_limits_also_if_the_store_is_lost_with_the_last_one)
     etcd_stop(&pair.etcd);
 }
 
-/* An empty configuration limits nothing. A process that cannot know whether there is another one
- * must not decide by it. */
+/* An empty configuration limits nothing. A process that cannot know whether the store has another
+ * one must not decide by it. */
 TEST(a_process_without_any_version_is_no_master_while_the_store_is_away) {
     struct pair pair;
     pair_start(&pair);
