@@ -343,8 +343,8 @@ static void probe_end(struct probe *probe, const char *during) {
 
 /* ---- many connections ----------------------------------------------------------------------- */
 
-/* Connects slowly enough that the system's queue of new connections does not overflow. An overflow
- * delays a connection by one second. */
+/* Connects `count` peers, slowly enough that the system's queue of new connections does not
+ * overflow. An overflow delays a connection by one second. */
 static int *peers_connect(const struct server *server, int count) {
     int *peers = (int *)malloc((size_t)count * sizeof *peers);
     assert_non_null(peers);
@@ -786,7 +786,7 @@ TEST(memory_is_returned_when_all_leases_have_ended) {
 
 /* Starts a server with a large log: leases last one second, and each end of a lease is one log
  * line. The log goes to `process->err`. The server listens on a socket in its folder.
- * script NOISY_SERVER, or a script that runs it */
+ *   script   NOISY_SERVER, or a script that runs it */
 static void noisy_server_start(struct process *process, const char *script) {
     char url[96], disk[80];
     const char *program = getenv("DOORMAN_SERVER");

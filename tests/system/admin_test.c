@@ -106,7 +106,7 @@ STORY(a_reset_is_in_the_audit_and_stays_there) {
     server_stop(&fixture.server);
 }
 
-/* A page continues behind the last act of the page before. */
+/* A page continues after the last act of the page before. */
 STORY(the_audit_is_listed_by_key_token_and_page) {
     struct fixture fixture = place_start(place);
     for (int i = 0; i < 7; i++) {
@@ -171,7 +171,7 @@ TEST(without_a_store_the_missing_flag_is_named) {
     server_stop(&fixture.server);
 }
 
-/* E6: otherwise support could lift a limit by resetting the key again and again. */
+/* E6: with more resets a day, support could lift a limit by resetting the key again and again. */
 STORY(the_role_support_resets_a_key_twenty_times_a_day) {
     struct fixture fixture = place_start(place);
     for (int i = 0; i < 20; i++) expect_post(&fixture, "/v1/reset", ALICE, ENTRY(""), 200, "");
@@ -391,8 +391,8 @@ TEST(the_role_support_gives_a_key_at_most_ten_times_the_weight) {
     server_stop(&fixture.server);
 }
 
-/* Otherwise support could refill a bucket: once it is small it is soon full, and it would still be
- * full when it is large again. */
+/* By making a bucket small and large again, support could refill it: a small bucket is soon full,
+ * and it would still be full when it is large again. */
 TEST(the_role_support_makes_no_bucket_smaller) {
     static const char path[] = "/v1/overrides";
     struct place place = {.path = ""};

@@ -648,7 +648,8 @@ TEST(redirects_in_a_circle_end) {
     test_server_stop(&right);
 }
 
-/* nng 1.5.2 can lose a connection. nng_close then waits for this connection for ever. */
+/* nng 1.5.2 can lose a connection. nng_close then waits for this connection for ever. The agent
+ * must stop all the same. */
 TEST(an_agent_stops_even_if_nng_cannot_close) {
     test_server server = {.capacity = 90};
     test_server_start(&server);
@@ -1213,8 +1214,8 @@ static int child_checks(doorman_agent *agent, doorman_resource *rate, doorman_re
     return WIFEXITED(result) ? WEXITSTATUS(result) : 101;
 }
 
-/* Children are forked with the fallback, a lease, shadow mode and the kill switch in force, each of
- * which may allow units, and then while a thread waits. */
+/* Children are forked while the fallback, a lease, shadow mode or the kill switch allows units, and
+ * then while a thread waits. */
 TEST(after_a_fork_only_the_parent_can_use_the_agent) {
     test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);

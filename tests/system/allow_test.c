@@ -1,5 +1,5 @@
-/* Permits over HTTP: decisions for gateways and scripts (/v1/allow). Time passes by itself here. So
- * limits whose units must not come back have a rate of one unit in a day. */
+/* Permits over HTTP: decisions for gateways and scripts (/v1/allow). Time is real here. So limits
+ * whose units must not come back have a rate of about one unit in a day. */
 #define _GNU_SOURCE
 #include "http.h"
 
@@ -23,8 +23,8 @@
 
 static struct fixture start(const char *const *more) { return fixture_start(PERMITS, more); }
 
-/* Fails unless the response of a GET must not be stored, and has this status code and all these
- * texts. */
+/* Fails unless the response of a GET has this status code, all these texts, and Cache-Control:
+ * no-store. */
 static void expect_all(const struct fixture *fixture, const char *path, int code,
                        const char *const *texts) {
     char *response = get(fixture, path, HOST);
@@ -36,7 +36,8 @@ static void expect_all(const struct fixture *fixture, const char *path, int code
     free(response);
 }
 
-/* P4: a grant is 200, a refusal 429. Both say how much is left. */
+/* P4: a grant has the status 200, a refusal 429 (or 403, if the query says so). Both say how much
+ * is left. */
 TEST(the_status_is_the_decision) {
     struct fixture fixture = start(NULL);
     expect_all(
@@ -326,7 +327,7 @@ TEST(few_connections_wait_and_leaving_makes_room) {
     assert_true(in_time);
 }
 
-/* A client that sends much while it waits stops being read, and still gets its response. */
+/* The server stops reading from a client that sends much while it waits, and still answers it. */
 TEST(a_client_that_sends_while_it_waits_is_bounded) {
     struct fixture fixture = start(NULL);
     expect(&fixture, "/v1/allow?resource=soon&key=a&cost=4", HOST, 200, "GRANTED");

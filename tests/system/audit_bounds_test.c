@@ -1,5 +1,5 @@
-/* Bounds of the audit (E5): what people type as a reason, and how much one token may write. Real
- * servers with a file as their store. */
+/* Bounds of the audit (E5): what people type as a reason, and how much one token may write. The
+ * tests use real servers with a file as their store. */
 #define _GNU_SOURCE
 #include "state_fixture.h"
 

@@ -50,7 +50,7 @@ static void go_build(const char *program, char out[256]) {
 }
 
 /* Finds what runs the client of a language. Returns false if the language is not installed.
- * program the path of python3 or node, or of the compiled client in Go */
+ *   program   the path of python3 or node, or of the compiled client in Go */
 static bool language_find(const struct language *language, char program[256]) {
     char path[256];
     if (!find_program(language->program, path)) return false;

@@ -58,7 +58,7 @@ TEST(a_quota_is_full_again_after_a_months_end_and_not_before) {
     assert_int_equal(used_after(MONTHLY, end + HOUR, end + 2 * DAY), 1000);
 }
 
-/* Otherwise somebody could get a quota twice by setting the clock. */
+/* Nobody must get a quota twice by setting the clock back. */
 TEST(a_clock_that_is_set_back_over_a_months_end_does_not_fill_a_quota) {
     int64_t end = month_begin(1) - time(NULL);
     assert_int_equal(used_after(MONTHLY, end + HOUR, end - HOUR), 1000);

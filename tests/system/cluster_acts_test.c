@@ -1,5 +1,5 @@
 /* Overrides and plans of a cluster (N1 to N9, E1, E2): any node takes the act, and it holds for a
- * key wherever the key is decided. Real processes, an etcd and a Redis. */
+ * key wherever the key is decided. The tests use real processes, an etcd and a Redis. */
 #define _GNU_SOURCE
 #include "shards_fixture.h"
 

@@ -1,5 +1,6 @@
 /* A drain (E11): a planned stop without the end of the process, for a machine that will be taken
- * away. Real servers: a single one, and a node of three processes with an etcd and a Redis. */
+ * away. The tests use real servers: a single one, and a node of three processes with an etcd and a
+ * Redis. */
 #define _GNU_SOURCE
 #define LINES HOST JSON BEARER("top-1")
 #define READER HOST JSON BEARER("read-4")
@@ -8,7 +9,7 @@
 #define DRAINED "\"state\":\"drained\""
 #define SERVING "\"state\":\"serving\""
 
-/* Makes a file of tokens. */
+/* Makes a file of tokens. Returns its path. */
 static const char *tokens_make(void) {
     static char path[96];
     snprintf(path, sizeof path, "%s/tokens", process_new()->folder);

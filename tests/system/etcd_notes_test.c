@@ -1,5 +1,5 @@
 /* Acts of administration that etcd keeps (E7): servers whose configuration is in etcd, without
- * --state. A real etcd, or the tests are skipped. */
+ * --state. The tests use a real etcd, and are skipped without one. */
 #define _GNU_SOURCE
 #include "etcd_fixture.h"
 #include "http.h"
@@ -60,7 +60,7 @@ static void await_acts(const struct fixture *fixture) {
     EVENTUALLY(answers(fixture, "/v1/audit", 200));
 }
 
-/* Returns whether a key has a limit. */
+/* Returns whether the limit `quota` of a key has this value. */
 static bool has_limit(const struct fixture *fixture, const char *key, int limit) {
     char body[256], text[64];
     snprintf(body, sizeof body,

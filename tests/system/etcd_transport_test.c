@@ -514,7 +514,7 @@ TEST(a_file_that_cannot_be_read_is_named) {
     expect_call("http://127.0.0.1:1", user, "config.json: its first line is empty");
 }
 
-/* The warning comes before the first call, which fails because the address is not used. */
+/* The warning comes before the first call, which fails because nothing listens at the address. */
 TEST(a_password_over_plain_http_is_a_warning) {
     static const struct {
         const char *url;

@@ -571,8 +571,7 @@ TEST(a_topic_has_its_own_numbers) {
     server_stop(&fixture.server);
 }
 
-/* P33: a random fraction of the grants becomes events, whatever the key, and so does each
- * refusal. */
+/* P33: a random fraction of the grants of each key becomes events, and each refusal does. */
 TEST(grants_are_sampled_and_refusals_are_not) {
     char url[128];
     struct fixture fixture = start_with(ALL, "0.1", url);

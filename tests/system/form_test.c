@@ -1,5 +1,5 @@
-/* The form that gives one key other figures for a time (E10). Real servers with a file as their
- * store. */
+/* The form that gives one key other figures for a time (E10). The tests use real servers with a
+ * file as their store. */
 #define _GNU_SOURCE
 #include <sys/resource.h>
 

@@ -163,7 +163,7 @@ TEST(few_connections_wait) {
     server_stop(&fixture.server);
 }
 
-/* A client that sends much while it waits stops being read, and still gets its response. */
+/* The server stops reading from a client that sends much while it waits, and still answers it. */
 TEST(a_client_that_sends_while_it_waits_is_bounded) {
     struct fixture fixture = start();
     acquire(&fixture, "a", 1);

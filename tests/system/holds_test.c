@@ -166,8 +166,8 @@ TEST(a_permit_waits_no_longer_than_it_asks_for) {
     server_stop(&server);
 }
 
-/* P16. No message arrives when the server has learned, so the server decides the permit without
- * one. */
+/* P16. The server decides the permit as soon as it has learned, although no message arrives
+ * then. */
 TEST(a_permit_waits_while_the_server_learns) {
     struct server server = server_start(LIMIT_OF("9", "\"time_to_live\": 1"), NULL);
     char message[512];

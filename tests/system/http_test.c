@@ -144,7 +144,7 @@ TEST(leases_are_sorted_paged_and_filtered) {
 
 /* ---- JSON and metrics ----------------------------------------------------------------------- */
 
-/* V3: the state as JSON. */
+/* V3: the server shows its state as JSON. */
 TEST(the_status_names_the_node_its_master_and_every_resource) {
     struct fixture fixture =
         fixture_start(CONFIG("100", ""), (const char *[]){"--node", "n\"1", NULL});
@@ -281,7 +281,8 @@ static double renew(const struct fixture *fixture, double id) {
     return next;
 }
 
-/* S10: they are shown in the log (at most once a minute), in the metrics, and on the page. */
+/* S10: two processes that use one id are shown in the log (at most once a minute), in the metrics,
+ * and on the page. */
 TEST(two_processes_with_one_id_are_shown) {
     struct fixture fixture =
         fixture_start(CONFIG("100", ""), (const char *[]){"--node", "n", NULL});
@@ -786,7 +787,8 @@ static int64_t clock_ns(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Waits for a moment. It sleeps until shortly before it, because a sleep ends too late. */
+/* Waits until a point in time. It sleeps until shortly before that, because a sleep ends too
+ * late. */
 static void await_ns(int64_t moment) {
     const int64_t early = moment - 200000;
     const struct timespec time = {early / 1000000000, early % 1000000000};
@@ -823,7 +825,7 @@ TEST(a_peer_that_leaves_at_a_timeout_stops_nothing) {
 }
 
 /* V5: a body of exactly 4 MiB is allowed. A body of 4 MiB and one byte is refused, and so is a path
- * of 100,000 bytes. A path of 10,000 bytes is read. */
+ * of 100,000 bytes. A path of 10,000 bytes is still read, and not found. */
 MEASURES(too_long_requests_are_refused_and_freed)
 TEST(too_long_requests_are_refused_and_freed) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
@@ -859,7 +861,7 @@ TEST(too_long_requests_are_refused_and_freed) {
     server_stop(&fixture.server);
 }
 
-/* xorshift64*; SEED=N repeats a run. */
+/* The state of random_below (xorshift64*). SEED=N repeats a run. */
 static uint64_t random_state;
 
 static size_t random_below(size_t end) {
@@ -959,7 +961,7 @@ static void vanish(const struct server *server) {
     for (int i = 0; i < PEERS; i++) close(peers[i]);
 }
 
-/* With nng 1.5.2 the peers block the thread that frees streams. A client that reads to the end of
+/* With nng 1.5.2 such peers block the thread that frees streams. A client that reads to the end of
  * the connection must get there nevertheless. */
 TEST(a_connection_closes_after_peers_over_nng_have_vanished) {
     static const char request[] = "GET /healthz HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n";

@@ -1,5 +1,6 @@
 /* Acts of administration at a store that fails, or answers too late (E5, E7): what the answer says,
- * what is in force then, and what the audit says of it. Real servers with a file or a Redis. */
+ * what is in force then, and what the audit says of it. The tests use real servers with a file or a
+ * Redis. */
 #define _GNU_SOURCE
 #include <sys/resource.h>
 
@@ -119,7 +120,8 @@ TEST(an_end_of_an_override_that_a_redis_takes_late_ends_it) {
     server_stop(&fixture.server);
 }
 
-/* E2: the plan ends too. The log names the plan by its id, which is made of the id of its act. */
+/* E2: a plan ends too if the Redis takes its end late. The log names the plan by its id, which is
+ * made of the id of its act. */
 TEST(an_end_of_a_plan_that_a_redis_takes_late_ends_it) {
     struct place place = {.path = ""};
     struct fixture fixture = redis_place_start(&place);
@@ -150,7 +152,8 @@ TEST(units_that_a_redis_takes_late_are_added_once) {
     server_stop(&fixture.server);
 }
 
-/* E5: the audit marks a ban whose row the Redis took too late as not known. */
+/* E5: if the Redis takes the act too late, the ban does not come into force, and the audit marks
+ * the act as not known. */
 TEST(a_ban_that_a_redis_takes_late_is_not_known_in_the_audit) {
     struct place place = {.path = ""};
     struct fixture fixture = redis_place_start(&place);

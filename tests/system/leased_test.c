@@ -78,8 +78,8 @@ TEST(leases_and_permits_of_two_nodes_share_one_capacity) {
     server_stop(&root);
 }
 
-/* A root needs a template for the resource of `lease_of`. A node with a parent gets its capacity
- * from the parent. */
+/* On a root, a template must match the resource that `lease_of` names. Only a node with a parent
+ * gets its capacity from elsewhere. */
 TEST(check_config_names_a_wrong_lease) {
     struct process *process = process_new();
     const char *const arguments[] = {"--config", process->config, "--check-config", NULL};

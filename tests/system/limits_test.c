@@ -41,7 +41,7 @@ static cJSON *read_limits(const struct fixture *fixture, const char *query) {
     return tree;
 }
 
-/* P18: it is counted what each limit has granted, and what it has refused for which reason. */
+/* P18: the server counts what each limit has granted, and what it has refused for which reason. */
 TEST(the_decisions_of_each_limit_are_counted) {
     struct fixture fixture = start_with_limits(false);
     acquire(&fixture, "ann", 2);
@@ -140,8 +140,8 @@ TEST(a_renamed_limit_is_a_warning_with_the_number_of_its_counters) {
     server_stop(&fixture.server);
 }
 
-/* P18: with an empty list of limits, operators see what is used, and learn what a limit could
- * be. */
+/* P18: a template with an empty list of limits counts what is used, so that operators can learn
+ * what a limit could be. */
 TEST(an_empty_list_of_limits_shows_what_it_grants) {
     struct fixture fixture = fixture_start(
         "{\"resources\": [{\"identifier_glob\": \"login/*\", \"limits\": []}]}", NULL);

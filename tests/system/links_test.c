@@ -238,7 +238,7 @@ TEST(pages_link_up_and_down_the_tree) {
     tree_stop(&tree);
 }
 
-/* The pages of a node show both, and so do /v1/status and /v1/config. */
+/* The pages of each node show the description and the unit, and so do /v1/status and /v1/config. */
 TEST(nodes_below_show_the_description_and_the_unit) {
     struct tree tree;
     tree_start(&tree, TEMPLATE("\"description\": \"all orders\", \"unit\": \"queries/s\", "));
@@ -393,8 +393,8 @@ TEST(a_silent_child_is_shown_and_logged) {
     server_stop(&fixture.server);
 }
 
-/* Any peer can invent names, so the table is bounded. A node that goes on sending requests keeps
- * its place. */
+/* Any peer can invent names, so the table is bounded. A node that keeps sending requests keeps its
+ * place. */
 TEST(names_of_nodes_take_a_bounded_memory) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     for (int i = 0; i < 300; i++) {

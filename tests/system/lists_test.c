@@ -1,4 +1,5 @@
-/* Lists that operators need, and the end of a hold by an administrator (E8). Real servers. */
+/* Lists that operators need, and the end of a hold by an administrator (E8). The tests use real
+ * servers. */
 #define _GNU_SOURCE
 #define LINES HOST JSON BEARER("top-1")
 #define READER HOST JSON BEARER("read-4")

@@ -31,7 +31,8 @@ static int notify_bind(const char *address) {
     return fd;
 }
 
-/* Starts a server. `watchdog` and `more` are variables of its environment, or NULL. */
+/* Starts a server. `watchdog` and `more` are variables of its environment, or NULL. `more` needs
+ * `watchdog`. */
 static void unit_start(struct unit *unit, bool is_abstract, const char *watchdog,
                        const char *more) {
     struct process *process = process_new();
@@ -134,8 +135,8 @@ TEST(the_watchdog_of_another_process_gets_no_pings) {
     assert_int_equal(unit_stop(&unit), 0);
 }
 
-/* There are messages also if the new configuration is refused. MONOTONIC_USEC is a time of the
- * clock that the test reads. */
+/* A reload starts and ends with a message even if the new configuration is refused. The server and
+ * the test read MONOTONIC_USEC from the same clock. */
 TEST(a_reload_starts_and_ends_with_a_message) {
     struct unit unit = {.fd = -1};
     unit_start(&unit, false, "WATCHDOG_USEC=100000", NULL);
@@ -181,7 +182,8 @@ TEST(a_reload_of_a_node_with_a_parent_ends_too) {
     unit_stop(&unit);
 }
 
-/* The server runs without systemd too. Then it only logs that READY and STOPPING cannot be sent. */
+/* If nobody receives its messages, the server serves all the same. It only logs that READY and
+ * STOPPING cannot be sent. */
 TEST(a_server_serves_if_nobody_receives_its_messages) {
     static const struct {
         const char *variable, *logged;

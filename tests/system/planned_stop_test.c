@@ -1,6 +1,6 @@
 /* Planned stops that nobody notices (D8): real servers with --state stop, and the next one knows
  * their leases and holds. The configuration of each first server lets it learn for only a second.
- * With that of the later ones, a server that has to learn does so for ten minutes. */
+ * The configuration of the later ones would let them learn for ten minutes. */
 #define _GNU_SOURCE
 #include "http.h"
 

@@ -1,6 +1,6 @@
 /* Plans (E2): PUT, GET and DELETE /v1/plans with real servers and a store, which may be a file or a
- * Redis, over restarts and crashes; and notes, which are the rows of administration in a store,
- * that a later one outranks. */
+ * Redis, over restarts and crashes; and notes (rows of administration in a store) that a later note
+ * outranks. */
 #define _GNU_SOURCE
 #include <sqlite3.h>
 

@@ -89,7 +89,7 @@ static inline void redis_kill(struct redis *redis) {
 }
 
 /* Runs a command in database 1, as an operator would, and returns its answer as text.
- * format the command, as redisCommand takes it */
+ *   format   the command, as redisCommand takes it */
 static inline const char *redis_run(const struct redis *redis, const char *format, ...) {
     static char text[4096];
     const struct timeval most = {.tv_sec = TIMEOUT_MS / 1000};

@@ -194,7 +194,8 @@ static bool visit_none(void *context, const struct store_note *note) {
     return true;
 }
 
-/* A standby uses its connection for the first time when it becomes master. */
+/* A standby uses its connection for the first time when it becomes master. The Redis may have
+ * closed it by then. */
 STORY(a_connection_that_was_closed_while_it_was_idle_fails_no_call) {
     const struct store_note note = {"audit", "1", 0, "text"};
     struct store_row row;
@@ -348,7 +349,7 @@ TEST(an_address_has_parts) {
     }
 }
 
-/* D9: an old master leaves nothing, and takes nothing. */
+/* D9: an old master leaves nothing in the store, and takes nothing from it. */
 STORY(an_old_mastership_cannot_leave_leases) {
     struct store *other = open_one(w);
     unsigned char *bytes = NULL;
@@ -466,7 +467,7 @@ TEST(counters_are_read_when_the_redis_is_there) {
     server_stop(&fixture.server);
 }
 
-/* D9: the second server has the store, and the first one logs that. */
+/* D9: the second server has the store, and the first one logs that it has lost it. */
 TEST(of_two_servers_of_one_node_the_first_cannot_write) {
     struct redis redis;
     redis_require(&redis);
@@ -691,8 +692,8 @@ TEST(a_redis_whose_certificate_is_not_valid_is_refused) {
     server_stop(&fixture.server);
 }
 
-/* A Redis without TLS waits for the end of a line, and so looks like one that hangs. So the server
- * starts. */
+/* A Redis without TLS waits for the end of a line, so that it seems to hang. A Redis that hangs
+ * does not keep a server from starting. */
 TEST(a_redis_without_tls_is_named) {
     struct redis redis;
     char address[64];
@@ -1094,7 +1095,8 @@ TEST(an_interrupted_mastership_forgets_nothing) {
     print_message("%ld granted\n", granted);
 }
 
-/* D8: the standbys have not used their connections since the start. */
+/* D8: the standbys have not used their connections since the start, so they do not know yet that
+ * these are closed. */
 TEST(after_a_restart_of_the_redis_a_planned_stop_hands_over_all_the_same) {
     node_start(QUOTA, "6");
     int master = node_await_master();

@@ -123,8 +123,8 @@ static void leak(const struct fixture *fixture, int count) {
     assert_true(count_files(fixture) >= count);
 }
 
-/* The counters are as before. After a second leak within ten minutes the server does not replace
- * itself. */
+/* The next run has the same counters. After a second leak within ten minutes the server does not
+ * replace itself. */
 TEST(a_server_that_nng_makes_leak_replaces_itself_once_and_forgets_nothing) {
     enum { FILES = 512, MANY = 450 };
     char path[96];
@@ -153,7 +153,8 @@ TEST(a_server_that_nng_makes_leak_replaces_itself_once_and_forgets_nothing) {
 
 /* ---- the replacement ------------------------------------------------------------------------ */
 
-/* Among them are addresses whose ports the system has chosen, and one of IPC. */
+/* The next run keeps all addresses, also those whose ports the system has chosen, and one of
+ * IPC. */
 TEST(the_next_run_has_the_addresses_of_the_last_one) {
     char ipc[128];
     unsigned before = 0, after = 0;

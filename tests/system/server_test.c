@@ -158,7 +158,7 @@ TEST(every_resource_of_a_request_is_answered_in_order) {
     server_stop(&server);
 }
 
-/* G2: the resource is logged, at most once a minute. */
+/* G2: a resource that no template matches is logged, at most once a minute. */
 TEST(an_unmatched_resource_is_logged_once_a_minute) {
     struct server server = server_start(CONFIG_120, NULL);
     time_t from = time(NULL);
@@ -677,8 +677,8 @@ static bool answers_stopping(struct server *server) {
     return advertised;
 }
 
-/* Error UNAVAILABLE: a client learns at once that it must ask another server. Tried up to 20 times,
- * because on a busy machine the client may sleep while the server stops. */
+/* Error UNAVAILABLE: a client learns at once that it must ask another server. There are up to 20
+ * tries, because on a busy machine the client may sleep while the server stops. */
 TEST(a_stopping_server_answers_unavailable) {
     bool advertised = false;
     for (int i = 0; i < 20 && !advertised; i++) {

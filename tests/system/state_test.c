@@ -158,8 +158,8 @@ TEST(a_limit_that_comes_back_has_its_counters) {
     server_stop(&fixture.server);
 }
 
-/* D4: this also holds in the interval between the reload and the next write to the file, which is
- * long here. */
+/* D4: the limit grants nothing even in the interval between the reload and the next write to the
+ * file, which is long here. */
 TEST(a_limit_that_comes_back_grants_nothing_before_its_rows_are_read) {
     static const char other[] = MAPS(LIMIT("other", ""));
     static const char *const slowly[] = {"--state-interval", "600", NULL};
@@ -375,7 +375,7 @@ TEST(a_full_disk_delays_the_writes_and_stops_no_decision) {
     await_written(&fixture);
     limit_files(&fixture, 4096);
     take(&fixture, "ann", 1000);
-    /* The log cannot be written either, so it says this only afterwards. */
+    /* The log cannot be written either, so it names the failure only afterwards. */
     EVENTUALLY(metric(&fixture, "doorman_state_errors_total") >= 2);
     assert_true(metric(&fixture, "doorman_state_age_seconds") > 0);
     expect(&fixture, "/v1/status", HOST, 200, "\"failure\":{\"for\":");
@@ -535,7 +535,7 @@ TEST(counters_that_are_not_read_yet_are_not_listed) {
     kill_now(&fixture);
 }
 
-/* D2: it says for each limit what a restart forgets, with and without --state. */
+/* D2: --check-config says for each limit what a restart forgets, with and without --state. */
 TEST(check_config_says_what_a_restart_forgets) {
     static const char config[] = MAPS(LIMIT("quota", "") ", " LIMIT(
         "other",

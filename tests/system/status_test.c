@@ -283,9 +283,9 @@ static void await_metric(const struct fixture *fixture, const char *series, doub
     fail_msg("%s is %g, expected %g", series, now, value);
 }
 
-/* A client of a leaf has 100. Then another client asks the root for 100, so the lease of the leaf
- * shrinks to 50. The first client does not renew, so the leaf has granted more than its lease. With
- * `confirmed` handover the root keeps the older lease committed for the leaf. */
+/* A client of a leaf has a lease of 100. Then another client asks the root for 100, so the lease of
+ * the leaf shrinks to 50. The first client does not renew, so the leaf has granted more than its
+ * lease. With `confirmed` handover the root keeps the older lease committed for the leaf. */
 static void a_leaf_whose_lease_shrinks(const char *handover, double overshoot) {
     char config[512], expected[64];
     snprintf(config, sizeof config,

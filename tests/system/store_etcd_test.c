@@ -1,6 +1,6 @@
 /* The store of notes (rows of administration) in etcd, without a server (E7): what is written is
- * read again, one mastership writes at a time, and long lists come in pages. A real etcd, or the
- * tests are skipped. */
+ * read again, one mastership writes at a time, and long lists come in pages. The tests use a real
+ * etcd, and are skipped without one. */
 #define main server_main
 int server_main(int argc, char **argv);
 #include "../../doorman_server.c"

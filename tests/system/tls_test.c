@@ -588,7 +588,7 @@ struct tls_tree {
     int answers;                    /* how often the leaf has logged that its parent answers */
 };
 
-/* Copies all files of an authority to a process, without the key of the authority. */
+/* Copies the files of an authority to the folder of a process, without the key of the authority. */
 static void use_authority(const struct process *process, const struct process *from) {
     static const char *const names[] = {"ca.pem", "own.key", "own.pem"};
     for (int i = 0; i < 3; i++) replace(process->folder, names[i], from->folder, names[i]);

@@ -1,5 +1,5 @@
 /* Undo (E5): an act of administration is taken back, unless a later act has changed the same thing.
- * Real servers with a file as their store. */
+ * The tests use real servers with a file as their store. */
 #define _GNU_SOURCE
 #include "state_fixture.h"
 

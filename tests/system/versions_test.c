@@ -1,6 +1,6 @@
 /* Versions of the configuration (E3): who changes it, with which version in mind, what is kept, and
- * what happens when the store or the etcd that has it is away. Real servers with a store, and with
- * an etcd if there is one. */
+ * what happens when the store or the etcd that has it is away. The tests use real servers with a
+ * store, and with an etcd if there is one. */
 #define _GNU_SOURCE
 #include "redis_fixture.h"
 #include "state_fixture.h"
@@ -72,7 +72,8 @@ static void take_one(const struct fixture *fixture, const char *key, int code, c
 
 /* ---- the store ------------------------------------------------------------------------------ */
 
-/* E3: such a file often comes from a repository (GitOps), so only people or programs change it. */
+/* E3: the file of a configuration often comes from a repository (GitOps), so the server never
+ * changes it. */
 TEST(a_configuration_in_a_file_is_not_changed_over_http) {
     struct place place;
     place_init(&place);
@@ -98,7 +99,7 @@ TEST(a_fresh_store_has_an_empty_configuration_and_says_how_to_put_one) {
     server_stop(&fixture.server);
 }
 
-/* E5: what the act has replaced comes back, as a new version. */
+/* E5: an undo brings back what the act has replaced, as a new version. */
 TEST(a_version_is_undone_unless_a_later_one_is_there) {
     struct place place;
     place_init(&place);
@@ -390,8 +391,8 @@ TEST(a_key_that_another_program_has_written_becomes_a_version) {
     etcd_stop(&etcd);
 }
 
-/* The server has recorded only the version before, so it must not give the author and the reason of
- * that one. */
+/* The server has recorded an author and a reason only for the version before. It must not give them
+ * for the broken key. */
 TEST(a_broken_key_is_named_and_can_be_replaced) {
     struct etcd etcd;
     struct place place;
@@ -721,7 +722,7 @@ TEST(a_process_without_any_version_is_no_master_while_the_store_is_away) {
     redis_kill(&pair.redis);
 }
 
-/* A Redis that has lost its rows ends no limit. */
+/* If the Redis loses its rows, all limits stay in force. */
 TEST(a_store_that_has_lost_its_versions_ends_no_limit) {
     struct redis redis;
     struct place place;
