@@ -606,7 +606,7 @@ TEST(nonsense_is_a_failure) {
         doorman_acquired acquired = decide(agent, "free", "ann");
         assert_true(acquired.granted);
         assert_int_equal(acquired.decided_by, DOORMAN_BY_FALLBACK);
-        EVENTUALLY(load(&liar.requests) == 2); /* it was sent again once */
+        EVENTUALLY(load(&liar.requests) == 2); /* the request was sent again once */
         doorman_agent_stop(agent);
         fake_stop(&liar);
     }

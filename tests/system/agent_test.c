@@ -1071,7 +1071,7 @@ TEST(a_stop_releases_a_lease_that_is_granted_meanwhile) {
 typedef struct worker {
     doorman_agent *agent;
     doorman_resource *resource;
-    bool is_first; /* of those that open and close resources */
+    bool is_first; /* the first of the threads that open and close resources */
     int done;      /* atomic */
     pthread_t thread;
 } worker;
@@ -1331,7 +1331,7 @@ static void *add_lane(void *context) {
 /* Returns the number of lanes. Returns 0 while another thread has locked the mutex. */
 static size_t lane_count(doorman__agent_permits *permits) {
     if (pthread_mutex_trylock(&permits->mutex) != 0) return 0;
-    size_t count = permits->transport_count - 1; /* the first one is that of the client */
+    size_t count = permits->transport_count - 1; /* without the transport of the client */
     pthread_mutex_unlock(&permits->mutex);
     return count;
 }
@@ -1790,7 +1790,7 @@ TEST(a_delay_says_when_to_try_again) {
     assert_true(read_info(rate).counts.refused <= 0);
     assert_true(doorman_resource_delay(gauge, 10) == 0);
     assert_int_equal(doorman_resource_wait(gauge, 10, 0), DOORMAN_OK);
-    delay = doorman_resource_delay(gauge, 1); /* when another lease is expected */
+    delay = doorman_resource_delay(gauge, 1); /* until another lease is expected */
     assert_true(delay > 0 && delay < TEST_TIMEOUT);
     assert_int_equal(doorman_resource_release(gauge, 10), DOORMAN_OK);
     assert_true(doorman_resource_delay(gauge, 10) == 0);

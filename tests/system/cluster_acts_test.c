@@ -125,7 +125,7 @@ TEST(a_plan_of_a_glob_holds_for_keys_of_all_nodes) {
     EVENTUALLY(list_has(1, "/v1/plans", mine) && list_has(1, "/v1/plans", other));
     char path[96];
     snprintf(path, sizeof path, "/v1/plans?glob=*&key=%s&reason=over", other);
-    expect_verb(at(1), "DELETE", path, OPERATOR, "", 200, "{\"id\": "); /* not where it was set */
+    expect_verb(at(1), "DELETE", path, OPERATOR, "", 200, "{\"id\": "); /* at the other node */
     EVENTUALLY(limit_at(0, "api", other) == 3);
     EVENTUALLY(!list_has(0, "/v1/plans", other));
     assert_int_equal(limit_at(0, "api", mine), 40);

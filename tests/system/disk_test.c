@@ -13,7 +13,7 @@ struct disk {
     char folder[80];    /* where the server has its disk */
     char path[96];      /* of the file of counters on it */
     char program[96];   /* starts a server with the disk */
-    const char *server; /* starts one without */
+    const char *server; /* starts a server without it */
 };
 
 /* Makes a program that starts a server with a tmpfs of 1 MiB.

@@ -174,7 +174,7 @@ static void play_permits(struct subscriber *own, const struct fixture *fixture) 
     expect_event(own, "key.evicted.login", "key", "bob");
     allow(fixture, "login", "ann", 200);
     allow(fixture, "login", "ann", 429);
-    allow(fixture, "login", "ann", 429); /* and for one ban */
+    allow(fixture, "login", "ann", 429); /* there is room for one ban */
     expect_event(own, "ban.evicted.login", "key", "bob");
     allow(fixture, "steps", "bob", 200);
     allow(fixture, "steps", "bob", 200);

@@ -595,7 +595,7 @@ TEST(a_standby_process_takes_over_with_messages_under_way) {
              key);
     expect_at(0, "/v1/acquire", body, 200, "\"granted\":1");
     expect_at(2, "/v1/acquire", body, 200, "master_address"); /* a standby names its master */
-    cluster_change(2, "{\"rebalance\": true}", 503, "ask the master"); /* which has the audit */
+    cluster_change(2, "{\"rebalance\": true}", 503, "ask the master"); /* it has the audit */
     struct sent sent = {.body = body, .granted = 1};
     assert_int_equal(pthread_create(&sent.thread, NULL, sent_main, &sent), 0);
     sleep_ms(300);

@@ -86,7 +86,7 @@ STORY(an_old_mastership_cannot_write) {
 STORY(a_mastership_that_is_not_the_last_cannot_begin) {
     struct store *other = open_one(w);
     assert_int_equal(server_store_begin(other, 7), STORE_OK);
-    assert_int_equal(server_store_begin(other, 7), STORE_OK); /* its answer was lost, say */
+    assert_int_equal(server_store_begin(other, 7), STORE_OK); /* as after a lost answer */
     assert_int_equal(server_store_epoch(other), 7);
     expect_error(w->store, server_store_begin(w->store, 6), STORE_OUTDATED, "has the epoch 7");
     assert_int_equal(try_put(other, "a", "1"), STORE_OK);
@@ -104,7 +104,7 @@ STORY(a_late_copy_of_a_batch_writes_nothing) {
     assert_int_equal(try_put(&late->base, "a", "1"), STORE_OK); /* nobody reads this answer */
     expect_rows(w, "a=2 b=3");
     server_store_close(&late->base);
-    reopen(w); /* a new mastership counts its batches anew */
+    reopen(w); /* a new mastership counts its batches from the start */
     put(w, "a", "4");
     expect_rows(w, "a=4 b=3");
 }
@@ -862,7 +862,7 @@ TEST(kills_of_a_server_and_its_redis_forget_at_most_the_changes_that_are_not_wri
         if (i % 2) sleep_ms((int)(random >> 8) % 1500);
         if (i % 4 == 1) {
             redis_start(&node.redis);
-            sleep_ms((int)(random >> 20) % 2500); /* in which all that waits is written, or not */
+            sleep_ms((int)(random >> 20) % 2500); /* long enough to write all that waits, or not */
         }
         int64_t since = written_until(0);
         kill_now(&node.members[0].fixture);

@@ -174,7 +174,7 @@ TEST(a_limit_that_comes_back_grants_nothing_before_its_rows_are_read) {
         process_signal(fixture.server.process, SIGHUP);
         process_await(fixture.server.process, changes[i], 1);
     }
-    bool is_read = false; /* refused with LEARNING, and then as used up */
+    bool is_read = false; /* false while the refusals are LEARNING */
     for (int i = 0; i < 100000 && !is_read; i++) {
         char *response = get(&fixture, "/v1/allow?resource=maps&key=ann&cost=1", HOST);
         if (code_of(response) != 429) fail_msg("%s", response);
