@@ -391,7 +391,7 @@ func (r *Resource) Waiting() float64 { return r.waiting }
 func (r *Resource) reading(now time.Duration) reading {
 	usage := r.limiter.counts()
 	out := reading{at: now, unmetSince: usage.unmetSince, allowed: usage.allowed,
-		refused: usage.refused + usage.excess, largest: usage.largest / grainsOfUnit,
+		refused: usage.unmet, largest: usage.largest / grainsOfUnit,
 		waiting: r.waiting, inUse: r.inUse()}
 	if gauge, ok := r.limiter.(*gaugeLimiter); ok {
 		out.peak = gauge.peak / grainsOfUnit

@@ -38,6 +38,7 @@ func grainsOf(units float64) float64 { return math.Ceil(units * grainsOfUnit) }
 // usage is what a limiter has counted, in grains, and what its core has told it.
 type usage struct {
 	allowed, refused, excess float64
+	unmet                    float64       // of refused and excess; the impossible is no demand (L2)
 	unmetSince               time.Duration // the first refusal since the last look
 	largest                  float64       // request since the last sample; 0: none above one unit
 	ceiling                  float64       // the largest capacity it can ever get; 0: not known
@@ -58,7 +59,10 @@ func (u *usage) count(grains float64, outcome Outcome, now time.Duration) Outcom
 		u.allowed += grains
 		return Allowed
 	}
-	u.unmetSince = earlier(u.unmetSince, now)
+	if outcome == Refused {
+		u.unmet += grains
+		u.unmetSince = earlier(u.unmetSince, now)
+	}
 	if u.shadow || u.killSwitch {
 		u.excess += grains
 		return Allowed

@@ -189,7 +189,7 @@ export class Resource {
     const { usage, isGauge, peak } = this.limiter;
     const waited = this.waited + (this.waiting * (now - this.waitingAt)) / SECOND;
     return { at: now, unmetSince: usage.unmetSince, allowed: usage.allowed,
-      refused: usage.refused + usage.excess, largest: usage.largest / GRAINS,
+      refused: usage.unmet, largest: usage.largest / GRAINS,
       waiting: this.waiting, waited: isGauge ? 0 : waited,
       waitingPeak: isGauge ? 0 : this.waitingPeak, peak: isGauge ? peak / GRAINS : 0,
       inUse: this.inUse() };

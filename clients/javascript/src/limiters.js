@@ -23,6 +23,7 @@ export class Usage {
   allowed = 0;
   refused = 0;
   excess = 0;
+  unmet = 0; // of refused and excess; tries that are impossible are no demand (L2)
   unmetSince = NEVER; // the first refusal since the last look
   largest = 0; // the largest request since the last sample; 0: none was above one unit
   ceiling = 0; // the largest capacity that the limiter can ever get; 0: not known
@@ -41,7 +42,10 @@ export class Usage {
       this.allowed += units;
       return ALLOWED;
     }
-    this.unmetSince = Math.min(this.unmetSince, now);
+    if (decision === REFUSED) {
+      this.unmet += units;
+      this.unmetSince = Math.min(this.unmetSince, now);
+    }
     if (this.shadow || this.killSwitch) {
       this.excess += units;
       return ALLOWED;

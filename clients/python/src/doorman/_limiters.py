@@ -34,6 +34,7 @@ class Usage:
     allowed: int = 0
     refused: int = 0
     excess: int = 0
+    unmet: int = 0  # of refused and excess; tries that are impossible are no demand (L2)
     unmet_since: int = NEVER  # the first refusal since the last look
     largest: int = 0  # the largest request since the last sample; 0: none was above one unit
     ceiling: float = 0  # the largest capacity that the limiter can ever get; 0: not known
@@ -52,7 +53,9 @@ class Usage:
         if decision == ALLOWED:
             self.allowed += units
             return ALLOWED
-        self.unmet_since = min(self.unmet_since, now)
+        if decision == REFUSED:
+            self.unmet += units
+            self.unmet_since = min(self.unmet_since, now)
         if self.shadow or self.kill_switch:
             self.excess += units
             return ALLOWED

@@ -250,7 +250,7 @@ class Resource:
         is_gauge = isinstance(gauge, Gauge)
         waited = self.waited + self.waiting * (now - self.waiting_at) / SECOND
         return Reading(at=now, unmet_since=usage.unmet_since, allowed=usage.allowed,
-                       refused=usage.refused + usage.excess, largest=usage.largest / GRAINS,
+                       refused=usage.unmet, largest=usage.largest / GRAINS,
                        waiting=self.waiting, waited=0 if is_gauge else waited,
                        waiting_peak=0 if is_gauge else self.waiting_peak,
                        peak=gauge.peak / GRAINS if isinstance(gauge, Gauge) else 0,
