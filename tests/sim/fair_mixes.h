@@ -1,8 +1,8 @@
 /*
  * Keys that share a fair limit (P29), in simulated time. The simulator prints these mixes, and
- * tests/unit/fair_test.c checks what is promised of them.
+ * tests/unit/fair_test.c checks their promises.
  *
- * The keys of a group ask at random times (Poisson), each for the same units on average. A greedy
+ * The keys of a group ask at random times (Poisson), each for the same amount on average. A greedy
  * key asks for much more than it can get, like a program that tries again at once. At the end of
  * each window, what the keys got in the last ten windows is compared with exact max-min shares of
  * what they asked for.
@@ -28,7 +28,7 @@ typedef struct fair_group {
     double rate; /* units a second that each key asks for */
     double cost; /* units at once; 0: 1 */
     uint32_t weight;
-    double on, off; /* seconds: it asks only in the first of the two, in turn; 0: always */
+    double on, off; /* seconds in which it asks and does not ask, in turn; 0: always */
     double bound;   /* units a second that another limit allows each key; 0: there is none */
 } fair_group;
 
@@ -37,14 +37,14 @@ typedef struct fair_mix {
     double rate, size;
     fair_group groups[FAIR_GROUPS];
     double once;   /* keys a second that ask once */
-    double spans;  /* how many ten windows are simulated, after one that does not count */
+    double spans;  /* how often ten windows are simulated, after ten that do not count */
     double used;   /* promised: the least part of the rate that is in use */
     double within; /* promised: the shares are exact within this part; 0: not promised */
-    double least;  /* promised: the least part of what the first group asks for */
+    double least;  /* promised: at least this part of what the first group asks for */
     uint64_t seed;
 } fair_mix;
 
-/* What came of a mix. */
+/* The result of a mix. */
 typedef struct fair_result {
     double used;                /* part of the rate */
     double served[FAIR_GROUPS]; /* part of what was asked for */
@@ -53,7 +53,7 @@ typedef struct fair_result {
     double once;                /* units a second of the keys that ask once, together */
     double worst;               /* the largest part of its exact share that a key lacks, in any ten
                                    windows */
-    double most;                /* the same of what a key gets beyond its share */
+    double most;                /* the same for what a key gets beyond its share */
     double bytes;               /* of memory at the end */
 } fair_result;
 
@@ -177,13 +177,13 @@ typedef struct fair_run {
     const fair_mix *mix;
     doorman_config *config;
     doorman_permits *permits;
-    fair_member members[FAIR_KEYS_MAX + 1]; /* the last one is all keys that ask once */
+    fair_member members[FAIR_KEYS_MAX + 1]; /* the last one stands for all keys that ask once */
     size_t count;
     size_t once; /* how many keys have asked once */
     uint64_t random;
     size_t window; /* how many windows have ended */
     double exact[FAIR_KEYS_MAX + 1], all_exact[FAIR_KEYS_MAX + 1];
-    double seconds; /* that count so far */
+    double seconds; /* simulated so far, without the first ten windows */
     double worst, most;
 } fair_run;
 
@@ -340,7 +340,7 @@ static fair_run *fair_start(const fair_mix *mix, bool fair) {
     return run;
 }
 
-/* Lets the next key ask, and returns when. */
+/* Lets the next key ask, if it asks before `until`. Returns when it asks. */
 static double fair_step(fair_run *run, double until) {
     fair_member *first = &run->members[0];
     for (size_t i = 1; i <= run->count; i++) {

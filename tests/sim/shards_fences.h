@@ -1,6 +1,6 @@
 /* The conditions under which a store, the rows of a move, and the map in etcd change: see
- * sim_shards_node.c. This file is apart, because mutants change it. sim.c includes it, after
- * sim_shards.h. */
+ * sim_shards_node.c. They have a file of their own, because mutants change it. sim.c
+ * includes it after sim_shards.h. */
 #ifndef SHARDS_FENCES_H
 #define SHARDS_FENCES_H
 

@@ -18,11 +18,11 @@
  * holds. Those of `leased` have leases and leased permits, and those of `state` have permits that
  * last, in stores with faults. Those of `quotas` have clients like Envoy, which hold leases as
  * quotas: see sim_quota.c. Those of `shards` have nodes between which shards move: see
- * sim_shards.c. The options are the same. `throttle` is a server with too many requests:
- * see sim_throttle.c. `fair` has keys that share a limit: see sim_fair.c.
+ * sim_shards.c. All of these take the options of `faults`. `throttle` is a server with too many
+ * requests: see sim_throttle.c. `fair` has keys that share a limit: see sim_fair.c.
  *
  *   --seeds    the number of seeds, which count up from the first one. Default: 10 for scenarios;
- *              for faults 1,000, or 1 where --seed is given
+ *              otherwise 1,000, or 1 where --seed is given
  *   --seed     the first seed
  *   --jobs     the number of processes that share the runs
  *   --faults   the kinds of faults that may happen: a list, all, or none
@@ -30,7 +30,7 @@
  *   --levels, --nodes, --clients, --resources, --seconds
  *              the largest system, and the longest time with faults; --levels 1 excludes trees.
  *              For throttle --seconds is the simulated time of each run. Default: 20
- *   --quick    no table and no picture: ends at the first promise that is broken
+ *   --quick    for fair: prints no table, draws no picture, ends at the first broken promise
  */
 #define DOORMAN_MALLOC(bytes) sim_allocate(NULL, bytes)
 #define DOORMAN_REALLOC(pointer, bytes) sim_allocate(pointer, bytes)

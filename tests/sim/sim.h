@@ -36,9 +36,8 @@
  * root have a configuration. The processes of any other node send requests to the processes of its
  * parent, as clients do.
  *
- * A run has leases, permits or holds, leases and leased permits, or permits that last. Runs with
- * leases use the files
- * up to sim_faults.c, and sim_load.c.
+ * A run of these has leases, permits, holds, leases and leased permits, or permits that last. Runs
+ * with leases use the files up to sim_faults.c, and sim_load.c.
  */
 #ifndef SIM_H
 #define SIM_H
@@ -48,10 +47,10 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* The memory of the headers, for sim.c. */
+/* sim.c defines DOORMAN_MALLOC, DOORMAN_REALLOC and DOORMAN_FREE as these. */
 void *sim_allocate(void *old, size_t bytes);
 void sim_free(void *memory);
-/* Returns how many blocks are allocated. 0: the program does not count them. */
+/* Returns how many blocks are allocated now. */
 size_t sim_block_count(void);
 
 #include "doorman_permits.h"
@@ -71,11 +70,11 @@ size_t sim_block_count(void);
 #define SIM_NONE SIZE_MAX
 #define SIM_STORE_LEASES 64            /* store leases of one node that have not ended */
 #define SIM_BURST (5 * DOORMAN_SECOND) /* burst of every rate */
-#define SIM_PARTS 10                   /* parts of time in which reports count */
+#define SIM_PARTS 10                   /* parts of time whose reports count */
 #define SIM_SPANS 48                   /* spans of time with sums of leases */
 #define SIM_PEAKS 16 /* amounts that were in force, each larger than the later ones */
 
-/* Rates of local clocks, in parts per 1,000 of simulated time: at most 2 % apart. */
+/* Rates of local clocks, in parts per 1,000 of simulated time. */
 #define SIM_RATE_MIN 990
 #define SIM_RATE_MAX 1010
 
@@ -141,8 +140,8 @@ typedef struct sim_sender {
     size_t index;
 } sim_sender;
 
-/* A message, copied deeply: its pointers lead into the message itself, or to names that the world
- * owns. It is immutable, so that a copy on the network only adds a reference. */
+/* A message, copied deeply: its pointers lead to memory that it owns, or to names that the world
+ * owns. It does not change after it was sent, so a copy on the network only adds a reference. */
 typedef struct sim_message {
     size_t references;
     sim_sender sender;    /* the sender of the request */
@@ -164,13 +163,13 @@ struct sim_event {
     doorman_time at;
     uint64_t sequence; /* events at the same time run in the order of planning */
     sim_handler handler;
-    size_t actor, target; /* index of a process or client; index of a resource or a kind of fault */
-    uint64_t incarnation; /* the event is dropped if this incarnation has ended */
+    size_t actor, target; /* indices: a process or client; what the handler needs besides */
+    uint64_t incarnation; /* a number of the actor: if it has changed, the event is dropped */
     union {
         double amount;
-        int64_t lease; /* of a call of an election, or of its answer: a store lease */
+        int64_t lease; /* the store lease of a call of an election, or of its answer */
     };
-    uint64_t term; /* of an answer to an election */
+    uint64_t term; /* of an answer of the store; for a handover: vacant_until */
     sim_message *message;
 };
 
@@ -201,13 +200,13 @@ typedef struct sim_rules {
 typedef struct sim_version {
     doorman_config *config;
     sim_rules rules[SIM_RESOURCES];
-    doorman_time drains[SIM_RESOURCES]; /* how long leases can last after it, in simulated time */
+    doorman_time drains[SIM_RESOURCES];    /* how long leases last after it, in simulated time */
     doorman_time drain_max[SIM_RESOURCES]; /* the longest of these times, up to this version */
     doorman_time used_at[SIM_RESOURCES];   /* when it was last in force for the resource */
-    doorman_time kept_at[SIM_RESOURCES];   /* when leases under it were last repeated */
+    doorman_time kept_at[SIM_RESOURCES];   /* when its leases could last be repeated */
 } sim_version;
 
-/* The largest sums that are right for one resource, and how long they stay valid: see
+/* The largest sums that are allowed for one resource, and how long these bounds stay valid: see
  * sim_check.c. */
 typedef struct sim_limit {
     double leases, amount; /* of leases; of units in use */
@@ -222,7 +221,7 @@ typedef struct sim_limit {
 /* What a client or a node must report with its next request. */
 typedef struct sim_pending {
     doorman_overload_report sum; /* its interval is not used */
-    doorman_time since;          /* by its clock, when that began */
+    doorman_time since;          /* by its clock: the reports are about the time since then */
     bool some;                   /* there is something to report */
     bool uncertain;              /* it may have forgotten some of it */
 } sim_pending;
@@ -276,10 +275,10 @@ typedef struct sim_process {
     bool exiled;                            /* it cannot reach the store of the election */
     doorman_election election;              /* begins when the process starts or has resigned */
     uint64_t election_number;               /* counts the elections of this process */
-    doorman_election_state election_state;  /* that was applied last */
-    uint64_t looked_term;                   /* for which it has looked for a handover */
+    doorman_election_state election_state;  /* the state that was applied last */
+    uint64_t looked_term;                   /* the term in which it last looked for a handover */
     char master[32];                        /* the address that was applied last; "": none */
-    doorman_time learned_at[SIM_RESOURCES]; /* by its clock, when last observed */
+    doorman_time learned_at[SIM_RESOURCES]; /* by its clock: the end of learning */
     sim_pending pending[SIM_RESOURCES];     /* only if its node has a parent */
     sim_followed followed[SIM_RESOURCES];   /* only in a root, as the next one */
     double in_force[SIM_RESOURCES];         /* the capacity, when last observed */
@@ -349,13 +348,13 @@ typedef struct sim_usage {
     double abandoned;             /* units in flight when it was closed and not back yet */
     doorman_time abandoned_until; /* the end of the lease that covers them */
     double returned_units;        /* while it was closed; released after it is opened again */
-    double in_use;                /* units in use, when last observed */
+    double in_use;                /* units that count as in use, when last observed */
     double lease;                 /* the capacity of its lease, when last observed */
     size_t in_use_node;           /* the node of that lease */
     doorman_time observed_at;     /* when last observed, by the client's clock */
-    double capacity, peak;        /* the capacity since then; the largest since it was opened */
-    double largest;               /* of a rate: the largest request since then */
-    double budget, granted; /* of a rate: units it may have granted since then, and has granted */
+    double capacity, peak;  /* the capacity, when last observed; the largest since it was opened */
+    double largest;         /* of a rate: the largest request since it was opened */
+    double budget, granted; /* of a rate, since it was opened: units its capacity gave; granted */
     sim_pending pending;    /* what its next request reports */
 } sim_usage;
 
@@ -470,9 +469,9 @@ bool sim_is_root(const sim_world *world, const sim_process *process);
 /* Begins the election of a process that has just started. */
 void sim_begin_election(sim_world *world, size_t process);
 
-/* Forgets what a store has of a master that has handed over. */
+/* Deletes from a store what a master has handed over. */
 void sim_drop_handover(sim_store *store);
-/* Return whether a master may use what was handed over: store_fences.h, which mutants change. */
+/* Return whether a master may use what was handed over. They are in store_fences.h. */
 bool sim_handover_is_next(const sim_handover *handover, uint64_t term);
 bool sim_handover_is_new(const sim_process *process, uint64_t term);
 /* The master of the node resigns, and no process is elected before `vacant_until`. */
@@ -483,7 +482,7 @@ size_t sim_key_holder(sim_world *world, size_t node);
 
 /* Takes everything that a gauge has left, or a part of it, for some time. */
 void sim_use_gauge(sim_world *world, const sim_event *event);
-/* Tries to take what the capacity gives in up to 10 s, which is more than there is, in one or
+/* Tries to take what the capacity gives in up to 10 s, which is often more than there is, in one or
  * several parts. */
 void sim_use_rate(sim_world *world, const sim_event *event);
 
@@ -552,8 +551,8 @@ void sim_permit_client_resume(sim_world *world, size_t client);
 void sim_permits_set_clock(sim_world *world, uint64_t *random);
 void sim_permits_check_idle(sim_world *world);
 
-/* Must be called when a process starts, dies, has become or is not master, or has loaded a
- * configuration. These functions have no effect in a run with leases. */
+/* Must be called when a process starts, dies, is elected, is no longer master, or has loaded a
+ * configuration. These functions have no effect in a run without permits. */
 void sim_permits_fill_options(sim_world *world, size_t process, doorman_server_options *options,
                               doorman_permits_options *permits);
 void sim_permits_started(sim_world *world, size_t process);
@@ -570,7 +569,7 @@ void sim_holds_restart_client(sim_world *world, size_t client);
 void sim_holds_close(sim_world *world, uint64_t *random);
 void sim_holds_check_idle(sim_world *world);
 
-/* As those of sim_permits.c. These functions have no effect in a run without holds. */
+/* Must be called like those of sim_permits.c. They have no effect in a run without holds. */
 void sim_holds_fill_options(sim_world *world, size_t process, doorman_server_options *options);
 void sim_holds_started(sim_world *world, size_t process);
 void sim_holds_died(sim_world *world, size_t process);
@@ -592,7 +591,7 @@ void sim_states_lose_store(sim_world *world, uint64_t *random);
 void sim_states_put_back(sim_world *world, uint64_t *random);
 void sim_states_check_idle(sim_world *world);
 
-/* As those of sim_permits.c. These functions have no effect in a run without stores. */
+/* Must be called like those of sim_permits.c. They have no effect in a run without stores. */
 void sim_states_fill_options(sim_world *world, size_t process, doorman_server_options *options,
                              doorman_permits_options *permits);
 void sim_states_started(sim_world *world, size_t process);
@@ -640,13 +639,13 @@ bool sim_leased_changed(sim_world *world, size_t resource);
 /* Observes all processes again. */
 void sim_leased_refresh(sim_world *world);
 void sim_leased_add_up(sim_world *world, size_t resource);
-/* Returns what the permits of a node, without those below it, may use and use. */
+/* Returns what the permits of a node may use or use already, without the nodes below it. */
 double sim_leased_units(const sim_world *world, size_t node, size_t resource);
-/* Clients ask for no more permits. */
+/* Makes all clients stop asking for permits. */
 void sim_leased_pause(sim_world *world);
-/* Clients want no leases, and ask for permits of one unit. */
+/* Makes all clients want no leases, and ask for permits of one unit. */
 void sim_leased_ask_all(sim_world *world);
-/* Each client has got permits since then. */
+/* Fails the run if a client has got no permits since sim_leased_ask_all. */
 void sim_leased_check_granted(sim_world *world);
 
 typedef struct sim_run_options {
@@ -668,15 +667,15 @@ int sim_faults(const sim_run_options *options, uint64_t seeds, uint64_t jobs);
 typedef bool sim_seeds_function(const sim_run_options *options, uint64_t first, uint64_t seeds,
                                 uint64_t step);
 
-/* Shares the seeds of a system with a world of its own among processes. Returns whether one of them
- * has found a broken promise. */
+/* Shares the seeds among processes, for runs that have no sim_world. Returns whether one of the
+ * processes has found a broken promise. */
 bool sim_in_processes(sim_seeds_function *run, const sim_run_options *options, uint64_t seeds,
                       uint64_t jobs);
 
-/* Prints what keys get of a fair limit (P29), and in the order of arrival. Writes the data of a
- * picture to the folder. Returns 1 if a promise is broken. */
+/* Prints what keys get of a fair limit (P29), and of the same limit in the order of arrival. Writes
+ * the data of a picture to the folder. Returns 1 if a promise is broken. */
 int sim_fair(uint64_t seed, const char *folder);
-/* Prints the first promise that is broken, and no table. */
+/* Prints only the first promise that is broken. Returns 1 if there is one. */
 int sim_fair_quick(uint64_t seed);
 const char *sim_fault_name(size_t fault);
 const char *sim_bound_option(size_t bound);

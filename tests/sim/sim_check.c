@@ -21,9 +21,9 @@ static bool divides_capacity(const doorman_algorithm *algorithm) {
     return DOORMAN_KIND_DIVIDES(algorithm->kind);
 }
 
-/* Returns whether an algorithm promises that the leases never exceed the capacity (T7). It does not
- * where it does not divide the capacity, where handover is immediate, or where learning is shorter
- * than the longest lease with drift. */
+/* Returns whether an algorithm promises that the leases never exceed the capacity (T7). There is no
+ * such promise if the algorithm does not divide the capacity, if handover is immediate, or if
+ * learning is shorter than the longest lease with drift. */
 static bool guarantees_capacity(const doorman_algorithm *algorithm) {
     doorman_time length = algorithm->lease_length;
     bool learns = !algorithm->has_learning_mode_duration ||
@@ -67,7 +67,7 @@ static void find_ends(const sim_world *world, size_t resource, doorman_time *end
     }
 }
 
-/* Stores until when a process learns. */
+/* Stores until when a process learns each resource. */
 void sim_observe_learning(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
     doorman_time local = sim_local(&process->machine.clock, world->now);
@@ -170,7 +170,7 @@ size_t sim_first_version(sim_world *world) {
 
 /* Returns the largest capacity of the configurations whose leases may be in force. It is infinite
  * where one of these promises nothing, or learns for less time than the leases of another one last.
- * `ends` include the time for which units stay in flight; leases alone end `early` before. */
+ * `ends` include the time for which units stay in flight. Leases alone end earlier, by `early`. */
 static double find_limit(const sim_world *world, size_t resource, const doorman_time *ends,
                          doorman_time early) {
     double limit = 0;
@@ -259,7 +259,7 @@ typedef struct sim_answered {
  *   - If leases of the resource are whole units, it is an integer (A5).
  *   - It is at most what the holder wants; for whole units at most that rounded up. A server that
  *     learns may repeat what it granted before where that is more, because the difference is in
- *     flight. A holder that names no lease of its node gets no lease of 0 (S4).
+ *     flight. It commits more than 0 for a holder that names no lease of this node (S4).
  *   - After a cut no holder uses more until the sum fits: the lease is at most what the holder
  *     claims, or it fits into the capacity together with everything that is committed for the
  *     others. From a server that learns it fits, except when the last lease is repeated.
@@ -297,7 +297,7 @@ static void check_lease(sim_world *world, const sim_resource_state *state,
     }
 }
 
-/* S14: a lease below the wants has a reason, and any other lease has none. */
+/* S14: a lease below 0.999 of the wants has a reason, and any other lease has none. */
 static void check_reason(sim_world *world, const sim_answered *answered) {
     const doorman_capacity_request *request_item = answered->request;
     const doorman_capacity_response *response_item = answered->response;

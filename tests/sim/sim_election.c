@@ -16,12 +16,12 @@
 
 /* ---- the store of a node */
 
-#define OWNER_BITS 6 /* of the id of a store lease: the process that it was granted to */
+#define OWNER_BITS 6 /* bits of the id of a store lease that hold its process */
 static_assert(SIM_PROCESSES <= 1 << OWNER_BITS, "a process fits into OWNER_BITS");
 
 static size_t owner_of(int64_t lease) { return (size_t)lease & ((1 << OWNER_BITS) - 1); }
 
-/* Returns NULL if the store lease has ended. */
+/* Returns NULL if there is no such store lease, or if it has ended. */
 static sim_store_lease *find_lease(sim_store *store, int64_t id, doorman_time now) {
     for (size_t i = 0; id && i < SIM_STORE_LEASES; i++) {
         if (store->leases[i].id == id && now < store->leases[i].end) return &store->leases[i];
@@ -47,8 +47,8 @@ static int64_t grant_lease(sim_world *world, sim_store *store, size_t process) {
     return lease->id;
 }
 
-/* Makes a call, and turns the event into its answer. While the node is to have no master, the store
- * refuses to create a key. */
+/* Handles a call in the store, and turns the event into its answer. The store creates no key before
+ * `vacant_until`. */
 static void handle_call(sim_world *world, sim_event *event) {
     size_t node = world->processes[event->actor].node;
     sim_store *store = &world->nodes[node].store;
@@ -93,7 +93,7 @@ static doorman_election_state mastership_of(const sim_world *world, const sim_pr
                                        sim_local(&process->machine.clock, world->now));
 }
 
-/* V2. */
+/* V2: no other process of the node is master, and the new master holds the key. */
 static void check_master(sim_world *world, size_t index) {
     const sim_process *process = &world->processes[index];
     const sim_node *node = &world->nodes[process->node];
@@ -129,8 +129,8 @@ void sim_drop_handover(sim_store *store) {
     store->handover = (sim_handover){.bytes = NULL};
 }
 
-/* D8: a master that is about to resign hands its leases over. Sometimes the store loses the end of
- * what it writes. Returns whether the master has left. */
+/* D8: a master that is about to resign mostly hands its leases over. Sometimes the store loses the
+ * end of what it writes. Returns whether the master has handed over. */
 static bool hand_over(sim_world *world, sim_process *process) {
     sim_store *store = &world->nodes[process->node].store;
     doorman_time local = sim_local(&process->machine.clock, world->now);
@@ -153,8 +153,8 @@ static bool hand_over(sim_world *world, sim_process *process) {
 }
 
 /* D8, D9: the next master takes over once, and only what the master before it has written. With
- * the fault MARK it does not find this in time, and learns. Or it takes over, and the store has it
- * still. A later master must not use it then, nor the same one after an interruption. */
+ * the fault MARK it may find this too late, and learns. Or it takes over, but the store keeps what
+ * was handed over. Then a later master must not use it, nor the same one after an interruption. */
 static void take_over(sim_world *world, sim_process *process) {
     sim_store *store = &world->nodes[process->node].store;
     const sim_handover *handover = &store->handover;
@@ -223,8 +223,8 @@ static uint64_t call_number(const sim_process *process, uint64_t sequence) {
     return process->election_number << 32 | sequence;
 }
 
-/* Returns true if the process has died, or has begun another election since. A paused process also
- * misses the event, and handles the event when it runs again. */
+/* Returns true if the process has died, has begun another election since, or is paused. A paused
+ * process gets the event again when it runs again. */
 static bool misses(sim_world *world, const sim_event *event) {
     const sim_process *process = &world->processes[event->actor];
     if (!process->server || process->election_number != event->incarnation >> 32) return true;

@@ -1,6 +1,6 @@
-/* The mixes of fair_mixes.h, with shares and in the order of arrival. Prints what each key gets
- * beside its exact max-min share, and writes the data of a picture. Fails if a promise is broken. A
- * quick run only tells whether one is.
+/* Simulates the mixes of fair_mixes.h, with fair shares and in the order of arrival. Prints what
+ * each key gets beside its exact max-min share, and writes the data of a picture. Fails if a
+ * promise is broken. A quick run prints only the first broken promise.
  */
 #include "sim.h"
 
@@ -31,7 +31,7 @@ static void print_row(const fair_mix *mix, size_t group, const fair_result *fair
     printf("\n");
 }
 
-/* Writes what a group gets, as a part of its exact share in %. */
+/* Writes what a group gets, in % of its exact share. */
 static void write_row(FILE *data, const fair_mix *mix, size_t group, const fair_result *fair,
                       const fair_result *plain) {
     fprintf(data, "\"%s: %s\" %.2f %.2f\n", mix->name, mix->groups[group].name,

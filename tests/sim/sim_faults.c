@@ -5,9 +5,10 @@
  * and how often ("swarm testing", Groce et al. 2012): a bug that needs one kind of fault often
  * hides behind the noise of all the others.
  *
- * A quarter of the runs also has a schedule of cuts, to find faults of the handover after a cut.
- * The capacity falls several times in the first third of the run and then stays, while gauges keep
- * units in flight and all demands change. Half of these runs have no other kind of fault. */
+ * A quarter of the runs with leases also have a schedule of cuts, to find faults of the handover
+ * after a cut. The capacity mostly falls, several times in the first third of the run, while gauges
+ * keep units in flight and demands change. Half of these runs have no other fault, but clocks may
+ * differ. */
 #include "sim.h"
 
 #include <inttypes.h>
@@ -45,7 +46,7 @@ size_t sim_bound_minimum(size_t bound) {
 static doorman_kind random_kind(uint64_t *random) {
     static const struct {
         doorman_kind kind;
-        uint64_t parts; /* of all draws */
+        uint64_t parts; /* how many of 32 draws give this kind, on average */
     } kinds[] = {{DOORMAN_FAIR_SHARE, 16},
                  {DOORMAN_PROPORTIONAL_SHARE, 7},
                  {DOORMAN_PRIORITY_SHARE, 7},
@@ -77,7 +78,7 @@ static doorman_algorithm random_algorithm(uint64_t *random) {
     return algorithm;
 }
 
-/* Runs with leased permits have many messages, so their leases and the runs are short. */
+/* Shortens leases of more than 20 s to 12 s: runs with leased permits have many messages. */
 static void shorten(doorman_algorithm *algorithm) {
     if (algorithm->lease_length <= 20 * SECOND) return;
     algorithm->refresh_interval /= algorithm->lease_length / (6 * SECOND);
@@ -148,7 +149,8 @@ static bool is_below(const sim_world *world, size_t node, size_t top) {
     return node == top;
 }
 
-/* Starts or ends a partition. It separates one node and everything below it, or a random half. */
+/* Starts or ends a partition. It separates one node and everything below it, or a random half of
+ * all clients and processes. */
 static void inject_partition(sim_world *world, uint64_t *random) {
     bool below = sim_below(random, 2);
     size_t top = sim_pick(random, world->node_count);
@@ -197,7 +199,7 @@ static void inject_stall(sim_world *world, uint64_t *random) {
     if (chosen->client && !chosen->machine.paused_until) sim_pause_client(world, client, until);
 }
 
-/* Makes the master of a node resign, and a third of the time that of its parent too: both learn. */
+/* Makes the master of a node resign, and a third of the time that of its parent too. */
 static void resign(sim_world *world, uint64_t *random, doorman_time longest) {
     size_t node = sim_pick(random, world->node_count), parent = world->nodes[node].parent;
     sim_resign(world, node, world->now + sim_time_between(random, 0, longest));
@@ -207,7 +209,7 @@ static void resign(sim_world *world, uint64_t *random, doorman_time longest) {
 
 static void inject_resign(sim_world *world, uint64_t *random) { resign(world, random, 0); }
 
-/* A gap of up to 1.2 times a lease length of 60 s. */
+/* Leaves a node without a master for up to 1.2 times a lease length of 60 s. */
 static void inject_gap(sim_world *world, uint64_t *random) { resign(world, random, 72 * SECOND); }
 
 static void end_exile(sim_world *world, const sim_event *event) {
@@ -287,8 +289,8 @@ static void reopen(sim_world *world, const sim_event *event) {
     if (!client->usages[event->target].resource) sim_open(world, event->actor, event->target);
 }
 
-/* Closes a resource. Half of the resources are opened again within 10 s, while the release may
- * still be on its way. */
+/* Closes a resource, or opens one that is closed. Half of the resources that it closes are opened
+ * again within 10 s, while the release may still be on its way. */
 static void inject_close(sim_world *world, uint64_t *random) {
     size_t client = sim_pick(random, world->client_count);
     size_t resource = sim_pick(random, world->resource_count);
@@ -427,9 +429,9 @@ static void fix_wants(sim_world *world, size_t client) {
     }
 }
 
-/* Ends the faults: repairs everything, and makes messages fast. (Each level renews its lease after
- * a third of it, and loses the time of a round trip: where a round trip takes 2 s, four levels
- * leave nothing of a lease of 12 s.) */
+/* Ends the faults: all processes run and reach each other, and messages are fast. (Each level
+ * renews its lease after a third of it, and loses the time of a round trip: where a round trip
+ * takes 2 s, four levels leave nothing of a lease of 12 s.) */
 static void end_faults(sim_world *world) {
     if (world->latency > SECOND / 10) world->latency = SECOND / 10;
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) world->intensity[i] = 0;
@@ -484,7 +486,7 @@ static void set_up_faults(sim_world *world, const sim_run_options *options) {
     }
 }
 
-/* Returns a leaf for most clients. A client that roams changes between two nodes. */
+/* Returns a leaf, or any node in a quarter of the cases. */
 static size_t random_node(const sim_world *world, uint64_t *random) {
     size_t leaves[SIM_NODES] = {0}, count = 0;
     for (size_t i = 0; i < world->node_count; i++) {
@@ -606,7 +608,7 @@ static doorman_time settling_time(const sim_world *world) {
     return (slept > 3 * length ? slept : 3 * length) + levels * length + grown;
 }
 
-/* Draws how long a run with permits lasts, and how fast its network and its elections are. */
+/* Draws how long a run without leases lasts, and how fast its network and its elections are. */
 static void set_up_times(sim_world *world, const sim_run_options *options, doorman_time least,
                          doorman_time most) {
     static const doorman_time latencies[] = {SECOND / 1000, SECOND / 10, SECOND};
@@ -619,8 +621,6 @@ static void set_up_times(sim_world *world, const sim_run_options *options, doorm
     world->ttl = 3 * SECOND * (1 + (doorman_time)sim_below(&world->random, 2));
 }
 
-/* A run with permits. The time without faults and messages is long enough for all counters, except
- * for those of the calendar, to become fresh. */
 static void set_up_permits(sim_world *world, const sim_run_options *options) {
     uint64_t *random = &world->random;
     sim_permits_set_up(world);
@@ -644,6 +644,8 @@ static void set_up_permits(sim_world *world, const sim_run_options *options) {
     }
 }
 
+/* Runs a system with permits. The time without faults and messages is long enough for all counters,
+ * except for those of the calendar, to be as if they were never used. */
 static bool run_permits(sim_world *world, const sim_run_options *options) {
     sim_init(world, options->seed);
     set_up_permits(world, options);
@@ -673,7 +675,7 @@ static void set_up_holds(sim_world *world, const sim_run_options *options) {
     }
 }
 
-/* A run with holds. The time without faults is long enough for all holds to end. */
+/* Runs a system with holds. The time without faults is long enough for all holds to end. */
 static bool run_holds(sim_world *world, const sim_run_options *options) {
     sim_init(world, options->seed);
     set_up_holds(world, options);
@@ -686,8 +688,8 @@ static bool run_holds(sim_world *world, const sim_run_options *options) {
     return !world->failure[0];
 }
 
-/* As a run with leases. All permits and their leases have ended before the shares are checked. Then
- * clients want no leases, and ask for permits. */
+/* Runs a system with leases and leased permits. All permits and their leases have ended before the
+ * shares are checked. Then clients want no leases, and ask for permits. */
 static bool run_leased(sim_world *world, const sim_run_options *options) {
     sim_init(world, options->seed);
     sim_leased_set_up(world);
@@ -797,8 +799,8 @@ static bool try_smaller(sim_run_options *options, const sim_run_options *smaller
     return true;
 }
 
-/* Shrinks one bound to the smallest value that still fails: first to the least value, then in
- * smaller and smaller steps. */
+/* Shrinks one bound while the run still fails: tries the least value first, then smaller steps.
+ * Returns whether the bound is smaller now. */
 static bool shrink_bound(sim_run_options *options, size_t bound) {
     size_t before = options->maximum[bound], minimum = sim_bound_minimum(bound);
     for (size_t step = before - minimum; step; step = step > 2 ? step / 2 : step - 1) {
@@ -915,7 +917,7 @@ static sim_totals run_seeds(const sim_run_options *options, uint64_t first, uint
     return totals;
 }
 
-/* Runs the seeds in a separate process. Returns the pipe from which its tally can be read. */
+/* Runs the seeds in a separate process. Returns the pipe from which its totals can be read. */
 static int run_in_child(const sim_run_options *options, uint64_t first, uint64_t seeds,
                         uint64_t step) {
     int ends[2] = {-1, -1};

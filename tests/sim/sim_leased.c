@@ -1,13 +1,13 @@
 /* Leased permits in a simulated tree: configurations, processes and messages.
  *
- * A run is as one with leases, with the same nodes, clients and faults. Each resource has also a
+ * A run has the nodes, clients and faults of a run with leases. Each resource also has a
  * leased limit, of kind TOKEN_BUCKET or CONCURRENCY, in all nodes. So the permits of each master
  * are one more holder of the resource. All clients ask the processes of their node for permits, and
  * hold and renew units (sim_leased_user.c). The checks of leases also count what permits may use
  * and what holders use by their clocks (sim_leased_check.c).
  *
  * When the faults have ended, clients ask for no permits until all leases have their exact shares.
- * Then the clients want no leases any more, and ask for permits again. There is room, so each
+ * Then the clients want no leases any more, and ask for permits again. Where there is room, each
  * client must get permits for each resource. */
 #include "sim_leased.h"
 
@@ -37,7 +37,7 @@ static doorman_permit_limit limit_of(const sim_world *world, size_t resource) {
                                   .lease_of = run->apart ? world->resources[resource] : NULL};
 }
 
-/* A lease_of names a resource that has a template. */
+/* Only resources with a template get a limit, because lease_of must name such a resource. */
 size_t sim_leased_fill_templates(const sim_world *world, doorman_template *templates, size_t count,
                                  doorman_permit_limit *limits) {
     if (!world->leased) return count;
@@ -213,7 +213,7 @@ static void take_decisions(sim_world *world, size_t process) {
     }
 }
 
-/* A permit waits. If it is a repeat, it has taken over the place of an earlier one. */
+/* Notes that a permit waits. A repeated request has the position of the first one in the queue. */
 static void add_wait(sim_world *world, size_t process, size_t index, uint64_t ticket) {
     sim_leased_run *run = world->leased;
     sim_leased_process *own = &run->processes[process];
@@ -239,7 +239,7 @@ static void change_all(sim_world *world) {
     for (size_t i = 0; i < world->resource_count; i++) world->leased->changed[i] = true;
 }
 
-/* All permits that wait are answered with the mastership. */
+/* Ends a mastership. If it `answers`, all permits that wait are answered "not master". */
 static void lose_mastership(sim_world *world, size_t process, bool answers) {
     sim_leased_process *own = &world->leased->processes[process];
     for (size_t i = 0; i < own->wait_count && answers; i++) {

@@ -93,7 +93,7 @@ struct sim_leased_run {
     doorman_figures figures[SIM_RESOURCES];
     uint32_t subclients[SIM_RESOURCES];
     doorman_config *child; /* of all nodes with a parent */
-    bool asks, all;        /* clients ask for permits; clients ask for little, in turn */
+    bool asks, all;        /* clients ask for permits; only for one unit at a time */
     sim_leased_process processes[SIM_PROCESSES];
     sim_leased_user users[SIM_CLIENTS];
     bool changed[SIM_RESOURCES]; /* since the last sums */

@@ -1,4 +1,4 @@
-/* What leased permits may use, and what holders use: see sim_leased.c. It knows nothing of
+/* What leased permits may use, and what holders use: see sim_leased.c. These checks use nothing of
  * doorman.h except messages, and what an inspection shows.
  *
  * The permits of a master may use what an inspection shows of their lease. A holder uses the units
@@ -214,8 +214,8 @@ static bool has_room(const sim_world *world, size_t resource) {
     return rules->matched && rules->capacity >= (double)most;
 }
 
-/* A lease follows use, so it has little to spare, and a few permits of a rate can each come just
- * after that of another client. */
+/* Fewer refusals than these can be chance. A lease follows use, so it has little to spare, and each
+ * permit of a rate may come just after that of another client. */
 #define CHANCE 16
 
 void sim_leased_check_granted(sim_world *world) {

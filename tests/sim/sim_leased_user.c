@@ -1,6 +1,6 @@
 /* Clients that ask for leased permits: see sim_leased.c. They take units of rates, and hold units
- * for some time: they renew their holds, stop before they release them, and stop when a hold has
- * ended by their clock. */
+ * for some time. They renew most holds, and use a hold until they release it, or until it has ended
+ * by their clock. */
 #include "sim_leased.h"
 
 #include <math.h>

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The work of leased permits and that of their server can make each other due. */
+/* How often leased permits and their server may make each other due in one step. */
 #define LEASED_STEPS 4
 
 static double seconds(doorman_time time) { return (double)time / (double)DOORMAN_SECOND; }
@@ -67,7 +67,7 @@ static const char *find_name(const sim_world *world, const char *name, size_t *p
     return *process < world->process_count ? world->processes[*process].address : NULL;
 }
 
-/* Returns the world's own copy of a name, and the process where the name is that of one. */
+/* Like find_name, but the name must be known. */
 static const char *known_name_of(const sim_world *world, const char *name, size_t *process) {
     const char *known = find_name(world, name, process);
     if (known && strcmp(known, name) == 0) return known;
@@ -285,7 +285,8 @@ static void take_leases(sim_world *world, const sim_message *message, const bool
     }
 }
 
-/* A paused client or process receives its messages when it runs again, or never. */
+/* Returns true if the sender is dead, was restarted since, or is paused. A paused sender receives
+ * its messages when it runs again, or never. */
 static bool sender_misses(sim_world *world, const sim_event *event) {
     sim_sender sender = event->message->sender;
     const sim_machine *machine = machine_of(world, sender);
@@ -470,8 +471,8 @@ void sim_send_report(sim_world *world, size_t client, size_t resource,
 
 /* ---- one iteration of the loops that send requests */
 
-/* A careless client reports truthfully what it has, but names no lease, or the one before the last.
- * So its server must not treat the request as a confirmation. */
+/* Lets a careless client name no lease, or the one before the last. Its server must not treat such
+ * a request as a confirmation of the last lease. */
 static void change_named_lease(sim_world *world, sim_client *client,
                                doorman_capacity_request *request_item) {
     sim_usage *usage = &client->usages[sim_resource_index(world, request_item->resource_id)];
@@ -533,7 +534,8 @@ static void on_process_due(sim_world *world, const sim_event *event) {
     if (machine->wakeup == event->incarnation) sim_step_process(world, event->actor);
 }
 
-/* A root handles due work at most once a second, because its answers do not depend on it. */
+/* A root handles due work at most once a second, or every 10 ms with leased permits, because its
+ * answers do not depend on when it does so. */
 void sim_step_process(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
     sim_machine *machine = &process->machine;

@@ -1,11 +1,11 @@
 /* Capacity that follows reports of overload (H11): random reports, and what must follow from them.
  * See sim.h.
  *
- * Clients report with their next request, or with a message of its own. In a burst the servers
+ * Clients report with their next request, or in a separate message. In a burst the servers
  * behind a resource refuse requests or are late. Other reports are wrong. The network loses and
  * repeats reports like all messages. The checks are these:
  *   - A node and a client pass on exactly what was reported to them since their last request.
- *   - A root adds up exactly the reports of the last two refresh intervals.
+ *   - A root adds up exactly the reports of the last two refresh intervals, in quarters of one.
  *   - A model of each process of a root has bounds for the capacity in force. The capacity falls
  *     only when the resource is overloaded, and not below capacity_min. It grows by the exact
  *     steps, and not before they are due. Only the mean of the leases, which a cut depends on, is
@@ -106,8 +106,8 @@ static bool has_more(const doorman_overload_report *a, const doorman_overload_re
            exceeds(a->refused, b->refused) || exceeds(a->late, b->late);
 }
 
-/* Checks what a sender passes on, which it then forgets. Where it may have forgotten some of it
- * before, it passes on at most what was reported. */
+/* Checks what a sender passes on. The sender then forgets it. A sender that may have forgotten
+ * reports before passes on at most what was reported. */
 static void check_passed_on(sim_world *world, sim_pending *pending, const char *sender,
                             const doorman_capacity_request *item, doorman_time local) {
     const doorman_overload_report *sent = &item->overload, *sum = &pending->sum;
@@ -295,7 +295,8 @@ static void cut(sim_followed *model, doorman_time local) {
     model->must_cut = exceeds(model->low, model->cut_high);
 }
 
-/* Sets the bounds of a configuration. What reports have lowered stays, within the bounds. */
+/* Sets the bounds of a configuration. A capacity that reports have lowered stays, within the
+ * bounds. */
 static void bound(sim_followed *model, const sim_rules *rules, doorman_time local) {
     bool lowered = model->low < model->configured;
     doorman_time interval = rules->algorithm.refresh_interval;
@@ -312,7 +313,7 @@ static void bound(sim_followed *model, const sim_rules *rules, doorman_time loca
     if (full) model->step_at = DOORMAN_NEVER;
 }
 
-/* The first report of a resource has arrived. The sum of the leases was constant before. */
+/* Begins a model with the first report. Earlier sums of the leases do not count. */
 static void begin(sim_followed *model, const sim_rules *rules, doorman_time local) {
     double has = model->has;
     *model = (sim_followed){.follows = true, .has = has, .span_count = 1};
@@ -321,7 +322,8 @@ static void begin(sim_followed *model, const sim_rules *rules, doorman_time loca
     bound(model, rules, local);
 }
 
-/* Checks whether the last report has lowered the capacity, and applies the cut to the model. */
+/* Checks that the last report has lowered the capacity if it must, and only if it may. Applies the
+ * cut to the model. */
 static void take_cut(sim_world *world, const sim_process *process, sim_followed *model,
                      const doorman_server_resource *state, doorman_time local) {
     bool happened = state->overload_cut_at == local && local > 0;
@@ -344,8 +346,8 @@ static void take_cut(sim_world *world, const sim_process *process, sim_followed 
              (double)model->cut_at / SECOND);
 }
 
-/* Compares the capacity in force and the sum of the reports with the model. A server rounds the
- * capacity down, so that the model has bounds for it. */
+/* Compares the capacity in force and the sum of the reports with the model, and moves the bounds of
+ * the model to that capacity. A server rounds the capacity of whole units down. */
 static void compare(sim_world *world, const sim_process *process, sim_followed *model,
                     const doorman_server_resource *state, const sim_rules *rules,
                     doorman_time local) {
@@ -404,8 +406,8 @@ static bool has_model(const sim_world *world, size_t index) {
     return world->follows && process->server && sim_is_root(world, process);
 }
 
-/* Looks at a process before it handles a message. It forgets the reports of a resource that it has
- * removed. */
+/* Looks at a process before it handles a message. A process forgets the reports of a resource that
+ * it has removed. */
 void sim_overload_before(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
     doorman_time local = sim_local(&process->machine.clock, world->now);
@@ -421,7 +423,7 @@ void sim_overload_before(sim_world *world, size_t index) {
     }
 }
 
-/* The process has taken over leases, without the reports of the last master. */
+/* Must be called when a process has taken over leases, which come without the reports. */
 void sim_overload_forget(sim_process *process) {
     memset(process->followed, 0, sizeof process->followed);
     for (size_t i = 0; i < SIM_RESOURCES; i++) process->pending[i].uncertain = true;

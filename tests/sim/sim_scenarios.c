@@ -44,7 +44,7 @@ typedef struct sim_scenario {
     const sim_shape *shape;
     size_t seconds;
     sim_handler disturbance;   /* NULL: none */
-    double disturbance_amount; /* how long it lasts, in seconds, or how much more a client wants */
+    double disturbance_amount; /* seconds without a master, or what clients want (more) */
     size_t disturbance_start, disturbance_end; /* its beginning and its end, in seconds */
     size_t level;                              /* the level of the node that loses its master */
     const char *original, *original_over;      /* min, median, max; percent in use, samples over */
@@ -299,8 +299,9 @@ static bool well_used(const sim_timeline *timeline, size_t second) {
 }
 
 /* Returns the seconds from the beginning of the mishap until 95 % is in use and stays so for 30 s.
- * Returns 0 if use never falls below that (leases that have not ended can hide a mishap for up to a
- * lease length). Returns -1 if the scenario does not have exactly one mishap. */
+ * If that never happens, returns the seconds until the end of the run. Returns 0 if use does not
+ * fall below 95 % within a lease length (leases that have not ended can hide a mishap for that
+ * long). Returns -1 if the scenario does not have exactly one mishap. */
 static double recovery(const sim_timeline *timeline, const sim_scenario *scenario) {
     if (!scenario->disturbance_end) return -1;
     size_t start = scenario->disturbance_start, second = start, good = 0;
@@ -433,7 +434,7 @@ static void run_task(const sim_run_queue *queue, size_t index) {
     atomic_store(&outcome->done, true);
 }
 
-/* Returns when all runs have been begun, or when the parent process has ended. */
+/* Takes runs until all have been begun, or until the parent process has ended. */
 static void worker_main(const sim_run_queue *queue, pid_t parent) {
     for (;;) {
         size_t index = atomic_fetch_add(queue->started, 1);

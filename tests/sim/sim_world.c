@@ -42,8 +42,8 @@ doorman_time sim_time_between(uint64_t *random, doorman_time low, doorman_time h
     return low + (doorman_time)((double)(high - low) * sim_unit(random));
 }
 
-/* Draws from this fault's random numbers even where the fault cannot happen. So leaving out one
- * kind of fault does not change the others. */
+/* Draws from the random numbers of this kind of fault, so that leaving out one kind does not change
+ * the others. */
 bool sim_fault_occurs(sim_world *world, sim_fault fault, double probability) {
     bool occurs = sim_unit(&world->fault_random[fault]) < probability * world->intensity[fault];
     world->strikes[fault] += occurs;
@@ -148,8 +148,8 @@ void sim_fail(sim_world *world, const char *format, ...) {
     va_end(arguments);
 }
 
-/* FNV-1a over words. Two runs have the same hash if their events and all amounts in them are the
- * same. */
+/* Like FNV-1a, but over words. Two runs have the same hash if their events and all amounts in them
+ * are the same. */
 void sim_hash(sim_world *world, uint64_t bits) {
     world->hash = (world->hash ^ bits) * UINT64_C(0x100000001b3);
     world->hash ^= world->hash >> 29;
@@ -279,9 +279,9 @@ static size_t addresses_of(const sim_world *world, size_t node_index, uint64_t *
 }
 
 /* Starts a process. A process of a root starts with the oldest configuration whose leases may still
- * be in force, because it must learn for as long as they last. A real process cannot know that
- * length, so an operator who shortens leases must not start a process within the old lease length,
- * or must set learning_mode_duration. */
+ * be in force, because it must learn for as long as they last. A real process cannot know the
+ * old length, so an operator who shortens leases must not start a process within the old lease
+ * length, or must set learning_mode_duration. */
 void sim_start_process(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
     sim_node *node = &world->nodes[process->node];

@@ -1,6 +1,6 @@
 /* The conditions under which a simulated store takes a batch, and under which a master uses what
- * the last one has left: see sim_state_store.c and sim_election.c. This file is apart, because
- * mutants change it. sim.c and tests/fuzz/system.c include it. */
+ * the last one has left: see sim_state_store.c and sim_election.c. They have a file of their
+ * own, because mutants change it. sim.c and tests/fuzz/system.c include it. */
 #ifndef STORE_FENCES_H
 #define STORE_FENCES_H
 
@@ -9,7 +9,7 @@ bool sim_state_is_refused(const sim_state_store *store, const sim_state_call *ca
     return call->term < store->term;
 }
 
-/* D9: nor a copy of a batch that arrives behind the batches after it. */
+/* D9: a store does not take a copy of a batch that arrives after a later batch. */
 bool sim_state_is_late(const sim_state_store *store, const sim_state_call *call) {
     return call->term == store->term && call->write_number < store->write_number;
 }
@@ -19,7 +19,7 @@ bool sim_handover_is_next(const sim_handover *handover, uint64_t term) {
     return handover->term + 1 == term;
 }
 
-/* D9: and once. A master that was interrupted has granted since it looked first. */
+/* D9: a mark is valid once. A master that was interrupted has granted since it first looked. */
 bool sim_handover_is_new(const sim_process *process, uint64_t term) {
     return process->looked_term != term;
 }
