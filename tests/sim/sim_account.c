@@ -7,7 +7,7 @@
  *
  *     P1, P2    a permit is granted if it fits, and only then. Every item gets what P2 says
  *     P3 to P6  the wait, the limit that is named, retry_after, valid_for, the details
- *     warn_at   a grant carries a warning if a limit has used more
+ *     warn_at   a grant carries a warning if a limit has used more than this fraction
  *     P12, P26  windows and tiers, to the nanosecond. Only the level of a bucket has rounding
  *               errors, so a decision at the edge of a bucket may go either way
  *     P13       reports, and what they charged
@@ -118,7 +118,7 @@ void sim_account_open(sim_account *account, const sim_permit_version *version, d
     account->given = epoch;
 }
 
-/* Without effect if the account is closed. */
+/* Has no effect if the account is closed. */
 void sim_account_close(sim_account *account) {
     sim_world *world = account->world;
     const char *owner = account->owner;
@@ -135,8 +135,8 @@ void sim_account_close(sim_account *account) {
     account->owner = owner;
 }
 
-/* Returns 16 times the epoch at a time, counted from its start (P26). The epoch is 15/16 as fast as
- * `now`, or what the caller says. */
+/* Returns 16 times the epoch at a time, counted from its start (P26). The epoch is what the caller
+ * gives, but it is never slower than 15/16 of `now`. */
 static int64_t epoch_16_at(const sim_account *account, doorman_time epoch, doorman_time now) {
     int64_t slow = account->epoch_16 + 15 * (now - account->at.now);
     int64_t fraction = (16 - slow % 16) % 16; /* what rounding up adds */
@@ -262,7 +262,7 @@ static void add_item(sim_account *account, const doorman_permit_item *given) {
     want->key = index_of(sim_key_names, SIM_KEYS, given->key ? given->key : "");
 }
 
-/* P2, `equal`. */
+/* P2: with `equal`, all items get the same number of whole units. */
 static void make_equal(sim_account *account) {
     double least = 0, most = INFINITY;
     for (size_t i = 0; i < account->want_count; i++) {
@@ -336,8 +336,8 @@ static size_t count_named(const sim_account *account, size_t name) {
     return count;
 }
 
-/* Returns whether a limit has as many counters as it may have, or more. After a change of
- * configuration, the counters of one limit may be in several tables. */
+/* Returns whether a limit has no room for the counters that the present call may add. After a
+ * change of configuration, the counters of one limit may be in several tables. */
 bool sim_account_is_full(const sim_account *account, const sim_definition *definition) {
     size_t count = count_named(account, definition->name);
     for (size_t i = 0; i < account->charge_count; i++) {
@@ -359,7 +359,7 @@ static void check_evicted(sim_account *account, size_t name) {
     sim_account_fail(account, "a counter of %s is evicted without need", sim_limit_names[name]);
 }
 
-/* Sets between which bounds the fraction of its limit is that a counter has used (P19). */
+/* Sets the bounds of the fraction of its limit that a counter has used (P19). */
 static void fraction_of(const sim_account *account, const sim_definition *definition, size_t key,
                         const sim_counter *counter, double bounds[2]) {
     const doorman_figures *figures = sim_figures_of(definition, key);
@@ -369,7 +369,7 @@ static void fraction_of(const sim_account *account, const sim_definition *defini
     if (sim_counter_counts(counter, definition, &account->at)) {
         refused = (double)counter->refusals / definition->limit.ban.refusals;
     }
-    double least = fmin(1, most), part = 1 / 4096.0; /* the process counts whole parts */
+    double least = fmin(1, most), part = 1 / 4096.0; /* the process counts whole grains */
     bounds[0] = offer.high < least ? 1 : 1 - (offer.high + part) / most;
     bounds[1] = offer.low - part < least ? 1 : 1 - (offer.low - part) / most;
     if (fresh) bounds[0] = 0;
@@ -384,8 +384,9 @@ static bool is_in_call(const sim_account *account, const sim_counter *counter) {
     return false;
 }
 
-/* P19: the limits that have a small bound have so few counters that all of them are sampled. After
- * a change of configuration, the counters of one limit may be in several tables. */
+/* P19: the limits that have a small bound have so few counters that all of them are sampled. There
+ * is no check after a change of configuration, when the counters of a limit may be in several
+ * tables. */
 static void check_least_used(sim_account *account, const sim_counter *victim, size_t name,
                              double fraction) {
     size_t at = (size_t)(victim - &account->counters[0][0][0]) / SIM_NAMES;

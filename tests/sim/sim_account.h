@@ -79,7 +79,7 @@ typedef struct sim_counter {
     doorman_scope per;
     double level, slack; /* a bucket: its level at `at`, and how uncertain the level is */
     doorman_time at;
-    doorman_time touched_at; /* a bucket: when less than a part of a unit may have been charged */
+    doorman_time touched_at; /* a bucket: when less than a grain may have been charged */
     doorman_time begin, end; /* a fixed window */
     double used;
     doorman_time window; /* of a sliding window */
@@ -175,7 +175,7 @@ void sim_counter_uninit(sim_counter *counter);
 sim_offer sim_counter_offer(const sim_counter *counter, const sim_definition *definition,
                             const doorman_figures *figures, doorman_time max_wait,
                             const sim_moment *at);
-/* Returns the used units. The units of a bucket are negative where more than its size is saved. */
+/* Returns the used units. Of a bucket, these are the units that it lacks until it is full. */
 double sim_counter_used(const sim_counter *counter, const sim_definition *definition,
                         const doorman_figures *figures, const sim_moment *at);
 /* Charges units, or gives them back if `units` is negative. */
@@ -207,10 +207,10 @@ const sim_definition *sim_definition_of(const sim_account *account, size_t row, 
 sim_moment sim_account_moment_after(const sim_account *account, doorman_time delay);
 sim_counter *sim_account_counter(sim_account *account, const sim_definition *definition,
                                  const sim_permit_template *template_, size_t place, size_t key);
-/* Returns whether a limit has as many counters as it may have, or more. */
+/* Returns whether a limit has no room for the counters that the present call may add. */
 bool sim_account_is_full(const sim_account *account, const sim_definition *definition);
 
-/* ---- sim_account.c and sim_decision.c. `epoch` is what the caller says the time is. */
+/* ---- sim_account.c and sim_decision.c. `epoch` is the time of day that the caller gives. */
 
 void sim_account_open(sim_account *account, const sim_permit_version *version, doorman_time epoch,
                       doorman_time now);
@@ -231,7 +231,7 @@ void sim_account_reset(sim_account *account, size_t place, size_t key, const cha
                        size_t count);
 void sim_account_ban(sim_account *account, size_t place, size_t key, doorman_time duration);
 void sim_account_check(sim_account *account, const doorman_permits *permits);
-/* After all permits were updated: no counter is left that equals a fresh one. */
+/* Must be called after all permits were updated. No counter may be left that equals a fresh one. */
 void sim_account_check_idle(sim_account *account);
 
 #endif

@@ -98,7 +98,7 @@ static double sum_hits(const sim_counter *counter, size_t tier, doorman_time now
     return sum;
 }
 
-/* Hits that are older than every window that the tests use never count again. */
+/* Removes hits that are older than every window of the simulator. They never count again. */
 static void forget_old_hits(sim_counter *counter, doorman_time now) {
     size_t kept = 0;
     for (size_t i = 0; i < counter->hit_count; i++) {
@@ -163,7 +163,7 @@ static double tiers_offer(const sim_counter *counter, const doorman_figures *fig
     return sum;
 }
 
-/* A tier keeps the units that are in its window. Without them a new window begins. */
+/* A tier keeps the units that are in its window. If there are none, a new window begins. */
 static void enter_tier(sim_counter *counter, const doorman_figures *figures, size_t tier,
                        doorman_time now) {
     sim_tier_state *state = &counter->tiers[tier];

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#define UNIT 4096   /* parts of a unit in which permits count */
+#define UNIT 4096   /* grains of a unit: permits count in grains */
 #define UNKNOWN 1e6 /* the slack of a bucket of which nothing is known until it is full */
 
 /* ---- decisions */
@@ -62,8 +62,8 @@ static void check_max_keys(sim_account *account, const sim_charge *charge) {
     }
 }
 
-/* Charges a counter, and creates it if it does not exist. Returns whether the process has created
- * it too. */
+/* Charges a counter, and creates it if the process has just created it. Returns false if the
+ * process has no such counter. */
 static bool charge_units(sim_account *account, sim_charge *charge, double units) {
     bool created = charge->counter->created;
     if (!charge->counter->exists && !created) return false;
@@ -76,7 +76,7 @@ static bool charge_units(sim_account *account, sim_charge *charge, double units)
 
 /* Returns what a granted permit takes from a counter. In shadow, what would be refused is not
  * charged, and what does not fit is cut. A bucket that was cut has lent all that it can, except for
- * less than one part. */
+ * less than one grain. */
 static double units_of(const sim_charge *charge, double *slack) {
     const sim_offer *offer = &charge->offer;
     bool bucket = charge->definition->limit.kind == DOORMAN_TOKEN_BUCKET;
@@ -100,13 +100,13 @@ static double units_of(const sim_charge *charge, double *slack) {
     return offer->low > 0 ? (offer->low + offer->high) / 2 : offer->high;
 }
 
-/* Less than one part may be charged to a counter now. The level of a bucket stays about the same,
- * but this may be its last use. */
+/* Notes that less than one grain may have been charged to a counter now. The level of a bucket
+ * stays about the same, but this may be its last use. */
 static void touch(const sim_account *account, sim_counter *counter) {
     if (counter->kind == DOORMAN_TOKEN_BUCKET) counter->touched_at = account->at.now;
 }
 
-/* P1: all that a granted permit charges. */
+/* P1: charges all that a granted permit takes. */
 static void commit(sim_account *account) {
     for (size_t i = 0; i < account->charge_count; i++) {
         sim_charge *charge = &account->charges[i];
@@ -165,7 +165,7 @@ static void check_granted(sim_account *account, const doorman_permit_request *re
     }
 }
 
-/* P3. */
+/* P3: checks the wait of a grant. */
 static void check_wait(sim_account *account, const doorman_permit *permit) {
     double wait = 0, error = 2;
     for (size_t i = 0; i < account->charge_count; i++) {
@@ -183,8 +183,8 @@ static void check_wait(sim_account *account, const doorman_permit *permit) {
     }
 }
 
-/* A grant carries a warning if a limit that does not only look on has used more than a fraction of
- * what it could grant. Of a bucket, what is saved counts, if it saves at all. */
+/* A grant carries a warning if a limit that is not in shadow has used more than warn_at of what it
+ * could grant. For a bucket that saves units, it is warn_at of its size. */
 static void check_warning(sim_account *account, const doorman_permit *permit) {
     bool must = false, may = false;
     for (size_t i = 0; i < account->charge_count; i++) {
@@ -221,8 +221,8 @@ static bool fits_after(const sim_account *account, const sim_charge *charge, doo
     return charge->need <= (at_least ? offer.low : offer.high);
 }
 
-/* P4: the limit that is named has room after retry_after, and not much earlier. So have all others
- * that refuse, except for tiers. */
+/* P4: the limit that is named has room after retry_after, and not much earlier. All others that
+ * refuse have room then too, except for tiers. */
 static void check_retry_after(sim_account *account, const doorman_permit *permit,
                               doorman_time max_wait) {
     for (size_t i = 0; i < account->charge_count; i++) {
@@ -250,7 +250,7 @@ static void check_retry_after(sim_account *account, const doorman_permit *permit
     }
 }
 
-/* P4: a limit that waiting does not help is named before all others. */
+/* Returns whether a refusal names this limit for its reason. */
 static bool is_reason_of_charge(const sim_account *account, const sim_charge *charge,
                                 const doorman_permit *permit) {
     bool named = permit->limit && charge->items[permit->item_index] && !charge->shadow &&
@@ -263,6 +263,7 @@ static bool is_reason_of_charge(const sim_account *account, const sim_charge *ch
     return permit->reason == DOORMAN_REASON_RATE && charge->refused && !charge->over_max_cost;
 }
 
+/* P4: a limit that waiting does not help is named before all others. */
 static void check_reason(sim_account *account, const doorman_permit *permit) {
     const sim_want *want = &account->wants[permit->item_index];
     bool helpless = false, right = false, max_keys = permit->reason == DOORMAN_REASON_MAX_KEYS;
@@ -304,7 +305,7 @@ static void check_bans(sim_account *account, const doorman_permit *permit) {
     }
 }
 
-/* P5. */
+/* P5: checks how long a refusal is valid. */
 static void check_valid_for(sim_account *account, const doorman_permit *permit) {
     doorman_time expected = DOORMAN_SECOND;
     if (permit->has_retry_after && permit->retry_after < expected) expected = permit->retry_after;
@@ -344,7 +345,7 @@ static void count_refusal(sim_account *account, sim_charge *charge) {
     if (complete) counter->refusals = 0;
 }
 
-/* P4: every limit that refuses counts the refusal. A ban counts it only if it has retry_after. */
+/* P4: every limit that refuses has an event. A refusal with retry_after counts for a ban. */
 static void check_refusals(sim_account *account, const doorman_permit *permit) {
     for (size_t i = 0; i < account->charge_count; i++) {
         sim_charge *charge = &account->charges[i];
@@ -399,7 +400,7 @@ static void check_events(sim_account *account, const doorman_permit *permit) {
     }
 }
 
-/* P6: what a limit has decided. */
+/* P6: checks what the details say about the decision of a limit. */
 static void check_detail_decision(sim_account *account, const sim_charge *charge,
                                   const doorman_permit_detail *detail) {
     bool full = !charge->counter->exists && sim_account_is_full(account, charge->definition);
@@ -412,7 +413,7 @@ static void check_detail_decision(sim_account *account, const sim_charge *charge
     }
 }
 
-/* P6: one limit, after the decision. */
+/* P6: checks the figures of a limit after the decision. */
 static void check_detail(sim_account *account, const sim_charge *charge,
                          const doorman_permit_detail *detail) {
     const sim_definition *definition = charge->definition;
@@ -444,7 +445,7 @@ static void check_detail(sim_account *account, const sim_charge *charge,
     }
 }
 
-/* P6. The details come in the order of the items and limits. */
+/* P6: checks the details. They are about the limits of each item, in this order. */
 static void check_details(sim_account *account, const doorman_permit *permit) {
     size_t next = 0;
     for (size_t item = 0; item < account->want_count; item++) {

@@ -1,12 +1,12 @@
-/* An account of holds in a simulated system: see sim_holds.c. It knows nothing of doorman.h except
- * messages, and what the holders do.
+/* An account of holds in a simulated system: see sim_holds.c. It knows the messages, what the
+ * holders use, and what an inspection shows.
  *
- * The units that holders use, by their own clocks, never exceed a limit. After a limit was lowered
- * (P15), it is exceeded by what was granted before. So the account puts the holds in the order of
- * their grants. For each hold in use, the units in use of this hold and of all earlier holds are
- * within the limit of the configuration that has granted it. If no limit is lowered, then this is
- * the same as a sum within the limit. A hold that was seized is as old as the hold from which its
- * units come, because these units were counted without a gap. */
+ * The units that holders use, by their own clocks, never exceed a limit without full_at_start.
+ * After a limit was lowered (P15), what was granted before may exceed it. So the account puts the
+ * holds in the order of their grants. For each hold in use, the units in use of this hold and of
+ * all earlier holds are within the limit of the configuration that has granted it. If no limit is
+ * lowered, then this is the same as a sum within the limit. A hold that was seized is as old as the
+ * hold from which its units come, because these units were counted without a gap. */
 #include "sim_holds.h"
 
 #include <math.h>
@@ -139,7 +139,7 @@ void sim_hold_account_reply(sim_world *world, size_t process, const sim_hold_rep
     if (grants && reply->granted && reply->id) note_grant(world, process, call, reply);
 }
 
-/* D8: a hold ends for the next master after its rest has passed once more. */
+/* D8: for the next master, a hold has the rest that it had when it was handed over. */
 void sim_hold_account_take_over(sim_world *world, size_t process, uint64_t mastership,
                                 doorman_time handed_at) {
     doorman_time local = sim_hold_local(world, process);
@@ -197,7 +197,7 @@ void sim_hold_account_check(sim_world *world) {
                     sum += used[j].amount;
                 }
             }
-            most += 1.0 / 4096; /* a limit is rounded up to whole parts */
+            most += 1.0 / 4096; /* a limit is rounded up to whole grains */
             if (sum <= most || version->full_at_start[limit]) continue;
             sim_fail(world, "%g units of %s for \"%s\" are in use, limit l%zu has %g", sum,
                      sim_hold_places[used[i].place], sim_hold_keys[used[i].key], limit, most);
@@ -253,7 +253,7 @@ static const sim_hold_wait *first_wait(const sim_world *world, const sim_hold_pr
 }
 
 /* Returns whether each limit of CONCURRENCY has room for all units of a call, with a margin for
- * parts of units. */
+ * rounding. */
 static bool has_room(const sim_world *world, doorman_permits *permits, const sim_hold_call *call,
                      doorman_time now) {
     double units = 0.01;
@@ -287,8 +287,8 @@ static void check_first(sim_world *world, size_t process, doorman_time now) {
              world->processes[process].address, (unsigned long long)call->request_id, call->client);
 }
 
-/* P9, P10: a release leaves no permit of the same request, and a full one leaves no permit that
- * wants to share its result. */
+/* P9, P10: after a release, no permit of the same request waits. After a full release, no permit
+ * waits that wants to share its result. */
 static void check_released(sim_world *world, size_t process, const sim_hold_reply *reply) {
     const sim_holds *holds = world->holds;
     const sim_hold_process *own = &holds->processes[process];

@@ -201,7 +201,7 @@ void sim_agent_seize(sim_world *world, size_t client, sim_hold_job *job, uint64_
 }
 
 /* Releases units, or cancels what was asked for.
- *   keep   NULL: nothing */
+ *   keep   the units that are kept; NULL: none */
 static void release(sim_world *world, size_t client, sim_hold_job *job, const double *keep) {
     doorman_hold_request request = {.id = job->request_id};
     request.amounts = keep;
@@ -213,7 +213,7 @@ static void release(sim_world *world, size_t client, sim_hold_job *job, const do
     if (!keep) sim_holder_end_job(job);
 }
 
-/* Moves a part of the units, or all of them. */
+/* Transfers one third, two thirds or all of the units. */
 static void transfer(sim_world *world, size_t client, sim_hold_job *job, unsigned thirds) {
     double moved[SIM_HOLD_ITEMS], keep[SIM_HOLD_ITEMS];
     for (size_t i = 0; i < SIM_HOLD_ITEMS; i++) {

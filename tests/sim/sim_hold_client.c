@@ -4,8 +4,8 @@
  * has an answer. Then it uses the units until its own end, which it measures from the time at which
  * it sent the request. It renews its hold, or neglects that. Later it keeps a part of its units,
  * releases them, or transfers them to another client, which seizes them. It stops using the units
- * before it sends that. A client that gives up cancels its request. From time to time a client asks
- * for what belongs to others, or claims what it does not have. */
+ * before it sends such a message. A client that gives up cancels its request. From time to time a
+ * client asks for what belongs to others, or claims what it does not have. */
 #include "sim_holds.h"
 
 #include <string.h>
@@ -94,7 +94,7 @@ static void start_job(sim_world *world, size_t client, sim_hold_job *job) {
     send_job(world, client, job, DOORMAN_ACQUIRE);
 }
 
-/* Gives up what it has asked for. */
+/* Cancels what a job has asked for. */
 static void cancel_job(sim_world *world, size_t client, sim_hold_job *job) {
     job->ask.id = 0;
     memset(job->ask.amounts, 0, sizeof job->ask.amounts);
@@ -118,7 +118,7 @@ static void hold_units(sim_world *world, size_t client, sim_hold_job *job,
     job->again_at = now + job->life / 3;
 }
 
-/* Continues to use some of the units, or none, before it says so. */
+/* A job uses less before the client sends that it does. */
 void sim_holder_keep(sim_hold_job *job, const double *keep) {
     for (size_t i = 0; i < job->ask.item_count; i++) {
         if (job->amounts[i] > keep[i]) job->amounts[i] = keep[i];
@@ -126,7 +126,7 @@ void sim_holder_keep(sim_hold_job *job, const double *keep) {
     }
 }
 
-/* Releases a part of the units. The hold goes on. */
+/* Releases a part of the units. The hold stays in force. */
 static void release_part(sim_world *world, size_t client, sim_hold_job *job) {
     sim_hold_call ask = job->ask;
     for (size_t i = 0; i < job->ask.item_count; i++) {
@@ -139,7 +139,7 @@ static void release_part(sim_world *world, size_t client, sim_hold_job *job) {
     job->ask = ask;
 }
 
-/* Releases or transfers all units, and does so again until there is an answer. */
+/* Releases or transfers all units. Without an answer, the job repeats this up to three times. */
 static void give_units(sim_world *world, size_t client, sim_hold_job *job) {
     uint64_t *random = &world->holds->random;
     static const double none[SIM_HOLD_ITEMS];
@@ -227,8 +227,8 @@ static void ask_for_other(sim_world *world, size_t client, const sim_hold_grant 
     sim_holds_send(world, &call, 1);
 }
 
-/* Asks for what belongs to another client or to nobody, or is gone: a hold or a transfer. Nobody
- * waits for the answer (P8). */
+/* Names a hold of another client, or a transfer, as if it were an own hold. A server must answer
+ * that it is gone (P8). May ask for other items if the drawn hold is an own one. */
 static void meddle(sim_world *world, size_t client) {
     static const doorman_method methods[] = {DOORMAN_RENEW, DOORMAN_RELEASE, DOORMAN_TRANSFER};
     sim_holds *holds = world->holds;
@@ -348,8 +348,8 @@ void sim_holder_pass_on(sim_world *world, size_t call, uint64_t transfer_id) {
     }
 }
 
-/* The units of an item become at most what the response says: at once they are not more than they
- * were, and after the end that was measured before they are not more than the response says. */
+/* Takes the result of a renewal. Until the end that was known before, the job uses no more than
+ * before. After that end it uses at most what the response says. */
 static void renewed(sim_hold_job *job, const sim_hold_call *call, const sim_hold_reply *reply) {
     doorman_time end = call->sent_at + reply->expires_in;
     bool less = false;

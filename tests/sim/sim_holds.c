@@ -181,7 +181,7 @@ doorman_time sim_hold_longest_wait(const sim_world *world, const sim_hold_call *
     return call->max_wait < longest ? call->max_wait : longest;
 }
 
-/* A permit waits. If it is a repeat, it has taken over the place of an earlier one. */
+/* Notes that a permit waits. A repeated request has the position of the first one in the queue. */
 static void add_wait(sim_world *world, size_t process, size_t index, uint64_t ticket) {
     sim_holds *holds = world->holds;
     sim_hold_process *own = &holds->processes[process];
@@ -203,7 +203,7 @@ static void add_wait(sim_world *world, size_t process, size_t index, uint64_t ti
 
 /* ---- masterships */
 
-/* All permits that wait are answered with the mastership. */
+/* Ends a mastership. All permits that wait are answered "not master". */
 static void lose_mastership(sim_world *world, size_t process) {
     sim_hold_process *own = &world->holds->processes[process];
     for (size_t i = 0; i < own->wait_count; i++) {
@@ -231,7 +231,7 @@ void sim_holds_elected(sim_world *world, size_t process, doorman_time until) {
     own->mastership = ++world->holds->masterships;
 }
 
-/* D8: the next master has the holds of the last one. */
+/* D8: notes whose holds the next master takes over. */
 void sim_holds_hand_over(sim_world *world, size_t process, sim_handover *handover) {
     if (!world->holds) return;
     take_decisions(world, process);
@@ -421,7 +421,7 @@ static void answer(sim_world *world, size_t process, size_t index,
         take_decisions(world, process);
         return;
     }
-    /* one part of a message may release what another part has let a permit have */
+    /* a permit that waited may already have what a part of the message has released */
     if (!acquires) take_decisions(world, process);
     size_t first = world->holds->reply_count;
     for (size_t i = 0; i < count; i++) {

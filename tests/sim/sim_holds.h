@@ -19,7 +19,7 @@
 extern const char *const sim_hold_places[SIM_HOLD_PLACES];
 extern const char *const sim_hold_keys[SIM_HOLD_KEYS];
 
-/* An item of a permit, and units of it. */
+/* An item of a permit: what it asks for, and the least that it accepts. */
 typedef struct sim_hold_item {
     size_t place, key;
     double cost, min;
@@ -38,7 +38,7 @@ typedef struct sim_hold_call {
     uint64_t request_id, id;
     size_t item_count;
     sim_hold_item items[SIM_HOLD_ITEMS];
-    double amounts[SIM_HOLD_ITEMS]; /* RENEW: what is held; RELEASE: what is kept; TRANSFER */
+    double amounts[SIM_HOLD_ITEMS]; /* RENEW: held; RELEASE: kept; TRANSFER: moved */
     doorman_time max_wait, time_to_live;
     int priority;
     bool share, equal, detail, connected;
@@ -202,7 +202,7 @@ double sim_hold_in_use(const sim_world *world, size_t client, const sim_hold_job
 
 /* ---- sim_hold_account.c */
 
-/* Must be called for each response of a process that is master, and when it is lost too. */
+/* Must be called for each response of a process that is master, even if it is lost later. */
 void sim_hold_account_reply(sim_world *world, size_t process, const sim_hold_reply *reply);
 /* Must be called when a process has taken over the holds of a mastership.
  *   handed_at   when they were handed over, by the clock of the process that has done it */

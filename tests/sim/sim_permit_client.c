@@ -83,7 +83,7 @@ void sim_permit_client_start(sim_world *world, size_t index) {
     sim_log(world, "%s starts", model->name);
 }
 
-/* Permits without a decision get none. */
+/* Stops a client. Permits that have no decision yet never get one. */
 void sim_permit_client_stop(sim_world *world, size_t index) {
     doorman_permit_client_destroy(clients[index]);
     clients[index] = NULL;
@@ -97,7 +97,7 @@ static void hash_decision(sim_world *world, const doorman_acquired *acquired) {
     sim_hash_amount(world, acquired->units[0]);
 }
 
-/* Takes all decisions. */
+/* Takes all decisions of a client, and compares them with its model. */
 static void take_decisions(sim_world *world, size_t index) {
     static const char *const deciders[] = {"server", "refusal", "fallback", "bypass"};
     doorman_time now = local_of(world, index);
@@ -116,7 +116,7 @@ static void take_decisions(sim_world *world, size_t index) {
     sim_model_check(&models[index], &info, now);
 }
 
-/* Copies a message of the client. */
+/* Copies a message of the client, and sends it. */
 static void send_message(sim_world *world, size_t index, const doorman_request *request,
                          size_t process) {
     const sim_model *model = &models[index];
@@ -282,7 +282,7 @@ static void turn_kill_switch(sim_world *world, size_t index) {
     take_decisions(world, index);
 }
 
-/* A permit with a copy takes two asks. */
+/* Returns whether there is room for a permit and its copy. */
 static bool has_room(const sim_model *model) {
     size_t count = 0;
     for (size_t i = 0; i < SIM_ASKS; i++) count += model->asks[i].state == SIM_ASK_FREE;

@@ -1,9 +1,8 @@
 /* What the clients of permits ask for: see sim_permits.c.
  *
- * About half of what a client asks goes through its doorman_permit_client: see
- * sim_permit_client.c. The rest are messages of other programs: permits with details, reports,
- * inspections, resets and bans. A sixth of the refused permits are repeated exactly when they could
- * be granted. */
+ * Half of the time a client asks through its doorman_permit_client: see sim_permit_client.c. The
+ * rest are messages of other programs: permits with details, reports, inspections, resets and bans.
+ * A sixth of the permits that are refused with retry_after are repeated exactly at that time. */
 #include "sim_permits.h"
 
 #include <math.h>

@@ -5,7 +5,8 @@
  * result now, who has decided, and what the result is. It also knows what the next message must
  * have, and all counts.
  *
- *     P21   a message has everything that waits. While one is under way, no other one is sent
+ *     P21   a message has all permits or all reports that wait. An ask that has failed is sent
+ *           alone. While a message is under way, no other one is sent
  *     P22   a refusal is repeated as long as it is valid, for the same or more, and no longer.
  *           Nothing that it concerns is sent meanwhile
  *     P23   failures, redirects, the address of each message, the breaker, and the fallback
@@ -25,7 +26,7 @@
 #define REDIRECTS 5 /* one after another */
 #define FAILURES 5  /* in a row, until the breaker opens */
 #define DOUBLINGS 5
-#define DOUBLINGS_ALIVE 2 /* if a server has answered that it knows no master */
+#define DOUBLINGS_ALIVE 2 /* of the pause, if a server has answered that it knows no master */
 
 /* ---- asks */
 
@@ -91,8 +92,8 @@ static const sim_refusal *known_refusal(sim_model *model, sim_ask *ask, doorman_
     return NULL;
 }
 
-/* The time counts from the message, so a refusal never lasts longer than its server allows. Only
- * the clock of the client may be slower, by at most 1 %. */
+/* Notes a refusal. Its time counts from when the message was sent, so it never lasts longer than
+ * its server allows. Only the clock of the client may be slower, by at most 1 %. */
 static void remember(sim_model *model, const sim_ask *ask, const doorman_permit *permit,
                      doorman_time decided_at, doorman_time now) {
     doorman_time until = model->sent_at + permit->valid_for;
@@ -128,7 +129,7 @@ static void start(sim_model *model, sim_ask *ask, doorman_time now) {
     }
 }
 
-/* P25: with the kill switch or in shadow, a copy is sent. */
+/* P25: with the kill switch or in shadow, the permit is granted at once, and a copy is sent. */
 void sim_model_before_acquire(sim_model *model, sim_ask *ask, doorman_time now) {
     if (!model->kill_switch && !model->policy.shadow) {
         start(model, ask, now);
@@ -175,7 +176,8 @@ static void return_message(sim_model *model, bool failed) {
     model->is_requested = false;
 }
 
-/* alive: a server has answered that it knows no master. */
+/* Notes that the message has failed.
+ *   alive   a server has answered that it knows no master */
 static void fail_message(sim_model *model, bool alive, doorman_time now) {
     unsigned most = FAILURES + (alive ? DOUBLINGS_ALIVE : DOUBLINGS);
     model->failures = model->failures < most ? model->failures + 1 : most;
@@ -247,8 +249,8 @@ static bool same_entry(const doorman_permit_entry *sent, const sim_ask *ask) {
     return same_item(&entry, &ask->wanted.items[0]);
 }
 
-/* Puts the asks that the message must have into it. A message with an ask that has failed has no
- * other one. Returns how many there are. */
+/* Puts the asks that the message must have into it. An ask that has failed is alone in its message.
+ * Returns the number of asks. */
 static size_t fill_message(sim_model *model, bool reports) {
     sim_ask *ask = next_queued(model, reports, 0);
     bool alone = ask->is_alone;
@@ -262,7 +264,8 @@ static size_t fill_message(sim_model *model, bool reports) {
     return model->message_count;
 }
 
-/* A message waits until its last caller has no time left, within bounds. */
+/* Returns when the client gives a message up: when its last caller has no time left, but after at
+ * least 0.1 s, and at most the request timeout. Nobody waits for reports. */
 static doorman_time message_due(const sim_model *model, bool reports, doorman_time now) {
     doorman_time last = reports ? model->request_timeout : SECOND / 10;
     for (size_t i = 0; i < model->message_count && !reports; i++) {
@@ -383,7 +386,7 @@ static bool same_limit(const doorman_acquired *acquired, const char *limit) {
     return strcmp(acquired->limit, limit ? limit : "") == 0;
 }
 
-/* Of all items, the limit with the fewest units left is told. */
+/* A grant names the limit with the fewest units left, of all items. */
 static bool is_grant_of_server(const sim_ask *ask, const doorman_acquired *acquired) {
     const doorman_permit_grant none = {.granted = 0}, *least = NULL;
     bool same = acquired->granted && acquired->warning == ask->permit.warning;

@@ -98,10 +98,10 @@ doorman_status sim_model_before_response(sim_model *model, bool is_stale, const 
                                          doorman_time now);
 void sim_model_before_failed(sim_model *model, doorman_time now);
 void sim_model_before_next(sim_model *model, doorman_time now);
-/* For each decision. */
+/* Must be called for each decision. */
 void sim_model_decision(sim_model *model, uint64_t serial, const doorman_acquired *acquired,
                         doorman_time now);
-/* After the last decision. */
+/* Must be called after the last decision. */
 void sim_model_check(sim_model *model, const doorman_permit_client_info *info, doorman_time now);
 
 #endif

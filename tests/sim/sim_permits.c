@@ -58,7 +58,7 @@ static sim_account *move_account(sim_world *world, size_t process) {
     return account;
 }
 
-/* Visits all counters. */
+/* Lets a process visit all its counters, and compares their number with the account. */
 static void update(sim_world *world, size_t process) {
     doorman_permits *permits = doorman_server_permits(world->processes[process].server);
     sim_account *account = move_account(world, process);
@@ -74,7 +74,7 @@ static void on_tick(sim_world *world, const sim_event *event) {
     if (!process->server || process->machine.incarnation != event->incarnation) return;
     sim_schedule(world, world->now + SECOND, *event);
     if (process->machine.paused_until) return;
-    update(world, event->actor); /* the account knows when the epoch changes */
+    update(world, event->actor); /* before the epoch changes */
     set_epoch(world, event->actor);
     (void)move_account(world, event->actor);
 }
@@ -143,7 +143,7 @@ void sim_permits_died(sim_world *world, size_t process) {
     if (world->permits) sim_account_close(&world->permits->processes[process].account);
 }
 
-/* P16: each mastership begins without counters. It also ends if it is renewed too late. */
+/* P16: each mastership begins without counters. A mastership that is renewed too late has ended. */
 void sim_permits_elected(sim_world *world, size_t process, doorman_time until) {
     if (!world->permits) return;
     sim_permit_process *own = &world->permits->processes[process];
@@ -157,7 +157,7 @@ void sim_permits_elected(sim_world *world, size_t process, doorman_time until) {
     sim_account_check(&own->account, doorman_server_permits(world->processes[process].server));
 }
 
-/* P15. */
+/* P15: counters survive a configuration, unless the process has no permits any more. */
 void sim_permits_configured(sim_world *world, size_t process) {
     if (!world->permits) return;
     sim_permit_process *own = &world->permits->processes[process];
@@ -203,8 +203,8 @@ static void log_permit(sim_world *world, size_t process, const doorman_permit_re
     }
 }
 
-/* Gives the events of one permit to the account. A permit first sweeps, and then decides. So what
- * is removed after that was swept by the marker. */
+/* Gives the events of one permit to the account. A permit first removes counters that are fresh,
+ * and then decides. So a counter that is removed later was removed by the marker. */
 static size_t take_events(sim_account *account, size_t next) {
     bool decided = false;
     for (; next < queue.count; next++) {
@@ -246,8 +246,8 @@ static void check_permits(sim_world *world, size_t process, size_t call,
     }
 }
 
-/* Between two permits stands a marker, so that the events of each can be told apart. Its resource
- * has no limits, or its cost is 0. So the marker takes nothing. */
+/* A marker follows each permit, so that the events of each permit can be told apart. A marker is a
+ * permit with a cost of 0, so it takes nothing. */
 static doorman_status handle_acquire(sim_world *world, size_t process, size_t index,
                                      doorman_response *response, doorman_error *error) {
     static const doorman_permit_item mark = {.resource_id = marker, .key = ""};
@@ -283,8 +283,8 @@ static void check_entry(sim_account *account, const sim_entry *wanted, doorman_m
     }
 }
 
-/* Returns whether an inspection or a reset names a limit that the resource does not have. A server
- * refuses it. */
+/* Returns whether an inspection or a reset is about a resource without limits, or names a limit
+ * that the resource does not have. A server refuses such a message. */
 static bool names_no_limit(const sim_account *account, const sim_entry *wanted,
                            doorman_method method) {
     const char *name = wanted->entry.limit;
@@ -544,7 +544,7 @@ void sim_permits_restart_client(sim_world *world, size_t client) {
     sim_permit_client_start(world, client);
 }
 
-/* Sets the clock of the time of day of a process, mostly by some seconds. */
+/* Sets the clock of the time of day of a process wrong, by up to half a second or up to a year. */
 void sim_permits_set_clock(sim_world *world, uint64_t *random) {
     sim_permit_process *own = &world->permits->processes[sim_pick(random, world->process_count)];
     static const double seconds[] = {0.5, 5, 60, 5000, 40000000};

@@ -4,7 +4,7 @@
 
 #include "sim_account.h"
 
-#define SIM_PERMITS 64 /* of a message */
+#define SIM_PERMITS 64 /* the most in one message */
 #define SIM_EVENTS 4096
 
 /* A permit that a caller asks for. request.items is not set: see sim_request_of. */
@@ -46,7 +46,7 @@ typedef struct sim_reply {
 typedef struct sim_permit_process {
     sim_account account;
     doorman_time offset;          /* of its clock of the time of day */
-    doorman_time epoch, epoch_at; /* what the server was told last */
+    doorman_time epoch, epoch_at; /* what the server was given last */
     doorman_time until;           /* the end of its mastership, by its clock */
 } sim_permit_process;
 
@@ -72,7 +72,7 @@ struct sim_permits {
  * earlier messages are not valid any more. */
 size_t sim_add_call(sim_world *world, doorman_method method, size_t count);
 doorman_permit_request sim_request_of(const sim_wanted *wanted);
-/* Sends a message or a reply. It may be lost, copied or late. */
+/* Sends a message. It may be lost, copied or late. */
 void sim_send_call(sim_world *world, size_t call);
 /* Lets a message arrive at its process, at a time. */
 void sim_plan_call(sim_world *world, size_t call, doorman_time at);
@@ -85,24 +85,24 @@ void sim_load_refused(sim_world *world, size_t call, size_t permit, doorman_time
 void sim_load_start(sim_world *world, size_t client);
 void sim_load_reply(sim_world *world, const sim_reply *reply);
 
-/* ---- sim_permit_client.c. A client that stands still misses its messages: see sim_permits.c. */
+/* ---- sim_permit_client.c. A client that stands still gets its messages late or never. */
 
 void sim_permit_client_start(sim_world *world, size_t client);
 void sim_permit_client_stop(sim_world *world, size_t client);
 /* Does the work that is due, and plans the next time. */
 void sim_permit_client_step(sim_world *world, size_t client);
-/* An application asks for permits, or reports. Sometimes it turns its kill switch. */
+/* Lets an application ask for permits or report units, and sometimes turn the kill switch. */
 void sim_permit_client_ask(sim_world *world, size_t client, uint64_t *random);
 void sim_permit_client_reply(sim_world *world, const sim_reply *reply);
 void sim_permit_client_failed(sim_world *world, const sim_call *call);
-/* When nothing was asked for a while, the client knows nothing. */
+/* Fails the run if a client that was idle for a while keeps permits, or too much memory. */
 void sim_permit_client_check_idle(sim_world *world, size_t client);
 
 /* ---- sim_definition.c */
 
 /* Draws a configuration.
  *   before   the configuration before it; may be NULL
- *   alone    all templates have limits alone, as in a node with a parent */
+ *   alone    all templates have limits and no capacity, as in a node with a parent */
 void sim_draw_definitions(sim_permit_version *version, const sim_permit_version *before, bool alone,
                           uint64_t *random);
 doorman_config *sim_create_config(sim_permit_version *version);
