@@ -445,7 +445,7 @@ static void check_detail(sim_account *account, const sim_charge *charge,
     }
 }
 
-/* P6: checks the details. They are about the limits of each item, in this order. */
+/* P6: checks the details, which list each limit of each item. */
 static void check_details(sim_account *account, const doorman_permit *permit) {
     size_t next = 0;
     for (size_t item = 0; item < account->want_count; item++) {

@@ -723,7 +723,8 @@ static void set_up_state(sim_world *world, const sim_run_options *options) {
     sim_states_start(world);
 }
 
-/* A run with stores. Clients go on for a minute without faults, in which all is written. */
+/* Runs a system with stores. Clients continue for a minute without faults. Ten seconds later, all
+ * changes must be written. */
 static bool run_state(sim_world *world, const sim_run_options *options) {
     sim_init(world, options->seed);
     set_up_state(world, options);

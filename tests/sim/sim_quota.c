@@ -11,9 +11,9 @@
  * protocol cannot exclude that.) The world moves in small steps.
  *
  * Checks in each step: the assignments in force never exceed the capacity, or what it was within
- * the last lease. At the end: the requests that have passed are at most those of the capacity, and
- * a full bucket for each change. When the faults have ended, shares are exact; then something
- * changes, and two leases later they are exact again (W5). */
+ * the last lease. The requests that have passed are at most those of the capacity, and a full
+ * bucket for each change. When the faults have ended, shares are exact; then something changes, and
+ * two leases later they are exact again (W5). */
 #include "sim_quota.h"
 
 #include "server/grpc/quota.h"
@@ -51,7 +51,7 @@ typedef struct quota_connection {
     bool used, client_open, server_open, broken;
     size_t envoy, process;
     struct quota_stream *stream; /* NULL: the process has not opened it, or has ended it */
-    doorman_time client_notices, server_notices; /* that it is broken */
+    doorman_time client_notices, server_notices; /* when each end notices that it is broken */
     quota_queue to_client, to_server;
 } quota_connection;
 
@@ -75,7 +75,7 @@ typedef struct quota_process {
     doorman_server *server; /* NULL: it is dead */
     struct quotas *quotas;
     bool is_master;                       /* as its quotas know */
-    uint64_t election_count, begun_count; /* how often it was elected; when its quotas began */
+    uint64_t election_count, begun_count; /* how often it was elected: now; when its quotas began */
     bool is_clean; /* at its last election it has got the leases of the last master */
     doorman_time paused_until, starts_at;
     doorman_time until;      /* of its mastership, by its clock */
@@ -161,7 +161,7 @@ static sim_clock draw_clock(quota_world *world) {
 
 /* ---- the configuration */
 
-/* As the server has it. */
+/* Returns the interval of a bucket in seconds, as the server chooses it. */
 static unsigned interval_of(void *context, const char *resource_id) {
     const quota_world *world = context;
     unsigned interval = 1;
@@ -214,7 +214,7 @@ static void change_capacity(quota_world *world, double capacity) {
     }
 }
 
-/* Returns what may be in force. */
+/* Returns the largest capacity under which assignments may be in force. */
 static double allowed_at(const quota_world *world) {
     double most = world->capacity;
     for (size_t i = 0; i < world->past_count; i++) {
@@ -469,7 +469,7 @@ static bool hand_over_write(void *context, const void *bytes, size_t count) {
     return true;
 }
 
-/* The master resigns. With the fault HANDOVER it leaves its leases to the next one. */
+/* The master resigns. With the fault HANDOVER it mostly leaves its leases to the next one. */
 static void process_resign(quota_world *world) {
     if (world->master == SIM_NONE) return;
     quota_process *process = &world->processes[world->master];
@@ -489,7 +489,7 @@ static void process_resign(quota_world *world) {
     if (world->on[SIM_GAP]) world->vacant_until += between(world, 0, 20 * SECOND);
 }
 
-/* Elects a master, and renews its mastership. */
+/* Elects a master if there is none, or if the last one has not renewed its mastership. */
 static void elect(quota_world *world) {
     if (world->master != SIM_NONE) {
         const quota_process *last = &world->processes[world->master];
@@ -640,7 +640,7 @@ static void check_step(quota_world *world) {
     if (sum > most * (1 + 1e-9)) {
         quota_fail(world, "%.17g is in force, and %.17g is the most", sum, most);
     }
-    /* clocks differ by 1 % */
+    /* clocks are up to 1 % wrong */
     if (world->passed > 1.02 * world->could + world->filled + 1) {
         quota_fail(world, "%g requests have passed: the capacity is %g, and full buckets %g",
                    world->passed, world->could, world->filled);
@@ -800,7 +800,7 @@ static bool run_fails(const sim_run_options *options) {
         world->envoys[i].demand = 10000;
         world->envoys[i].stalled_until = 0;
     }
-    /* broken streams are noticed, and processes start; a new master learns; and two leases */
+    /* until broken streams are noticed, processes run, and a new master has learned */
     run_for(world, 45 * SECOND + 4 * world->lease);
     check_exact(world, "after the faults");
     for (int i = 0; i < 2; i++) {

@@ -23,7 +23,7 @@
 #define KNOWN (500 * SECOND)  /* for how long a reservation that has ended is certainly known */
 #define DRIFT(time) ((time) / 16 + SECOND / 1000) /* more than clocks differ in this time */
 
-/* Returns a permit of the first item of a request, or a settle. */
+/* Returns the item of a reservation, or of its settlement. */
 static doorman_permit_item item_of(double cost) {
     return (doorman_permit_item){.resource_id = SIM_SETTLE_RESOURCE, .key = "", .cost = cost};
 }
@@ -133,7 +133,7 @@ static void reserve(sim_world *world, size_t process, sim_settle_slot *slot, uin
     slot->passed = world->states->ledgers[world->processes[process].node].passed;
 }
 
-/* Checks whether a reservation that was known has ended, and what its settlement has changed. */
+/* Checks whether the first settlement of a known reservation is late, and what it has charged. */
 static void check_settled(sim_world *world, const sim_settle_ledger *ledger,
                           const sim_settle_slot *slot, const doorman_settlement *out) {
     const doorman_settled_item *item = &out->items[0];
@@ -205,7 +205,7 @@ void sim_settle_load(sim_world *world, size_t process) {
     sim_settle_slot *slot = &ledger->slots[sim_below(random, SIM_SETTLE_SLOTS)];
     look(world, ledger, world->states->processes[process].account.at.epoch);
     if (ledger->is_unknown) return;
-    /* the server has perhaps forgotten it, also if only the time of day says so */
+    /* after this time, the server may have forgotten the request: the time of day counts too */
     const doorman_time most = slot->settled ? REPEATS : slot->within + KNOWN;
     const bool is_late = slot->reserved > 0 && ledger->passed - slot->passed >= most;
     const bool is_kept = slot->reserved_at < ledger->kept_at && slot->settled_at < ledger->kept_at;

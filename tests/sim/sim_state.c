@@ -8,9 +8,8 @@
  *
  * Processes crash, also while a batch is under way. They stop as planned. The store is slow or
  * gone, and is replaced by an older copy of itself. A master that has lost its mastership still
- * writes.
- * Clocks of the time of day are set back and forward, and differ between processes. Configurations
- * drop limits and bring them back. Override rows and plan rows are in the store too
+ * writes. Clocks of the time of day are set back and forward, and differ between processes.
+ * Configurations drop limits and bring them back. Override rows and plan rows are in the store too
  * (sim_state_acts.c). */
 #include "sim_state.h"
 
@@ -138,7 +137,7 @@ static doorman_config *create_config(const sim_states *states, unsigned present)
     abort();
 }
 
-/* The next configuration lacks limits that the last one had, and has limits that it lacked. */
+/* Adds a configuration. It drops a limit of the last one, or brings limits back, or does both. */
 bool sim_states_add_version(sim_world *world, uint64_t *random) {
     sim_states *states = world->states;
     size_t index = world->version_count;
@@ -160,14 +159,14 @@ bool sim_states_add_version(sim_world *world, uint64_t *random) {
 static void set_epoch(sim_world *world, size_t process) {
     sim_state_process *own = &world->states->processes[process];
     doorman_time local = sim_state_local(world, process);
-    (void)sim_state_account_move(world, process); /* the account knows when the epoch changes */
+    (void)sim_state_account_move(world, process); /* before the epoch changes */
     doorman_permits_update(sim_state_permits(world, process), local);
     own->account.at.given = EPOCH + world->now + own->offset;
     own->account.at.given_at = local;
     doorman_server_set_epoch(world->processes[process].server, own->account.at.given, local);
 }
 
-/* Sets the clock of the time of day of a process, mostly by some seconds. */
+/* Sets the clock of the time of day of a process wrong, by up to half a second or up to a year. */
 void sim_states_set_clock(sim_world *world, uint64_t *random) {
     static const double seconds[] = {0.5, 5, 60, 5000, 40000000};
     size_t process = sim_pick(random, world->process_count);
@@ -234,7 +233,7 @@ static void on_restart(sim_world *world, const sim_event *event) {
     }
 }
 
-/* A process ends, and starts again later. A planned restart takes some seconds. */
+/* Ends a process, and starts it again within 40 s, or within 5 s if that is planned. */
 void sim_state_restart(sim_world *world, size_t process, bool is_planned) {
     doorman_time most = (is_planned ? 5 : 40) * SECOND;
     doorman_time back = world->now + sim_time_between(&world->states->random, 0, most);
@@ -261,7 +260,7 @@ void sim_states_before_configuration(sim_world *world, size_t process) {
     if (world->states) sim_state_take_all(world, process);
 }
 
-/* P15, D10. The version of the process is the new one. */
+/* P15, D10. Must be called when the process has the new version. */
 void sim_states_configured(sim_world *world, size_t process) {
     if (!world->states || !sim_state_permits(world, process)) return;
     unsigned before = world->states->present[world->processes[process].version - 1];
@@ -409,7 +408,7 @@ static void on_load(sim_world *world, const sim_event *event) {
     sim_settle_load(world, process);
     if (world->failure[0] || !sim_state_account_move(world, process)->is_open) return;
     if (choice < 24) acquire(world, about, random);
-    /* mostly of few keys, so that a ban often follows another one of its key */
+    /* most bans are of one key, so that a ban often follows another one of its key */
     if (choice == 24) reset(world, about, true, random);
     if (choice > 26 && choice < 29) reset(world, (subject){process, 0, 0}, true, random);
     if (!has_limits(world, process, about.place)) return; /* nothing to report or reset */

@@ -36,7 +36,7 @@ typedef struct sim_state_limit {
 /* The clocks of the permits of one process, as P26 says. */
 typedef struct sim_state_clock {
     doorman_time now, epoch, rest;
-    doorman_time given, given_at; /* what the process has said last */
+    doorman_time given, given_at; /* the time of day that the server was given last, and when */
 } sim_state_clock;
 
 /* What the account knows about a counter, or about a ban. */
@@ -74,7 +74,7 @@ typedef struct sim_state_account {
 /* An override row or a plan row: see sim_state_acts.c. */
 typedef struct sim_act_row {
     uint64_t id; /* 0: there is none */
-    double most; /* what it gives its key */
+    double most; /* the limit that it gives its key */
     doorman_time starts_at, ends_at;
 } sim_act_row;
 
@@ -95,10 +95,10 @@ typedef struct sim_state_process {
     doorman_time until;  /* the end of its mastership, by its clock */
     uint64_t term;       /* of its mastership, or of the last one */
     sim_state_step step;
-    bool was_read;         /* all rows, since it became master */
+    bool was_read;         /* it has read all rows since it became master */
     bool reads_again;      /* the configuration has other durable limits */
     doorman_time late_at;  /* when permits no longer wait for the rows */
-    doorman_time stop_at;  /* it writes what is left and stops, until then at the latest; 0: no */
+    doorman_time stop_at;  /* when it gives up a planned stop; 0: it does not stop */
     uint64_t call_number;  /* of the call under way; answers to others are ignored */
     uint64_t write_number; /* of its last batch */
     sim_state_row *rows;   /* taken, and not written yet */
@@ -108,7 +108,7 @@ typedef struct sim_state_process {
     size_t next_row;        /* to read */
     doorman_time round_began_at;
     bool took_all;     /* the round has taken all changes */
-    sim_act_rows acts; /* that it must know */
+    sim_act_rows acts; /* the rows that it must know */
     bool rereads_acts; /* the store did not answer an act */
 } sim_state_process;
 
@@ -120,14 +120,14 @@ typedef struct sim_state_call {
     size_t first;        /* READING: the first row to return */
     sim_state_row *rows; /* WRITING: the batch. READING: what was read */
     size_t row_count, next_row;
-    bool is_refused;   /* the epoch of the store is a later one */
+    bool is_refused;   /* a later term has claimed the store */
     sim_act_rows acts; /* READING from the first row */
 } sim_state_call;
 
 /* The store of a node. */
 typedef struct sim_state_store {
     sim_state_row rows[SIM_STATE_ROWS];
-    uint64_t term, write_number; /* the epoch, and the last batch of it */
+    uint64_t term, write_number; /* the last term that has claimed it, and its last batch */
     doorman_time gone_until;
     sim_act_rows acts;
     sim_state_row copy[SIM_STATE_ROWS]; /* an older copy */
@@ -154,7 +154,7 @@ typedef struct sim_settle_ledger {
     double done_least, done_most; /* of requests that are forgotten */
     bool is_unknown;              /* the store was replaced */
     doorman_time kept_at;         /* all changes before this time are in the store */
-    doorman_time opened_at;       /* the present mastership begins */
+    doorman_time opened_at;       /* when the present mastership began */
     doorman_time passed; /* the most time that has passed for the masters. When the time of day is
                             set back and forward, all ways forward count */
     doorman_time seen_at, epoch; /* at the last look, and the time of day of the master then */
@@ -208,7 +208,7 @@ void sim_state_account_inspect(sim_world *world, size_t process, size_t place, s
 void sim_state_account_removed(sim_world *world, size_t process, const doorman_permit_event *event);
 /* Notes that a row was yielded, and fills in what it is about. */
 void sim_state_account_yielded(sim_world *world, size_t process, sim_state_row *row);
-/* A row that was yielded is marked as changed. */
+/* Must be called when a row that was yielded is marked as changed. */
 void sim_state_account_marked(sim_world *world, size_t process, const sim_state_row *row);
 /* Returns what doorman_permits_restore must have returned. Must be called after it. */
 doorman_status sim_state_account_restore(sim_world *world, size_t process,
@@ -240,7 +240,7 @@ void sim_acts_tick(sim_world *world, size_t process);
 
 /* ---- sim_state_store.c: a process and its store */
 
-/* The process has become master: it claims the store, and reads it. */
+/* Must be called when a process has become master: it claims the store, and reads it. */
 void sim_state_begin(sim_world *world, size_t process);
 void sim_state_end(sim_world *world, size_t process);
 /* A planned stop: the process writes what is left, and ends. */

@@ -7,11 +7,10 @@
  *
  *     D3  the row of a counter that has no units is deleted, and a new row replaces the old one
  *     D4  while rows are awaited, permits of durable limits are refused with LEARNING
- *     D5  times are since 1970. A row that is restored alone keeps its slices. If there is a
- *         counter already, the units of both move to slices that begin now, and no unit
- *         returns earlier.
- *         What a row says that was yielded or restored before does not count twice. The epoch moves
- *         forward to the time of a row. The rest of a ban is left
+ *     D5  times in a row are since 1970. A row that is restored alone keeps its slices. If there is
+ *         a counter already, the units of both move to slices that begin now, and no unit returns
+ *         earlier. A row that was yielded or restored before does not count twice. The epoch moves
+ *         forward to the time of a row. A ban keeps the rest that it had
  *     D5, D6  when a round of writing has ended, the store has all changes that were made before
  *         the round. So a crash forgets at most what came after the last round, and a planned stop
  *         forgets nothing */
@@ -90,7 +89,7 @@ void sim_state_account_open(sim_world *world, size_t process) {
     sim_state_account_close(account);
     account->is_open = true;
     account->rows = DOORMAN_ROWS_READ;
-    account->at.now = now; /* P16: the epoch is what the process says */
+    account->at.now = now; /* P16: the epoch is what the server was given */
     account->at.epoch = account->at.given + now - account->at.given_at;
     account->at.rest = 0;
     account->kept_at = world->now;
@@ -291,7 +290,7 @@ void sim_state_account_removed(sim_world *world, size_t process,
     }
 }
 
-/* P15: what belongs to a limit that goes is forgotten. */
+/* P15: the counters of a limit are forgotten when it is dropped, and again when it comes back. */
 void sim_state_account_configure(sim_world *world, size_t process, unsigned before) {
     sim_state_account *account = &world->states->processes[process].account;
     for (size_t i = 0; account->is_open && i < SIM_STATE_COUNTERS; i++) {
@@ -417,7 +416,7 @@ static void merge_window(sim_counter *own, sim_counter *row, size_t tier, doorma
     add_hits(own, row, tier);
 }
 
-/* Adds a row to a counter that has used its units since the row was written. */
+/* Adds the units of a row to a counter that exists already. */
 static void merge(const sim_definition *definition, sim_counter *own, sim_counter *row,
                   const sim_moment *at) {
     const doorman_figures *figures = &definition->figures[0];
@@ -498,7 +497,7 @@ doorman_status sim_state_account_restore(sim_world *world, size_t process,
 
 /* ---- what may be forgotten (D5) */
 
-/* Returns whether a process that reads the row of an item now knows the same as the account. */
+/* Returns whether a process that read the row of an item now would know the same as the account. */
 static bool is_kept(const sim_world *world, const sim_state_account *account,
                     const sim_state_row *row, size_t index) {
     const sim_state_item *item = &account->items[index];
@@ -526,7 +525,7 @@ static bool is_kept(const sim_world *world, const sim_state_account *account,
     return fabs(used[0] - used[1]) < 2 * GRAIN;
 }
 
-/* What has changed without effect needs no row. */
+/* A change without effect needs no row. */
 void sim_state_account_took_all(sim_world *world, size_t process) {
     const sim_state_process *own = &world->states->processes[process];
     const sim_state_account *account = sim_state_account_move(world, process);

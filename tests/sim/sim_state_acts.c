@@ -19,7 +19,7 @@
 #include <string.h>
 
 #define SECOND DOORMAN_SECOND
-#define MOST 5 /* of a key without rows */
+#define MOST 5 /* the limit of a key without rows */
 
 typedef enum row_kind { OF_OVERRIDE, OF_PLAN } row_kind;
 

@@ -158,7 +158,7 @@ static void on_crash(sim_world *world, const sim_event *event) {
     }
 }
 
-/* Lets a process crash at this moment, sometimes. */
+/* Sometimes lets a process crash at this moment. Returns whether it does. */
 static bool crashes(sim_world *world, size_t process) {
     if (!sim_fault_occurs(world, SIM_CRASH, 0.05)) return false;
     sim_event event = {.handler = on_crash, .actor = process};
@@ -427,7 +427,7 @@ void sim_state_end(sim_world *world, size_t process) {
     own->call_number++;
 }
 
-/* A configuration with other durable limits is in force. */
+/* Must be called when a configuration with other durable limits is in force. */
 void sim_state_read_again(sim_world *world, size_t process) {
     sim_state_process *own = process_of(world, process);
     own->reads_again = true;

@@ -12,7 +12,7 @@
  *     CoDel     the form of folly
  *     Maurer    the form of "Fail at Scale" with the newest first, and here with criticalities
  *
- * Each figure is the worst of several runs. The same seed gives the same figures.
+ * Each figure is the worst of all its runs. The same seed gives the same figures.
  */
 #include "sim_throttle.h"
 

@@ -49,7 +49,7 @@ typedef struct sim_throttle_load {
     size_t workers;
     double load;            /* requests that arrive, as a multiple of what the workers can do */
     double high;            /* the part of the requests with the highest criticality */
-    size_t burst;           /* requests that arrive at once every 200 ms, as a part of the load */
+    size_t burst;           /* requests of the load that arrive at once every 200 ms */
     doorman_time length;    /* simulated time */
     doorman_time slow_from; /* the dependency is five times slower for slow_for */
     doorman_time slow_for;
@@ -64,8 +64,8 @@ typedef struct sim_throttle_load {
 typedef struct sim_throttle_result {
     double goodput;  /* work that was answered in time, as a part of what the workers can do */
     double p99;      /* seconds from the arrival to the answer, in time or late */
-    double answered; /* the part of the requests of highest criticality, in time */
-    double refused;  /* the part of all requests */
+    double answered; /* the part of the requests of highest criticality, answered in time */
+    double refused;  /* the part of all requests that were refused */
     double wait;     /* the longest time in seconds that a request waited before it started */
     double tries;    /* for each first try, while the dependency is slow */
     double evenness; /* the parts of the long and of the short requests that were answered in time:
@@ -77,12 +77,12 @@ typedef struct sim_throttle_result {
 
 /* A request, or one of the tries of a client. */
 typedef struct sim_throttle_request {
-    uint32_t index;        /* its place in the array of requests */
-    uint32_t next;         /* the next free place, or SIM_THROTTLE_NONE */
+    uint32_t index;        /* its index among all requests */
+    uint32_t next;         /* of the next free request, or SIM_THROTTLE_NONE */
     doorman_time first_at; /* when the first try arrived */
     doorman_time at;       /* when this try arrived */
     doorman_time service;  /* without the slow dependency */
-    doorman_time expires;  /* for the policies that decide this at the arrival */
+    doorman_time expires;  /* the end of its wait, for policies that set it at the arrival */
     uint32_t client, user;
     uint16_t tries, calls;
     uint8_t criticality, class_id;
@@ -129,7 +129,7 @@ void sim_policy_offer(sim_policy *policy, sim_throttle_request *request, doorman
 /* Returns the request that a free worker should start, or SIM_THROTTLE_NONE. */
 uint32_t sim_policy_next(sim_policy *policy, doorman_time now);
 void sim_policy_finish(sim_policy *policy, const sim_throttle_request *request, doorman_time now);
-/* When sim_policy_update must be called, to refuse what has waited too long. */
+/* Returns when sim_policy_update must be called, to refuse what has waited too long. */
 doorman_time sim_policy_due(const sim_policy *policy);
 void sim_policy_update(sim_policy *policy, doorman_time now);
 

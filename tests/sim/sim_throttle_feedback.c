@@ -14,7 +14,7 @@ enum { CLIENTS = 10, SERVERS = 4 };
 #define CAPACITY 1000.0
 #define REFRESH (16 * DOORMAN_SECOND)
 #define STEP (DOORMAN_SECOND / 10)
-#define LOSS_AT (20 * REFRESH)     /* intervals after the start */
+#define LOSS_AT (20 * REFRESH)     /* of half of the capacity */
 #define RECOVERY_AT (60 * REFRESH) /* of the dependency */
 #define END_AT (SIM_FEEDBACK_INTERVALS * REFRESH)
 
@@ -117,7 +117,7 @@ static void report(feedback_world *world, worker *own) {
     own->counted = (doorman_overload_report){.interval = 0};
 }
 
-/* Sends the requests of a node that are due to the root, and lets the root work. */
+/* Sends to the root the requests of a node that are due. If the node is the root, does its work. */
 static void pass_on(feedback_world *world, doorman_server *from) {
     doorman_upstream *upstream = doorman_server_upstream(from);
     doorman_request request;
@@ -131,7 +131,7 @@ static void pass_on(feedback_world *world, doorman_server *from) {
     }
 }
 
-/* The units that arrive at a server in one step, with some noise. */
+/* Returns the units that arrive at a server in one step, with some noise. */
 static double arrivals(feedback_world *world, double use) {
     double unit = (double)(sim_random(&world->random) >> 11) / 9007199254740992.0;
     return use / SERVERS * (double)STEP / (double)DOORMAN_SECOND * (0.8 + 0.4 * unit);

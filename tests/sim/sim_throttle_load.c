@@ -175,7 +175,7 @@ static bool is_slow(const sim_throttle_world *world) {
 
 /* ---- clients */
 
-/* A try has failed. The client tries again, if it may. */
+/* Notes that a try has failed. The client tries again, if it may. */
 static void fail(sim_throttle_world *world, sim_throttle_request *failed, doorman_time after) {
     const sim_throttle_load *load = world->load;
     failed->awaited = false;
@@ -233,7 +233,7 @@ static void arrive_first(sim_throttle_world *world) {
     arrive(world, request);
 }
 
-/* A client has its answer in time. */
+/* Notes that a client has its answer in time. */
 static void succeed(sim_throttle_world *world, const sim_throttle_request *request) {
     bool counted = counts(world, request);
     slot_of(world, request->first_at)->successes++;
@@ -341,7 +341,7 @@ static double percentile99(const totals *all) {
     return (double)((doorman_time)(i + 1) * TIME_STEP) / (double)DOORMAN_SECOND;
 }
 
-/* Returns the part of the clients of some slots that got an answer. */
+/* Returns the part of the clients of some slots that got an answer in time. */
 static double successes(const sim_throttle_world *world, doorman_time from, doorman_time length) {
     slot all = {0, 0};
     for (doorman_time at = from; at < from + length; at += SIM_SLOT) {

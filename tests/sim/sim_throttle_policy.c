@@ -45,11 +45,12 @@ static const sim_throttle_request *at(const sim_policy *policy, uint32_t index) 
 
 /* ---- FIFO: without a bound, with a bound of 100 ms of work, and with a fixed concurrency */
 
-/* Returns how many requests may wait. */
+/* Returns how many requests may wait. With a fixed concurrency, at most two requests for each
+ * worker are in the server. */
 static size_t fifo_bound(const sim_policy *policy) {
     if (policy->kind == SIM_UNBOUNDED) return SIZE_MAX;
     if (policy->kind == SIM_BOUNDED) return 10 * policy->workers;
-    return 2 * policy->workers - policy->running; /* twice the workers are in the server */
+    return 2 * policy->workers - policy->running;
 }
 
 static void fifo_offer(sim_policy *policy, const sim_throttle_request *request) {
@@ -109,7 +110,7 @@ static void maurer_offer(sim_policy *policy, sim_throttle_request *request, door
     push(&policy->queues[request->criticality > 0], request->index);
 }
 
-/* Refuses the oldest requests that have waited too long. */
+/* Refuses the requests that have waited too long, the oldest first. */
 static void maurer_update(sim_policy *policy, sim_throttle_queue *queue, doorman_time now) {
     while (queue->count && now > at(policy, queue->items[queue->first])->expires) {
         sim_throttle_refused(policy->world, pop_oldest(queue), 0);
@@ -227,7 +228,7 @@ void sim_policy_finish(sim_policy *policy, const sim_throttle_request *request, 
     if (policy->kind == SIM_DOORMAN) doorman_finish(policy, request, now);
 }
 
-/* When requests must be refused, although no worker is free. */
+/* Returns when requests must be refused, even if no worker is free. */
 doorman_time sim_policy_due(const sim_policy *policy) {
     return policy->kind == SIM_DOORMAN ? doorman_throttle_due(policy->throttle) : DOORMAN_NEVER;
 }
