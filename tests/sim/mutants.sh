@@ -1,8 +1,8 @@
 #!/bin/sh
 # Tests whether the simulator finds bugs. Each mutant is a copy of the headers, of the state machine
-# of quotas, and of the conditions of simulated stores, with one known fault, mostly a rule of the
-# handover that is left out. This script builds the simulator with each mutant and prints the number
-# of runs until the fault is found. Every fault must be found.
+# of quotas, and of the conditions of simulated stores, with one known fault: a rule is left out or
+# broken. This script builds the simulator with each mutant and prints the number of runs until the
+# fault is found. Every fault must be found.
 #
 #     tests/sim/mutants.sh [NAME]...        from the top of the repository; no names: all
 #     tests/sim/mutants.sh --check          only checks that the old texts of all mutants occur once
@@ -116,7 +116,7 @@ check_texts() { # old, new, old, new, ..., options
     done
 }
 
-# Says what the simulator has found: the check that failed, the assertion, or else the signal.
+# Says what the simulator has found: the check or assertion that failed, or else the exit status.
 why_found() { # exit status
     why=$(sed -n -e 's/^FAILED: seed \([0-9]*\), event [0-9]*: /run \1: /p' \
         -e 's/ *\([<>]=\)  *\([0-9.]*\)  *\([^ ]*\) .*MISSED$/: \3, not \1 \2/p' \
@@ -204,7 +204,7 @@ mutant() { # name, the rule and how it is broken, old text, new text, ..., optio
         try_unit "$2"
         return
     fi
-    # Most mutants are found in a few runs, so an optimized header would take longer altogether.
+    # Most mutants are found in a few runs, so it would take longer to optimize the header.
     level=-O0
     if [ "${1:-}" = --fair ]; then
         mode=fair
@@ -409,7 +409,7 @@ mutant permit-keep 'P14: a counter with an override is never removed' \
 mutant permit-reload 'P15: a resource that gets another template loses its counters' \
     'bool stays = place->counter_count && limit->kind != DOORMAN_CONCURRENCY;' \
     'bool stays = false;' --permits
-mutant permit-restart 'P16: a window that contains the victory is not used up' \
+mutant permit-restart 'P16: the window in which a mastership begins is not used up' \
     'bool used_up = limit->empty_at_start && span.begin <= at->start_epoch;' \
     'bool used_up = false && limit && at;' --permits
 mutant permit-max-keys 'P19: a full limit evicts a counter, although it has to refuse' \
@@ -440,7 +440,7 @@ mutant permit-tier 'P18: the event of a tier has the number of the next one' \
 mutant permit-granted 'P18: the event of a grant has one unit too many' \
     '.amount = grant->granted};' \
     '.amount = grant->granted + 1};' --permits
-mutant permit-warn 'warn_at: a warning comes although the limit has used no more than this part' \
+mutant permit-warn 'warn_at: a warning comes when the limit has used exactly this fraction' \
     'return most - left > warn_at * most;' \
     'return most - left >= warn_at * most;' --permits
 mutant permit-epoch 'P26: the time of day goes back' \
@@ -551,7 +551,7 @@ mutant hold-seized 'P11: a transfer can be seized twice' \
 mutant hold-spent 'P11: a transfer that was seized is answered as one that can be seized' \
     'bool ended = transfer->state == DOORMAN__SPENT || transfer->end.at <= permits->at.now;' \
     'bool ended = transfer->end.at <= permits->at.now;' --holds --favour delay,double
-mutant hold-lowered 'P15: after a limit was lowered, as much as it has now may be held besides' \
+mutant hold-lowered 'P15: after a limit was lowered below what is held, it is granted once more' \
     'charge->offer = held >= most || learns || after ? 0 : most - held;' \
     'charge->offer = learns || after ? 0 : held >= most ? most : most - held;' --holds
 mutant hold-reload 'P15: a changed configuration forgets the units that are held' \
@@ -608,7 +608,7 @@ mutant hold-moves-back 'P7: a permit that moves to another queue arrives there a
 mutant hold-wait-limit 'P7: a permit waits for longer than its limit allows' \
     'doorman_time most = doorman__earlier(wait->max_wait, charge->figures->max_wait);' \
     'doorman_time most = wait->max_wait;' --holds
-mutant hold-close 'P7: a permit waits on when its connection has closed' \
+mutant hold-close 'P7: a permit still waits after its connection has closed' \
     'size_t count = 0, left = owner ? owner->wait_count : 0;' \
     'size_t count = 0, left = 0;' --holds
 mutant hold-transfer-again 'P9: a repeated transfer moves units again' \
@@ -752,7 +752,7 @@ mutant handover-learned 'D8: a master that learns hands a resource over as learn
 mutant handover-templates 'D8: a master that learns hands its templates over as learned' \
     'server->learned_at[index] = learned_at;' \
     'server->learned_at[index] = server->now + 0 * learned_at;' --favour handover,resign
-mutant handover-new 'D8: a template that the last master had not does not learn' \
+mutant handover-new 'D8: a template that the last master did not have does not learn' \
     'server->drains_at = doorman__later(server->drains_at, drains_at); return DOORMAN_OK;' \
     'for (size_t i = 0; server->config && i < server->config->template_count; i++) {
         if (server->config->templates[i].has_algorithm) server->learned_at[i] = server->now;
@@ -782,7 +782,7 @@ mutant handover-holds-leased 'P17, D8: a hold that was handed over outlasts the 
     --leased --favour handover,resign
 mutant handover-stays 'D8: a server that has handed over becomes master again at once' \
     'server->has_left = true;' '' --favour handover,resign
-mutant handover-both 'D8: a server that has handed over goes on granting' \
+mutant handover-both 'D8: a server that has handed over still grants' \
     'doorman__server_resign(server); server->has_left = true;' '' --favour handover,resign
 mutant handover-repeat 'S3, D8: a lease of the last master is repeated' \
     'entry->granted_at = entry->lease_end = in->server->now;' \
@@ -795,7 +795,7 @@ mutant handover-rest 'D8: a lease that was handed over lasts for half its rest' 
 mutant handover-mark 'D9: a later master takes over what was left for the one before it' \
     'return handover->term + 1 == term;' 'return handover->term < term;' \
     --favour handover,resign,mark
-mutant handover-once 'D9: a master that was interrupted takes over what it has not found before' \
+mutant handover-once 'D9: an interrupted master looks for a handover again in the same term' \
     'return process->looked_term != term;' 'return process && term;' \
     --favour handover,resign,mark
 
@@ -853,25 +853,25 @@ mutant reserve-free 'P27: a late settle charges nothing' \
     'out->more = enough < grains && reservation->state != DOORMAN__ENDED
                     ? doorman__grains_units(grains - enough)
                     : 0;' --state
-mutant reserve-whole 'P27: a late settle is charged beside the reservation' \
+mutant reserve-whole 'P27: a late settle is charged in addition to the reservation' \
     'const uint64_t had = out->part ? out->part->grains : 0, grains' \
     'const bool open = reservation->state == DOORMAN__OPEN;
     const uint64_t had = out->part && open ? out->part->grains : 0, grains' --state
-mutant reserve-all 'P28: the request_ids of all clients are not bounded' \
+mutant reserve-all 'P28: the request_ids of all clients together are not bounded' \
     'if (full || own) return DOORMAN_REASON_REPEATS;' \
     'if ((full && own) || own) return DOORMAN_REASON_REPEATS;' --unit reservations_test
 mutant reserve-own 'P28: the request_ids of a client are not bounded' \
     'if (full || own) return DOORMAN_REASON_REPEATS;' \
     'if (full || (full && own)) return DOORMAN_REASON_REPEATS;' --unit reservations_test
-mutant figures-plan 'P31: a plan goes before what a caller brings' \
+mutant figures-plan 'P31: a plan takes precedence over the figures that a caller brings' \
     'if (!found.figures && !brought && slot->overridden & DOORMAN__BY_PLAN) {' \
     'if (!found.figures && (!brought || brought) && slot->overridden & DOORMAN__BY_PLAN) {' \
     --unit figures_test
-mutant figures-row 'P31: what a caller brings goes before a row with an end' \
+mutant figures-row 'P31: the figures that a caller brings take precedence over a row with an end' \
     'const doorman_figures *figures = found.figures ? &found.figures->all : otherwise;' \
     'const doorman_figures *figures =
         found.figures && !brought ? &found.figures->all : otherwise;' --unit figures_test
-mutant figures-most 'P31: callers bring any figures' \
+mutant figures-most 'P31: the figures that callers bring have no bound' \
     'const double times = limit->set_max * (1 + 1e-9);' \
     'const double times = 1e300 * limit->set_max;' --unit figures_test
 mutant refund-full 'P27: what a bucket gains takes nothing from what may come back' \
@@ -1151,7 +1151,7 @@ mutant shards-handed 'N4: holds from a time without shards are taken over' \
     'if (in->wrong || permits) return;' --unit permit_handover_test
 mutant shards-returns 'P27: after a move, units come back to a counter that was reset' \
     "returns ? 'r' : 'u'" "returns || !returns ? 'r' : 'u'" --shards
-mutant shards-waits 'N3: permits go on waiting for a shard that moves' \
+mutant shards-waits 'N3: permits still wait for a shard that moves' \
     'if (!owned) doorman__shard_refuse_waits(permits, shard);' '' --shards
 mutant shards-learning 'P16: a shard that learns its holds moves as if they were known' \
     'if (until <= permits->at.now) return true;' 'if (until >= 0) return true;' --shards

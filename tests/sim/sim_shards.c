@@ -439,7 +439,7 @@ static void tear_down(shards_world *world) {
     doorman_config_destroy(world->single_config);
 }
 
-/* Returns whether all shards have arrived. */
+/* Returns whether all shards are at their targets. */
 static bool has_arrived(const shards_world *world) {
     for (size_t i = 0; i < world->shards.count; i++) {
         const doorman_shard *shard = &world->map.owners[i];

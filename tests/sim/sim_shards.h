@@ -10,7 +10,7 @@
 #define SHARDS_PLACES 10 /* resources */
 #define SHARDS_KEYS 12
 #define SHARDS_CLIENTS 6
-#define SHARDS_COUNTERS (2 * SHARDS_PLACES * SHARDS_KEYS) /* each key has one and a ban */
+#define SHARDS_COUNTERS (2 * SHARDS_PLACES * SHARDS_KEYS) /* a counter and a ban of each key */
 #define SHARDS_TASKS 48
 #define SHARDS_HOLDS 64
 #define SHARDS_ITEMS 2
@@ -48,7 +48,7 @@ typedef struct shards_call {
 
 /* An answer. */
 typedef struct shards_answer {
-    bool away;    /* the process is not master */
+    bool away;    /* the process is not master, or has not read its store */
     bool pending; /* never sent */
     bool granted, gone;
     doorman_reason reason;
@@ -106,7 +106,7 @@ typedef struct shards_single {
 /* A permit that waits. */
 typedef struct shards_wait {
     bool used;
-    size_t process; /* SIM_NONE: it was decided */
+    size_t process;
     uint64_t ticket, single_ticket, incarnation;
     bool is_decided, single_decided;
     shards_message message;
@@ -121,7 +121,7 @@ typedef struct shards_row {
     size_t byte_count;
     const unsigned char *identity;
     size_t identity_bytes;
-    bool removed, is_counter; /* is_counter: also a ban */
+    bool removed, is_counter; /* is_counter: a counter or a ban */
     size_t shard;             /* only of a counter */
     doorman_time fresh_at;
 } shards_row;
@@ -135,7 +135,7 @@ typedef struct shards_rows {
 typedef struct shards_store {
     uint64_t term, number; /* of the last write */
     shards_rows rows;
-    uint64_t upto[SHARDS_COUNTERS]; /* it has these decisions of each counter */
+    uint64_t upto[SHARDS_COUNTERS]; /* of each counter: the last decision that it has */
     doorman_time gone_until;
 } shards_store;
 
@@ -208,7 +208,7 @@ typedef struct shards_process {
 
     /* its mover */
     bool acts, has_map;
-    bool finds;                 /* where keys are, before it gives a shard */
+    bool finds;                 /* it looks for the keys of a shard before it gives the shard */
     bool is_first[SHARDS_MOST]; /* the first map has said that the node owns it */
     bool knows[SHARDS_MOST];    /* it has taken the shard, and has not forgotten it */
     uint64_t move_number, attempt;
@@ -259,7 +259,7 @@ typedef struct shards_world {
     double slots; /* the limit of holds */
     shards_map map;
     shards_election elections[SHARDS_NODES];
-    bool dead[SHARDS_NODES]; /* all processes are gone for longer */
+    bool dead[SHARDS_NODES]; /* all processes are gone for a while */
     doorman_time dead_until[SHARDS_NODES];
     shards_store stores[SHARDS_NODES];
     shards_move *moves;
@@ -298,7 +298,7 @@ doorman_time sim_shards_epoch(const shards_world *world);
 /* Returns whether a process is master, as far as it knows. */
 bool sim_shards_is_master(const shards_world *world, const shards_process *process);
 void sim_shards_crash(shards_world *world, size_t process);
-/* Returns whether the limit of a place is durable. Only places of runs that are not exact. */
+/* Returns whether the limit of a place is durable. The place must be before SHARDS_MIXED. */
 bool sim_shards_is_durable(size_t place);
 size_t sim_shards_shard_of(const shards_world *world, size_t place, size_t key);
 /* Makes room for one more entry of a list. */
@@ -314,7 +314,7 @@ void sim_shards_end(shards_world *world, size_t process);
 void sim_shards_work(shards_world *world, size_t process);
 /* Lets accesses have their effects and answers. */
 void sim_shards_access(shards_world *world);
-/* Goes on with the move of a shard of a dead node. */
+/* Continues the move of a shard of a dead node. */
 void sim_shards_force(shards_world *world);
 void sim_shards_rows_clear(shards_rows *rows);
 /* Fails if the node knows something of a shard that it does not own. */
@@ -328,9 +328,9 @@ void sim_shards_load(shards_world *world);
 void sim_shards_handle(shards_world *world, size_t process, const shards_message *message);
 /* Takes the decisions on permits that have waited. */
 void sim_shards_drain(shards_world *world, size_t process);
-/* The holds that clients use by their clocks are at most the limit. */
+/* Fails if the holds that clients use, by their clocks, exceed the limit. */
 void sim_shards_check_holds(shards_world *world);
-/* Calls the permits. Returns false if the call is wrong. */
+/* Calls the permits. Fails and returns false if they do not accept the call. */
 bool sim_shards_do(shards_world *world, doorman_permits *permits, const shards_call *call,
                    shards_answer *out, doorman_time now);
 /* Answers a call. */
@@ -342,15 +342,15 @@ void sim_shards_send(shards_world *world, const shards_message *message,
 void sim_shards_account_open(shards_world *world);
 void sim_shards_account_close(shards_world *world);
 size_t sim_shards_counter(size_t place, size_t key, bool is_ban);
-/* A process has decided. Fails if the account differs. */
+/* Must be called when a process has decided. Fails if the account differs. */
 void sim_shards_account(shards_world *world, size_t process, const shards_message *message,
                         const shards_answer *answer, uint64_t ticket);
-/* A permit that has waited is decided. */
+/* Must be called when a permit that has waited is decided. */
 void sim_shards_account_decided(shards_world *world, shards_wait *wait);
-/* A node decides for a shard from now on. It knows the decisions up to these numbers, one for each
- * counter, and has perhaps forgotten the later ones. */
+/* Must be called when a node begins to decide for a shard. It knows the decisions up to these
+ * numbers, one for each counter, and has perhaps forgotten the later ones. */
 void sim_shards_account_taken(shards_world *world, size_t shard, const uint64_t *upto);
-/* Compares all counters of a shard. Only in exact runs. */
+/* Compares all counters of a shard. Must be called only in exact runs. */
 void sim_shards_account_inspect(shards_world *world, size_t process, size_t shard);
 void sim_shards_account_update(shards_world *world, size_t shard);
 

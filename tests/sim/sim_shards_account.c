@@ -1,4 +1,4 @@
-/* What one node would decide that never fails: see sim_shards.c.
+/* What one node that never fails would decide: see sim_shards.c.
  *
  * Each shard has a doorman_permits without shards. It gets the same calls as the owners of the
  * shard, in the order of their decisions.

@@ -1,7 +1,7 @@
 /* What the clients of shards do: see sim_shards.c.
  *
- * A client knows a map, perhaps an old one. It asks the node that owns the shard of its call. After
- * an answer MOVED it reads the map again, later, and asks the owner. It repeats calls without
+ * A client knows a map, perhaps an old one. It asks the node that owns the shard of its call by
+ * this map. After an answer MOVED it asks again, often with a new map. It repeats calls without
  * answers. Messages are lost, late and doubled. */
 #include "sim_shards.h"
 
@@ -297,7 +297,7 @@ static shards_hold *new_hold(shards_world *world) {
     return NULL;
 }
 
-/* A hold was granted or seized. */
+/* Notes a hold that was granted or seized. */
 static void take_hold(shards_world *world, const shards_message *message) {
     const shards_answer *answer = &message->answer;
     const doorman_time waited = (doorman_time)((double)answer->waited / 1.05);
@@ -343,7 +343,7 @@ static void settle(shards_world *world, const shards_message *message) {
     if (sim_below(&world->random, 3) == 0) (void)begin(world, &call, after + SECOND);
 }
 
-/* The client learns that its map is old. */
+/* Repeats a call whose process does not decide for its shard, perhaps with a new map. */
 static void take_moved(shards_world *world, shards_task *task) {
     shards_client *client = &world->clients[task->call.client];
     if (sim_below(&world->random, 2)) client->map = world->map;
@@ -370,7 +370,7 @@ static void take_answer(shards_world *world, const shards_message *message) {
 
 /* ---- holds */
 
-/* Lets a client give up a hold, or a part of the time renew it. */
+/* Lets a client renew a hold, or sometimes release or transfer it. */
 static void work_hold(shards_world *world, shards_hold *hold) {
     const doorman_time local = client_local(world, hold->call.client);
     shards_call call = hold->call;
@@ -389,7 +389,7 @@ static void work_hold(shards_world *world, shards_hold *hold) {
     if (!world->quiet && !sim_shards_chance(world, (double)world->step / 4e9)) return;
     call.kind = sim_below(&world->random, 3) || world->quiet ? SHARDS_RELEASE : SHARDS_TRANSFER;
     if (call.kind == SHARDS_TRANSFER) call.request_id = ++world->requests;
-    if (begin(world, &call, 0)) hold->used = false; /* it stops to use the units first */
+    if (begin(world, &call, 0)) hold->used = false; /* it stops using the units first */
 }
 
 void sim_shards_check_holds(shards_world *world) {
@@ -433,10 +433,10 @@ static bool is_under_way(const shards_world *world, shards_kind kind, const shar
     return false;
 }
 
-/* If a window was reset, and another reservation has charged it since, it gives units back to the
- * reservations from before too, until it is fresh again and its counter is forgotten. A node may
- * forget it earlier than the account does. So a window that was reset gets no reservation while an
- * earlier one may be open. */
+/* Returns whether a reservation or a reset must not be made now. If a reservation charges a window
+ * after a reset, reservations from before the reset can get units back too, until the counter is
+ * fresh and is forgotten. A node may forget the counter earlier than the account does. So a window
+ * that was reset gets no reservation while an earlier one may be open. */
 static bool is_left_alone(const shards_world *world, const shards_call *call) {
     if (is_bucket(call->place[0])) return false;
     if (call->kind == SHARDS_RESET) return is_under_way(world, SHARDS_RESERVE, call);
@@ -457,7 +457,7 @@ static void ask(shards_world *world) {
     call.key[0] = draw_key(world);
     call.cost[0] = (double)(1 + sim_below(&world->random, 6));
     if (call.kind == SHARDS_ACQUIRE && sim_below(&world->random, 4) == 0) {
-        call.item_count = 2; /* in braces they are in one shard */
+        call.item_count = 2; /* keys with the same text in braces are in one shard */
         call.place[1] = draw_place(world);
         call.key[1] = sim_below(&world->random, 2) ? call.key[0] : draw_key(world);
         call.cost[1] = (double)(1 + sim_below(&world->random, 3));
@@ -467,8 +467,8 @@ static void ask(shards_world *world) {
     if (call.kind == SHARDS_BAN) {
         call.duration = (doorman_time)sim_below(&world->random, 4) * 2 * SECOND;
     }
-    /* A counter that a store has kept gives units back also to reservations from before a reset, or
-     * before its bucket was full. The account cannot follow that */
+    /* A counter that a store has kept also gives units back for reservations from before a reset,
+     * or from before its bucket was full. The account cannot follow that. */
     const bool is_kept = !world->exact && sim_shards_is_durable(call.place[0]);
     if (call.kind == SHARDS_RESET && (call.place[0] >= SHARDS_MIXED || !world->exact)) return;
     if (call.kind == SHARDS_RESERVE && is_kept && is_bucket(call.place[0])) return;
@@ -487,7 +487,7 @@ static void ask(shards_world *world) {
     (void)begin(world, &call, 0);
 }
 
-/* A client gives a permit for a hold up, whose answer has not come. */
+/* Gives up a permit for a hold whose answer has not come. */
 static void cancel(shards_world *world, shards_task *task) {
     shards_call call = task->call;
     call.kind = SHARDS_RELEASE;

@@ -10,7 +10,7 @@
 
 #define SECOND DOORMAN_SECOND
 #define TIMEOUT SECOND
-#define PIECES 3 /* in which the rows of a move are written */
+#define PIECES 3 /* in which the rows of a shard that moves are written */
 
 static shards_process *process_of(shards_world *world, size_t process) {
     return &world->processes[process];
@@ -54,7 +54,7 @@ static void rows_add(const shards_world *world, shards_rows *rows, const unsigne
     rows->list[rows->count++] = row;
 }
 
-/* Writes a row to a store. A removed one stays as a mark. */
+/* Writes a row to a store. A removed row stays as a mark. */
 static void store_row(const shards_world *world, shards_rows *rows, const shards_row *row) {
     for (size_t i = 0; i < rows->count; i++) {
         shards_row *old = &rows->list[i];
@@ -74,7 +74,7 @@ static void raise_upto(uint64_t *upto, uint64_t to) {
 }
 
 /* Raises the numbers of the counters of one shard.
- *   is_stored   only of those that have rows in a store */
+ *   is_stored   only those of counters that have rows in a store */
 static void raise_all(const shards_world *world, uint64_t *upto, const uint64_t *to, size_t shard,
                       bool is_stored) {
     for (size_t place = 0; place < SHARDS_PLACES; place++) {
@@ -230,7 +230,7 @@ static void apply_change(shards_world *world, shards_access *access) {
     }
 }
 
-/* The rows of a shard that were written last replace all others. */
+/* Forgets the rows of earlier moves of a shard. */
 static void forget_moves(shards_world *world, size_t shard, uint64_t before) {
     for (size_t i = 0; i < world->move_count; i++) {
         if (world->moves[i].shard != shard || world->moves[i].move >= before) continue;
@@ -472,7 +472,7 @@ static void write_piece(shards_world *world, size_t process) {
     own->move_number = access->number;
 }
 
-/* Step 1 of N7. */
+/* Step 1 of N7: stops deciding for a shard, and writes its rows. */
 static void give(shards_world *world, size_t process) {
     shards_process *own = process_of(world, process);
     const doorman_time local = sim_shards_local(own, world->now);
@@ -485,8 +485,8 @@ static void give(shards_world *world, size_t process) {
     write_piece(world, process);
 }
 
-/* Before step 1 of N7. Decisions go on between two steps. Some processes stop to decide before all
- * keys are found. */
+/* Looks for the keys of a shard, before step 1 of N7. Between two calls the process still decides.
+ * Sometimes it gives the shard before all keys are found. */
 static void find(shards_world *world, size_t process) {
     shards_process *own = process_of(world, process);
     const size_t most = (size_t)sim_shards_between(world, 1, 16);
@@ -498,7 +498,7 @@ static void find(shards_world *world, size_t process) {
     give(world, process);
 }
 
-/* Step 3 of N7. */
+/* Step 3 of N7: restores the rows of a shard, and begins to decide for it. */
 static void take(shards_world *world, size_t process, const shards_access *access) {
     shards_process *own = process_of(world, process);
     const size_t shard = own->action.shard;
