@@ -9,7 +9,7 @@
  *
  * The machine is noisy, so figures are medians of several rounds. Two loads that are compared are
  * measured alternately: a short round of one, then a short round of the other. Work of a single
- * thread is measured in CPU time. */
+ * thread that waits for nothing is measured in CPU time. */
 #define DOORMAN_IMPLEMENTATION
 #include "bench.h"
 
@@ -73,7 +73,7 @@ void note_pause(doorman_time *pause, doorman_time start) {
     if (passed > *pause) *pause = passed;
 }
 
-/* A round ends after four times `length`, even if other programs use the core. */
+/* Repeats an operation for `length` of CPU time, or for four times as long on a busy machine. */
 static double round_of(void (*some)(void *), void *context, doorman_time length) {
     doorman_time start = cpu_time(), passed = 0, end = doorman_clock() + 4 * length;
     size_t count = 0;
@@ -216,7 +216,7 @@ static void clean_environment(void) {
 /* Uses memory in pages of 2 MiB, if the kernel has them. A million holders are on 60,000 small
  * pages, and the processor caches the addresses of only a few thousand. malloc reads the setting
  * from a variable when a program starts, so this runs the program again. It returns if that is not
- * needed. */
+ * needed or not possible. */
 static void use_large_pages(char **arguments) {
     static const char name[] = "GLIBC_TUNABLES";
     if (getenv(name) || setenv(name, LARGE_PAGES, 1) != 0) return;

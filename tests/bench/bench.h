@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-#define TIMEOUT (20 * DOORMAN_SECOND) /* the longest wait; some machines are slow */
+#define TIMEOUT (20 * DOORMAN_SECOND) /* how long to wait for a peer; some machines are slow */
 
 /* ---- bench.c: the table, and the progress ---------------------------------------------------- */
 
@@ -45,7 +45,7 @@ typedef struct bench {
 __attribute__((format(printf, 5, 6))) void bench_row(bench *b, double value, const char *unit,
                                                      goal to, const char *format, ...);
 
-/* Writes nanoseconds a clock read, which says how fast the machine is today. */
+/* Writes the nanoseconds of a clock read, which say how fast the machine is now. */
 void bench_clock(bench *b, const char *beside);
 
 /* Writes that a measurement is left out because a program is not installed. */
@@ -63,7 +63,7 @@ void must(bool done, const char *message);
  * that passes. */
 doorman_time cpu_time(void);
 
-/* Finds a program, also where Debian has servers. */
+/* Finds a program in the PATH or in /usr/sbin. */
 bool bench_find_program(char out[256], const char *name);
 
 void sort(double *values, size_t count);
@@ -96,7 +96,7 @@ typedef struct peer {
     bool has_folders; /* `state` is a folder */
 } peer;
 
-/* Start a peer on a free port and return when it listens. The caller ends it with peer_stop. */
+/* Start a peer and return when it listens. The caller ends it with peer_stop. */
 peer *peer_server(const bench *b);
 /* Keeps its counters in a file, or in a Redis. With an etcd it is one process of a node. */
 peer *peer_state_server(const bench *b, const peer *redis, const peer *etcd);
@@ -121,7 +121,7 @@ typedef struct shard_place {
     unsigned cluster, node;
 } shard_place;
 
-#define PEER_TOKEN "bench-operator"                              /* an administrator */
+#define PEER_TOKEN "bench-operator"                              /* of an administrator */
 peer *peer_shard_node(const bench *b, const shard_place *place); /* the port is that of HTTP */
 
 void peer_stop(peer *p);

@@ -37,7 +37,7 @@ typedef struct grpc_side {
 
 typedef struct grpc_bench {
     char h2load[256];
-    int file; /* of the question */
+    int file; /* has the question */
     grpc_side ours, bare, redis;
     redisContext *contexts[CONNECTIONS * STREAMS];
     char script[64]; /* its SHA1 */

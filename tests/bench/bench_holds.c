@@ -68,7 +68,7 @@ static void release(hold_fleet *f, size_t index) {
 
 static void advance(hold_fleet *f, doorman_time by) { f->now += by; }
 
-/* Returns the bytes of a hold. */
+/* Makes all holds. Returns the bytes of each. */
 static double holds_start(hold_fleet *f) {
     f->now = 1000 * DOORMAN_SECOND;
     f->random = 1;

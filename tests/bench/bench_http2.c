@@ -24,7 +24,7 @@ static const uint8_t answer[] = {0,    0,    0,    0,    0x20, 0x08, 0x01, 0x12,
                                  'p',  'e',  'r',  '-',  'k',  'e',  'y',  0x18, 0xff, 0x93,
                                  0xeb, 0xdc, 0x03, 0x22, 0x02, 0x08, 0x01};
 
-/* nghttp2 need not copy them. */
+/* A header field that nghttp2 need not copy. */
 #define FIELD(name, value)                                                                         \
     {                                                                                              \
         (uint8_t *)(name), (uint8_t *)(value), sizeof(name) - 1, sizeof(value) - 1,                \

@@ -12,7 +12,7 @@ enum { TRIES = 100000, ROUNDS_MAX = 64, LOG_LIMIT = 1000 };
 
 enum { TOKEN, LEAKY, DEBT, FIXED, SLIDING, LOG, CONCURRENCY, KIND_COUNT };
 
-/* All of them are so wide that every try is allowed, except `narrow`. */
+/* Each of these limits allows every try of the benchmark. */
 static const doorman_limit_options limit_options[KIND_COUNT] = {
     [TOKEN] = {.kind = DOORMAN_TOKEN_BUCKET, .rate = 1e12, .size = 1e12},
     [LEAKY] = {.kind = DOORMAN_TOKEN_BUCKET, .rate = 1e12, .max_debt = DOORMAN_SECOND},
@@ -32,7 +32,7 @@ typedef struct limiters {
     doorman_result result;
 } limiters;
 
-/* A resource without a lease, whose fallback has the capacity that it wants. */
+/* Opens a resource that gets no lease. Its fallback gives the capacity that it wants. */
 static doorman_client_resource *open_resource(limiters *l, const char *resource_id,
                                               doorman_resource_kind kind, double capacity,
                                               doorman_time now) {
@@ -236,7 +236,8 @@ static double usual_busiest(const double *times, size_t count, size_t seconds) {
     return median(most, seconds);
 }
 
-/* What this machine can do now: the same for a thread that sleeps until each of its times. */
+/* Returns the same for a thread that only sleeps until each of its times, which is what this
+ * machine can do now: the units of the busiest 10 ms, as a multiple of the average. */
 static double sleeper_busiest(size_t seconds, double rate) {
     size_t count = 0, max = seconds * (size_t)rate;
     double *times = calloc(max, sizeof *times);

@@ -139,8 +139,8 @@ static void write_request(const load *l, const holder *h, size_t slot, text *out
     memcpy(out->at + start, head, sizeof head);
 }
 
-/* Copies the text between a key and the next comma, and moves *at there. Returns false if there is
- * none, or if it is too long. */
+/* Copies the text between a key and the next comma, and moves *at to the comma. Returns false if
+ * there is no such text, or if it is too long. */
 static bool read_number(const char **at, const char *end, const char *key, char *out, size_t room) {
     size_t bytes = strlen(key);
     const char *value = memmem(*at, (size_t)(end - *at), key, bytes);
@@ -228,7 +228,7 @@ static void connection_on_response(load *l, connection *c, size_t slot, const ch
     if (l->go_on) connection_send_request(l, c, slot);
 }
 
-/* false: the connection is broken. */
+/* Sends what is in `out`. Returns false if the connection is broken. */
 static bool connection_flush(connection *c) {
     while (c->sent < c->out.count) {
         ssize_t sent = send(c->fd, c->out.at + c->sent, c->out.count - c->sent, MSG_NOSIGNAL);

@@ -1,7 +1,7 @@
-/* The peers that answer, each a child process: the server, with a configuration of its own, and an
- * echo. The echo has the same sockets and contexts, and sends the request back at the place in the
- * code where the server decides. So the difference between the two is Doorman's own cost; the rest
- * is nng's. */
+/* The peers that answer, each a child process: the server, with a configuration of its own, an
+ * echo, and other programs. The echo has the same sockets and contexts, and sends the request back
+ * at the place in the code where the server decides. So the difference between the two is Doorman's
+ * own cost; the rest is nng's. */
 #define _GNU_SOURCE
 #include "bench.h"
 
@@ -196,7 +196,7 @@ peer *peer_event_server(const bench *b, const char *sample) {
     return p;
 }
 
-/* The lines of its log with the level info say when the store was read. */
+/* Its log says when the store was read, on a line with the level info. */
 static void state_server_start(const bench *b, peer *p, const char *address) {
     char redis[48], etcd[40];
     const char *const arguments[] = {b->server,
@@ -329,7 +329,7 @@ static bool write_nginx_config(const peer *p) {
 }
 
 /* Starts a program that cannot choose a port itself. If another program takes the port that was
- * free, this one ends, and is started again.
+ * free, the program ends, and is started again.
  *   port    NULL, or room for the port as a text, which is among the arguments */
 static void peer_start_on_port(peer *p, const char *const *arguments, char port[8]) {
     doorman_time end = doorman_clock() + TIMEOUT;

@@ -54,7 +54,7 @@ static const doorman_permit_limit fair_limit[] = {{.name = "all",
                                                    .figures = {.rate = 1e9, .size = 1e12},
                                                    .fair = true}};
 
-/* A limit for other keys than those of one_limit. */
+/* The limit of another resource than those that the fleet asks for. */
 static const doorman_permit_limit beside_limit[] = {
     {.name = "beside", .kind = DOORMAN_TOKEN_BUCKET, .figures = {.rate = 1, .size = 1e6}}};
 
@@ -112,7 +112,7 @@ static void keys_arrive(key_fleet *f, bench *b) {
     f->bytes = (bytes_in_use() - before) / (double)count;
 }
 
-/* All counters are fresh again, and are removed by updates and by decisions. */
+/* Lets all counters become fresh again. Updates and decisions remove them. */
 static void keys_expire(key_fleet *f, bench *b) {
     doorman_permits_info info = {.counter_count = f->count};
     f->pause = 0;
@@ -178,8 +178,8 @@ static double rate_of(bench *b, const doorman_permit_limit *limit, size_t keys) 
     return rate;
 }
 
-/* What it costs that keys share a limit fairly. The figures of 100,000 keys do not fit into the
- * caches, so they are compared with a limit that also stores something for each key. */
+/* Writes what it costs that keys share a limit fairly. The figures of 100,000 keys do not fit into
+ * the caches, so they are compared with a limit that also stores something for each key. */
 static void fair_rows(bench *b) {
     bench_row(b, rate_of(b, shared_limit, 1000) / rate_of(b, fair_limit, 1000), "times", MOST(1.3),
               "time of a permit of a fair limit with 1,000 keys, relative to a limit that is not");

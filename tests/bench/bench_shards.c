@@ -305,7 +305,8 @@ static void take_answer(ask_round *r, asker *a) {
     r->latencies[r->latency_count++] = (double)(doorman_clock() - a->due) / 1e9;
 }
 
-/* A node closes a connection that is not used for half a minute. */
+/* Reads from a connection. Opens it again if its node has closed it, which a node does if it is not
+ * used for half a minute. */
 static void receive(ask_round *r, asker *a) {
     ssize_t got = recv(a->fd, a->in + a->have, BUFFER_BYTES - 1 - a->have, MSG_DONTWAIT);
     if (got <= 0 && !a->waits) {
@@ -350,7 +351,7 @@ static bool may_ask(const ask_round *r, doorman_time end) {
     return doorman_clock() < end && (o->message_max == 0 || r->sent < o->message_max);
 }
 
-/* A message that is due waits for an idle connection. Its latency has this time too. */
+/* A message that is due waits for an idle connection. Its latency includes this time. */
 static void ask_paced(ask_round *r, bench *b, doorman_time end) {
     const ask_options *o = r->options;
     const double gap = (double)DOORMAN_SECOND / (o->rate * (double)o->asked_count);
@@ -507,7 +508,7 @@ static void *watch_main(void *context) {
     return NULL;
 }
 
-/* Permits of any key, asked at all nodes in turn, which forward most of them. */
+/* Asks for permits of any key, at all nodes in turn. */
 static asks ask_any(bench *b, const cluster *c, key_list *keys, doorman_time length,
                     atomic_bool *over) {
     ask_options o = {.to = c, .resource = "quota", .permits = 1, .connections = 16};
@@ -519,7 +520,7 @@ static asks ask_any(bench *b, const cluster *c, key_list *keys, doorman_time len
     return ask_for(b, &o);
 }
 
-/* The first node has all keys. They are written to the Redis as they arrive. */
+/* Lets all keys arrive at the first node, which writes them to the Redis meanwhile. */
 static void fill(bench *b, const cluster *c, key_list *keys) {
     ask_options o = {.to = c, .resource = "quota", .permits = 100, .connections = 4};
     o.length = 10 * TIMEOUT;
@@ -532,8 +533,8 @@ static void fill(bench *b, const cluster *c, key_list *keys) {
     keys->random = true;
 }
 
-/* Each key has used a unit before the moves. Returns how many of some keys have not, by what the
- * nodes say. */
+/* Returns how many of 1,000 random keys have used no unit, by what the nodes say. Each key had used
+ * a unit before the moves. */
 static double count_forgotten(const cluster *c, size_t keys) {
     enum { MESSAGES = 20, ENTRIES = 50 };
     double forgotten = 0;

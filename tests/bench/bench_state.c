@@ -1,6 +1,6 @@
 /* A server that keeps its counters in a file or a Redis (V8): what the file costs its decisions,
- * how long it reads all counters, and how long a planned restart takes. The folder of the peer has
- * the file, so it is on the disk of the temporary folder. */
+ * how long it takes to read all counters, and how long a planned restart takes. The folder of the
+ * peer has the file, so it is on the disk of the temporary folder. */
 #define _GNU_SOURCE
 #include "bench.h"
 
@@ -13,7 +13,7 @@
 
 enum { ROUNDS_MAX = 8 };
 
-/* The line of the log says how many. */
+/* The text before the number of rows, in the log. */
 #define ROWS_READ " rows="
 
 typedef struct side {
@@ -67,7 +67,7 @@ static void decisions(bench *b, const char *name, size_t keys, size_t items, goa
     side_stop(&without);
 }
 
-/* Permits that arrive at random times, 5,000 a second, each for another key. */
+/* Measures permits that arrive at random times, 5,000 a second, for 5,000 keys in turn. */
 static void latency(bench *b) {
     const load_options options = {.connections = 50,
                                   .in_flight = 1,
@@ -157,7 +157,7 @@ static void reading(bench *b, const peer *redis, goal to) {
 
 /* ---- a planned restart ----------------------------------------------------------------------- */
 
-/* Sends a message, and returns whether the answer has a text. It has not if nobody answers. */
+/* Sends a message. Returns whether there is an answer that has a text. */
 static bool ask(const peer *p, const char *message, const char *expected) {
     char url[40], *answer = NULL;
     size_t bytes = 0;
@@ -181,7 +181,7 @@ typedef enum again { A_PERMIT, A_LEASE, A_HOLD, AGAIN_COUNT } again;
 typedef struct pair {
     peer *all[2];
     size_t count;
-    size_t master; /* that has answered last */
+    size_t master; /* the index of the one that has answered last */
 } pair;
 
 /* Waits until a new client gets what it asks for. Returns the seconds since `start`. */
@@ -206,7 +206,7 @@ static double await_again(bench *b, pair *to, again what, doorman_time start) {
 }
 
 /* All counters have changed in the last second. The process that ends is started again at once. If
- * it has not the key of the election soon enough, the other one has. */
+ * it does not get the key of the election soon enough, the other one gets it. */
 static void restart(bench *b, pair *servers, const char *name, goal to) {
     static const char *const names[] = {", until it decides", "  until a new client has a lease",
                                         "  until a new client has a hold"};

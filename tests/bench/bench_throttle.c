@@ -52,7 +52,8 @@ static void some_requests(void *context) {
     }
 }
 
-/* All requests have waited too long. Returns the longest call until all refusals are read. */
+/* Lets all requests wait too long. Returns the time of the longest call until all refusals are
+ * read. */
 static doorman_time time_out(throttle_load *l) {
     doorman_throttle_refusal refusal;
     size_t count = 0;

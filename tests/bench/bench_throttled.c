@@ -31,7 +31,7 @@ static outcome run_wrk(const char *wrk, const peer *to, double times, int second
     return out;
 }
 
-/* A fresh server, because without a throttle requests of the load before would still wait. */
+/* Starts a fresh server, because without a throttle requests of the last load would still wait. */
 static void measure(bench *b, const char *wrk, double times, bool off) {
     int seconds = b->quick ? 2 : 5;
     peer *server = peer_throttled(b, off);

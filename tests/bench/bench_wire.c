@@ -34,7 +34,7 @@ static void sum_up(side *s, size_t rounds) {
 }
 
 /* Measures two loads alternately, after a round of each that does not count, and closes them.
- * Returns how many times the second rate the first one is: the median of the pairs of rounds. */
+ * Returns the first rate divided by the second one: the median of the pairs of rounds. */
 static double run_sides(bench *b, side *first, side *second) {
     double ratios[ROUNDS_MAX];
     size_t rounds = rounds_of(b);

@@ -17,7 +17,7 @@ set grid ytics linecolor '#e0e0e0' linewidth 0.7
 set key top left Left reverse width 1 spacing 1.4 samplen 2.5
 set rmargin 4
 
-# The dearest stands highest, in the key too.
+# The most expensive curve comes first, so that it is the highest one in the key too.
 array colors[2] = ['#0868ac', '#d95f02']
 array names[2] = ['one item, a token bucket', 'two items with three limits each']
 plot for [i = 2:1:-1] data using 1:(column(i + 1) / 1000) with linespoints linewidth 2.5 \

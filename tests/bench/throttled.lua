@@ -1,8 +1,8 @@
--- What wrk does for bench_throttled.c. Each connection waits 0.5 to 1.5 s before each request. So with
--- 400 connections, about 400 requests a second arrive if they are answered soon. The path of a
+-- What wrk does for bench_throttled.c. Each connection waits 0.5 to 1.5 s before each request. So
+-- with 400 connections, about 400 requests a second arrive if they are answered soon. The path of a
 -- request contains its time, and the server puts the path into its answer.
 --
---     wrk ... --script tests/bench/throttled.lua URL -- SECONDS
+--     wrk ... --script tests/bench/throttled.lua URL
 --
 -- Nothing counts in the first two seconds. An answer is in time after at most 200 ms.
 local ffi = require("ffi")
