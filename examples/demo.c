@@ -1,4 +1,4 @@
-/* make demo: a server and five clients of one database, for twenty seconds. The clients join,
+/* make demo: a server and five clients of one database, for 21 seconds. The clients join,
  * leave, and change how much they want.
  *
  *     build/examples/demo build/doorman_server config.example.json

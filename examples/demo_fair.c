@@ -6,7 +6,8 @@
  * Each permit is asked for at two resources with the same load: the limit of one is fair, and the
  * other is served in the order of arrival. Each row of the table is a tenant, with what it asked
  * for and got in the last second, and bars of what it got. The last line says what the nine got of
- * all that they asked for. The demo checks that neither limit was exceeded.
+ * all that they asked for since the tenth became greedy. The demo checks that neither limit was
+ * exceeded.
  */
 #define DEMO_HAS_PERMITS
 #include "demo.h"
@@ -37,7 +38,7 @@ typedef struct tenant {
     bool runs;
     struct demo *demo;
     counts samples[SAMPLES]; /* a tick uses samples[tick % SAMPLES] */
-    counts begin;            /* when the greedy tenant began */
+    counts begin;            /* when the tenth tenant became greedy */
 } tenant;
 
 typedef struct demo {
@@ -80,7 +81,7 @@ static void stop_server(demo *d) {
 
 /* ---- the tenants ----------------------------------------------------------------------------- */
 
-/* Asks for one permit. A decision that the agent has made without a server does not count. */
+/* Asks for one permit. A decision of the fallback does not count. */
 static void tenant_ask(tenant *t, int kind) {
     const doorman_permit_item item = {.resource_id = resources[kind], .key = t->name, .cost = 1};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
@@ -170,7 +171,7 @@ static counts last_second(const tenant *t, int tick) {
 
 /* ---- what is shown --------------------------------------------------------------------------- */
 
-/* A bar for up to 100 units. */
+/* Shows what was granted, as a number and as a bar for up to 100 units. */
 static void show_bar(const demo *d, unsigned long granted, unsigned long asked) {
     const int columns = (int)(granted * BAR_COLUMNS / RATE) + (granted > 0);
     const int most = columns < BAR_COLUMNS ? columns : BAR_COLUMNS;

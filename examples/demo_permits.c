@@ -1,4 +1,4 @@
-/* make demo PERMITS=1: a server that decides on permits, for twenty seconds. Users log in: one
+/* make demo PERMITS=1: a server that decides on permits, for 21 seconds. Users log in: one
  * behaves, one comes in bursts, one has a contract, three share a trial, and one does not stop.
  *
  *     build/examples/demo_permits build/doorman_server
@@ -97,7 +97,7 @@ static void stop_server(demo *d) {
 
 /* ---- the users ------------------------------------------------------------------------------- */
 
-/* Asks for one permit. A decision that the agent has made without a server does not count. */
+/* Asks for one permit. A decision of the fallback does not count. */
 static void user_ask(user *u, const char *key) {
     const doorman_permit_item item = {.resource_id = "login", .key = key, .cost = 1};
     const doorman_permit_request request = {.items = &item, .item_count = 1};

@@ -80,7 +80,8 @@ typedef struct demo {
 
 /* ---- HTTP ------------------------------------------------------------------------------------ */
 
-/* Sends a request, and returns the status of the response, or 0. Cuts what has no room.
+/* Sends a request, and returns the status of the response, or 0. Cuts off what has no room in
+ * `out`.
  *   target   such as "GET /metrics"
  *   out      written: the whole response */
 static int http_ask(int port, const char *target, const char *body, char *out, size_t size) {
@@ -238,7 +239,7 @@ static bool start_node(demo *d, int index) {
     return server_start(&n->server);
 }
 
-/* Waits up to 20 s until a node decides for shards, or is ready to. */
+/* Waits up to 20 s until a node is master and decides for at least `shards` shards. */
 static bool await_node(demo *d, int index, double shards) {
     const doorman_time patience = doorman_clock() + 20 * DOORMAN_SECOND;
     node *n = &d->nodes[index];

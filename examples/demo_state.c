@@ -1,5 +1,5 @@
 /* make demo STATE=1: a server that keeps its counters in a file, for twenty seconds. It is killed,
- * and later it is upgraded. What its users have used is still used each time.
+ * and later it is upgraded. Each time the next process knows what the users have used.
  *
  *     build/examples/demo_state build/doorman_server
  *
@@ -16,9 +16,10 @@ enum { ACME, MALLORY, JOB_A, JOB_B, USERS };
 enum { PROCESSES = 3, SECONDS = 20, TABLE_LINES = 13, BAR_COLUMNS = 10, CELL_COLUMNS = 17 };
 enum { QUOTA = 1000, STEP = 50 }; /* units a day; units that acme uses at once */
 
-/* The quota is for any 24 hours, so no midnight is between two processes. Holds have no rows in the
- * file. A process that does not know the holds of the one before it gives away no slot until each
- * of them was either renewed or has ended. The time to live is short, so that this is soon. */
+/* The quota is for any 24 hours, so it does not matter if the demo runs at midnight. Holds have no
+ * rows in the file. A process that does not know the holds of the one before it gives away no slot
+ * until each of them was either renewed or has ended. The time to live is short, so that this takes
+ * only seconds. */
 static const char config[] =
     "{\"resources\": [\n"
     "  {\"identifier_glob\": \"export\", \"limits\": [{\"name\": \"quota\",\n"
@@ -129,7 +130,7 @@ static void watch_hold(demo *d) {
     }
 }
 
-/* All users ask, four times a second. */
+/* Lets the users ask, four times a second. */
 static void users_ask(demo *d) {
     pthread_mutex_lock(&d->mutex);
     watch_hold(d);

@@ -183,7 +183,7 @@ static bool print_status(shell *s, const char *resource_id) {
 /* ---- the leases of this shell ---------------------------------------------------------------- */
 
 /* Finds the first lease of a client on a resource. NULL means any client or any resource.
- * Returns the place of the lease in the list, or the end of the list. */
+ * Returns the position of the lease in the list, or the end of the list. */
 static lease **find(lease **at, const char *client_id, const char *resource_id) {
     for (; *at; at = &(*at)->next) {
         bool client = !client_id || strcmp((*at)->client_id, client_id) == 0;

@@ -80,8 +80,8 @@ static void exchange_start(const doorman_request *request) {
     if (exchange.socket < 0) exchange_fail("cannot connect");
 }
 
-/* Passes the response to the upstream. The server has closed the connection, or the response is too
- * large. */
+/* Passes the response to the upstream. Must be called when the server has closed the connection, or
+ * the response is too large. */
 static void exchange_finish(void) {
     doorman_error error = {0};
     exchange.response[exchange.received] = 0;

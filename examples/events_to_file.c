@@ -3,7 +3,8 @@
  *
  *     events_to_file FILE URL [URL...]      for example: events.json tcp://127.0.0.1:15060
  *
- * Give all processes of a node, because only the master decides. nng connects again by itself.
+ * Give the addresses of all processes of a node, because only its master has events. nng connects
+ * again by itself.
  *
  * Rotation: the file is opened again on SIGHUP, and also within a second after it was renamed or
  * removed. So logrotate needs neither `copytruncate` nor `postrotate`.
@@ -42,7 +43,7 @@ struct writer {
     const char *path;
     FILE *file; /* NULL: it cannot be opened now */
     time_t looked_at;
-    bool is_broken; /* the last line could not be written, which was said */
+    bool is_broken; /* the last line could not be written, and an error was printed */
     struct stream streams[STREAM_MAX];
     size_t stream_count;
 };
@@ -100,7 +101,8 @@ static const char *text_of(const cJSON *json, const char *name) {
     return text ? text : "";
 }
 
-/* Returns the stream of an event. A new one begins with this event. */
+/* Returns the stream of an event. A new one begins with this event. If there are too many, it takes
+ * the place of the first one. */
 static struct stream *stream_find(struct writer *writer, const cJSON *json, double seq) {
     const char *server = text_of(json, "server"), *name = text_of(json, "stream");
     struct stream *found = NULL;

@@ -67,7 +67,7 @@ static doorman_agent *start_agent(const char *address) {
     return agent;
 }
 
-/* Moves a hold into a transfer. Returns its id, or 0. */
+/* Moves a hold into a transfer. Returns the id of the transfer, or 0. */
 static uint64_t transfer(doorman_agent *agent, uint64_t hold) {
     const doorman_hold_request request = {.id = hold, .timeout = 5 * DOORMAN_SECOND};
     doorman_acquired out = {.granted = false};

@@ -1,6 +1,7 @@
-/* The limiters that need no server. Each limiter gets the same requests, and allows at most 5 a
- * second. The last limiter allows 5 requests at once, and each request takes half a second. Time is
- * a variable, so the program does not wait, and prints the same text every time.
+/* The limiters that need no server. Each limiter gets the same requests, and is set to 5 a second.
+ * How many it allows in a burst depends on its kind. The last limiter allows 5 requests at once,
+ * and each request takes half a second. Time is a variable, so the program does not wait, and
+ * prints the same text every time.
  *
  *     cc -I. examples/local_limiters.c -o local_limiters && ./local_limiters
  */

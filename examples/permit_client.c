@@ -4,8 +4,8 @@
  *     build/doorman_server --config config.example.json &
  *     build/examples/permit_client alice
  *
- * The server decides for each user. Call the program several times: the sixth time, alice has to
- * wait. If the server does not run, the program lets alice log in.
+ * The server decides for each user. Call the program six times within five seconds: the last time,
+ * alice has to wait. If the server does not run, the program lets alice log in.
  */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON

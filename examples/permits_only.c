@@ -1,6 +1,6 @@
 /* Permits in one process, without a network: a login that each user may try five times, and then
- * once every five seconds. Time is a variable, so the program does not wait, and prints the same
- * text every time.
+ * once every five seconds. All users together may try nine times a minute. Time is a variable, so
+ * the program does not wait, and prints the same text every time.
  *
  *     cc -I. examples/permits_only.c -lcjson -o permits_only && ./permits_only
  */

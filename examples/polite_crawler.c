@@ -1,4 +1,5 @@
-/* Fetches pages, and never more than one a second from the same host, however many crawlers run.
+/* Fetches pages. However many crawlers run, the server lets them fetch one page a second from a
+ * host.
  *
  *     make
  *     build/doorman_server --config hosts.json &      the configuration of docs/tasks/politeness.md

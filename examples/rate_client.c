@@ -4,10 +4,11 @@
  *     build/doorman_server --config config.example.json &
  *     build/examples/rate_client
  *
- * The program wants 400 queries a second. Start the program in several terminals. Together the
- * programs never do more queries than the capacity of db/orders in config.example.json. Each
- * program gets a fair share of that capacity. If you stop one program, the others get its share. If
- * you stop the server, each program continues with its lease, and then with the safe capacity.
+ * The program wants 400 queries a second. Start the program in several terminals. While the server
+ * runs, the programs together do no more queries than the capacity of db/orders in
+ * config.example.json. Each program gets a fair share of that capacity. If you stop one program,
+ * the others get its share. If you stop the server, each program continues with its lease, and then
+ * with the safe capacity.
  */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON

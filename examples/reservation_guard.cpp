@@ -1,7 +1,7 @@
 /* A scope guard for a reservation, in C++11. It reserves what a request may cost, and settles what
- * it has cost when the scope ends. If an exception ends the scope, the cost is not known, and the
- * guard settles as reserved. If the process is killed, what was reserved stays charged, or comes
- * back where the limit has "unsettled": "refund".
+ * it has cost when the scope ends. If an exception ends the scope before the cost is known, the
+ * guard settles what was reserved. If the process is killed, what was reserved stays charged, or
+ * comes back where the limit has "unsettled": "refund".
  *
  * Compile the header once as C, as gauge_guard.cpp says:
  *
@@ -48,7 +48,7 @@ public:
     reservation_guard(const reservation_guard &) = delete;
     reservation_guard &operator=(const reservation_guard &) = delete;
 
-    /* Says what it has cost. */
+    /* Says what the request has cost. */
     void cost(double units) { cost_ = units; }
 
 private:
