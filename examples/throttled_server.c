@@ -17,7 +17,7 @@
  *
  *     build/examples/throttled_server --doorman tcp://127.0.0.1:15000 --resource db/orders
  *
- * With --off, the throttle refuses nothing as long as less than a million requests wait, as in a
+ * With --off, the throttle refuses nothing as long as fewer than a million requests wait, as in a
  * server without a throttle. `make demo THROTTLE=1` compares the two.
  */
 #define DOORMAN_IMPLEMENTATION

@@ -73,7 +73,7 @@ void note_pause(doorman_time *pause, doorman_time start) {
     if (passed > *pause) *pause = passed;
 }
 
-/* Repeats an operation for `length` of CPU time, or for four times as long on a busy machine. */
+/* Measures operations for `length` of CPU time, but for at most four times as long in real time. */
 static double round_of(void (*some)(void *), void *context, doorman_time length) {
     doorman_time start = cpu_time(), passed = 0, end = doorman_clock() + 4 * length;
     size_t count = 0;

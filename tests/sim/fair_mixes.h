@@ -340,7 +340,7 @@ static fair_run *fair_start(const fair_mix *mix, bool fair) {
     return run;
 }
 
-/* Lets the next key ask, if it asks before `until`. Returns when it asks. */
+/* Lets the next key ask, if it is due before `until`. Returns when it is due. */
 static double fair_step(fair_run *run, double until) {
     fair_member *first = &run->members[0];
     for (size_t i = 1; i <= run->count; i++) {

@@ -551,7 +551,7 @@ mutant hold-seized 'P11: a transfer can be seized twice' \
 mutant hold-spent 'P11: a transfer that was seized is answered as one that can be seized' \
     'bool ended = transfer->state == DOORMAN__SPENT || transfer->end.at <= permits->at.now;' \
     'bool ended = transfer->end.at <= permits->at.now;' --holds --favour delay,double
-mutant hold-lowered 'P15: after a limit was lowered below what is held, it is granted once more' \
+mutant hold-lowered 'P15: a limit that was lowered below what is held is granted once more' \
     'charge->offer = held >= most || learns || after ? 0 : most - held;' \
     'charge->offer = learns || after ? 0 : held >= most ? most : most - held;' --holds
 mutant hold-reload 'P15: a changed configuration forgets the units that are held' \

@@ -36,8 +36,9 @@
  * root have a configuration. The processes of any other node send requests to the processes of its
  * parent, as clients do.
  *
- * A run of these has leases, permits, holds, leases and leased permits, or permits that last. Runs
- * with leases use the files up to sim_faults.c, and sim_load.c.
+ * Apart from quotas, shards and the throttle, a run has one of these: leases, permits, holds,
+ * leases and leased permits, or permits that last. Runs with leases use the files up to
+ * sim_faults.c, and sim_load.c.
  */
 #ifndef SIM_H
 #define SIM_H
@@ -163,13 +164,13 @@ struct sim_event {
     doorman_time at;
     uint64_t sequence; /* events at the same time run in the order of planning */
     sim_handler handler;
-    size_t actor, target; /* indices: a process or client; what the handler needs besides */
+    size_t actor, target; /* the index of a process or client; a number for the handler */
     uint64_t incarnation; /* a number of the actor: if it has changed, the event is dropped */
     union {
         double amount;
         int64_t lease; /* the store lease of a call of an election, or of its answer */
     };
-    uint64_t term; /* of an answer of the store; for a handover: vacant_until */
+    uint64_t term; /* the term in an answer of an election; another number for others */
     sim_message *message;
 };
 
@@ -200,7 +201,7 @@ typedef struct sim_rules {
 typedef struct sim_version {
     doorman_config *config;
     sim_rules rules[SIM_RESOURCES];
-    doorman_time drains[SIM_RESOURCES];    /* how long leases last after it, in simulated time */
+    doorman_time drains[SIM_RESOURCES];    /* simulated time for which leases can outlast it */
     doorman_time drain_max[SIM_RESOURCES]; /* the longest of these times, up to this version */
     doorman_time used_at[SIM_RESOURCES];   /* when it was last in force for the resource */
     doorman_time kept_at[SIM_RESOURCES];   /* when its leases could last be repeated */

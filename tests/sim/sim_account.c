@@ -136,7 +136,7 @@ void sim_account_close(sim_account *account) {
 }
 
 /* Returns 16 times the epoch at a time, counted from its start (P26). The epoch is what the caller
- * gives, but it is never slower than 15/16 of `now`. */
+ * gives, but it never runs slower than 15/16 of `now`. */
 static int64_t epoch_16_at(const sim_account *account, doorman_time epoch, doorman_time now) {
     int64_t slow = account->epoch_16 + 15 * (now - account->at.now);
     int64_t fraction = (16 - slow % 16) % 16; /* what rounding up adds */

@@ -184,7 +184,7 @@ static void check_wait(sim_account *account, const doorman_permit *permit) {
 }
 
 /* A grant carries a warning if a limit that is not in shadow has used more than warn_at of what it
- * could grant. For a bucket that saves units, it is warn_at of its size. */
+ * could grant. For a bucket that saves units, warn_at of its size counts. */
 static void check_warning(sim_account *account, const doorman_permit *permit) {
     bool must = false, may = false;
     for (size_t i = 0; i < account->charge_count; i++) {
@@ -250,7 +250,7 @@ static void check_retry_after(sim_account *account, const doorman_permit *permit
     }
 }
 
-/* Returns whether a refusal names this limit for its reason. */
+/* Returns whether a refusal names this limit, and gives the right reason. */
 static bool is_reason_of_charge(const sim_account *account, const sim_charge *charge,
                                 const doorman_permit *permit) {
     bool named = permit->limit && charge->items[permit->item_index] && !charge->shadow &&

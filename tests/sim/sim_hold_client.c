@@ -118,7 +118,7 @@ static void hold_units(sim_world *world, size_t client, sim_hold_job *job,
     job->again_at = now + job->life / 3;
 }
 
-/* A job uses less before the client sends that it does. */
+/* Lets a job use at most `keep`, before the client sends that it does. */
 void sim_holder_keep(sim_hold_job *job, const double *keep) {
     for (size_t i = 0; i < job->ask.item_count; i++) {
         if (job->amounts[i] > keep[i]) job->amounts[i] = keep[i];

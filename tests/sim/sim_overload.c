@@ -5,7 +5,7 @@
  * behind a resource refuse requests or are late. Other reports are wrong. The network loses and
  * repeats reports like all messages. The checks are these:
  *   - A node and a client pass on exactly what was reported to them since their last request.
- *   - A root adds up exactly the reports of the last two refresh intervals, in quarters of one.
+ *   - A root adds up exactly the reports of the last two refresh intervals, to a quarter of one.
  *   - A model of each process of a root has bounds for the capacity in force. The capacity falls
  *     only when the resource is overloaded, and not below capacity_min. It grows by the exact
  *     steps, and not before they are due. Only the mean of the leases, which a cut depends on, is

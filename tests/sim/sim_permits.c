@@ -544,7 +544,7 @@ void sim_permits_restart_client(sim_world *world, size_t client) {
     sim_permit_client_start(world, client);
 }
 
-/* Sets the clock of the time of day of a process wrong, by up to half a second or up to a year. */
+/* Sets the clock of the time of day of a process wrong, by at most 0.5 s to 463 days. */
 void sim_permits_set_clock(sim_world *world, uint64_t *random) {
     sim_permit_process *own = &world->permits->processes[sim_pick(random, world->process_count)];
     static const double seconds[] = {0.5, 5, 60, 5000, 40000000};

@@ -166,7 +166,7 @@ static void set_epoch(sim_world *world, size_t process) {
     doorman_server_set_epoch(world->processes[process].server, own->account.at.given, local);
 }
 
-/* Sets the clock of the time of day of a process wrong, by up to half a second or up to a year. */
+/* Sets the clock of the time of day of a process wrong, by at most 0.5 s to 463 days. */
 void sim_states_set_clock(sim_world *world, uint64_t *random) {
     static const double seconds[] = {0.5, 5, 60, 5000, 40000000};
     size_t process = sim_pick(random, world->process_count);

@@ -240,7 +240,7 @@ void sim_acts_tick(sim_world *world, size_t process);
 
 /* ---- sim_state_store.c: a process and its store */
 
-/* Must be called when a process has become master: it claims the store, and reads it. */
+/* Must be called when a process has become master. The process claims the store, and reads it. */
 void sim_state_begin(sim_world *world, size_t process);
 void sim_state_end(sim_world *world, size_t process);
 /* A planned stop: the process writes what is left, and ends. */
