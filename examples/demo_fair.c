@@ -105,7 +105,8 @@ static doorman_time tenant_pause(const tenant *t, doorman_time last) {
     }
 }
 
-/* The tenants begin one after another, so that they do not all ask at once. */
+/* Asks until the demo stops. The tenants begin one after another, so that they do not all ask at
+ * once. */
 static void *tenant_main(void *argument) {
     tenant *t = argument;
     doorman_time at = doorman_clock() + (t - t->demo->tenants) * DOORMAN_SECOND / 17;
@@ -141,8 +142,8 @@ static counts tenant_read(tenant *t) {
     return now;
 }
 
-/* All tenants together must not have been granted more than the size of the bucket, and the rate
- * for the time since the beginning. */
+/* Reads the counts of all tenants. Together they must not have been granted more than the size of
+ * the bucket, and the rate for the time since the beginning. */
 static void sample(demo *d, int tick) {
     unsigned long all[KINDS] = {0, 0};
     for (int i = 0; i < TENANTS; i++) {

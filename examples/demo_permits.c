@@ -156,8 +156,9 @@ static mark mark_of(const counts *last, const counts *now) {
     return banned ? BANNED : REFUSED;
 }
 
-/* A user must not have been granted more than the size of its bucket, and the rate for the time
- * since its beginning. `granted` is read before `asked`, so it is never larger. */
+/* Reads the counts of a user. The user must not have been granted more than the size of its bucket,
+ * and the rate for the time since its beginning. `granted` is read before `asked`, so it is never
+ * larger. */
 static void user_sample(demo *d, user *u, int tick) {
     counts *now = &u->samples[tick % SAMPLES];
     const counts *last = &u->samples[(tick + SAMPLES - 1) % SAMPLES];

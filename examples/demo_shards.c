@@ -83,7 +83,7 @@ typedef struct demo {
 /* Sends a request, and returns the status of the response, or 0. Cuts off what has no room in
  * `out`.
  *   target   such as "GET /metrics"
- *   out      written: the whole response */
+ *   out      written: the response with its header fields */
 static int http_ask(int port, const char *target, const char *body, char *out, size_t size) {
     char request[512];
     const struct timeval patience = {.tv_sec = 2};
@@ -256,7 +256,7 @@ static bool await_node(demo *d, int index, double shards) {
     return false;
 }
 
-/* The first node makes the map, so it owns all shards. */
+/* Starts the nodes. The first node makes the map, so it owns all shards. */
 static bool start_nodes(demo *d, const char *program) {
     snprintf(d->config, sizeof d->config, "%s/config.json", d->folder);
     snprintf(d->tokens, sizeof d->tokens, "%s/tokens", d->folder);

@@ -69,7 +69,7 @@ typedef struct demo {
     uint64_t hold;            /* of job-a; 0: it has none */
     doorman_time known_until; /* when the hold ends, as the process before this one has said */
     bool let_in, granted_twice;
-    bool is_stopping; /* the server was told to stop */
+    bool is_stopping; /* the demo has sent SIGTERM to the server */
     bool has_ended;   /* the server has ended as intended, and the next one is not started */
     bool uses_rest, released;
     const char *ends[PROCESSES]; /* how each process has ended; NULL: it has not */
@@ -158,7 +158,7 @@ static bool start_server(demo *d, const char *program) {
     return false;
 }
 
-/* The next process gets the next column. */
+/* Starts the next process, which gets the next column. */
 static void start_next(demo *d) {
     pthread_mutex_lock(&d->mutex);
     d->process++;

@@ -55,7 +55,7 @@ typedef struct demo {
 
 /* ---- the servers ----------------------------------------------------------------------------- */
 
-/* Each server, and the demo, needs more open files than the usual limit allows. */
+/* Raises the limit of open files, because each server and the demo need more than the usual one. */
 static void allow_connections(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -162,7 +162,7 @@ static void count_response(demo *d, const connection *c) {
     if (milliseconds > IN_TIME) all->late++;
 }
 
-/* A connection that the server has closed is not used again. */
+/* Reads from a connection. A connection that the server has closed is not used again. */
 static void receive(demo *d, connection *c) {
     ssize_t bytes = recv(c->socket, c->response + c->bytes, RESPONSE_MAX - c->bytes, 0);
     if (bytes < 0 && errno == EAGAIN) return;
@@ -206,7 +206,7 @@ static int p99(const counts *all) {
     return 0;
 }
 
-/* The bar is the part of what the server can do that was answered in time. */
+/* Shows the counts of a server. The bar is the part of its capacity that was answered in time. */
 static void show_side(const demo *d, int side, int phase) {
     const counts *all = &d->counts[side][phase];
     double seconds = (double)all->asked / (loads[phase] * CAPACITY);

@@ -438,7 +438,7 @@ static char **complete(const char *start, int from, int to) {
     return rl_completion_matches(start, complete_next);
 }
 
-/* Ctrl-C ends the current command, or the whole script. */
+/* Reads and runs commands. Ctrl-C ends the current command, or the whole script. */
 static void shell_read(shell *s, bool interactive) {
     char *line = NULL;
     size_t room = 0;

@@ -53,7 +53,8 @@ typedef struct pool {
     int finished, most_slots;
 } pool;
 
-/* A process that has used nng must not fork. So each process starts an agent after the forks. */
+/* Starts the agent of a process. A process that has used nng must not fork, so each process calls
+ * this after the forks. */
 static doorman_agent *start_agent(const char *address) {
     const doorman_client_options options = {
         .addresses = &address,
@@ -94,7 +95,8 @@ static bool do_step(doorman_agent *agent, uint64_t hold, bool is_killed) {
     return true;
 }
 
-/* The result is sent before a release, so process 1 knows it before it can acquire the slot. */
+/* Does one step of a job. Sends the result before it releases the slot, so that process 1 knows the
+ * result before it can acquire the slot. */
 static void do_job(const pool *p, doorman_agent *agent, int worker, message m) {
     const doorman_hold_request seizure = {.id = m.transfer_id, .timeout = 5 * DOORMAN_SECOND};
     doorman_acquired out = {.granted = false};
@@ -113,7 +115,7 @@ static void do_job(const pool *p, doorman_agent *agent, int worker, message m) {
     if (result != PASSED) doorman_agent_release(agent, out.hold);
 }
 
-/* Ends when process 1 closes the pipe. */
+/* Does jobs until process 1 closes the pipe. */
 static void worker_main(const pool *p, int worker) {
     for (int i = 2; i <= worker; i++) close(p->inbox[i][1]);
     if (worker == 3) close(p->inbox[2][0]);

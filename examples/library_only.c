@@ -27,7 +27,7 @@ static void check(doorman_status status) {
     exit(1);
 }
 
-/* A root that shares 120 units fairly. It does not learn, because it has no predecessor. */
+/* Starts a root that shares 120 units fairly. It does not learn, because it has no predecessor. */
 static void start_server(world *w) {
     doorman_template all = {.identifier_glob = "*", .capacity = 120, .has_algorithm = true};
     all.algorithm = (doorman_algorithm){.kind = DOORMAN_FAIR_SHARE,

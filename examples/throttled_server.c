@@ -85,13 +85,13 @@ static nng_http_res *response_make(uint16_t status, const char *text, const char
     return NULL;
 }
 
-/* nng takes the response. If there was no memory for one, nng ends the connection. */
+/* Gives the response to nng. If there was no memory for one, nng ends the connection. */
 static void respond(nng_aio *aio, nng_http_res *response) {
     if (response) nng_aio_set_output(aio, 0, response);
     nng_aio_finish(aio, response ? 0 : NNG_ENOMEM);
 }
 
-/* Retry-After is in whole seconds. The text contains the exact time. */
+/* Responds with the refusal. Retry-After is in whole seconds. The text contains the exact time. */
 static void respond_refused(nng_aio *aio, const doorman_throttle_refusal *refusal) {
     static const char *const reasons[] = {[DOORMAN_THROTTLE_FULL] = "the queue is full",
                                           [DOORMAN_THROTTLE_DISPLACED] = "others go before it",
@@ -172,8 +172,9 @@ static nng_http_res *work_on(nng_http_req *request, unsigned *random) {
     return response_make(200, text, NULL);
 }
 
-/* The cost is the time of a worker, in milliseconds. The throttle forgets the request before the
- * client gets its response, because the next request of the client can have the same id. */
+/* Works on requests. The cost is the time of a worker, in milliseconds. The throttle forgets the
+ * request before the client gets its response, because the next request of the client can have the
+ * same id. */
 static void *worker_main(void *argument) {
     unsigned random = *(unsigned *)argument;
     uint64_t id;
@@ -261,7 +262,7 @@ static nng_http_server *http_start(void) {
 
 /* ---- reports to Doorman ---------------------------------------------------------------------- */
 
-/* The agent only reports, so it wants no capacity. */
+/* Opens the resource. The agent only reports, so it wants no capacity. */
 static doorman_resource *doorman_open(doorman_agent **agent) {
     const char *addresses[] = {server.doorman};
     doorman_client_options options = {.addresses = addresses, .address_count = 1};
@@ -277,7 +278,7 @@ static doorman_resource *doorman_open(doorman_agent **agent) {
     return NULL;
 }
 
-/* The agent adds the reports up, and sends the sum with its next request. */
+/* Reports to the agent, which adds the reports up, and sends the sum with its next request. */
 static void doorman_report(doorman_resource *resource) {
     static bool told;
     doorman_resource_info info;

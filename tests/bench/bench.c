@@ -125,8 +125,8 @@ void bench_step(bench *b, const char *format, ...) {
     show_step(b);
 }
 
-/* On a terminal each line replaces the last one. Elsewhere lines stay, so they are printed less
- * often. */
+/* On a terminal each line replaces the last one. Elsewhere lines stay, so bench_tick prints them
+ * less often. */
 void bench_tick(bench *b) {
     doorman_time now = doorman_clock();
     if (now - b->shown < (b->terminal ? 1 : 5) * DOORMAN_SECOND) return;

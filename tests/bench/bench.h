@@ -103,7 +103,7 @@ peer *peer_state_server(const bench *b, const peer *redis, const peer *etcd);
 peer *peer_event_server(const bench *b, const char *sample); /* with --events */
 peer *peer_echo(void);
 peer *peer_http_server(const bench *b); /* the port is that of HTTP */
-/* examples/throttled_server.c. `off`: without its throttle. */
+/* Starts examples/throttled_server.c. `off`: without its throttle. */
 peer *peer_throttled(const bench *b, bool off);
 peer *peer_nginx(const char *program); /* it answers every request with 200 */
 peer *peer_poolcounter(const char *program);

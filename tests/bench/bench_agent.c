@@ -181,7 +181,7 @@ static void measure_fleet(bench *b, doorman_agent *agent, load *echo, bool has_t
     pthread_mutex_destroy(&f.mutex);
 }
 
-/* One thread alone: the time from the call to the decision. */
+/* Measures the time from the call to the decision, for one thread alone. */
 static void measure_alone(bench *b, doorman_agent *agent) {
     enum { CALLS = 2000 };
     static double times[CALLS];

@@ -89,7 +89,7 @@ static double holds_start(hold_fleet *f) {
     return (bytes_in_use() - before) / HOLDS;
 }
 
-/* Time stands still, so no hold ends. */
+/* Releases and acquires holds. Time stands still, so no hold ends. */
 static void some_pairs(void *context) {
     hold_fleet *f = (hold_fleet *)context;
     for (size_t i = 0; i < BENCH_SOME; i++) {
@@ -115,7 +115,7 @@ static void settle(hold_fleet *f) {
     }
 }
 
-/* WAITS permits of many clients wait for one key, and time out together. */
+/* Lets WAITS permits of many clients wait for one key, and time out together. */
 static void waits_time_out(hold_fleet *f) {
     for (size_t i = 0; i < WAITS; i++) {
         doorman_time start = cpu_time();

@@ -53,7 +53,7 @@ typedef struct bare_connection {
     uint8_t body[1 << 10]; /* of a request */
 } bare_connection;
 
-/* A request of the benchmark has one frame of data. */
+/* Copies the body of a request. A request of the benchmark has one frame of data. */
 static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const uint8_t *bytes,
                    size_t count, void *context) {
     bare_connection *connection = context;

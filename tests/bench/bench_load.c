@@ -111,7 +111,7 @@ static void write_leases(const load *l, const holder *h, text *out) {
     text_write(out, "]}}");
 }
 
-/* With several permits, the keys are the holder's id and a number. */
+/* Writes a request for permits. With several permits, a key is the holder's id and a number. */
 static void write_permits(const load *l, const holder *h, text *out) {
     text_write(out, "{\"acquire\":{\"client_id\":\"bench\",\"permit\":[");
     for (size_t i = 0; i < l->options.resources; i++) {

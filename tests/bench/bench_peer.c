@@ -50,8 +50,8 @@ static const struct {
     "{\"identifier_glob\": \"passing\", \"limits\": [{\"name\": \"per-key\", "                     \
     "\"kind\": \"TOKEN_BUCKET\", \"rate\": 1e9, \"size\": 1e9}]}"
 
-/* Leases and holds that last over a planned restart. After any other start they are learned for
- * five seconds. */
+/* Writes a configuration of counters, and of leases and holds that last over a planned restart.
+ * After any other start, leases and holds are learned for five seconds. */
 static bool write_state_config(const char *path) {
     FILE *file = fopen(path, "w");
     if (!file) return false;
@@ -307,9 +307,9 @@ static bool try_connect(const peer *p) {
     return accepted;
 }
 
-/* nginx in one process, whose limit_req refuses nothing. What it answers then has 43 bytes. With
- * `return` it would answer before it asks limit_req. All its folders for temporary files are the
- * peer's folder. By default it would close each connection after 1,000 requests. */
+/* Configures nginx as one process, whose limit_req refuses nothing. What it answers then has 43
+ * bytes. With `return` it would answer before it asks limit_req. All its folders for temporary
+ * files are the peer's folder. By default it would close each connection after 1,000 requests. */
 static bool write_nginx_config(const peer *p) {
     static const char *const uses[] = {"client_body", "proxy", "fastcgi", "uwsgi", "scgi"};
     FILE *file = fopen(p->config, "w");
@@ -407,7 +407,8 @@ peer *peer_etcd(const char *program) {
     return p;
 }
 
-/* The two limits have a counter for each key. Only those of `quota` are durable. */
+/* Writes a configuration of two limits with a counter for each key. Only those of `quota` are
+ * durable. */
 static bool write_shard_config(const peer *p) {
     FILE *file = fopen(p->config, "w");
     if (!file) return false;

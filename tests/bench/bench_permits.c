@@ -271,7 +271,7 @@ static void add_nothing(key_fleet *f, bench *b) {
     (void)b;
 }
 
-/* Compares decisions on 1,000 keys of two fleets that differ in what they have beside them. */
+/* Compares decisions on 1,000 keys of two fleets that differ in what `first` and `second` add. */
 static double ratio_beside(bench *b, adds *first, adds *second) {
     key_fleet fleets[2] = {{.count = 1000, .items = 1, .limits = one_limit, .limit_count = 1},
                            {.count = 1000, .items = 1, .limits = one_limit, .limit_count = 1}};

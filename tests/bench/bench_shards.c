@@ -286,7 +286,8 @@ static size_t count_of(const char *text, const char *what) {
     return count;
 }
 
-/* No key ever reaches its limit, so a permit that is not granted was not decided. */
+/* Counts the permits of an answer. No key ever reaches its limit, so a permit that is not granted
+ * was not decided. */
 static void take_answer(ask_round *r, asker *a) {
     size_t granted = count_of(a->in, "\"decision\":\"GRANTED\"");
     if (granted < r->options->permits && r->result.lost <= 0) {
@@ -351,7 +352,8 @@ static bool may_ask(const ask_round *r, doorman_time end) {
     return doorman_clock() < end && (o->message_max == 0 || r->sent < o->message_max);
 }
 
-/* A message that is due waits for an idle connection. Its latency includes this time. */
+/* Sends messages at random times. A message that is due waits for an idle connection, and its
+ * latency includes this time. */
 static void ask_paced(ask_round *r, bench *b, doorman_time end) {
     const ask_options *o = r->options;
     const double gap = (double)DOORMAN_SECOND / (o->rate * (double)o->asked_count);
@@ -423,7 +425,7 @@ static asks ask_for(bench *b, const ask_options *options) {
 #define SIZES 3 /* of clusters */
 #define BATCH 16
 
-/* Each node has the same load: the same messages at the same rate, for keys of its own. */
+/* Gives each node the same load: the same messages at the same rate, for keys of its own. */
 static asks ask_owners(bench *b, cluster *c) {
     ask_options o = {.to = c, .resource = "passing", .permits = BATCH, .connections = 4};
     o.rate = 400;
@@ -466,7 +468,8 @@ static asks ask_node(bench *b, cluster *c, size_t node, size_t permits, size_t c
     return ask_for(b, &o);
 }
 
-/* CPU time is measured while 8 messages are under way, and the latency of one at a time. */
+/* Compares messages that are forwarded with messages to the owner. CPU time is measured while 8
+ * messages are under way, and the latency of one at a time. */
 static void forwards(bench *b, cluster *c, size_t permits, goal to) {
     double cpu[2][ROUNDS_MAX], late[2][ROUNDS_MAX], more[ROUNDS_MAX], later[ROUNDS_MAX];
     size_t rounds = b->quick ? 3 : ROUNDS_MAX;

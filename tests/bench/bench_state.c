@@ -37,9 +37,9 @@ static void side_stop(side *s) {
 
 /* ---- decisions ------------------------------------------------------------------------------- */
 
-/* The keys are used in rotation, so with more decisions a second than keys each key changes, and is
- * written, once a second. A message has `items` permits. Both servers have the same load, one after
- * the other. */
+/* Measures decisions with and without a file. The keys are used in rotation, so with more decisions
+ * a second than keys each key changes, and is written, once a second. A message has `items`
+ * permits. Both servers have the same load, one after the other. */
 static void decisions(bench *b, const char *name, size_t keys, size_t items, goal to) {
     const load_options options = {.connections = 4,
                                   .in_flight = 4,
@@ -136,7 +136,8 @@ static double ask_while_reading(bench *b, const peer *p, double *rows) {
     return longest;
 }
 
-/* On a slow machine the server cannot write all rows before it ends, and fewer are read.
+/* Measures how fast rows are read. On a slow machine the server cannot write all rows before it
+ * ends, and fewer are read.
  *   redis   NULL: they are in a file */
 static void reading(bench *b, const peer *redis, goal to) {
     const char *store = redis ? "a Redis" : "a file";
@@ -205,7 +206,8 @@ static double await_again(bench *b, pair *to, again what, doorman_time start) {
     return (double)(doorman_clock() - start) / 1e9;
 }
 
-/* All counters have changed in the last second. The process that ends is started again at once. If
+/* Measures planned restarts. All counters have changed in the last second. The process that ends is
+ * started again at once. If
  * it does not get the key of the election soon enough, the other one gets it. */
 static void restart(bench *b, pair *servers, const char *name, goal to) {
     static const char *const names[] = {", until it decides", "  until a new client has a lease",

@@ -41,7 +41,7 @@ static void start(throttle_load *l, bool whole) {
     for (size_t i = 0; i < WAITING; i++) offer(l);
 }
 
-/* Time stands still, so no request waits too long. */
+/* Offers, starts and finishes requests. Time stands still, so no request waits too long. */
 static void some_requests(void *context) {
     throttle_load *l = (throttle_load *)context;
     for (size_t i = 0; i < BENCH_SOME; i++) {

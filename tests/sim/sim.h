@@ -281,8 +281,8 @@ typedef struct sim_process {
     char master[32];                        /* the address that was applied last; "": none */
     doorman_time learned_at[SIM_RESOURCES]; /* by its clock: the end of learning */
     sim_pending pending[SIM_RESOURCES];     /* only if its node has a parent */
-    sim_followed followed[SIM_RESOURCES];   /* only in a root, as the next one */
-    double in_force[SIM_RESOURCES];         /* the capacity, when last observed */
+    sim_followed followed[SIM_RESOURCES];   /* only in a root */
+    double in_force[SIM_RESOURCES];         /* only in a root: the capacity, when last observed */
     double granted[SIM_RESOURCES][SIM_CLIENTS + SIM_NODES]; /* the last lease of each holder */
 } sim_process;
 
@@ -475,7 +475,7 @@ void sim_drop_handover(sim_store *store);
 /* Return whether a master may use what was handed over. They are in store_fences.h. */
 bool sim_handover_is_next(const sim_handover *handover, uint64_t term);
 bool sim_handover_is_new(const sim_process *process, uint64_t term);
-/* The master of the node resigns, and no process is elected before `vacant_until`. */
+/* Makes the master of a node resign. No process is elected before `vacant_until`. */
 void sim_resign(sim_world *world, size_t node, doorman_time vacant_until);
 size_t sim_key_holder(sim_world *world, size_t node);
 
@@ -499,7 +499,7 @@ sim_message *sim_message_retain(sim_message *message); /* adds a reference; NULL
 void sim_message_release(sim_message *message);
 void sim_step_client(sim_world *world, size_t client);
 void sim_step_process(sim_world *world, size_t process);
-/* A client sends a report of overload, in a message of its own, to a process of its node. */
+/* Sends a report of a client to a process of its node, in a message of its own. */
 void sim_send_report(sim_world *world, size_t client, size_t resource,
                      const doorman_overload_report *report);
 

@@ -164,7 +164,8 @@ sim_moment sim_account_moment_after(const sim_account *account, doorman_time del
     return later;
 }
 
-/* Only a slow epoch has rounding errors. All windows begin at multiples of half a second. */
+/* Returns true just before and after the beginning of a window, if the epoch is slow: only then it
+ * has rounding errors. All windows begin at multiples of half a second. */
 bool sim_account_is_edge(const sim_account *account, doorman_time epoch, doorman_time now) {
     doorman_time slow = round_epoch(account, epoch_16_at(account, epoch, now));
     doorman_time rest = slow % (DOORMAN_SECOND / 2);
@@ -176,9 +177,10 @@ static void remove_counter(sim_account *account, sim_counter *counter) {
     account->counter_count--;
 }
 
-/* Tiers keep their state by index. A tier that is not there any more loses its state. A sliding
- * window of changed length becomes fresh. A bucket counts the time since its last use at the new
- * rate. So its level is uncertain if the account does not know when it was used last. */
+/* Adapts a counter to new figures. Tiers keep their state by index. A tier that is not there any
+ * more loses its state. A sliding window of changed length becomes fresh. A bucket counts the time
+ * since its last use at the new rate. So its level is uncertain if the account does not know when
+ * it was used last. */
 static void adapt(sim_counter *counter, const sim_definition *definition, size_t key) {
     const doorman_figures *figures = sim_figures_of(definition, key);
     doorman_time unknown = counter->touched_at - counter->at;
@@ -194,7 +196,7 @@ static void adapt(sim_counter *counter, const sim_definition *definition, size_t
     counter->start_units = definition->limit.empty_at_start ? figures->limit : 0;
 }
 
-/* P15. All counters are adapted at once, because the simulator lets the process visit them. */
+/* P15: adapts all counters at once, because the simulator lets the process visit them. */
 void sim_account_configure(sim_account *account, const sim_permit_version *version) {
     account->version = version;
     account->reloaded = true;

@@ -767,8 +767,8 @@ static void share_in_proportion(demand *demands, size_t count, double capacity) 
     }
 }
 
-/* All demands share the reserve. Then each priority, from the highest down, shares what the higher
- * priorities and the reserve of the lower ones leave. */
+/* Sets the shares of PRIORITY_SHARE. All demands share the reserve. Then each priority, from the
+ * highest down, shares what the higher priorities and the reserve of the lower ones leave. */
 static void share_by_priority(demand *demands, size_t count, double capacity, double reserve) {
     share_fairly(demands, count, capacity * reserve);
     double left = capacity;

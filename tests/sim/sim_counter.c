@@ -163,7 +163,8 @@ static double tiers_offer(const sim_counter *counter, const doorman_figures *fig
     return sum;
 }
 
-/* A tier keeps the units that are in its window. If there are none, a new window begins. */
+/* Enters a tier. It keeps the units that are in its window. If there are none, a new window
+ * begins. */
 static void enter_tier(sim_counter *counter, const doorman_figures *figures, size_t tier,
                        doorman_time now) {
     sim_tier_state *state = &counter->tiers[tier];
@@ -257,7 +258,7 @@ double sim_counter_used(const sim_counter *counter, const sim_definition *defini
     }
 }
 
-/* A difference that rounding can make in a bucket: some nanoseconds of its rate. */
+/* Returns the difference that rounding can make in a bucket: some nanoseconds of its rate. */
 static double tolerance(const sim_counter *counter, const doorman_figures *figures) {
     return counter->slack + 1e-8 + 4e-9 * figures->rate;
 }

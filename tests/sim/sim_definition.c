@@ -89,7 +89,7 @@ static unsigned draw_keys(const char **out, size_t *count, uint64_t *random) {
     return globs[first].keys & ~globs[second].keys;
 }
 
-/* An override has the figures of the limit, except for one. */
+/* Draws an override. It has the figures of the limit, except for one. */
 static void draw_override(sim_definition *definition, size_t index, uint64_t *random) {
     static const double rates[] = {0.5, 1, 3, 8};
     doorman_override *override_ = &definition->overrides[index];
@@ -173,7 +173,7 @@ static void change_template(sim_permit_template *template_, uint64_t *random) {
     if (template_->limit_count && one_in(random, 8)) template_->limit_count--;
 }
 
-/* A template for "*" stands last. */
+/* Keeps and changes most templates of the version before. A template for "*" is the last one. */
 void sim_draw_definitions(sim_permit_version *version, const sim_permit_version *before, bool alone,
                           uint64_t *random) {
     memset(version, 0, sizeof *version);

@@ -152,9 +152,10 @@ static bool hand_over(sim_world *world, sim_process *process) {
     return true;
 }
 
-/* D8, D9: the next master takes over once, and only what the master before it has written. With
- * the fault MARK it may find this too late, and learns. Or it takes over, but the store keeps what
- * was handed over. Then a later master must not use it, nor the same one after an interruption. */
+/* D8, D9: lets a new master take over, once, and only what the master before it has handed over.
+ * With the fault MARK it may find this too late, and learns. Or it takes over, but the store keeps
+ * what was handed over. Then a later master must not use it, nor the same one after an
+ * interruption. */
 static void take_over(sim_world *world, sim_process *process) {
     sim_store *store = &world->nodes[process->node].store;
     const sim_handover *handover = &store->handover;
@@ -218,7 +219,7 @@ static void apply(sim_world *world, size_t index) {
 
 static void step_election(sim_world *world, size_t index);
 
-/* The number of a call is unique among all elections of the process. */
+/* Returns the number of a call, which is unique among all elections of the process. */
 static uint64_t call_number(const sim_process *process, uint64_t sequence) {
     return process->election_number << 32 | sequence;
 }
@@ -336,7 +337,7 @@ static void on_return(sim_world *world, const sim_event *event) {
     step_election(world, event->actor);
 }
 
-/* Resigns. The process takes part again after all others have polled the store. */
+/* Makes a process resign. It takes part again after all others have polled the store. */
 static void resign(sim_world *world, size_t index, doorman_time vacant_until) {
     sim_process *process = &world->processes[index];
     doorman_time local = sim_local(&process->machine.clock, world->now);

@@ -98,8 +98,8 @@ static double random_wants(uint64_t *random) {
     return sim_between(random, 1, choice < 3 ? 150 : 1000);
 }
 
-/* Some resources have leases of whole units. Their capacity is often small, so that most shares are
- * not integers. */
+/* Decides whether a resource has leases of whole units. Its capacity is then often small, so that
+ * most shares are not integers. */
 static void draw_whole(sim_world *world, sim_rules *rules, bool first) {
     uint64_t *random = &world->fault_random[SIM_WHOLE];
     bool few = sim_below(random, 2), change = sim_below(random, first ? 2 : 8) == 0;
@@ -232,7 +232,7 @@ static void load(sim_world *world, const sim_event *event) {
     if (!world->processes[event->actor].machine.paused_until) sim_load_config(world, event->actor);
 }
 
-/* All processes load a new configuration, each at its own time within 5 s. */
+/* Lets all processes load a new configuration, each at its own time within 5 s. */
 static void roll_out(sim_world *world, uint64_t *random) {
     world->version++;
     for (size_t i = 0; i < world->process_count; i++) {
@@ -320,7 +320,8 @@ typedef struct sim_injector {
     double interval;
 } sim_injector;
 
-/* The faults of a run with permits that are not those of a run with leases. */
+/* ---- faults of a run with permits that differ from those of a run with leases */
+
 static void inject_permit_reload(sim_world *world, uint64_t *random) {
     if (sim_permits_add_version(world, random)) roll_out(world, random);
 }
@@ -530,8 +531,9 @@ static size_t at_most(uint64_t drawn, size_t maximum) {
     return drawn < maximum ? (size_t)drawn : maximum;
 }
 
-/* A quarter of all systems are flat: one root, or two if clients roam. The others are trees: first
- * a chain with one node for each level, then further nodes at random places in it. */
+/* Adds the nodes. A quarter of all systems are flat: one root, or two if clients roam. The others
+ * are trees: first a chain with one node for each level, then further nodes at random places in
+ * it. */
 static void set_up_nodes(sim_world *world, const sim_run_options *options) {
     uint64_t random = world->seed * 17 + 1;
     size_t levels =
@@ -829,7 +831,7 @@ static void shrink(sim_run_options *options) {
 
 static const sim_run_options *current_options;
 
-/* An assertion of the header has failed. If the run kept no log, it is repeated with a log and ends
+/* Reports that an assertion has failed. If the run kept no log, it is repeated with a log and ends
  * up here again. The state of the first run is not needed any more. */
 static void on_abort(int number) {
     (void)number;

@@ -205,7 +205,7 @@ void sim_hold_account_check(sim_world *world) {
     }
 }
 
-/* Returns by how many units the fullest counter of a place and a key exceeds its limit. */
+/* Returns by how many units the fullest counter of a resource and a key exceeds its limit. */
 static double excess_of(const sim_world *world, size_t process, const sim_hold_item *item) {
     doorman_permits *permits = doorman_server_permits(world->processes[process].server);
     const doorman_permit_item of_key = {.resource_id = sim_hold_places[item->place],

@@ -61,7 +61,7 @@ void sim_agent_stop(sim_world *world, size_t client) {
 
 /* ---- what the application knows of its holds */
 
-/* The context of a call about a job is even, and that of a transfer is odd. */
+/* Returns the context of a call about a job. It is even, and the context of a transfer is odd. */
 static void *job_context(const sim_holder *holder, const sim_hold_job *job) {
     uintptr_t index = (uintptr_t)(job - holder->jobs);
     return (void *)(((uintptr_t)job->serial * SIM_HOLD_JOBS + index) << 1);
@@ -435,7 +435,7 @@ void sim_agent_reply(sim_world *world, const sim_hold_reply *replies) {
     sim_hold_account_check(world);
 }
 
-/* A client that has nothing to do keeps no hold. */
+/* Fails if a client that has nothing to do keeps a hold or a call. */
 void sim_agent_check_idle(sim_world *world, size_t client) {
     doorman_permit_client *agent = world->holds->holders[client].agent;
     doorman_permit_client_info info;

@@ -298,7 +298,7 @@ static void on_tick(sim_world *world, const sim_event *event) {
     sim_hold_account_check(world);
 }
 
-/* A client starts. Its request_ids differ from those of its earlier incarnations. */
+/* Starts a client. Its request_ids differ from those of its earlier incarnations. */
 void sim_holder_start(sim_world *world, size_t client) {
     sim_holder *holder = &world->holds->holders[client];
     uint64_t *random = &world->holds->random;
@@ -316,7 +316,7 @@ void sim_holder_start(sim_world *world, size_t client) {
 
 /* ---- answers */
 
-/* A client gets the id of a transfer from another one, not over the network of Doorman. */
+/* Gives a client the id of a transfer of another one. No server takes part in this. */
 static void on_gift(sim_world *world, const sim_event *event) {
     const sim_hold_call *given = &world->holds->calls[event->incarnation];
     sim_holder *holder = &world->holds->holders[event->actor];

@@ -556,7 +556,7 @@ static void add_version(sim_world *world, uint64_t *random) {
     log_version(world, version);
 }
 
-/* All processes that run load the new configuration at once. */
+/* Lets all processes that run load a new configuration at once. */
 void sim_holds_reload(sim_world *world, uint64_t *random) {
     if (world->version_count == SIM_VERSIONS) return;
     add_version(world, random);
@@ -573,7 +573,7 @@ void sim_holds_restart_client(sim_world *world, size_t client) {
     sim_holder_start(world, client);
 }
 
-/* The connection of a client to a process closes (P7). */
+/* Closes the connection of a client to a process (P7). */
 void sim_holds_close(sim_world *world, uint64_t *random) {
     size_t process = sim_pick(random, world->process_count);
     size_t client = sim_pick(random, world->client_count);

@@ -37,7 +37,8 @@ static doorman_permit_limit limit_of(const sim_world *world, size_t resource) {
                                   .lease_of = run->apart ? world->resources[resource] : NULL};
 }
 
-/* Only resources with a template get a limit, because lease_of must name such a resource. */
+/* Adds the limits. Only resources with a template get one, because lease_of must name such a
+ * resource. */
 size_t sim_leased_fill_templates(const sim_world *world, doorman_template *templates, size_t count,
                                  doorman_permit_limit *limits) {
     if (!world->leased) return count;

@@ -90,7 +90,7 @@ bool sim_leased_changed(sim_world *world, size_t resource) {
     return true;
 }
 
-/* Holds end without an event, so all sums must be made again. */
+/* Makes all sums again, because holds end without an event. */
 void sim_leased_refresh(sim_world *world) {
     if (!world->leased) return;
     for (size_t i = 0; i < world->process_count; i++) sim_leased_observe(world, i);

@@ -142,7 +142,7 @@ void sim_leased_add_client(sim_world *world, size_t client) {
     sim_schedule(world, 0, (sim_event){.handler = on_tick, .actor = client});
 }
 
-/* A client that has died uses nothing. */
+/* Ends all jobs of a client that has died. */
 void sim_leased_client_died(sim_world *world, size_t client) {
     if (!world->leased) return;
     for (size_t i = 0; i < SIM_LEASED_JOBS; i++) {

@@ -534,8 +534,8 @@ static void on_process_due(sim_world *world, const sim_event *event) {
     if (machine->wakeup == event->incarnation) sim_step_process(world, event->actor);
 }
 
-/* A root handles due work at most once a second, or every 10 ms with leased permits, because its
- * answers do not depend on when it does so. */
+/* Does the work of a process that is due, and plans the next time. A root works at most once a
+ * second, or every 10 ms with leased permits, because its answers do not depend on it. */
 void sim_step_process(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
     sim_machine *machine = &process->machine;

@@ -137,7 +137,7 @@ void sim_overload_sent(sim_world *world, const sim_message *message) {
     }
 }
 
-/* A client adds a report to its next request. It must refuse what is not allowed. */
+/* Lets a client add a report to its next request. It must refuse a report that is not allowed. */
 static void report_with_request(sim_world *world, size_t index, size_t resource,
                                 const doorman_overload_report *report) {
     sim_client *client = &world->clients[index];
@@ -498,8 +498,9 @@ static void add_peak(sim_peaks *peaks, double amount, doorman_time end, doorman_
     peaks->count = count + 1;
 }
 
-/* The capacity in force counts from now on until leases that are granted now have ended. While some
- * server learns, it repeats leases, so older amounts count until these have ended. */
+/* Adds the capacity in force to the peaks. It counts from now on until leases that are granted now
+ * have ended. While some server learns, it repeats leases, so older amounts count until these have
+ * ended. */
 void sim_overload_check(sim_world *world, size_t resource, bool learns) {
     if (!world->follows) return;
     doorman_time end =
@@ -533,7 +534,7 @@ double sim_overload_peak(const sim_world *world, size_t root, size_t resource, b
     return most;
 }
 
-/* At the end all capacity is back in force. */
+/* Checks that all capacity is back in force at the end. */
 void sim_overload_check_settled(sim_world *world, size_t index) {
     const sim_process *process = &world->processes[index];
     doorman_time local = sim_local(&process->machine.clock, world->now);

@@ -225,8 +225,8 @@ static sim_ask *new_ask(sim_model *model) {
     return ask;
 }
 
-/* Half of the callers ask for the same as the last one, because they try again. Some of them want
- * more, or wait for a shorter or longer time. */
+/* Draws what a caller asks for. Half of the callers ask for the same as the last one, because they
+ * try again. Some of them want more, or wait for a shorter or longer time. */
 static void draw_ask(sim_model *model, sim_ask *ask, uint64_t *random) {
     sim_draw_permit(&ask->wanted, random);
     doorman_time max_wait = ask->wanted.request.max_wait;
@@ -303,8 +303,8 @@ void sim_permit_client_ask(sim_world *world, size_t index, uint64_t *random) {
     if (!world->failure[0]) sim_permit_client_step(world, index);
 }
 
-/* An idle client has its addresses, and one block for each of its tables. A local limiter has one
- * more for each key. */
+/* Checks the memory of an idle client: its addresses, and one block for each of its tables. A local
+ * limiter has one more for each key. */
 void sim_permit_client_check_idle(sim_world *world, size_t index) {
     const sim_model *model = &models[index];
     doorman_permit_client_info info;

@@ -76,7 +76,7 @@ static void address_call(sim_world *world, size_t index, size_t client, size_t p
     call->process = process;
 }
 
-/* A sixth of the refused permits are repeated exactly when retry_after has passed, at the same
+/* Repeats a sixth of the refused permits exactly when retry_after has passed, at the same
  * process. */
 void sim_load_refused(sim_world *world, size_t call, size_t permit, doorman_time after) {
     bool repeats = world->now < world->end && sim_below(&world->permits->random, 6) == 0;

@@ -46,7 +46,7 @@ static void free_ask(sim_model *model, sim_ask *ask) {
     ask->state = SIM_ASK_FREE;
 }
 
-/* Nobody waits for the result of a report or a copy. */
+/* Sets the result of an ask. Nobody waits for the result of a report or a copy. */
 static void decide(sim_model *model, sim_ask *ask, doorman_decider decider) {
     leave_message(model, ask);
     ask->decider = decider;
@@ -289,7 +289,8 @@ static void check_sent(sim_model *model, const doorman_request *request, bool re
     }
 }
 
-/* request: NULL if the client has made none. */
+/* Checks that the client has made the request that the model expects.
+ *   request   NULL: the client has made none */
 void sim_model_after_request(sim_model *model, const doorman_request *request, size_t process,
                              doorman_time now) {
     bool permits_wait = next_queued(model, false, 0), reports_wait = next_queued(model, true, 0);
@@ -386,7 +387,8 @@ static bool same_limit(const doorman_acquired *acquired, const char *limit) {
     return strcmp(acquired->limit, limit ? limit : "") == 0;
 }
 
-/* A grant names the limit with the fewest units left, of all items. */
+/* Compares a grant with that of the server. It names the limit with the fewest units left, of all
+ * items. */
 static bool is_grant_of_server(const sim_ask *ask, const doorman_acquired *acquired) {
     const doorman_permit_grant none = {.granted = 0}, *least = NULL;
     bool same = acquired->granted && acquired->warning == ask->permit.warning;
@@ -428,7 +430,8 @@ static bool is_granted(const sim_ask *ask, const doorman_acquired *acquired, boo
     return same;
 }
 
-/* The local limiter of each resource and key is a bucket. If one refuses, the units of the items
+/* Compares a result with the local limiters. The one of each resource and key is a bucket. If one
+ * refuses, the units of the items
  * before it stay taken. */
 static bool is_local(sim_model *model, const sim_ask *ask, const doorman_acquired *acquired,
                      doorman_time now) {

@@ -93,7 +93,8 @@ static const char *known_text(const char *const *names, size_t count, const char
     return index == SIM_NONE ? NULL : names[index];
 }
 
-/* The listener of a process. The texts of an event are only valid during the call. */
+/* Listens to the events of a process. It copies each event, whose texts are only valid during the
+ * call. */
 static void on_event(void *context, const doorman_permit_event *event) {
     sim_permit_process *own = context;
     sim_world *world = own->account.world;
@@ -246,8 +247,9 @@ static void check_permits(sim_world *world, size_t process, size_t call,
     }
 }
 
-/* A marker follows each permit, so that the events of each permit can be told apart. A marker is a
- * permit with a cost of 0, so it takes nothing. */
+/* Lets a process decide on the permits of a message. A marker follows each permit, so that the
+ * events of each permit can be told apart. A marker is a permit with a cost of 0, so it takes
+ * nothing. */
 static doorman_status handle_acquire(sim_world *world, size_t process, size_t index,
                                      doorman_response *response, doorman_error *error) {
     static const doorman_permit_item mark = {.resource_id = marker, .key = ""};
@@ -427,7 +429,8 @@ static void handle_call(sim_world *world, size_t process, size_t call) {
 
 static void on_refused_connection(sim_world *world, const sim_event *event);
 
-/* The machine of a dead process refuses the connection, or is silent. */
+/* Handles a message at its process. The machine of a dead process refuses the connection, or is
+ * silent. */
 static void on_call(sim_world *world, const sim_event *event) {
     size_t index = event->target;
     size_t process = world->permits->calls[index].process;
@@ -537,7 +540,7 @@ bool sim_permits_add_version(sim_world *world, uint64_t *random) {
     return true;
 }
 
-/* A client dies, and is started again at once. */
+/* Lets a client die, and starts it again at once. */
 void sim_permits_restart_client(sim_world *world, size_t client) {
     sim_permit_client_stop(world, client);
     world->clients[client].machine.paused_until = 0;
@@ -575,7 +578,7 @@ void sim_permits_add_client(sim_world *world, size_t client) {
     sim_load_start(world, client);
 }
 
-/* After a time without messages, no counter is left that equals a fresh one. */
+/* Checks that no counter is left that equals a fresh one, after a time without messages. */
 void sim_permits_check_idle(sim_world *world) {
     for (size_t i = 0; i < world->process_count && !world->failure[0]; i++) {
         sim_account *account = &world->permits->processes[i].account;

@@ -310,7 +310,7 @@ static quota_connection *connection_open(quota_world *world, size_t envoy, size_
 
 /* ---- clients */
 
-/* Requests come, and pass if there are tokens. */
+/* Lets requests come. They pass if there are tokens. */
 static void envoy_consume(quota_world *world, quota_envoy *envoy) {
     doorman_time local = clock_at(&envoy->clock, world->now);
     bool is_over = envoy->has_action && local >= envoy->ends_at;
@@ -430,7 +430,7 @@ static void process_start(quota_world *world, size_t index) {
 }
 
 /* Ends all streams of a process.
- *   tells   false: it has died */
+ *   tells   the clients get a message; false: the process has died */
 static void process_end_streams(quota_world *world, size_t index, bool tells) {
     for (size_t i = 0; i < CONNECTIONS; i++) {
         quota_connection *connection = &world->connections[i];
@@ -469,7 +469,8 @@ static bool hand_over_write(void *context, const void *bytes, size_t count) {
     return true;
 }
 
-/* The master resigns. With the fault HANDOVER it mostly leaves its leases to the next one. */
+/* Makes the master resign. With the fault HANDOVER it mostly leaves its leases to the next
+ * master. */
 static void process_resign(quota_world *world) {
     if (world->master == SIM_NONE) return;
     quota_process *process = &world->processes[world->master];
@@ -647,7 +648,7 @@ static void check_step(quota_world *world) {
     }
 }
 
-/* Each live client wants much more than its share, so all have the same. */
+/* Checks the shares. Each live client wants much more than its share, so all must have the same. */
 static void check_exact(quota_world *world, const char *when) {
     size_t count = 0;
     for (size_t i = 0; i < world->envoy_count; i++) count += world->envoys[i].alive;
@@ -762,7 +763,7 @@ static void tear_down(quota_world *world) {
     free(world->handover);
 }
 
-/* Something changes, and two leases later the shares are exact. */
+/* Changes something, and checks that the shares are exact two leases later. */
 static void change_and_check(quota_world *world) {
     size_t count = 1 + (size_t)sim_below(&world->random, world->envoy_count / 2);
     switch (sim_below(&world->random, 3)) {

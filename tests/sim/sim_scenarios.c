@@ -92,7 +92,7 @@ static void raise_two_wants(sim_world *world, const sim_event *event) {
     sim_set_wants(world, second, 0, event->amount);
 }
 
-/* One random node of a level has no master for a time. */
+/* Leaves a random node of a level without a master for a time. */
 static void lose_master(sim_world *world, const sim_event *event) {
     size_t first = 0, end = world->node_count;
     while (world->nodes[first].level < event->target) first++;
@@ -101,9 +101,9 @@ static void lose_master(sim_world *world, const sim_event *event) {
     sim_resign(world, random_node(world, first, end), world->now + gap);
 }
 
-/* Once a minute: with probability 10/15 a client wants 100 more, for good. With probability 4/15 a
- * node has no master for up to a minute. With probability 1/15 a node elects a master; a third of
- * the time the same process wins, and nothing changes. */
+/* Makes one mishap, and plans the next one in a minute. With probability 10/15 a client wants 100
+ * more, for good. With probability 4/15 a node has no master for up to a minute. With probability
+ * 1/15 a node elects a master; a third of the time the same process wins, and nothing changes. */
 static void random_disturbance(sim_world *world, const sim_event *event) {
     uint64_t *random = &world->fault_random[SIM_GAP];
     uint64_t draw = sim_below(random, 15), wait = sim_below(random, 61),

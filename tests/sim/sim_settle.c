@@ -76,7 +76,7 @@ static void check(sim_world *world, size_t process) {
              world->processes[process].address, used, least, most);
 }
 
-/* A new mastership begins: what was not written is perhaps lost (D5). */
+/* Must be called when a mastership begins: what was not written is perhaps lost (D5). */
 void sim_settle_opened(sim_world *world, size_t process) {
     sim_settle_ledger *ledger = &world->states->ledgers[world->processes[process].node];
     for (size_t i = 0; i < SIM_SETTLE_SLOTS; i++) {
@@ -87,14 +87,14 @@ void sim_settle_opened(sim_world *world, size_t process) {
     ledger->kept_at = ledger->opened_at = world->now;
 }
 
-/* All changes before `since` are in the store. */
+/* Must be called when all changes before `since` are in the store. */
 void sim_settle_kept(sim_world *world, size_t process, doorman_time since) {
     sim_settle_ledger *ledger = &world->states->ledgers[world->processes[process].node];
     if (since > ledger->kept_at) ledger->kept_at = since;
     check(world, process);
 }
 
-/* The store of a node was replaced by an older copy. */
+/* Must be called when the store of a node was replaced by an older copy. */
 void sim_settle_put_back(sim_world *world, size_t node) {
     sim_settle_ledger *ledger = &world->states->ledgers[node];
     ledger->is_unknown = true;

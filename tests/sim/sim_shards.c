@@ -294,7 +294,7 @@ static void operate(shards_world *world) {
 
 /* ---- faults */
 
-/* All processes of a node die, and start again later. */
+/* Lets all processes of a node die. They start again later. */
 static void kill_node(shards_world *world, size_t node) {
     const doorman_time until = world->now + sim_shards_between(world, 8 * SECOND, 25 * SECOND);
     world->dead[node] = true;
@@ -349,7 +349,8 @@ static void run_for(shards_world *world, doorman_time duration) {
     while (world->now < end && !world->failure[0]) step(world);
 }
 
-/* In an exact run no process loses what it knows, and all clocks run alike. */
+/* Draws the kinds of faults. In an exact run no process loses what it knows, and all clocks run
+ * alike. */
 static void draw_faults(shards_world *world, const sim_run_options *options) {
     static const sim_fault losing[] = {SIM_KILL,  SIM_DIE,    SIM_FREEZE, SIM_EXILE,
                                        SIM_CRASH, SIM_RESIGN, SIM_CLOCK};

@@ -172,7 +172,7 @@ typedef struct shards_access {
     shards_io io;
     size_t process;
     uint64_t incarnation, term, number;
-    doorman_time apply_at, answer_at; /* answer_at: of the answer, or when it is given up */
+    doorman_time apply_at, answer_at; /* answer_at: when the answer comes, or is given up */
     bool is_refused;
     doorman_shard_action action;
     bool settles[SHARDS_MOST];

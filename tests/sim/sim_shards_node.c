@@ -443,7 +443,7 @@ static void give_map(shards_world *world, size_t process, const shards_map *map,
     if (is_sure && !own->has_map) take_first_map(world, process);
 }
 
-/* From now on a process decides for a shard. */
+/* Lets a process decide for a shard from now on. No other process may decide for it. */
 static void decide(shards_world *world, size_t process, size_t shard, bool has_holds) {
     shards_process *own = process_of(world, process);
     for (size_t i = 0; i < world->process_count; i++) {

@@ -179,7 +179,7 @@ void sim_states_set_clock(sim_world *world, uint64_t *random) {
 
 /* ---- processes */
 
-/* The listener of a process. */
+/* Notes which counters a process removes. */
 static void on_event(void *context, const doorman_permit_event *event) {
     sim_world *world = the_states.world;
     size_t process = (size_t)((sim_state_process *)context - the_states.processes);
@@ -310,7 +310,8 @@ static void acquire(sim_world *world, subject about, uint64_t *random) {
     sim_state_account_permit(world, about.process, about.place, about.key, item.cost, out);
 }
 
-/* A report is about a resource with one limit, so that its answer says what was charged to it. */
+/* Makes a report. It is about a resource with one limit, so that the answer says what was charged
+ * to this limit. */
 static void report(sim_world *world, subject about, uint64_t *random) {
     doorman_permit_entry entry = {.resource_id = sim_state_places[about.place],
                                   .key = sim_state_keys[about.key]};
@@ -478,7 +479,7 @@ void sim_states_start(sim_world *world) {
     }
 }
 
-/* After a time without faults, each node has a master that has read its store. */
+/* Checks that each node has a master that has read its store, after a time without faults. */
 void sim_states_check_idle(sim_world *world) {
     for (size_t i = 0; i < world->node_count && !world->failure[0]; i++) {
         size_t process = sim_key_holder(world, i);

@@ -146,7 +146,7 @@ typedef struct sim_settle_slot {
     bool is_lost; /* a crash has perhaps forgotten the reservation */
     bool maybe;   /* a crash has perhaps forgotten the settlement */
     doorman_time reserved_at, settled_at;
-    doorman_time passed; /* of the ledger, at the last step */
+    doorman_time passed; /* of the ledger, when it was reserved or settled */
 } sim_settle_slot;
 
 typedef struct sim_settle_ledger {
@@ -243,7 +243,7 @@ void sim_acts_tick(sim_world *world, size_t process);
 /* Must be called when a process has become master. The process claims the store, and reads it. */
 void sim_state_begin(sim_world *world, size_t process);
 void sim_state_end(sim_world *world, size_t process);
-/* A planned stop: the process writes what is left, and ends. */
+/* Begins a planned stop: the process writes what is left, and ends. */
 void sim_state_stop(sim_world *world, size_t process);
 /* Takes all changes, because some limits may be gone with the next configuration. */
 void sim_state_take_all(sim_world *world, size_t process);

@@ -525,7 +525,7 @@ static bool is_kept(const sim_world *world, const sim_state_account *account,
     return fabs(used[0] - used[1]) < 2 * GRAIN;
 }
 
-/* A change without effect needs no row. */
+/* Notes that all changes were taken. A change without effect needs no row. */
 void sim_state_account_took_all(sim_world *world, size_t process) {
     const sim_state_process *own = &world->states->processes[process];
     const sim_state_account *account = sim_state_account_move(world, process);

@@ -86,7 +86,7 @@ static void check_all(sim_world *world, size_t process) {
     for (size_t i = 0; i < SIM_ACT_KEYS && !world->failure[0]; i++) check(world, process, i);
 }
 
-/* P16: a mastership begins without rows. */
+/* P16: forgets all rows, because a mastership begins without any. */
 void sim_acts_opened(sim_world *world, size_t process) {
     sim_state_process *own = &world->states->processes[process];
     own->acts = (sim_act_rows){.rows = {{{.id = 0}}}};
@@ -168,7 +168,7 @@ void sim_acts_restore(sim_world *world, size_t process, const sim_act_rows *rows
 
 /* ---- what administrators do ------------------------------------------------------------------ */
 
-/* All beginnings and ends are at whole seconds, and nothing is checked close to these. */
+/* Draws a row. It begins and ends at whole seconds, because nothing is checked close to these. */
 static sim_act_row draw_row(sim_world *world, row_kind kind, doorman_time epoch) {
     uint64_t *random = &world->states->act_random;
     const doorman_time second = epoch / SECOND * SECOND;

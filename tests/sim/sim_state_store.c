@@ -117,7 +117,7 @@ static void read_rows(const sim_state_store *store, sim_state_call *call) {
     }
 }
 
-/* D9. Returns false if the store ignores the call, because it is too late. */
+/* Lets the store handle a call (D9). Returns false if it ignores the call, which is too late. */
 static bool handle_call(sim_world *world, sim_state_call *call) {
     sim_state_store *store = store_of(world, call->process);
     call->is_refused = sim_state_is_refused(store, call);
@@ -285,7 +285,7 @@ static void restore_rows(sim_world *world, size_t process, const sim_state_call 
     if (own->next_row == SIM_STATE_ROWS) end_reading(world, process);
 }
 
-/* D6: a batch that could not be written is kept, or its rows are yielded again. */
+/* D6: keeps a batch that could not be written, or marks its rows so that they are yielded again. */
 static void keep_rows(sim_world *world, size_t process) {
     sim_state_process *own = process_of(world, process);
     if (own->are_of_old_limits || sim_below(&world->states->random, 3)) return;

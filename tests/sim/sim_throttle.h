@@ -146,7 +146,8 @@ typedef struct sim_feedback {
     double use[SIM_FEEDBACK_INTERVALS * SIM_FEEDBACK_SAMPLES]; /* parts of the capacity */
 } sim_feedback;
 
-/*   with_parent   the clients and the servers ask a node below the root */
+/* Runs the feedback of a capacity from servers.
+ *   with_parent   the clients and the servers ask a node below the root */
 sim_feedback sim_feedback_run(doorman_handover handover, bool with_parent, uint64_t seed);
 
 /* ---- sim_throttle.c */

@@ -86,7 +86,7 @@ static doorman_server *asked(const feedback_world *world) {
     return world->child ? world->child : world->root;
 }
 
-/* A client renews its lease. After a cut it confirms the smaller lease at once (R12). */
+/* Renews the lease of a client. After a cut the client confirms the smaller lease at once (R12). */
 static void renew(feedback_world *world, client *own) {
     const doorman_demand demand = {CAPACITY, 1, 1};
     if (world->now >= own->end) own->has = (doorman_lease){.id = 0};

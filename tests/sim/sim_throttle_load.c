@@ -197,7 +197,7 @@ void sim_throttle_refused(sim_throttle_world *world, uint32_t index, doorman_tim
     release(world, request);
 }
 
-/* A try arrives at the server. */
+/* Lets a try arrive at the server. */
 static void arrive(sim_throttle_world *world, sim_throttle_request *request) {
     request->at = world->now;
     request->service = random_service(world, &request->class_id);
@@ -219,7 +219,7 @@ static void arrive(sim_throttle_world *world, sim_throttle_request *request) {
     sim_policy_offer(&world->policy, request, world->now);
 }
 
-/* The first try of a client, or the first call of a task. */
+/* Lets the first try of a client arrive, or the first call of a task. */
 static void arrive_first(sim_throttle_world *world) {
     sim_throttle_request *request = add_request(world);
     request->first_at = world->now;

@@ -56,7 +56,7 @@ doorman_time sim_local(const sim_clock *clock, doorman_time at) {
     return clock->offset + at * clock->rate / 1000;
 }
 
-/* The first simulated time at which the clock shows `local`. */
+/* Returns the first simulated time at which the clock shows `local`. */
 doorman_time sim_global(const sim_clock *clock, doorman_time local) {
     if (local > DOORMAN_NEVER / 1000) return DOORMAN_NEVER;
     doorman_time elapsed = local - clock->offset;
@@ -389,8 +389,8 @@ bool sim_leased(const sim_world *world, size_t client, size_t resource,
     return info->leased;
 }
 
-/* The client knows the processes of its node. Where clients roam, it also knows those of another
- * node. */
+/* Starts a client. It knows the processes of its node. Where clients roam, it also knows those of
+ * another node. */
 void sim_start_client(sim_world *world, size_t index) {
     sim_client *client = &world->clients[index];
     const char *addresses[2 * SIM_PROCESSES];
@@ -445,8 +445,8 @@ void sim_pause_client(sim_world *world, size_t index, doorman_time until) {
     sim_schedule(world, until, event);
 }
 
-/* A gauge that is opened again soon still knows its units in flight. Units that came back while it
- * was closed are released now. Otherwise the gauge is a new one. */
+/* Opens a resource. A gauge that is opened again soon still knows its units in flight. Units that
+ * came back while it was closed are released now. Otherwise the gauge is a new one. */
 void sim_open(sim_world *world, size_t index, size_t resource) {
     sim_client *client = &world->clients[index];
     sim_usage *usage = &client->usages[resource];
@@ -479,7 +479,7 @@ void sim_open(sim_world *world, size_t index, size_t resource) {
     sim_step_client(world, index);
 }
 
-/* Units in flight stay in flight. */
+/* Closes a resource. Its units in flight stay in flight. */
 void sim_close(sim_world *world, size_t index, size_t resource) {
     sim_client *client = &world->clients[index];
     sim_usage *usage = &client->usages[resource];

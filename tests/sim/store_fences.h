@@ -14,12 +14,12 @@ bool sim_state_is_late(const sim_state_store *store, const sim_state_call *call)
     return call->term == store->term && call->write_number < store->write_number;
 }
 
-/* D9: a mark is valid for the mastership right after its own. */
+/* D9: what was handed over is valid for the mastership right after the one that has done it. */
 bool sim_handover_is_next(const sim_handover *handover, uint64_t term) {
     return handover->term + 1 == term;
 }
 
-/* D9: a mark is valid once. A master that was interrupted has granted since it first looked. */
+/* D9: what was handed over is valid once. An interrupted master has granted since it first looked. */
 bool sim_handover_is_new(const sim_process *process, uint64_t term) {
     return process->looked_term != term;
 }
