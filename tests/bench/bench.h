@@ -121,7 +121,7 @@ typedef struct shard_place {
     unsigned cluster, node;
 } shard_place;
 
-#define PEER_TOKEN "bench-operator"                              /* of an administrator */
+#define PEER_TOKEN "bench-operator"                              /* the token of an administrator */
 peer *peer_shard_node(const bench *b, const shard_place *place); /* the port is that of HTTP */
 
 void peer_stop(peer *p);

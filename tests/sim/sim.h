@@ -272,7 +272,7 @@ typedef struct sim_process {
     size_t node;
     sim_machine machine;
     doorman_server *server;                 /* NULL: the process is dead */
-    size_t version;                         /* of its configuration; root only */
+    size_t version;                         /* of its configuration; with leases only of the root */
     bool exiled;                            /* it cannot reach the store of the election */
     doorman_election election;              /* begins when the process starts or has resigned */
     uint64_t election_number;               /* counts the elections of this process */

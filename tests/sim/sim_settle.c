@@ -127,7 +127,7 @@ static void reserve(sim_world *world, size_t process, sim_settle_slot *slot, uin
     if (!out->reservation_id) sim_fail(world, "a reservation has no id");
     const bool is_known = out->settle_within < slot->within; /* its charge may still be lost */
     if (repeats && (!slot->is_lost || is_known)) return;
-    slot->reserved = cost; /* a lost one is made once more */
+    slot->reserved = cost; /* a lost one is made again */
     slot->is_lost = false;
     slot->reserved_at = world->now;
     slot->passed = world->states->ledgers[world->processes[process].node].passed;

@@ -225,7 +225,7 @@ typedef struct shards_process {
 typedef struct shards_election {
     size_t master; /* SIM_NONE: none */
     uint64_t term;
-    doorman_time until; /* by true time: no process believes longer that it is master */
+    doorman_time until; /* by true time: after this no process believes that it is master */
     bool has_decided;   /* there was a master */
 } shards_election;
 

@@ -19,7 +19,7 @@ bool sim_handover_is_next(const sim_handover *handover, uint64_t term) {
     return handover->term + 1 == term;
 }
 
-/* D9: what was handed over is valid once. An interrupted master has granted since it first looked. */
+/* D9: it is valid once: a master that was interrupted has granted since it first looked. */
 bool sim_handover_is_new(const sim_process *process, uint64_t term) {
     return process->looked_term != term;
 }
