@@ -453,7 +453,6 @@ static void check_details(sim_account *account, const doorman_permit *permit) {
             const sim_charge *charge = &account->charges[i];
             const sim_definition *definition = charge->definition;
             if (!charge->items[item]) continue;
-            if (next >= permit->detail_count) break;
             const doorman_permit_detail *detail = NULL;
             for (size_t j = 0; j < permit->detail_count && !detail; j++) {
                 const doorman_permit_detail *each = &permit->details[j];
