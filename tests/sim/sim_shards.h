@@ -108,7 +108,7 @@ typedef struct shards_wait {
     bool used;
     size_t process;
     uint64_t ticket, single_ticket, incarnation;
-    bool is_decided, single_decided;
+    bool single_decided;
     shards_message message;
     shards_answer answer, single;
 } shards_wait;
@@ -226,7 +226,6 @@ typedef struct shards_election {
     size_t master; /* SIM_NONE: none */
     uint64_t term;
     doorman_time until; /* by true time: after this no process believes that it is master */
-    bool has_decided;   /* there was a master */
 } shards_election;
 
 /* The move of a shard whose node is dead. */
