@@ -1113,10 +1113,10 @@ DOORMAN_API bool doorman_server_find(doorman_server *server, const char *resourc
 DOORMAN_API size_t doorman_server_lease_count(const doorman_server *server, const char *holder_id,
                                               bool is_server);
 
-/* Returns when the server stops learning (R8). This is the latest time at which the learning of a
- * resource ends. For a root, this includes resources for which no holder has asked yet. It does not
- * include templates without a capacity, because they have no leases. A node with a parent knows the
- * time of a resource when its parent has answered for this resource.
+/* Returns when the server stops learning (R8), which is when its last resource stops learning. For
+ * a root, this includes resources for which no holder has asked yet. It does not include templates
+ * without a capacity, because they have no leases. A node with a parent knows the time of a
+ * resource when its parent has answered for this resource.
  *   returns   a time after `now`; or 0: the server does not learn, or is not master
  *   cost      O(templates) for a root; O(1) for a node with a parent */
 DOORMAN_API doorman_time doorman_server_learns_until(const doorman_server *server,
@@ -15693,8 +15693,8 @@ static doorman_status doorman__exchange_check_figures(doorman_json_exchange *exc
     return doorman__permits_in_json.refuse_figures(&exchange->request, &exchange->error);
 }
 
-/* Writes a syntax error of a body without its method, which a client has sent over HTTP. Three
- * frequent mistakes have a text of their own. */
+/* Writes a syntax error of a body. The text is not a whole message: it has no method, because the
+ * path of the HTTP request has it. Three frequent mistakes have a text of their own. */
 static void doorman__body_syntax(doorman__reader *reader, const doorman__scan *scan,
                                  const char *text, size_t bytes) {
     const char *cause = NULL;

@@ -3753,11 +3753,13 @@ static bool doorman__keys_exclude(const doorman_override *override_) {
     return false;
 }
 
-/* Returns whether a key of an override is never used, because a key of `earlier` matches all that
- * it matches. Sets *place to the index of that key. A key has the figures of the first override
- * that concerns it. Within one override, only the same key twice is a mistake.
+/* Returns whether a glob of an override is never used. A key has the figures of the first override
+ * that concerns it. So a glob is never used if a glob of `earlier` matches every key that it
+ * matches. Sets *place to the index of that glob of `earlier`. Returns false for two different
+ * overrides if the glob has a `!`, or if a glob of `earlier` has one. Within one override, only the
+ * same glob twice is a mistake.
  *   own     the override; may be `earlier`
- *   index   of the key */
+ *   index   of the glob */
 static bool doorman__key_is_hidden(const doorman_override *own, size_t index,
                                    const doorman_override *earlier, size_t *place) {
     const char *key = own->keys[index];
@@ -4036,7 +4038,8 @@ static const doorman_permit_limit *doorman__template_limit(const doorman_templat
  *         the rule with [path "/login"], [remote_address "*"]  --> "login", "1.2.3.4"
  *         without a rule                   --> "shop/path/remote_address", "%2Flogin/1.2.3.4"
  *
- * A hash table finds the rules with a domain and keys. Only the values of these rules are compared.
+ * A hash table finds the rules that have the domain and the keys of a descriptor. The values are
+ * compared only for these rules.
  */
 
 #define DOORMAN__HASHED "sha256:"
@@ -4708,7 +4711,8 @@ static doorman_status doorman__shard_map_check(const doorman_shard_map *map, doo
 
 /* ---- shards: copies of a map */
 
-/* The memory of a copy: the lists, and then all texts. */
+/* A copy of a map, and the memory of its lists and texts. `texts` has all texts, one after the
+ * other. `at` and `next_address` say where the next text and the next address go. */
 typedef struct doorman__shard_copy {
     doorman_shard_map map;
     doorman_shard *owners;
@@ -6252,7 +6256,8 @@ static uint64_t doorman__ring_next(const uint64_t *ring, uint64_t now) {
     return 0;
 }
 
-/* Returns the first slice in which no grains of the ring count, or 0 if none count in `now`. */
+/* Returns the first slice after the slice `now` in which all grains of the ring have stopped
+ * counting, or 0 if no grains count in the slice `now`. */
 static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
     uint64_t slice = ring[0];
     for (size_t i = 0; i < DOORMAN__SLICES && slice + DOORMAN__SLICES > now; i++, slice--) {

@@ -313,7 +313,7 @@ static enum ctl_exit line_show(struct subscription *own, char *line) {
     return CTL_DONE;
 }
 
-/* Shows events until a signal comes. */
+/* Shows events until a signal comes, or an error occurs. */
 static enum ctl_exit events_show(struct subscription *own) {
     enum ctl_exit code = CTL_DONE;
     while (!stops && code == CTL_DONE && !ferror(stdout)) {

@@ -333,8 +333,8 @@ static void warning_add_ended_lease(struct service *service, const char *resourc
              fits ? resource_id : "...");
 }
 
-/* Logs an event of the server object, with the peers of the holder. Precondition: the lock is
- * held. */
+/* Logs an event of the server object. If the event makes the holder a suspect, the line also names
+ * the peers of the holder. Precondition: the lock is held. */
 static void warning_add_event(struct service *service, const doorman_event *event,
                               doorman_time now) {
     int kind = (int)event->kind;

@@ -6,7 +6,8 @@
  * E10 Administration has pages that work without JavaScript: the audit, overrides, versions of the
  *     configuration, and a form that gives one key other figures for a time.
  *
- * The thread of the store makes the rows of the tables, out of its notes. */
+ * The store keeps each act and each override as a note: see struct store_note. The thread of the
+ * store makes the rows of the tables from these notes. */
 #include "acts.h"
 
 #define ENTRIES_SHOWN 3 /* of an act with many */

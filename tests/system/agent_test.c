@@ -130,8 +130,8 @@ static int accept_peer(int listener) {
     return -1;
 }
 
-/* Handles a request, and sends the response, or garbage: its length, the number of the request, and
- * the text. */
+/* Handles a request, and sends the response, or garbage in its place. The length and the number of
+ * the request go before the text. */
 static bool test_server_answer(test_server *self, int fd, const char *text, size_t bytes,
                                const unsigned char number[4]) {
     static const char garbage[] = "{\"get_capacity\": [1e999";
@@ -380,8 +380,9 @@ static doorman_status async_wait_end(async_wait *self) {
     return self->status;
 }
 
-/* Fails unless the wait was granted because the thread was woken. At its timeout the thread looks
- * once more, and the wait can be granted then too. */
+/* Fails unless the wait was granted because the thread was woken. At its timeout the thread tries
+ * once more, so the wait can also be granted without a wake-up. But then it takes the whole
+ * timeout. */
 static void async_wait_end_woken(async_wait *self) {
     assert_true(self->timeout == TEST_TIMEOUT);
     assert_int_equal(async_wait_end(self), DOORMAN_OK);

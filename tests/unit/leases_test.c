@@ -386,8 +386,9 @@ static void cut_with_units_in_flight(fixture *f, doorman_handover handover) {
     set_capacity(f, 100);
 }
 
-/* T7, R5. Each of these leases is within the amount that its holder may still use. Together they
- * would be above the capacity. */
+/* T7, R5. With confirmed handover, both holders may still use 150 units after the cut. First b gets
+ * its target, 90. Later the target of a is 50. Each of these two leases would be within the 150
+ * units of its holder, but together they would be above the capacity. */
 TEST(moving_shares_after_a_cut_do_not_keep_leases_above_the_capacity) {
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
         fixture f;

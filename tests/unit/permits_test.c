@@ -2618,8 +2618,8 @@ static bool is_same(const doorman_permit_request *request, const model_decision 
     return same;
 }
 
-/* Compares a refusal with the model. Of several refusals the longest is named. Tiers may refuse
- * again when it is over. */
+/* Compares a refusal with the model. If several limits refuse, retry_after is the longest of their
+ * waits. After this time a limit with tiers may refuse again, so the permit need not fit then. */
 static void compare_refusal(const doorman_permit *out, model *m,
                             const doorman_permit_request *request, model_decision *d) {
     doorman_reason reason = out->reason;
