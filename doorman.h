@@ -6648,7 +6648,8 @@ static doorman__held_lease *doorman__upstream_next_release(doorman_upstream *ups
 }
 
 /* Returns the next held lease for doorman__upstream_put, or NULL if none is left or the request is
- * full. If nothing is due for the method of the request, the other method is taken. */
+ * full. If the request is empty and its method has no such held lease, the request changes to the
+ * other method, but only once. */
 static doorman__held_lease *doorman__upstream_next(doorman_upstream *upstream, doorman_time now) {
     for (;;) {
         bool renews = upstream->method == DOORMAN_GET_CAPACITY;

@@ -26053,7 +26053,8 @@ static void doorman__agent_permits_on_wakeup(void *context) {
     pthread_mutex_unlock(&permits->mutex);
 }
 
-/* Returns whether to add a lane: more permits wait for lanes than lanes are idle. */
+/* Returns whether to add a lane: more permits wait for lanes than lanes are idle, and the client
+ * can have one more lane. */
 static bool doorman__agent_permits_needs_lane(const doorman__agent_permits *permits) {
     const doorman_permit_client *client = permits->client;
     size_t idle = 0;

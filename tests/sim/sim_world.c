@@ -56,7 +56,7 @@ doorman_time sim_local(const sim_clock *clock, doorman_time at) {
     return clock->offset + at * clock->rate / 1000;
 }
 
-/* Returns the first simulated time at which the clock shows `local`. */
+/* Returns the first simulated time at which the clock shows `local` or more. */
 doorman_time sim_global(const sim_clock *clock, doorman_time local) {
     if (local > DOORMAN_NEVER / 1000) return DOORMAN_NEVER;
     doorman_time elapsed = local - clock->offset;
