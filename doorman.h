@@ -1754,7 +1754,7 @@ typedef struct DOORMAN__ALIGNED doorman_limit {
     doorman_time window;
 } doorman_limit;
 
-/* An element of the array of a SLIDING_LOG: when one unit was last asked for. */
+/* An element of the array of a SLIDING_LOG: the time at which one unit was asked for. */
 typedef doorman_time DOORMAN__ALIGNED doorman_arrival;
 
 typedef struct DOORMAN__ALIGNED doorman_limiter {
@@ -9363,9 +9363,9 @@ static void doorman__context_note_reason(const doorman__request_context *context
 }
 
 /* Adds what a child node receives with its lease (T2, T3, T6). The child receives the terms of
- * every priority, even if it wants nothing of that priority. The terms of any priority may have the
- * level of the reserve, and the child needs that level as a boundary of its groups. Terms that hold
- * for all priorities are sent once for each priority that the request of the child names. */
+ * every priority, even if it wants nothing of that priority. Each of these terms may have the level
+ * of the reserve, at which the child needs a boundary of its groups (T2). Terms that hold for all
+ * priorities are sent once for each priority that the request of the child names. */
 static void doorman__context_write_terms(const doorman__request_context *context,
                                          doorman_terms *terms) {
     doorman_capacity_response *out = context->out;

@@ -221,8 +221,9 @@ extern "C" {
  *       A report charges at most what is saved. What does not fit raises the wants. A
  *    doorman_permits without a server has no leases, so its leased limits refuse every permit.
  * P22 A client and an agent remember a refusal of a permit of one item while the refusal is valid
- *    (P5). In that time they refuse every permit with an item of the same resource and key, if its
- *    minimum is not smaller and its max_wait is not longer.
+ *    (P5). In that time they refuse every permit with an item of the same resource and key, if the
+ *    minimum of this item is not smaller than that of the refused item, and the max_wait of this
+ *    permit is not longer than that of the refused permit.
  * P23 The fallback decides in each of these cases: no server answers within the timeout; the
  *    message of the call has failed more often than there are addresses; a server answers
  *    INVALID_ARGUMENT to a message with this call alone; a server refuses with UNMATCHED; 100,000
@@ -256,8 +257,9 @@ extern "C" {
  *    granted units, because it does not charge what it would have refused.
  *    No counter gets more back than it was charged.
  *       A bucket never has more than if each reservation had charged its real cost from the
- *    beginning, and all else had been the same. Units that it would have lost then, because it was
- *    full, do not come back, also if its rate or size has changed, or a row has given it units.
+ *    beginning, and all else had been the same. In that case the bucket might have been full, and
+ *    have lost units. Such units do not come back. All this also holds if the rate or the size of
+ *    the bucket has changed, or if an override row has given it units.
  *    While several reservations of a bucket are open, they share what may come back, so it may get
  *    less: in random histories 95 % of that. The section >>counters says how, and why.
  *       A settle is idempotent: the answer to a repeat says what the first one has counted. A
@@ -6047,7 +6049,7 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
  * less than what was granted. `granted` is not rounded, so an item never gets more than its cost. A
  * limit is rounded up too: a limit of 1.3 grants a cost of 1.3. What a lease has is rounded down.
  * The cost of a report is rounded up, and a refund is rounded down. A bucket saves a real number of
- * units. Only a full bucket is rounded up.
+ * units. What it offers is rounded down, or up if the bucket is full.
  *
  * P14 A counter that equals a fresh one is removed. Each decision visits about 4 counters, and each
  *    update visits about 10,000. A table grows and shrinks by one or two buckets at a time (linear
@@ -12347,7 +12349,8 @@ static doorman__hold_item *doorman__permits_items(doorman_permits *permits, size
     return room ? permits->holds.made : NULL;
 }
 
-/* Refuses at the charges from which the hold would take units: there is no room for the hold. */
+/* Sets the reason MAX_HOLDS at the charges from which the hold would take units, because there is
+ * no room for the hold. *fits stays true only if all these limits are in shadow. */
 static void doorman__permits_no_hold(doorman_permits *permits, bool *fits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];

@@ -367,7 +367,8 @@ static bool change_prepare(struct act *act, struct store *store) {
     return done;
 }
 
-/* Adds the note of a version. Its configuration must be its last field. */
+/* Adds the note of a version. The configuration is its last field, because a list of versions shows
+ * only the fields before the configuration. */
 static bool add_version(struct act *act, uint64_t number, cJSON *note, const cJSON *config) {
     cJSON_AddItemToObject(note, "configuration",
                           config ? cJSON_Duplicate(config, true) : cJSON_CreateObject());

@@ -11,7 +11,8 @@
 #define _GNU_SOURCE /* strptime */
 #include "admin.h"
 
-/* What takes back an act, by what the act was about. A kind that is missing cannot be undone. */
+/* Says for each kind of act what the act was about, and which function takes it back. A kind that
+ * is missing cannot be undone. */
 static const struct {
     const char *what, *of;
     undo_function *undo;

@@ -300,7 +300,8 @@ struct grpc_question *server_grpc_master_ask(struct grpc_master *master,
                                              const struct grpc_call *call, void *owner,
                                              doorman_time timeout, struct grpc_status *status);
 
-/* As server_grpc_master_ask, if other nodes decide: see struct forward_calls. */
+/* Asks the other nodes that decide on the call, with service->forwards->ask. The parameters and the
+ * result are as in server_grpc_master_ask. */
 struct grpc_question *server_grpc_master_forward(struct grpc_master *master,
                                                  const struct grpc_call *call, void *owner,
                                                  doorman_time timeout, struct grpc_status *status);

@@ -93,7 +93,8 @@ struct scan {
     struct grpc_scan_error *error;
 };
 
-/* Writes the names of the fields around a position, and their indexes if they are of lists. */
+/* Writes the path of a field: the names of the fields around it, and its own name. A field that may
+ * be repeated also has its index, unless that index is too large. */
 static void scan_write_path(const struct scan *scan, char *path, size_t room) {
     const struct scan_field *field = scan->field;
     if (!field) return;

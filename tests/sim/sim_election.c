@@ -152,7 +152,7 @@ static bool hand_over(sim_world *world, sim_process *process) {
     return true;
 }
 
-/* D8, D9: lets a new master take over, once, and only what the master before it has handed over.
+/* D8, D9: lets a new master take over what the master just before it has handed over, at most once.
  * With the fault MARK it may find this too late, and learns. Or it takes over, but the store keeps
  * what was handed over. Then a later master must not use it, nor the same one after an
  * interruption. */
