@@ -1047,9 +1047,17 @@ static int kill_random_nodes(struct node *nodes, uint64_t *random) {
     return two ? 2 : 1;
 }
 
-static void fleet_recover(void) {
+/* Waits until each client has its share. If one has not, shows what each node has logged since its
+ * start, and whether it still runs. */
+static void fleet_recover(const struct node *nodes) {
     for (int i = 0; i < CLIENT_MAX; i++) fleet_set_wants(i, 100);
-    fleet_run_until(ALL(CAPACITY / CLIENT_MAX));
+    if (fleet_reaches(ALL(CAPACITY / CLIENT_MAX))) return;
+    for (int i = 0; i < NODES; i++) {
+        bool runs = !process_has_ended(nodes[i].process);
+        print_error("%s, which %s:\n", nodes[i].name, runs ? "runs" : "has ended");
+        process_show(nodes[i].process);
+    }
+    fail_msg("a client does not have its share");
 }
 
 /* T7, R8, V2: processes of a tree under load are killed at random moments. The clients' leases are
@@ -1072,11 +1080,11 @@ TEST(random_kills_never_exceed_the_capacity_and_all_recover) {
         fleet_run_for(any + (due > now ? due - now : 0));
         kill_count += kill_random_nodes(nodes, &random);
         if (round % 10 != 9) continue;
-        fleet_recover();
+        fleet_recover(nodes);
         print_message("%d kills in %.0f s, and each client has its share\n", kill_count,
                       (double)(doorman_clock() - started_at) / (double)DOORMAN_SECOND);
     }
-    fleet_recover();
+    fleet_recover(nodes);
     __atomic_store_n(&load.stop, true, __ATOMIC_RELAXED);
     pthread_join(load.thread, NULL);
     print_message("%d kills in %.0f s beside %lu responses: never more than the capacity\n",
