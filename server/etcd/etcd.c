@@ -110,9 +110,9 @@ void server_etcd_uninit(struct etcd *etcd) {
     etcd->transport = NULL;
 }
 
-/* Sets the deadline to a fifth of the election's TTL, so that five tries fit into the time that a
- * master stays master. The deadline is at most 2 s. It is at least 0.5 s, because etcd writes to
- * disk. So only four tries fit into the smallest TTL, which is 2 s. */
+/* Sets the deadline to a fifth of the election's TTL. So four tries fit into the 0.95 TTL for which
+ * a master stays master after a renewal (V2). The deadline is at most 2 s. It is at least 0.5 s,
+ * because etcd writes to disk. So with the smallest TTL, which is 2 s, only three tries fit. */
 void server_etcd_set_election_deadline(struct etcd *etcd, const struct settings *settings) {
     etcd->deadline = settings->election_ttl * DOORMAN_SECOND / 5;
     if (etcd->deadline < DOORMAN_SECOND / 2) etcd->deadline = DOORMAN_SECOND / 2;

@@ -29,7 +29,8 @@ struct file_watch {
 };
 
 /* The files of certificates, tokens and passwords. Those of TLS and of the tokens are loaded again
- * when they change. Those of etcd are read for each connection to etcd. */
+ * when they change. The certificates for etcd are read for each connection to etcd, and the
+ * password for each new token of etcd. */
 enum {
     FILE_TLS_CERT,
     FILE_TLS_KEY,

@@ -1015,8 +1015,8 @@ TEST(check_config_prints_a_line_for_each_warning) {
     free(out);
 }
 
-/* G6: there is a warning for less than the lease length with drift, 60 s * 1.05. Immediate handover
- * does not promise T7, so it causes no warning. */
+/* G9: a learning_mode_duration below the lease length with drift, 60 s * 1.05, causes a warning.
+ * Immediate handover does not promise T7, so it causes no warning. */
 TEST(learning_for_less_than_a_lease_causes_a_warning) {
     struct process *process = process_new();
     assert_int_equal(
