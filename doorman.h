@@ -803,10 +803,10 @@ DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
  *   cost      O(1) if nothing is due. O(log resources) for each resource in the request. A request
  *             of a client has at most 500 resources, and a request of a node has at most 1,000. A
  *             client also needs O(log resources) for each resource that is due. A resource is due
- *             at the end of its lease, and 0.1 s after units were refused. If its wants follow use,
- *             the resource is also due every tenth of its window. After units were refused, the
- *             client visits all its resources once, which takes some nanoseconds for each
- *             resource */
+ *             at the end of its lease. If its wants follow use, the resource is also due every
+ *             tenth of its window, and soon after units were refused (see "How soon a lease follows
+ *             demand"). After units were refused, the client visits all its resources once, which
+ *             takes some nanoseconds for each resource */
 DOORMAN_API bool doorman_upstream_request(doorman_upstream *upstream, doorman_request *out,
                                           doorman_time now);
 
@@ -1338,11 +1338,11 @@ typedef struct doorman_permit_policy {
     bool shadow;  /* true: each permit is granted at once. It is also sent, to count refusals */
     double drift; /* as in doorman_server_options, and at least that of the servers; default 0.05 */
     /* How far ahead units are taken for keys that are used often (P24): from 1 ms to 60 s; default
-     * 0: never. Only for limits of kind TOKEN_BUCKET. The client does not know the kinds. So the
-     * resources whose limits are windows or TIERS belong to a client without prefetch. The cost: in
-     * any time t, a process may use what the limit allows in t + 2 * prefetch. It learns of a ban
-     * or a lower limit up to 2 * prefetch later. Units that it does not use are lost to others. The
-     * client needs about 500 bytes for each of at most 10,000 keys */
+     * 0: never. Only for limits of kind TOKEN_BUCKET. The client does not know the kinds. So use
+     * another client, without prefetch, for resources whose limits are windows or TIERS. The cost:
+     * in any time t, a process may use what the limit allows in t + 2 * prefetch. It learns of a
+     * ban or a lower limit up to 2 * prefetch later. Units that it does not use are lost to others.
+     * The client needs about 500 bytes for each of at most 10,000 keys */
     doorman_time prefetch;
     doorman_time max_pause; /* the longest time for which the breaker opens (P23): from 1 s to
                                3600 s; default 30 s */
@@ -4753,9 +4753,9 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    node with a parent, a grant also keeps the sum of u within K. A grant raises u to at least g.
  *       The exception is for leases, not for units in use without a lease. A child node may have
  *    more committed than its leases commit (R6). The exception then allows only what its leases
- *    commit. If the sum of u is above C, no lease grows while the sum of all g is above C, even if
- *    the holder uses more than its lease. A grant is then at most the larger of two amounts: the
- *    last g of the holder, and C minus the sum of the others' g. And the leases of a round have a
+ *    commit. While the sum of u is above C, a grant is at most the larger of two amounts: the last
+ *    g of the holder, and C minus the sum of the others' g. So while the sum of all g is above C,
+ *    no lease grows, even if the holder uses more than its lease. The leases of a round have a
  *    bound of their own (see "round").
  *       The response also says how much of the claim stays committed (`keep` on the wire): the
  *    larger of g and min(u, x). u can be even larger, because an earlier lease that the request

@@ -113,8 +113,8 @@ struct http {
 /* Moves a connection to its next state, and sets the deadline of this state. */
 void server_connection_move(struct http_connection *connection, enum http_connection_state state);
 
-/* Does what a connection can do now, without waiting: epoll has reported its socket, or it is
- * new. */
+/* Does what a connection can do now, without waiting. Called when epoll has reported the socket of
+ * the connection, and when the connection is new. */
 void server_connection_step(struct http_connection *connection);
 
 /* Takes what has arrived before the deadline, or before the connection is closed for others. */

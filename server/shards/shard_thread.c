@@ -384,8 +384,8 @@ static bool shards_pace(const struct shards *shards, const doorman_shard_action 
 }
 
 /* Does what the mover says, until nothing is due or something fails. While shards move, several
- * nodes change the map, and one of two changes at the same time is refused. Nobody may decide for a
- * shard meanwhile, so the map is read again at once. */
+ * nodes change the map, and one of two changes at the same time is refused. The map is then read
+ * again at once: until the change succeeds, a shard may have no node that decides for it. */
 static void shards_act(struct shards *shards) {
     doorman_shard_action action;
     bool goes_on = true;

@@ -19,7 +19,8 @@ typedef struct sim_entry {
     doorman_permit_entry entry;
 } sim_entry;
 
-/* A message of a client, or a repetition that comes exactly after `retry_after`. */
+/* A message of a client. Some messages repeat a permit that was refused, exactly when its
+ * `retry_after` has passed. */
 typedef struct sim_call {
     size_t client;
     uint64_t incarnation;

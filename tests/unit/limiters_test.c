@@ -1640,8 +1640,8 @@ static void *try_windows(void *context) {
     return NULL;
 }
 
-/* L1: a window keeps its limit even if threads in the previous window call in between. If a try
- * stayed in the window that it first found, three of eight runs of this test would fail. */
+/* L1: a window keeps its limit even if other threads still call with a time in the previous one. If
+ * a try stayed in the window that it first found, three of eight runs of this test would fail. */
 TEST(a_late_thread_does_not_reset_the_next_window) {
     pthread_t threads[THREADS];
     subject s;
