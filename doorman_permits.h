@@ -1566,7 +1566,7 @@ typedef struct doorman_permits_hold {
     doorman_time granted_at, ends_at;
 } doorman_permits_hold;
 
-/* Iterates over the holds and transfers, the longest-held first. There are at most 100 (P20).
+/* Iterates over at most 100 of the holds and transfers, the longest-held first.
  *   cursor    in/out; the caller initialises it with {0}. A cursor is only valid until the next
  *             call that changes the permits
  *   out       written on true; pointers in it are valid as long as the cursor
@@ -1598,8 +1598,8 @@ typedef struct doorman_permits_wait {
     doorman_time asked_at, ends_at; /* ends_at: when the permit is refused, if it still waits */
 } doorman_permits_wait;
 
-/* Iterates over the permits that wait, the earliest first. There are at most 100 (P20). The
- * parameters are those of doorman_permits_next_hold. */
+/* Iterates over at most 100 of the permits that wait, the earliest first. The parameters are those
+ * of doorman_permits_next_hold. */
 DOORMAN_API bool doorman_permits_next_wait(const doorman_permits *permits, doorman_cursor *cursor,
                                            doorman_permits_wait *out);
 
@@ -1687,8 +1687,8 @@ typedef struct doorman_permits_reservation {
     doorman_time granted_at, ends_at;
 } doorman_permits_reservation;
 
-/* Iterates over the reservations that are not settled, the oldest first. There are at most 100
- * (P20). The parameters are those of doorman_permits_next_hold. */
+/* Iterates over at most 100 of the reservations that are not settled, the oldest first. The
+ * parameters are those of doorman_permits_next_hold. */
 DOORMAN_API bool doorman_permits_next_reservation(const doorman_permits *permits,
                                                   doorman_cursor *cursor,
                                                   doorman_permits_reservation *out);

@@ -24,8 +24,9 @@ struct forward_calls {
      * held. */
     bool (*is_away)(const struct service *service, const doorman_request *request);
 
-    /* Finds the first entry of a request for which this process may not decide, and says in a
-     * phrase which node does, and where. Precondition: the lock is held.
+    /* Finds the first entry of a request for which this process may not decide. The phrase `out`
+     * then names the node that decides for the entry, with its addresses, or says that the shard of
+     * the entry moves now. Precondition: the lock is held.
      *   returns   the index of the entry; SIZE_MAX: this process may decide for all */
     size_t (*find_owner)(const struct service *service, const doorman_request *request,
                          char out[OWNER_TEXT]);

@@ -360,9 +360,10 @@ static const struct http_route *route_find(const struct http_request *request, u
     return found;
 }
 
-/* Returns whether a web page may have sent the request. Browsers add an Origin to most requests of
- * pages. Over TLS, or to this machine, they add Sec-Fetch-Site to all requests. It is "none" for a
- * request of the user, and "same-origin" for one of a page of this server. */
+/* Returns whether the fields of a request show that a web page has sent it. Browsers add an Origin
+ * to most requests of pages. Over TLS, or to this machine, they add Sec-Fetch-Site to all requests.
+ * It is "none" for a request of the user, and "same-origin" for one of a page of this server. With
+ * these two values, and without an Origin, the function returns false. */
 static bool request_is_from_page(const struct http_request *request) {
     char value[16];
     if (server_http_field_read(request->fields, "Origin", value, sizeof value) > 0) return true;

@@ -1658,7 +1658,8 @@ TEST(a_loop_of_waits_gets_all_of_a_free_resource) {
     test_server_stop(&server);
 }
 
-/* K7: an idle agent wakes only a few times a second. */
+/* An agent whose resources are idle, and whose server does not answer, uses little time of the
+ * processor, because it wakes only a few times a second. */
 TEST(an_idle_agent_with_many_resources_uses_little_time) {
     enum { RESOURCES = 2000 };
     char url[64];
