@@ -5974,13 +5974,14 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  * K1 One request renews all held leases that are past half their refresh interval, if it has room.
  *    The request is made when the first held lease is due. A held lease becomes due at a random
  *    time: between the end of its refresh interval and 5 % later. The refresh interval is at most
- *    half of the lease, so that the renewal comes before the lease ends. In these cases a held
- *    lease is due sooner. A new held lease is due at once. If wants have changed by more than a
- *    tenth, the held lease is due when the minimum interval since its last request has passed. A
- *    client asks at once when a gauge has become idle (L4), so that others get what it leaves. A
- *    client that was granted all its wants asks at once when its limiters refuse something, because
- *    there may be more capacity (S3). A client confirms a smaller lease at once. A node confirms a
- *    smaller lease when the amounts that it has committed for its holders fit into the lease (R12).
+ *    half of the lease, so that the renewal comes before the lease ends.
+ *       In the following cases a held lease is due sooner. A new held lease is due at once. If
+ *    wants have changed by more than a tenth, the held lease is due when the minimum interval since
+ *    its last request has passed. A client asks at once when a gauge has become idle (L4), so that
+ *    others get what it leaves. A client that was granted all its wants asks at once when its
+ *    limiters refuse something, because there may be more capacity (S3). A client confirms a
+ *    smaller lease at once. A node confirms a smaller lease when the amounts that it has committed
+ *    for its holders fit into the lease (R12).
  * K2 After a failure the upstream tries its next address at once. When all addresses have failed, a
  *    round ends, and the upstream backs off for a random time between 1 s and an upper bound. The
  *    bound is 2 s after the first round. The bound doubles with each further round, up to 60 s. The

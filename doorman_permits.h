@@ -342,8 +342,8 @@ typedef struct doorman_figures {
                                   changes it, the counters start fresh */
     doorman_calendar calendar; /* only for FIXED_WINDOW; instead of window */
 
-    uint32_t weight; /* only of a fair limit, [1, DOORMAN_WEIGHT_MAX]; 0: 1. Keys share the limit in
-                        proportion to their weights (P29) */
+    uint32_t weight; /* only of a fair limit, [1, DOORMAN_WEIGHT_MAX]; default 1. Keys share the
+                        limit in proportion to their weights (P29) */
 
     /* Which fields an override gives. A limit needs none of them except has_max_wait. */
     bool has_size, has_max_debt, has_queue, has_limit, has_tiers;
@@ -2478,8 +2478,8 @@ DOORMAN_API doorman_status doorman_server_set_shards(doorman_server *server,
 
 #define DOORMAN_REASON_BYTES_MAX 500 /* of the reason of an override row */
 
-/* An override row in JSON, and what only an administrator's message has. The caller initialises it
- * with {0}. */
+/* An override row that was read from JSON, with the two fields that only the message of an
+ * administrator has: expires_in and reason. The caller initialises it with {0}. */
 typedef struct doorman_override_message {
     doorman_override_row row; /* `id` is not read */
     doorman_time expires_in;  /* the time until the row ends, instead of row.ends_at; 0: none */
@@ -7566,8 +7566,9 @@ typedef struct doorman__takes {
     doorman_time time_to_live; /* the smallest of the limits; DOORMAN_NEVER: there are none */
 } doorman__takes;
 
-/* What a hold needs only while its permit waits, and then the decision. Room for the grants of the
- * items is behind the struct. */
+/* The record of a permit that waits. It belongs to the hold of the permit until the permit is
+ * decided. After that it has the decision, until the application has taken it. Room for the grants
+ * of the items is behind the struct. */
 struct doorman__wait {
     doorman__chain by_key; /* only with `share` */
     doorman__timer turn;
@@ -9672,7 +9673,7 @@ static void doorman__leased_sweep(doorman_permits *permits) {
  * P5 valid_for is the smaller of retry_after and 1 s. It is 1 s for MAX_COST, MAX_KEYS and
  *    UNMATCHED. It is 0 for a permit of several items, if a refusal counts for a ban, if holds have
  *    the units, and for MAX_HOLDS.
- * P6 The details of a permit list each limit that concerns each item.
+ * P6 The details of a permit list, for each item, all limits that concern it.
  */
 
 /* One decision, and how it is made. */
@@ -11253,8 +11254,9 @@ static int doorman__reason_rank(doorman_reason reason) {
     return doorman__reason_holds(reason) ? 0 : doorman__reason_waits(reason) ? 1 : 2;
 }
 
-/* Keeps the one of two refusals that the permit names. A refusal that no wait helps comes first,
- * then the one with the longest wait, and last one that lacks units of holds. */
+/* Replaces *best by `given` if the permit must name `given` instead. A permit names a refusal that
+ * waiting does not help, if there is one. Otherwise it names the refusal with the longest wait. It
+ * names a lack of units of holds only if there is no other refusal. */
 static void doorman__refusal_add(doorman__refusal *best, doorman__refusal given) {
     int best_rank = doorman__reason_rank(best->reason), rank = doorman__reason_rank(given.reason);
     bool better = rank > best_rank || (rank == 1 && best_rank == 1 && given.delay > best->delay);
@@ -23695,7 +23697,8 @@ static bool doorman__result_is_moved(const doorman_response *response, size_t pl
     return reason == DOORMAN_REASON_MOVED;
 }
 
-/* Processes the result of one call of a message. The call is NULL if it has its result already. */
+/* Processes the result of one call of a message. `call` of the sent entry is NULL if the call got a
+ * result before the response came, for example when its timeout had passed. */
 static void doorman__result_process(doorman__batch *batch, size_t place,
                                     const doorman_response *response, doorman_time now) {
     assert(place < batch->count);

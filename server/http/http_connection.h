@@ -117,7 +117,9 @@ void server_connection_move(struct http_connection *connection, enum http_connec
  * the connection, and when the connection is new. */
 void server_connection_step(struct http_connection *connection);
 
-/* Takes what has arrived before the deadline, or before the connection is closed for others. */
+/* Processes bytes that have arrived, if the connection receives a request or waits for one. The
+ * loop calls this before it ends a state whose deadline has passed, and before it closes a
+ * connection to make room for others. Otherwise a request that has just arrived would be lost. */
 void server_connection_probe(struct http_connection *connection);
 
 /* Ends a state whose deadline has passed: sends a delayed response, or closes the connection. */

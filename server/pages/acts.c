@@ -136,7 +136,8 @@ static void act_change(struct text *text, const cJSON *row) {
     }
 }
 
-/* Says what is known of an act that was refused, or perhaps not done as a whole. */
+/* Says if an act was refused, if only a part of it is known to be done, or if nobody knows whether
+ * it was done. */
 static void audit_outcome(struct text *text, const cJSON *row) {
     const cJSON *written = act_member(row, "written");
     if (cJSON_IsFalse(act_member(row, "known"))) {

@@ -220,14 +220,15 @@ void server_shard_notes_run_call(struct shards *shards);
 enum call_result server_shards_call(struct service *service, struct state_call *call,
                                     char why[CALL_TEXT]);
 
-/* Reads what others have written, in a function that runs by server_shards_call. A write that
- * follows succeeds only if nobody has written since.
+/* Reads what other nodes have written to the notes of the cluster. A later write of this process
+ * succeeds only if no other node has written since. Only a function that server_shards_call runs
+ * may call this.
  *   revision   out: of the last write
  *   returns    false: etcd does not answer, see server_store_error */
 bool server_shards_refresh(struct service *service, uint64_t *revision);
 
-/* Remembers that a note may arrive late, because etcd did not answer when it was written. For a
- * function that runs as above. */
+/* Remembers that a note may arrive late, because etcd did not answer when it was written. Only a
+ * function that server_shards_call runs may call this. */
 void server_shards_note_late(struct service *service, uint64_t id);
 
 /* Returns the permits of the mastership that the thread works for, or NULL if it has ended.

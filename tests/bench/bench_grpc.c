@@ -24,7 +24,8 @@ static const unsigned char question[] = {0,   0,   0,    0,   24,   0x0a, 7,    
                                          'm', 'i', 't',  's', 0x12, 13,   0x0a, 11,  0x0a, 2,
                                          '6', '4', 0x12, 5,   'a',  'l',  'i',  'c', 'e'};
 
-/* What a window of Envoy's service does: it adds, and sets the end of a new counter. */
+/* Counts a request in a window of Redis, as Envoy's service does: it adds to the counter, and gives
+ * a new counter an end. */
 #define SCRIPT                                                                                     \
     "local n = redis.call('INCRBY', KEYS[1], ARGV[1]) "                                            \
     "if n == tonumber(ARGV[1]) then redis.call('EXPIRE', KEYS[1], ARGV[2]) end return n"

@@ -199,7 +199,7 @@ static double capacity_limit(sim_world *world, size_t resource) {
 
 /* Makes the marks of a check, and computes the limit that follows from them. A marked configuration
  * and all newer ones count for as long as it is marked. Older ones count until their leases have
- * ended. Returns whether some server learns, so leases may be repeated. */
+ * ended. Returns whether some server learns: it may grant its holders their last leases again. */
 static bool renew_limit(sim_world *world, size_t resource) {
     sim_limit *limit = &world->limits[resource];
     doorman_time ends[SIM_VERSIONS];

@@ -1316,7 +1316,9 @@ static doorman__quota random_quota(const doorman__rate *rate) {
     return doorman__rate_quota(rate, amount);
 }
 
-/* Returns the saved units by definition: the unused time at the rate, up to what can be saved. */
+/* Returns the saved units, as L1 defines them: the time since paid_until, but at most the time that
+ * the bucket can save, multiplied by the rate. The result is negative if paid_until is in the
+ * future. */
 static double saved_units(const doorman__quota *quota, uint64_t paid_until, uint64_t now) {
     double ticks = fmin((double)(int64_t)(now - paid_until), (double)quota->most);
     return ticks / 256e9 * quota->amount;
