@@ -184,6 +184,23 @@ kinds_are_everywhere() {
         done
     } | nothing_is_missing
 }
+# The test names the kinds that have a term for each priority. Other texts name them too.
+kinds_by_priority_are_named() {
+    sed -n '/bool by_priority =/,/;/p' tests/unit/shares_test.c | grep -oE 'DOORMAN_[A-Z_]+' |
+        while read -r code; do
+            table_of 'define DOORMAN_KINDS' "X\\($code, \"[A-Z_]+\"" doorman.h
+        done >"$folder/kinds"
+    comment='the comment of doorman_shares'
+    sed -n '/^ \*   terms_count  written/,/^ \*   error /p' doorman.h >"$folder/$comment"
+    {
+        has_lines "$folder/kinds" 1
+        missing_in "$folder/kinds" '[^A-Z_]NAME[^A-Z_]' "$folder/$comment"
+        missing_in "$folder/kinds" '^\| .resource\[\]\.priority. .*[^A-Z_]NAME[^A-Z_]' \
+            docs/protocol.md
+        missing_in "$folder/kinds" 'number is more important.*[^A-Z_]NAME[^A-Z_]' \
+            server/pages/openapi.json
+    } | nothing_is_missing
+}
 reasons_are_everywhere() {
     table_of 'define DOORMAN_REASONS' 'X\(DOORMAN_REASON_[A-Z_]+, "[A-Z_]+"' doorman_permits.h \
         >"$folder/reasons"
@@ -228,6 +245,8 @@ check 'each figure of an override has a bound for the role support' figures_have
 check 'each path is in the docs, the description, a dictionary, a test and a link' \
     paths_are_everywhere
 check 'each kind of share is in the page, the description, lists and tests' kinds_are_everywhere
+check 'each kind with a term for each priority is named where priorities are described' \
+    kinds_by_priority_are_named
 check 'each reason of a permit is in the table of docs/protocol.md and in the description' \
     reasons_are_everywhere
 check 'all files have the version of doorman.h' sh .ci/release --versions
