@@ -46,7 +46,7 @@ size_t sim_bound_minimum(size_t bound) {
 static doorman_kind random_kind(uint64_t *random) {
     static const struct {
         doorman_kind kind;
-        uint64_t parts; /* how many of 32 draws give this kind, on average */
+        uint64_t parts; /* how often this kind is drawn, in proportion to the others */
     } kinds[] = {{DOORMAN_FAIR_SHARE, 16},
                  {DOORMAN_PROPORTIONAL_SHARE, 7},
                  {DOORMAN_PRIORITY_SHARE, 7},
