@@ -118,7 +118,7 @@ ADMIN = 1
 GRPC = 1
 EVENTS = 1
 SHARDS = 1
-PARTS = MEMORY CHECK REPORTS REPLACE UNMATCHED WAITING WARNINGS WATCH NOTIFY \
+PARTS = MEMORY CHECK REPORTS REPLACE UNMATCHED WAITING WARNINGS WATCH NOTIFY IPC \
     $(foreach part,HTTP ETCD TLS STATE,$(if $(filter-out 0,$($(part))),$(part))) \
     $(if $(filter-out 0,$(STATE)),$(if $(filter-out 0,$(REDIS)),REDIS)) \
     $(if $(filter 0,$(HTTP) $(STATE) $(ADMIN)),,ADMIN) \

@@ -568,16 +568,43 @@ static enum exit_status service_listen_at(struct service *service, const char *u
     return exit_status;
 }
 
-/* Counts the connections, and closes a connection above --max-connections. nng also reports the end
- * of a connection that is closed here. So every connection that is added is also subtracted. */
+int server_listen_again(struct service *service, size_t index) {
+    nng_listener listener = NNG_LISTENER_INITIALIZER;
+    assert(index < service->url_count);
+    int error = nng_listener_create(&listener, service->socket, service->urls[index]);
+    if (error != 0) return error;
+    error = nng_listener_start(listener, 0);
+    if (error == 0) {
+        service->listeners[index] = listener;
+    } else {
+        nng_listener_close(listener);
+    }
+    return error;
+}
+
+/* Returns whether this process has made the connection, to see that nng takes connections. */
+static bool is_probe(nng_pipe pipe) {
+    uint64_t process = 0;
+    int error = nng_pipe_get_uint64(pipe, NNG_OPT_IPC_PEER_PID, &process); /* only ipc:// has it */
+    return error == 0 && process == (uint64_t)getpid();
+}
+
+/* Counts the connections, and closes a connection above --max-connections, or of a probe. nng also
+ * reports the end of a connection that is closed here. So every connection that is added is also
+ * subtracted. */
 static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     struct service *service = (struct service *)argument;
     size_t maximum = service->settings->connection_max;
     if (event == NNG_PIPE_EV_REM_POST) {
         if (service->waits) service->waits->disconnect(service, (uint64_t)nng_pipe_id(pipe));
         __atomic_sub_fetch(&service->connection_count, 1, __ATOMIC_RELAXED);
-    } else if (__atomic_add_fetch(&service->connection_count, 1, __ATOMIC_RELAXED) > maximum &&
-               maximum) {
+        return;
+    }
+    size_t count = __atomic_add_fetch(&service->connection_count, 1, __ATOMIC_RELAXED);
+    if (is_probe(pipe)) {
+        __atomic_add_fetch(&service->probe_count, 1, __ATOMIC_RELAXED);
+        nng_pipe_close(pipe);
+    } else if (count > maximum && maximum) {
         nng_pipe_close(pipe);
     }
 }

@@ -376,6 +376,7 @@ struct service {
     struct reports *reports;
     struct unmatched *unmatched; /* descriptors without a template */
     struct watch *watch;
+    struct ipc_probe *ipc_probe;
     struct replace *replace;
     struct tls_watch *tls_watch;
     struct election *election;
@@ -400,6 +401,7 @@ struct service {
     struct limit_history *limit_history;           /* NULL: HTTP is off */
     struct counters counters;
     size_t connection_count; /* nng connections; atomic */
+    size_t probe_count;      /* see server_listen_again; atomic */
     nng_socket socket;
     char *urls[ADDRESS_MAX];             /* the bound addresses, with real ports instead of 0 */
     nng_listener listeners[ADDRESS_MAX]; /* those of `urls` */
@@ -526,6 +528,12 @@ void server_note_tls(struct service *service);
  *   was_read, duration   as in struct message_report */
 doorman_status server_finish_message(struct service *service, doorman_json_exchange *exchange,
                                      const struct peer *peer, bool was_read, doorman_time duration);
+
+/* Listens a second time at an address of service->urls. What listened there goes on, so that its
+ * connections stay. Connections that this process makes to its own address are closed when nng has
+ * started them, and counted in service->probe_count. Only the main thread may call it.
+ *   returns   nng's error, or 0 */
+int server_listen_again(struct service *service, size_t index);
 
 /* Handles a message from nng or HTTP, whose permits may wait. The reply is in waiter->exchange. The
  * reply is empty if memory runs out.

@@ -102,6 +102,9 @@ PART(watch)
 #ifdef DOORMAN_SERVER_REPLACE
 PART(replace)
 #endif
+#ifdef DOORMAN_SERVER_IPC
+PART(ipc)
+#endif
 #ifdef DOORMAN_SERVER_NOTIFY
 PART(notify)
 #endif

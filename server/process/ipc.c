@@ -1,0 +1,108 @@
+/* doorman_server, part IPC: an address ipc://... at which nng takes no connection any more is opened
+ * again. If a peer leaves while nng 1.5.2 still greets it, the listener never starts a connection
+ * again (nanomsg/nng #1518). The system goes on to accept connections, and nobody answers them. Only
+ * listeners of ipc:// have this fault.
+ *
+ * The main thread connects to the addresses, one after the other, as a client does, and greets. nng
+ * tells the core of each connection that it starts, and the core ends those of this process: see
+ * on_pipe. A look is once a second:
+ *
+ *     there is a probe    and nng has started it       closes it. The next one is due INTERVAL later
+ *                         and it is younger than TIME  waits
+ *                         otherwise                    opens the address again
+ *     there is none                                    connects, if it is due
+ *
+ * The broken listener stays open. To close it would end the connections that it has started, and
+ * remove the path of the new one. So each time costs a file descriptor. A probe is closed only when
+ * nng has started it, or when its listener is broken, because it could break the listener itself. */
+#include "../server.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define SCHEME "ipc://"
+#define INTERVAL (2 * DOORMAN_SECOND)
+#define TIME (3 * DOORMAN_SECOND)
+
+/* Only the main thread uses it. */
+struct ipc_probe {
+    size_t address;  /* the index of the address that is probed next, or now */
+    int fd;          /* valid if is_open */
+    bool is_open;    /* there is a probe */
+    size_t seen;     /* connections of this process that nng had started before */
+    doorman_time at; /* when the probe began, or when the next one is due */
+};
+
+/* Returns the path of an address; NULL: it has another scheme. */
+static const char *ipc_path(const char *url) {
+    return strncmp(url, SCHEME, strlen(SCHEME)) == 0 ? url + strlen(SCHEME) : NULL;
+}
+
+/* Connects to a path, and greets as a REQ of nng. Never waits: a socket that is full is no proof, so
+ * it is tried again later. */
+static bool ipc_connect(struct ipc_probe *probe, const char *path) {
+    static const unsigned char hello[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof address.sun_path) return false;
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    probe->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (probe->fd < 0) return false;
+    probe->is_open = connect(probe->fd, (struct sockaddr *)&address, sizeof address) == 0 &&
+                     send(probe->fd, hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello;
+    if (!probe->is_open) close(probe->fd);
+    return probe->is_open;
+}
+
+/* Ends the probe. The next one is for the next address. */
+static void ipc_close(struct service *service, doorman_time now) {
+    struct ipc_probe *probe = service->ipc_probe;
+    assert(probe->is_open);
+    close(probe->fd);
+    probe->is_open = false;
+    probe->address = (probe->address + 1) % service->url_count;
+    probe->at = now + INTERVAL;
+}
+
+static void ipc_begin(struct service *service, doorman_time now) {
+    struct ipc_probe *probe = service->ipc_probe;
+    const char *path = ipc_path(service->urls[probe->address]);
+    probe->seen = __atomic_load_n(&service->probe_count, __ATOMIC_RELAXED);
+    if (path && ipc_connect(probe, path)) {
+        probe->at = now;
+    } else {
+        probe->address = (probe->address + 1) % service->url_count;
+        probe->at = now + INTERVAL;
+    }
+}
+
+static void ipc_open_again(struct service *service) {
+    const size_t index = service->ipc_probe->address;
+    (void)unlink(ipc_path(service->urls[index])); /* otherwise the address is in use */
+    int error = server_listen_again(service, index);
+    server_log(service->settings, LEVEL_WARNING,
+               error == 0 ? "nng took no connections at an address, so it was opened again"
+                          : "nng takes no connections at an address, and it cannot be opened again",
+               "address", service->urls[index], error == 0 ? LOG_END : "error", nng_strerror(error),
+               LOG_END);
+}
+
+static void ipc_work(struct service *service, doorman_time now) {
+    struct ipc_probe *probe = service->ipc_probe;
+    if (!probe->is_open) {
+        if (now >= probe->at && !service->stopping) ipc_begin(service, now);
+        return;
+    }
+    bool started = __atomic_load_n(&service->probe_count, __ATOMIC_RELAXED) != probe->seen;
+    if (!started && now - probe->at < TIME) return;
+    if (!started) ipc_open_again(service);
+    ipc_close(service, now);
+}
+
+static void ipc_stop(struct service *service) {
+    struct ipc_probe *probe = service->ipc_probe;
+    if (probe && probe->is_open) ipc_close(service, 0);
+}
+
+const struct server_part server_part_ipc = {SERVER_PART_STATE(ipc_probe), .work = ipc_work,
+                                            .stop = ipc_stop};
