@@ -72,7 +72,7 @@ is_accepted() { # a compiler, the lines
 }
 
 # The sizes in docs/library.md are those of gcc on x86-64. Another version of gcc may need a tenth
-# more.
+# more. A program grows by a page at a time, so one more byte of code may make a page more.
 size_is_documented() { # a compiler, a text of the row of the page, the rest
     row="/tests.compile.bucket.c/,/only prints a line/s/^| .*$2.*| \([0-9,]*\) |\$/\1/p"
     documented=$(sed -n "$row" docs/library.md | tr -d ,)
@@ -81,14 +81,16 @@ size_is_documented() { # a compiler, a text of the row of the page, the rest
     compile_c "$compiler" c11 -O2 -s "$@" tests/compile/bucket.c -o "$own/bucket" || return 1
     bytes=$(wc -c <"$own/bucket")
     echo "docs/library.md says ${documented:-nothing}, and the program has $bytes bytes"
-    [ "$bytes" -le $((documented * 11 / 10)) ] && [ "$bytes" -ge $((documented * 9 / 10)) ]
+    page=4096
+    [ "$bytes" -le $((documented * 11 / 10 + page)) ] &&
+        [ "$bytes" -ge $((documented * 9 / 10 - page)) ]
 }
 
 # A program that only has leases links little, and nothing of servers, permits or the throttle.
 # clang inlines more.
 links_leases_alone() { # a compiler, the most bytes with gcc, the source, flags and other files
     most=$2
-    case $1 in clang*) most=$(($2 * 4 / 3)) ;; esac
+    case $1 in clang*) most=$(($2 * 7 / 5)) ;; esac
     compile_c "$1" c11 -O2 -D_DEFAULT_SOURCE -ffunction-sections -fdata-sections \
         -Wl,--gc-sections "$3" $4 -o "$own/use" &&
         ! nm "$own/use" | grep -E 'doorman_+(permit|server|election|throttle)' &&
@@ -282,8 +284,8 @@ server_alone() { # a compiler
 }
 
 server_sources() { # a compiler of C, the levels of optimization
-    parts=$(printf -- '-DDOORMAN_SERVER_%s ' CHECK ETCD HTTP MEMORY NOTIFY REDIS REPLACE REPORTS \
-        STATE TLS UNMATCHED WAITING WARNINGS WATCH)
+    parts=$(printf -- '-DDOORMAN_SERVER_%s ' CHECK ETCD HTTP IPC MEMORY NOTIFY REDIS REPLACE \
+        REPORTS STATE TLS UNMATCHED WAITING WARNINGS WATCH)
     flags="-D_DEFAULT_SOURCE $linked -idirafter $folder $parts"
     for source in doorman_server.c server/*/*.c; do
         for level in $2; do

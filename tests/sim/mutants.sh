@@ -137,7 +137,7 @@ try_unit() { # test
     mkdir -p "$folder/$name/tests/unit"
     cp tests/test.h "$folder/$name/tests"
     cp -n tests/sim/*.h "$folder/$name/tests/sim" # -n: some are mutants
-    cp tests/unit/unit.h "tests/unit/$1.c" "$folder/$name/tests/unit"
+    cp tests/unit/*.h "tests/unit/$1.c" "$folder/$name/tests/unit"
     $compile -O0 -pthread "-I$folder/$name" "$folder/$name/tests/unit/$1.c" \
         -o "$folder/$name/unit" -lcjson -lcmocka -lm
     missed=0
