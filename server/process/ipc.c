@@ -1,20 +1,22 @@
-/* doorman_server, part IPC: an address ipc://... at which nng takes no connection any more is opened
- * again. If a peer leaves while nng 1.5.2 still greets it, the listener never starts a connection
- * again (nanomsg/nng #1518). The system goes on to accept connections, and nobody answers them. Only
- * listeners of ipc:// have this fault.
+/* doorman_server, part IPC: an address ipc://... at which nng takes no connection any more is
+ * opened again. If a peer leaves while nng 1.5.2 greets it, the listener never starts a connection
+ * again (nanomsg/nng #1518). The system goes on to accept connections, and nobody answers them.
+ * Only listeners of ipc:// have this fault.
  *
  * The main thread connects to the addresses, one after the other, as a client does, and greets. nng
  * tells the core of each connection that it starts, and the core ends those of this process: see
- * on_pipe. A look is once a second:
+ * on_pipe. The thread looks once a second:
  *
- *     there is a probe    and nng has started it       closes it. The next one is due INTERVAL later
- *                         and it is younger than TIME  waits
- *                         otherwise                    opens the address again
- *     there is none                                    connects, if it is due
+ *     there is a probe    nng has started it       the probe is closed, and the next one is due
+ *                                                  INTERVAL later
+ *                         it is younger than TIME  nothing
+ *                         otherwise                the address is opened again
+ *     there is none       one is due               the thread connects
  *
  * The broken listener stays open. To close it would end the connections that it has started, and
  * remove the path of the new one. So each time costs a file descriptor. A probe is closed only when
- * nng has started it, or when its listener is broken, because it could break the listener itself. */
+ * nng has started it, or when its listener is broken, because a probe that leaves could break
+ * it. */
 #include "../server.h"
 
 #include <sys/socket.h>
@@ -39,8 +41,8 @@ static const char *ipc_path(const char *url) {
     return strncmp(url, SCHEME, strlen(SCHEME)) == 0 ? url + strlen(SCHEME) : NULL;
 }
 
-/* Connects to a path, and greets as a REQ of nng. Never waits: a socket that is full is no proof, so
- * it is tried again later. */
+/* Connects to a path, and greets as a REQ of nng. Never waits. Returns false if the path takes no
+ * connection now. */
 static bool ipc_connect(struct ipc_probe *probe, const char *path) {
     static const unsigned char hello[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
     struct sockaddr_un address = {.sun_family = AF_UNIX};
