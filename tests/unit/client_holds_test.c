@@ -1267,6 +1267,7 @@ static void settle(model *m) {
     while (doorman_permits_next_hold(m->permits, &cursor, &left)) {
         if (left.client_id) fail_msg("%s still holds %g", left.client_id, left.amount);
     }
+    for (int i = 0; i < 300; i++) step(m); /* a client may still pause after its last failure */
     for (size_t i = 0; i < CLIENTS; i++) {
         doorman_permit_client_info info;
         doorman_permit_client_read(m->apps[i].client, &info);
