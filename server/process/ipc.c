@@ -41,8 +41,25 @@ static const char *ipc_path(const char *url) {
     return strncmp(url, SCHEME, strlen(SCHEME)) == 0 ? url + strlen(SCHEME) : NULL;
 }
 
+/* Returns whether this process listens at the other end of a connection. Another process may have
+ * taken the path. Without SO_PEERCRED it is not known, so the answer is no. */
+static bool ipc_is_own(int fd) {
+#ifdef SO_PEERCRED
+    struct {
+        pid_t process;
+        uid_t user;
+        gid_t group;
+    } peer; /* struct ucred of Linux */
+    socklen_t bytes = sizeof peer;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.process == getpid();
+#else
+    (void)fd;
+    return false;
+#endif
+}
+
 /* Connects to a path, and greets as a REQ of nng. Never waits. Returns false if the path takes no
- * connection now. */
+ * connection now, or is not that of this process. */
 static bool ipc_connect(struct ipc_probe *probe, const char *path) {
     static const unsigned char hello[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -51,6 +68,7 @@ static bool ipc_connect(struct ipc_probe *probe, const char *path) {
     probe->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (probe->fd < 0) return false;
     probe->is_open = connect(probe->fd, (struct sockaddr *)&address, sizeof address) == 0 &&
+                     ipc_is_own(probe->fd) &&
                      send(probe->fd, hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello;
     if (!probe->is_open) close(probe->fd);
     return probe->is_open;
