@@ -298,10 +298,11 @@ LONG = $(addprefix %/system/,redis_test tls_test hold_clients_test etcd_transpor
 in_halves = $(foreach program,$(1),$(if $(filter $(addprefix %/system/,redis_test tls_test \
     hold_clients_test),$(program)),$(program):1/2 $(program):2/2,$(program)))
 RUN_TESTS = CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' sh tests/run.sh
-# The long programs run while make builds the others: see MAKEFLAGS.
-EARLY = $(filter $(LONG),$(filter build/asan/%,$(TESTS)))
+# The long programs run while make builds the others: see MAKEFLAGS. The longest come first, and
+# more of them than usual run at a time, so that none runs alone at the end.
+EARLY = $(filter $(TESTS),$(subst %,build/asan,$(LONG)))
 early_tests: $(EARLY) build/asan/doorman_server
-	@$(RUN_TESTS) --into build/early_tests tests/grpc_quotas_check.sh tests/grpc_check.sh \
+	@JOBS=$${JOBS:-$$((9 * $$(nproc 2>/dev/null || echo 1)))} $(RUN_TESTS) --into build/early_tests tests/grpc_quotas_check.sh tests/grpc_check.sh \
 	    $(call in_halves,$(EARLY))
 
 late_tests: $(TESTS) $(TEST_TOOLS)
