@@ -298,15 +298,18 @@ LONG = $(addprefix %/system/,redis_test tls_test hold_clients_test etcd_transpor
 in_halves = $(foreach program,$(1),$(if $(filter $(addprefix %/system/,redis_test tls_test \
     hold_clients_test),$(program)),$(program):1/2 $(program):2/2,$(program)))
 RUN_TESTS = CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' sh tests/run.sh
-# The long programs run while make builds the others: see MAKEFLAGS. The longest come first, and
-# more of them than usual run at a time, so that none runs alone at the end.
+# The long programs run while make builds the others: see MAKEFLAGS. The longest come first, so that
+# none runs alone at the end. Both kinds together run at most ten programs per core.
 EARLY = $(filter $(TESTS),$(subst %,build/asan,$(LONG)))
+CORES = $$(nproc 2>/dev/null || echo 1)
+RUN_EARLY = JOBS=$${JOBS:-$$((6 * $(CORES)))} $(RUN_TESTS) --into build/early_tests
+RUN_LATE = JOBS=$${JOBS:-$$((4 * $(CORES)))} $(RUN_TESTS) --into build/late_tests
 early_tests: $(EARLY) build/asan/doorman_server
-	@JOBS=$${JOBS:-$$((9 * $$(nproc 2>/dev/null || echo 1)))} $(RUN_TESTS) --into build/early_tests tests/grpc_quotas_check.sh tests/grpc_check.sh \
+	@$(RUN_EARLY) tests/grpc_quotas_check.sh tests/grpc_check.sh \
 	    $(call in_halves,$(EARLY))
 
 late_tests: $(TESTS) $(TEST_TOOLS)
-	@$(RUN_TESTS) --into build/late_tests $(filter $(LONG),$(filter-out $(EARLY),$(TESTS))) \
+	@$(RUN_LATE) $(filter $(LONG),$(filter-out $(EARLY),$(TESTS))) \
 	    tests/browser_check.sh tests/pages_check.sh tests/doormanctl_check.sh \
 	    $(filter-out $(LONG),$(TESTS)) \
 	    tests/shell_check.sh tests/event_loop_check.sh tests/events_check.sh \
