@@ -44,7 +44,7 @@ all: $(EVERYTHING) ## the server, doormanctl and the examples (default)
 
 # These goals take long, so they say first what they do.
 ABOUT_demo = a server and five clients for 20 s (after the build)
-ABOUT_test = all tests, about 6 minutes on two cores; the last line says how many failed
+ABOUT_test = all tests, about 5 minutes on two cores; the last line says how many failed
 ifdef TREE
 ABOUT_demo = seven servers and twelve clients for 40 s (after the build)
 endif
