@@ -10392,7 +10392,7 @@ doorman_status doorman_server_take_over(doorman_server *server, const unsigned c
  * NO_MASTER. doorman_election_mastership also compares `until` with the clock. So a process is not
  * master after a long sleep, even before it polls again.
  *
- * A process that does not stand for election (doorman_election_abstain) first revokes its store
+ * A process that abstains from an election (doorman_election_abstain) first revokes its store
  * lease. It tries this until the store has answered or the lease is over. Then it only reads the
  * key, and a missing key means NO_MASTER. After one TTL it polls at the usual period, even if there
  * is no master.
@@ -15361,7 +15361,7 @@ static const doorman__row *doorman__message_rows(doorman_method method, bool is_
     return is_request ? doorman__requests[index] : doorman__responses[index];
 }
 
-/* Returns the name of the i-th method. DOORMAN_METHOD_COUNT stands for get_server_capacity. */
+/* Returns the name of the i-th method. The method DOORMAN_METHOD_COUNT is get_server_capacity. */
 static const char *doorman__method_name(int i) {
     bool is_server = i == DOORMAN_METHOD_COUNT;
     return doorman_method_name(is_server ? DOORMAN_GET_CAPACITY : (doorman_method)i, is_server);

@@ -9758,7 +9758,7 @@ struct doorman__want {
     uint32_t charges[DOORMAN_LIMITS_MAX];
 };
 
-/* P31: says in errors which figures of which item are wrong. */
+/* P31: where figures are in a request. Errors name this place. */
 typedef struct doorman__set_path {
     const char *list; /* the name of the list of items: "item" in JSON */
     size_t item, set;
@@ -12216,7 +12216,7 @@ static doorman__wait *doorman__wait_create(doorman_permits *permits, size_t item
     return wait;
 }
 
-/* Adds a decision to the list out of which doorman_permits_next_decision gives decisions. */
+/* Adds a decision to the list that doorman_permits_next_decision reads. */
 static void doorman__wait_decided(doorman_permits *permits, doorman__wait *wait) {
     doorman__holds *holds = &permits->holds;
     assert(!wait->hold && !wait->queue);
@@ -22009,8 +22009,8 @@ static void doorman__client_hold_extend(doorman__client_hold *hold, doorman_time
     hold->renew_at = doorman__later(doorman__after(begin, life / 3), now + DOORMAN__RENEWAL_GAP);
 }
 
-/* Ends a hold that the application has not released. The application is told, unless it has
- * transferred all units. */
+/* Ends a hold that the application has not released. The hold is reported to the application as
+ * gone, unless the application has transferred all units. */
 static void doorman__client_hold_lose(doorman__client_hold *hold, bool must_release,
                                       doorman_time now) {
     assert(hold->state == DOORMAN__HOLD_IN_USE);

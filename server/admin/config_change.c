@@ -209,8 +209,8 @@ static bool present_read(struct act *act, const cJSON *newest) {
     return true;
 }
 
-/* Refuses a change of a version that was replaced. If it is known who has replaced it and when, the
- * error says so. */
+/* Refuses a change of a version that was replaced. The error names the token and the time of the
+ * replacement, if the newest version has them. */
 static bool change_refuse_stale(struct act *act, const cJSON *newest) {
     const struct config_detail *detail = change_of(act);
     char who[256] = "another program has written it";

@@ -51,7 +51,7 @@ static void on_signal(int number) {
 
 /* ---- addresses ------------------------------------------------------------------------------ */
 
-/* Writes an address. If its host stands for all addresses of the server, the host of `url` replaces
+/* Writes an address. If its host means all addresses of the server, the host of `url` replaces
  * it.
  *   url   that of the server's HTTP */
 static void address_write(char out[ADDRESS_BYTES], const char *address, const char *url) {

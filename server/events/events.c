@@ -137,7 +137,7 @@ static bool events_choose(struct events *events) {
     return (value ^ value >> 31) >> 11 < events->threshold;
 }
 
-/* Which kinds of the library are events, and of which kind. */
+/* For each kind of event of the library: whether this part sends it, and its kind there. */
 static const struct {
     bool is_event;
     enum event_kind kind;

@@ -4,12 +4,12 @@
  * orders of the main thread, and looks at all connections every TICK. Decisions are short, so one
  * thread is enough: the lock of the service would let only one thread decide at a time anyway.
  *
- * At most --grpc-connections are open. If so many are open, a new connection takes the place of one
- * that has not made a call yet, or else of one that has no request now: the one that is idle for
- * the longest time. If the server has tokens, a health check does not count as a call: it needs no
- * token, so any peer could keep a place for ever with Watch. A connection that has not completed a
- * request GRPC_PATIENCE after its beginning is closed in any case, and so is one that does not read
- * what is sent to it for that long. */
+ * At most --grpc-connections are open. If this number is reached, a new connection takes the place
+ * of one that has not made a call yet, or else of one that has no request now: the one that is idle
+ * for the longest time. If the server has tokens, a health check does not count as a call: it needs
+ * no token, so any peer could keep a place for ever with Watch. A connection that has not completed
+ * a request GRPC_PATIENCE after its beginning is closed in any case, and so is one that does not
+ * read what is sent to it for that long. */
 #include "grpc.h"
 
 #include "../util/socket.h"

@@ -20,7 +20,7 @@
 
 #define CONNECT_TIME (DOORMAN_SECOND / 4) /* until a process has taken a message */
 #define LINK_KEPT (60 * DOORMAN_SECOND)   /* without a question */
-#define JOINED_BYTES 65536 /* texts with so many bytes wait no longer; a longer text goes alone */
+#define JOINED_BYTES 65536 /* the most bytes of texts that go together; a longer text goes alone */
 
 static bool link_is_connected(const struct link *link) {
     return __atomic_load_n(&link->pipe_count, __ATOMIC_RELAXED) > 0;

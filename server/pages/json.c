@@ -33,8 +33,8 @@ static void json_number(struct text *text, const char *name, double value) {
     server_text_add_number(text, value);
 }
 
-/* Writes the reports of overload, because of which the capacity in force can differ from the
- * configured one. */
+/* Writes the reports of overload. They can make the capacity in force smaller than the configured
+ * one. */
 static void json_overload(struct text *text, const doorman_server_resource *info,
                           doorman_time now) {
     server_text_add(text, ",\"overload\":{\"configured\":");

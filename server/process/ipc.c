@@ -74,11 +74,10 @@ static bool ipc_connect(struct ipc_probe *probe, const char *path) {
     return probe->is_open;
 }
 
-/* Ends the probe. The next one is for the next address. */
-static void ipc_close(struct service *service, doorman_time now) {
+/* Chooses the next address, which is due after a pause. Ends the probe, if there is one. */
+static void ipc_next(struct service *service, doorman_time now) {
     struct ipc_probe *probe = service->ipc_probe;
-    assert(probe->is_open);
-    close(probe->fd);
+    if (probe->is_open) close(probe->fd);
     probe->is_open = false;
     probe->address = (probe->address + 1) % service->url_count;
     probe->at = now + INTERVAL;
@@ -87,13 +86,9 @@ static void ipc_close(struct service *service, doorman_time now) {
 static void ipc_begin(struct service *service, doorman_time now) {
     struct ipc_probe *probe = service->ipc_probe;
     const char *path = ipc_path(service->urls[probe->address]);
+    probe->at = now;
     probe->seen = __atomic_load_n(&service->probe_count, __ATOMIC_RELAXED);
-    if (path && ipc_connect(probe, path)) {
-        probe->at = now;
-    } else {
-        probe->address = (probe->address + 1) % service->url_count;
-        probe->at = now + INTERVAL;
-    }
+    if (!path || !ipc_connect(probe, path)) ipc_next(service, now);
 }
 
 static void ipc_open_again(struct service *service) {
@@ -116,12 +111,12 @@ static void ipc_work(struct service *service, doorman_time now) {
     bool started = __atomic_load_n(&service->probe_count, __ATOMIC_RELAXED) != probe->seen;
     if (!started && now - probe->at < TIME) return;
     if (!started) ipc_open_again(service);
-    ipc_close(service, now);
+    ipc_next(service, now);
 }
 
 static void ipc_stop(struct service *service) {
-    struct ipc_probe *probe = service->ipc_probe;
-    if (probe && probe->is_open) ipc_close(service, 0);
+    const struct ipc_probe *probe = service->ipc_probe;
+    if (probe && probe->is_open) close(probe->fd);
 }
 
 const struct server_part server_part_ipc = {SERVER_PART_STATE(ipc_probe), .work = ipc_work,
