@@ -14317,11 +14317,13 @@ static void doorman__read_number(const doorman__field *field, const doorman__row
     char rule[64];
     if (doorman__number_valid(field, row, number)) {
         doorman__number_store(to, type->storage, number);
+    } else if (row->flags & DOORMAN__JSON_LENIENT) {
+        return;
     } else if (!(number - number == 0)) {
         doorman__read_fail(field, "must be a finite number");
     } else if (type->rule) {
         doorman__read_fail(field, type->rule);
-    } else if (!(row->flags & DOORMAN__JSON_LENIENT)) {
+    } else {
         snprintf(rule, sizeof rule, "must be %sfrom %g to %g",
                  type->is_integer ? "an integer " : "", (double)row->least, (double)row->most);
         doorman__read_fail(field, rule);

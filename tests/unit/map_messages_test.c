@@ -278,6 +278,23 @@ TEST(a_client_reads_the_map_that_a_server_tells) {
     node_end(&n);
 }
 
+/* A client needs no epoch to use the permits of a response, so an epoch that is not valid counts as
+ * absent. */
+TEST(an_invalid_epoch_of_a_response_is_ignored) {
+    const char *const wrong[] = {"-1", "1e999", "9007199254740993"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char text[128];
+        int bytes =
+            snprintf(text, sizeof text, "{\"acquire\":{\"map_epoch\":%s,\"permit\":[]}}", wrong[i]);
+        doorman_error error = {0};
+        doorman__incoming incoming;
+        doorman__incoming_read(&incoming, text, (size_t)bytes, &error);
+        assert_string_equal(error.text, "");
+        assert_int_equal(incoming.response.map_epoch, 0);
+        (void)doorman__read_end(&incoming.reader);
+    }
+}
+
 TEST(a_wrong_map_in_a_response_is_refused) {
     static const struct {
         const char *map, *error;
