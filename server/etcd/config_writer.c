@@ -81,7 +81,16 @@ static enum config_access_result writer_read(struct config_access *access, const
     return ACCESS_DONE;
 }
 
-/* Makes the transaction. Without a response it is not known whether the text was written. */
+/* Notes why the transaction has no response. Returns ACCESS_UNKNOWN if it may still be made. */
+static enum config_access_result writer_fail(const struct etcd *etcd,
+                                             struct config_access *access) {
+    const bool denied = etcd->is_refused && etcd->failure == ETCD_DENIED;
+    snprintf(access->error, sizeof access->error, "%s%s", etcd->error.text,
+             denied ? "; the user of etcd needs the right readwrite for the key" : "");
+    return etcd->is_refused ? ACCESS_REFUSED : ACCESS_UNKNOWN;
+}
+
+/* Makes the transaction. */
 static enum config_access_result writer_change(struct service *service,
                                                struct config_access *access) {
     struct etcd *etcd = &service->config_writer->etcd;
@@ -92,8 +101,8 @@ static enum config_access_result writer_change(struct service *service,
     }
     cJSON *response = server_etcd_post(etcd, "/v3/kv/txn", body);
     free(body);
-    enum config_access_result result = response ? writer_read(access, response) : ACCESS_UNKNOWN;
-    if (!response) snprintf(access->error, sizeof access->error, "%s", etcd->error.text);
+    enum config_access_result result =
+        response ? writer_read(access, response) : writer_fail(etcd, access);
     cJSON_Delete(response);
     return result;
 }

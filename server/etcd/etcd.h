@@ -14,8 +14,8 @@
 /* Why a call has failed, if the caller can do something about it. */
 enum etcd_failure {
     ETCD_FAILED,   /* another reason */
-    ETCD_DENIED,   /* the user of etcd lacks a right. Nothing was changed */
-    ETCD_FULL,     /* etcd has no space left. Nothing was changed */
+    ETCD_DENIED,   /* the user of etcd lacks a right */
+    ETCD_FULL,     /* etcd has no space left */
     ETCD_TOO_LONG, /* the response would be too long */
     ETCD_TIMED_OUT
 };
@@ -32,6 +32,8 @@ struct etcd {
     char token[ETCD_TOKEN];           /* for --etcd-user; "": none */
     doorman_error error;              /* why the last call failed: "MEMBER: reason" */
     enum etcd_failure failure;        /* the kind of this reason */
+    bool is_refused;                  /* the last call has changed nothing, because each member that
+                                         was tried denied it or had no space */
     counter *errors;                  /* for each member: failed tries; NULL: not counted */
 };
 

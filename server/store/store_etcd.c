@@ -70,14 +70,13 @@ kept_fail(struct etcd_store *store, enum store_result result, const char *format
 /* Notes that etcd does not answer, or refuses the call. */
 static enum store_result kept_fail_call(struct etcd_store *store) {
     const char *error = store->etcd.error.text;
+    if (store->etcd.is_refused) store->base.is_unsure = false;
     switch (store->etcd.failure) {
     case ETCD_DENIED:
-        store->base.is_unsure = false;
         return kept_fail(store, STORE_FAILED,
                          "%s; the user of etcd needs the right readwrite for the prefix %s", error,
                          store->prefix);
     case ETCD_FULL:
-        store->base.is_unsure = false;
         return kept_fail(store, STORE_FAILED, "%s; etcd is full: compact and defragment it", error);
     case ETCD_FAILED:
     case ETCD_TOO_LONG:

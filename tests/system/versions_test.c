@@ -452,9 +452,8 @@ static void etcd_allow(const struct etcd *etcd, const char *what) {
                                         "--prefix", NULL});
 }
 
-/* E3: the row of the audit is written before the key. So a process that is killed in between leaves
- * a row which says that the outcome is not known. */
-TEST(a_change_whose_outcome_is_not_known_is_marked_so_after_kill_9) {
+/* A right that the user of etcd lacks changes nothing, and the error says which one it is. */
+TEST(a_change_that_etcd_denies_is_not_made) {
     struct etcd etcd;
     struct place place;
     char password[96];
@@ -480,19 +479,45 @@ TEST(a_change_whose_outcome_is_not_known_is_marked_so_after_kill_9) {
                            password,
                            NULL};
     struct fixture fixture = fixture_start("{}", flags);
-    etcd_allow(&etcd, "read");
-    etcd_node_put(&fixture, QUOTA_OF("2"), 503, "it is not known whether this was done");
-    kill_now(&fixture);
-    fixture = fixture_start("{}", flags);
     process_await(fixture.server.process, "msg=\"counters read\"", 1);
-    expect(&fixture, "/v1/audit", ADMIN, 200, "\"known\":false}\n");
-    expect(&fixture, "/audit", ADMIN, 200, "it is not known whether this was done");
+    etcd_allow(&etcd, "read");
+    etcd_node_put(&fixture, QUOTA_OF("2"), 503, "needs the right readwrite for the key\"}}");
+    expect(&fixture, "/v1/audit", ADMIN, 200, "for the key\"}\n");
     take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 5");
     etcd_allow(&etcd, "readwrite");
-    etcd_node_put(&fixture, QUOTA_OF("2"), 200, "\"audit\":2,");
-    assert_int_equal(process_logged(fixture.server.process, "is kept only in memory"), 0);
-    expect(&fixture, "/v1/audit?limit=1", ADMIN, 200, "limit: 5 -> 2\"]}}\n");
+    etcd_node_put(&fixture, QUOTA_OF("2"), 200, "");
+    take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 2");
     server_stop(&fixture.server);
+    etcd_stop(&etcd);
+}
+
+/* E3: the row of the audit is written before the key. So a process that is killed in between leaves
+ * a row which says that the outcome is not known. Here etcd makes the change, and each answer that
+ * says so is lost. */
+TEST(a_change_whose_outcome_is_not_known_is_marked_so_after_kill_9) {
+    struct etcd etcd;
+    struct place place;
+    struct proxy proxy;
+    etcd_require(&etcd);
+    place_init(&place);
+    etcd_put(&etcd, KEY, QUOTA_OF("5"));
+    proxy_start(&proxy, &etcd);
+    struct etcd behind = etcd;
+    snprintf(behind.url, sizeof behind.url, "%s", proxy.url);
+    struct fixture fixture = etcd_node_start(&place, &behind, place.path);
+    proxy_lose(&proxy, "/v3/kv/txn", 100);
+    etcd_node_put(&fixture, QUOTA_OF("2"), 503, "it is not known whether this was done");
+    kill_now(&fixture);
+    proxy_lose(&proxy, "/v3/kv/txn", 0);
+    fixture = etcd_node_start(&place, &behind, place.path);
+    expect(&fixture, "/v1/audit", ADMIN, 200, "\"known\":false}\n");
+    expect(&fixture, "/audit", ADMIN, 200, "it is not known whether this was done");
+    take_one(&fixture, "acme", 200, "X-RateLimit-Limit: 2");
+    etcd_node_put(&fixture, QUOTA_OF("3"), 200, "\"audit\":2,");
+    assert_int_equal(process_logged(fixture.server.process, "is kept only in memory"), 0);
+    expect(&fixture, "/v1/audit?limit=1", ADMIN, 200, "limit: 2 -> 3\"]}}\n");
+    server_stop(&fixture.server);
+    proxy_stop(&proxy);
     etcd_stop(&etcd);
 }
 
