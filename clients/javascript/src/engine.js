@@ -51,6 +51,28 @@ export const newClientId = () =>
 export const deadlineIn = (timeout) =>
   (timeout === undefined ? NEVER : clock() + checkDuration('timeout', timeout));
 
+const aborts = new WeakMap(); // by the signal: what to call when it aborts
+
+/** Calls a function when a signal aborts. However many wait for a signal, it has one listener,
+ * because Node.js warns of more than ten. Returns a function that ends this. */
+function onAbort(signal, call) {
+  if (!signal) return () => {};
+  if (!aborts.has(signal)) {
+    const calls = new Set();
+    const listener = () => [...calls].forEach((each) => each());
+    aborts.set(signal, { calls, listener });
+    signal.addEventListener('abort', listener, { once: true });
+  }
+  const { calls, listener } = aborts.get(signal);
+  calls.add(call);
+  return () => {
+    calls.delete(call);
+    if (calls.size) return;
+    signal.removeEventListener('abort', listener);
+    aborts.delete(signal);
+  };
+}
+
 /** Calls a function of the application, which may be asynchronous. failed: gets its error. */
 function callSafely(work, argument, failed) {
   try {
@@ -220,21 +242,20 @@ export class Engine {
   async decision(ask, signal, abandon = () => {}) {
     this.checkOpen();
     signal?.throwIfAborted();
-    let stop;
+    let ends;
     this.#pending += 1;
     try {
       return await new Promise((resolve, reject) => {
         ask(resolve);
-        stop = () => {
+        ends = onAbort(signal, () => {
           reject(signal.reason);
           abandon();
           this.step();
-        };
-        signal?.addEventListener('abort', stop, { once: true });
+        });
         this.step();
       });
     } finally {
-      signal?.removeEventListener('abort', stop);
+      ends?.();
       this.#pending -= 1;
       if (!this.#pending) this.#timer?.unref();
     }
@@ -246,7 +267,7 @@ export class Engine {
   async changed(time, signal, turn) {
     const wait = Math.max(0, Math.min(time, SLEEP_MAX));
     const waiters = turn ? this.#turns : this.#waiters;
-    let wake;
+    let wake, ends;
     await new Promise((resolve) => {
       const timer = setTimeout(() => wake(), Math.ceil(wait / 1e6));
       wake = () => {
@@ -255,10 +276,10 @@ export class Engine {
       };
       waiters.add(wake);
       if (turn) turn.wake = wake;
-      signal?.addEventListener('abort', wake);
+      ends = onAbort(signal, wake);
     });
     waiters.delete(wake);
-    signal?.removeEventListener('abort', wake);
+    ends();
     signal?.throwIfAborted();
   }
 

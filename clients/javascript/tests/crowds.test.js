@@ -52,6 +52,24 @@ test('callers take their turn when those before them give up', async () => {
   });
 });
 
+test('one signal ends the waits of a crowd, without a warning', async (t) => {
+  const warnings = [];
+  const warn = (warning) => warnings.push(warning.name);
+  process.on('warning', warn);
+  t.after(() => process.off('warning', warn));
+  await withClient(FAR, {}, async (client) => {
+    const gauge = client.gauge('g', { safeCapacity: 0 });
+    const abort = new AbortController();
+    const crowd = Array.from({ length: 50 }, (_, i) => (i % 2 ? gauge.wait(1, abort)
+      : client.acquire('x', { timeout: WAIT, signal: abort.signal })));
+    const ends = Promise.allSettled(crowd);
+    await new Promise((resolve) => { setImmediate(resolve); });
+    abort.abort();
+    for (const end of await ends) assert.equal(end.reason?.name, 'AbortError');
+  });
+  assert.deepEqual(warnings, []);
+});
+
 test('all that wait return when the client, or the gauge, closes', { timeout: 10000 }, async () => {
   for (const close of [(client) => client.close(0), (_, gauge) => gauge.close()]) {
     await withClient(FAR, {}, async (client) => {
