@@ -3038,7 +3038,7 @@ static bool doorman__figure_given(const doorman__figure *figure, const doorman_f
                        : !doorman__figure_is_zero(figure, given);
 }
 
-/* Returns whether a figure is given, or has a value that its has_ field hides. */
+/* Returns whether a figure is given, or has a value although its has_ field is false. */
 static bool doorman__figure_present(const doorman__figure *figure, const doorman_figures *given) {
     return doorman__figure_has(figure, given) || !doorman__figure_is_zero(figure, given);
 }
@@ -3065,7 +3065,7 @@ static bool doorman__figures_equal(const doorman_figures *a, const doorman_figur
 }
 
 /* Checks that figures belong to the kind, and that no figure of an override has a value while its
- * has_ field is false. A limit needs none except has_max_wait of a TOKEN_BUCKET. */
+ * has_ field is false. In a limit, only the max_wait of a TOKEN_BUCKET needs its has_ field. */
 static void doorman__given_check(doorman__check *check, doorman_limit_kind kind,
                                  const doorman_figures *given, bool is_override) {
     doorman__check part = doorman__check_part(check, "figures");
@@ -3108,8 +3108,9 @@ static doorman_figures doorman__figures_resolve(doorman_limit_kind kind,
     return all;
 }
 
-/* Returns the figures for the keys of an override. If neither the override nor a TOKEN_BUCKET gives
- * max_wait, max_wait is max_debt. A longer max_wait of the limit is cut to max_debt. */
+/* Returns the figures for the keys of an override. If neither the override nor the limit gives a
+ * max_wait, a TOKEN_BUCKET gets max_debt as max_wait. A max_wait of the limit that is longer than
+ * max_debt is cut to max_debt. */
 static doorman_figures doorman__override_resolve(const doorman_permit_limit *limit,
                                                  const doorman_figures *given) {
     doorman_figures all = limit->figures;
@@ -3138,7 +3139,8 @@ static void doorman__ban_check(doorman__check *check, const doorman_ban *ban) {
     DOORMAN__CHECK(&part, rules);
 }
 
-/* Checks the fields of a limit, without its lists and figures. */
+/* Checks the fields of a limit, but not the items of its lists, its figures, and the fields for
+ * leases and for fair keys. */
 static void doorman__limit_fields_check(doorman__check *check, const doorman_permit_limit *limit) {
     const bool counts_units =
         limit->kind == DOORMAN_TOKEN_BUCKET || limit->kind == DOORMAN_FIXED_WINDOW;
@@ -3208,8 +3210,8 @@ static void doorman__fair_fields_check(doorman__check *check, const doorman_perm
     DOORMAN__CHECK(check, rules);
 }
 
-/* Returns whether an override of a fair limit changes only the weight. In an override that was read
- * back from a configuration, the other figures are given too, and equal those of the limit.
+/* Returns whether an override of a fair limit changes at most the weight. In an override that was
+ * read back from a configuration, the other figures are given too, and equal those of the limit.
  * Precondition: the limit is valid. */
 static bool doorman__is_weight_alone(const doorman_permit_limit *limit,
                                      const doorman_figures *given) {
@@ -3219,7 +3221,7 @@ static bool doorman__is_weight_alone(const doorman_permit_limit *limit,
     return doorman__figures_equal(&all, &own);
 }
 
-/* Checks the weight of figures, and that an override of a fair limit has no other figures. */
+/* Checks the weight of figures, and that an override of a fair limit changes no other figure. */
 static void doorman__weight_check(doorman__check *check, const doorman_permit_limit *limit,
                                   const doorman_figures *given, bool is_override) {
     const bool has_others = limit->fair && is_override &&
@@ -3237,7 +3239,7 @@ static void doorman__weight_check(doorman__check *check, const doorman_permit_li
     DOORMAN__CHECK(&part, rules);
 }
 
-/* Checks the fields for leases (P17), but not which resource the lease is of. */
+/* Checks the fields for leases (P17), but not whether the resource can be leased. */
 static void doorman__lease_fields_check(doorman__check *check, const doorman_permit_limit *limit) {
     const doorman_figures *all = &limit->figures;
     const bool leased = limit->leased, bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
@@ -3331,14 +3333,16 @@ static void doorman__plans_check(doorman__check *check, const doorman_permit_lim
     }
 }
 
-/* Returns how long a bucket needs to gain some units; 0: it is leased, so the time is not known. */
+/* Returns how long a bucket needs to gain some units, or 0 if it is leased, because its rate is
+ * then not known. */
 static doorman_time doorman__rate_time(const doorman_figures *all, double units) {
     assert(units >= 0);
     if (!(all->rate > 0)) return 0;
     return (doorman_time)doorman__min(units / all->rate * 1e9, (double)DOORMAN_DURATION_MAX);
 }
 
-/* Returns how long a counter that has used everything may need until it is fresh; 0: not known. */
+/* Returns how long a counter may need to be fresh again after it has used everything, or 0 if that
+ * is not known. */
 static doorman_time doorman__figures_period(doorman_limit_kind kind, const doorman_figures *all) {
     static const int minutes[DOORMAN_CALENDAR_COUNT] = {[DOORMAN_MINUTE] = 1,
                                                         [DOORMAN_HOUR] = 60,
@@ -3399,7 +3403,8 @@ static void doorman__permit_limit_check(doorman__check *check, const doorman_per
     }
 }
 
-/* Reports all errors of the limits of one template. */
+/* Reports the errors that each limit of one template has by itself, and names that two limits
+ * have. */
 static void doorman__limits_check(const doorman_template *template_, size_t index,
                                   const doorman__config_report *report) {
     const size_t count = template_->limit_count;
@@ -3442,9 +3447,10 @@ static size_t doorman__options_find(const doorman_config_options *options,
 }
 
 /* Returns the first rule that a leased limit and an earlier leased limit break together, or NULL.
- * Two limits can have one lease if lease_of of both is the same resource, if both are in one
- * template and have no lease_of, or if lease_of of one is a resource of the template of the other.
- * Two rates with one lease are one holder, so their priority and subclients must be equal.
+ * Two limits can have the same lease in three cases: both name the same resource in lease_of; both
+ * are in one template and have no lease_of; or one names a resource of the template of the other,
+ * which has no lease_of. Two rates with one lease are one holder, so their priority and subclients
+ * must be equal.
  *   own, other   the indices of their templates */
 static const char *doorman__lease_pair_wrong(const doorman_config_options *options, size_t own,
                                              const doorman_permit_limit *limit, size_t other,
@@ -3490,8 +3496,8 @@ static const char *doorman__lease_pairs_wrong(const doorman_config_options *opti
 }
 
 /* Reports the errors of one leased limit (P17), such as a lease of a resource without capacity. If
- * no template has a capacity, the configuration is for a node with a parent, which gets its leases
- * from the parent. */
+ * no template has a capacity, the capacity is not checked, because the configuration is for a node
+ * that gets its leases from a parent. */
 static void doorman__lease_check(doorman__check *check, const doorman_config_options *options,
                                  size_t index) {
     const doorman_template *own = &options->templates[check->index];
@@ -3533,8 +3539,8 @@ static void doorman__leases_of_check(const doorman_config_options *options,
     }
 }
 
-/* N6: reports limits of a template that would be counted once for each shard, and a wrong
- * shard_by_resource. */
+/* N6: reports the limits of a template that each shard would count by itself, and a
+ * shard_by_resource without shards. */
 static void doorman__template_shards_check(const doorman_config_options *options, size_t index,
                                            const doorman__config_report *report) {
     const doorman_template *template_ = &options->templates[index];
@@ -3606,7 +3612,7 @@ static double doorman__figures_most(doorman_limit_kind kind, const doorman_figur
     return sum;
 }
 
-/* Warns of tiers that are never entered, and of windows that the end of their tier cuts. */
+/* Warns of tiers that are never entered, and of windows that are cut short when their tier ends. */
 static void doorman__tiers_warn(doorman__check *check, const doorman_figures *figures) {
     for (size_t i = 0; i < figures->tier_count; i++) {
         const doorman_tier *tier = &figures->tiers[i];
@@ -3624,8 +3630,8 @@ static void doorman__tiers_warn(doorman__check *check, const doorman_figures *fi
 }
 
 /* Warns if the rate or limit of a limit per key is above that of a limit that all keys share. The
- * shared limit refuses first, so such figures act rarely or never. A window is only compared with
- * windows of the same kind and length. */
+ * shared limit refuses first, so the limit per key refuses rarely or never. A window is only
+ * compared with windows of the same kind and length. */
 static void doorman__shared_warn(doorman__check *check, const doorman_template *template_,
                                  const doorman_permit_limit *limit, const doorman_figures *all) {
     const bool bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
@@ -3659,8 +3665,8 @@ static double doorman__limit_most(const doorman_permit_limit *limit, const doorm
 }
 
 /* Warns of figures that refuse each permit of cost 1, which is the default cost, for ever. A limit
- * in shadow refuses nothing. A limit of 0 for some keys is the way to refuse these keys, so for
- * some keys only a limit between 0 and 1 causes a warning.
+ * in shadow refuses nothing, so it causes no warning. A limit of 0 for some keys is the way to
+ * refuse these keys, so for some keys only a limit between 0 and 1 causes a warning.
  *   some_keys   true: the figures concern only some keys */
 static void doorman__most_warn(doorman__check *check, const doorman_permit_limit *limit,
                                const doorman_figures *all, bool some_keys) {
@@ -3682,9 +3688,9 @@ static doorman_time doorman__empty_time(doorman_limit_kind kind, const doorman_f
     return doorman__figures_period(kind, all);
 }
 
-/* Returns whether a restart causes a warning. A limit that begins empty refuses everything at first
- * (P16), which is too long if it lasts more than an hour. A quota of an hour or more is granted
- * once more. There is no warning for limits in shadow, and with full_at_start. */
+/* Returns whether doorman__restart_warn must warn: after a restart, a limit that begins empty
+ * refuses everything for more than an hour (P16), or a quota of an hour or more is granted once
+ * more. It need not warn of limits in shadow or with full_at_start. */
 static bool doorman__restart_harms(const doorman_permit_limit *limit, const doorman_figures *all) {
     if (limit->shadow || limit->full_at_start) return false;
     if (limit->empty_at_start) return doorman__empty_time(limit->kind, all) > DOORMAN__LONG;
@@ -3755,11 +3761,11 @@ static bool doorman__keys_exclude(const doorman_override *override_) {
     return false;
 }
 
-/* Returns whether a glob of an override is never used. A key has the figures of the first override
- * that concerns it. So a glob is never used if a glob of `earlier` matches every key that it
- * matches. Sets *place to the index of that glob of `earlier`. Returns false for two different
- * overrides if the glob has a `!`, or if a glob of `earlier` has one. Within one override, only the
- * same glob twice is a mistake.
+/* Returns whether a glob of the override `own` is never used because of the override `earlier`. A
+ * key has the figures of the first override that concerns it. So a glob is never used if one glob
+ * of `earlier` matches all keys that the glob matches. Sets *place to the index of that glob of
+ * `earlier`. Returns false for two different overrides if the glob has a `!`, or if a glob of
+ * `earlier` has one. Within one override, only the same glob twice is a mistake.
  *   own     the override; may be `earlier`
  *   index   of the glob */
 static bool doorman__key_is_hidden(const doorman_override *own, size_t index,
@@ -3793,7 +3799,8 @@ static void doorman__hidden_keys_warn(doorman__check *check, const doorman_permi
     }
 }
 
-/* Makes the warnings about the figures of an override or a plan that their limit does not cause. */
+/* Warns of the figures of an override or a plan, unless the figures of their limit already cause
+ * the same warning. */
 static void doorman__given_warn(doorman__check *item, const doorman_template *template_,
                                 const doorman_permit_limit *limit, const doorman_figures *given) {
     const doorman_figures *own = &limit->figures;
@@ -3807,7 +3814,7 @@ static void doorman__given_warn(doorman__check *item, const doorman_template *te
     if (given->has_tiers && given->tiers != own->tiers) doorman__tiers_warn(item, given);
 }
 
-/* Warns of the keys of an override, and of its figures. */
+/* Makes the warnings about one override, except those of doorman__hidden_keys_warn. */
 static void doorman__override_warn(doorman__check *check, const doorman_template *template_,
                                    const doorman_permit_limit *limit, size_t index) {
     assert(index < limit->override_count);
@@ -3848,7 +3855,8 @@ static void doorman__limits_warn(const doorman_template *template_, size_t index
 
 /* ---- limits: copies */
 
-/* What the limits of a configuration need: how many items of each array, and bytes of strings. */
+/* The memory that the limits of a configuration need: the number of items of each array, and the
+ * bytes of all strings. */
 typedef struct doorman__config_size {
     size_t limits, overrides, plans, tiers, keys, string_bytes;
 } doorman__config_size;
@@ -3866,7 +3874,7 @@ static void doorman__config_count_keys(doorman__config_size *size, const char *c
     for (size_t i = 0; i < count; i++) size->string_bytes += strlen(keys[i]) + 1;
 }
 
-/* Returns how much memory the copies of all limits need. */
+/* Returns how much memory the copies of all limits and of `shadow` need. */
 static doorman__config_size doorman__limits_measure(const doorman_config_options *options) {
     doorman__config_size size = {.limits = 0};
     doorman__config_count_keys(&size, options->shadow, options->shadow_count);
@@ -3895,7 +3903,7 @@ static doorman__config_size doorman__limits_measure(const doorman_config_options
     return size;
 }
 
-/* The next free position in each array of a configuration that is copied. */
+/* The next free position in each array of the copy, while a configuration is copied. */
 typedef struct doorman__config_places {
     doorman_permit_limit *limit;
     doorman_override *override_;
@@ -4024,11 +4032,11 @@ static const doorman_permit_limit *doorman__template_limit(const doorman_templat
  * This section turns a descriptor into an item of a permit, by rules of the configuration, and
  * checks and copies these rules.
  *
- * W1 A rule matches a descriptor if it has the same domain, the same keys in the same order, and if
- *    each glob matches the whole value. The first rule that matches gives the resource and the key.
- *    A placeholder {entry key} in them is replaced by the value of the entry. If a text has several
- *    placeholders, `/` and `%` in the values are escaped as %2F and %25. So a value that has a `/`
- *    cannot look like the values of two placeholders.
+ * W1 A rule matches a descriptor if it has the same domain and the same keys in the same order, and
+ *    if each of its globs matches the whole value of its entry. The first rule that matches gives
+ *    the resource and the key. A placeholder {entry key} in them is replaced by the value of the
+ *    entry. If a resource or a key has several placeholders, `/` and `%` in the values are escaped
+ *    as %2F and %25. So a value that has a `/` cannot look like the values of two placeholders.
  *       A descriptor that no rule matches has the resource domain/key1/key2 and the key
  *    value1/value2. `/` and `%` in the domain, keys and values are escaped in the same way. So
  *    different descriptors have different names, and limits can be written without any rule.
@@ -4531,7 +4539,8 @@ static void doorman__descriptor_rule_copy(doorman_descriptor_rule *copy,
     }
 }
 
-/* Fills the hash table. Each rule comes first in its bucket, so the last rule is entered first. */
+/* Fills the hash table. A rule is entered at the front of its bucket, so the rules are entered in
+ * reverse order. */
 static void doorman__descriptors_index(doorman_descriptors *all) {
     for (size_t i = all->count; i-- > 0;) {
         uint32_t *bucket = &all->first[doorman__descriptor_rule_hash(&all->rules[i]) & all->mask];
@@ -4594,7 +4603,8 @@ static const doorman__config_permits doorman__permits_in_config = {
 /* ---- >>shards -------------------------------------------------------------------------------- */
 /*
  * This section finds the shard of a key, and says what a node does to hand shards over. The public
- * part has the rules N1 to N7. The section knows no permits: >>permit_node and >>shard_rows use it.
+ * part has the rules N1 to N7. The section knows nothing of permits. >>permit_node and >>shard_rows
+ * use it.
  */
 
 /* ---- shards: the shard of a key */
@@ -4763,7 +4773,7 @@ static const char *const *doorman__shard_copy_addresses(doorman__shard_copy *cop
     return to;
 }
 
-/* Fills a copy that has room. */
+/* Copies a map into `copy`, whose memory is allocated. */
 static void doorman__shard_copy_fill(doorman__shard_copy *copy, const doorman_shard_map *map) {
     copy->next_address = copy->addresses;
     memcpy(copy->owners, map->owners, map->shards.count * sizeof *copy->owners);
@@ -4850,7 +4860,8 @@ void doorman_shard_map_destroy(doorman_shard_map *map) {
 
 /* ---- shards: balancing */
 
-/* How many shards each node has `now`, may have (`quota`), and has got so far (`has`). */
+/* The number of shards of each node: those that it owns `now`, those that it may have after the
+ * balancing (`quota`), and those that it was given so far (`has`). */
 typedef struct doorman__shard_loads {
     size_t now[DOORMAN_SHARD_NODES_MAX], quota[DOORMAN_SHARD_NODES_MAX];
     size_t has[DOORMAN_SHARD_NODES_MAX];
@@ -4874,7 +4885,7 @@ static void doorman__shards_set_quotas(doorman__shard_loads *loads, size_t count
     }
 }
 
-/* Returns the node that has got the fewest shards so far, of those below their quotas. */
+/* Of the nodes below their quotas, returns the one that was given the fewest shards so far. */
 static size_t doorman__shards_fewest(const doorman__shard_loads *loads, size_t node_count) {
     size_t best = node_count;
     for (size_t i = 0; i < node_count; i++) {
@@ -4988,7 +4999,7 @@ static void doorman__mover_enter(doorman__moved_shard *moved, doorman_shard_stat
     moved->state = state;
 }
 
-/* Adapts the state of a shard to the last map that was sure. */
+/* Adapts the state of a shard to the map that the mover knows. */
 static void doorman__mover_adapt(doorman_shard_mover *mover, size_t shard) {
     assert(mover->is_master && mover->has_map);
     doorman__moved_shard *moved = &mover->all[shard];
@@ -5055,8 +5066,8 @@ static doorman_shard_step doorman__mover_step(const doorman_shard_mover *mover, 
 
 #define DOORMAN__MOVER_IDLE 9 /* no step is due */
 
-/* Returns how urgent a step is: a smaller number is more urgent. A move that was begun comes first,
- * then a shard that nobody decides for, and then the steps that may wait. */
+/* Returns how urgent the next step of a shard is: a smaller number is more urgent. A move that was
+ * begun comes first, then a shard that nobody decides for, and then the steps that may wait. */
 static int doorman__mover_rank(const doorman_shard_mover *mover, size_t shard) {
     static const int ranks[] = {
         [DOORMAN_SHARD_OFFERED] = 0, [DOORMAN_SHARD_GIVING] = 1, [DOORMAN_SHARD_TAKING] = 2,
@@ -5066,7 +5077,7 @@ static int doorman__mover_rank(const doorman_shard_mover *mover, size_t shard) {
     return none ? DOORMAN__MOVER_IDLE : ranks[mover->all[shard].state];
 }
 
-/* Returns whether the map still has `from` for a shard that this node has taken. */
+/* Returns whether the map still has a `from` for some shard that this node owns. */
 static bool doorman__mover_must_settle(const doorman_shard_mover *mover) {
     for (size_t i = 0; i < mover->shards.count; i++) {
         const doorman__moved_shard *moved = &mover->all[i];
@@ -5138,7 +5149,7 @@ static void doorman__mover_changed_map(doorman_shard_mover *mover) {
     }
 }
 
-/* Notes that an action about one shard was done. */
+/* Notes that a GIVE, TAKE, RESUME or DROP was done. */
 static void doorman__mover_done(doorman_shard_mover *mover, doorman__moved_shard *moved) {
     const doorman_shard_step step = mover->action.step;
     /* a map that has come meanwhile may have given the shard to another node */
@@ -5175,11 +5186,12 @@ void doorman_shard_mover_end(doorman_shard_mover *mover, doorman_shard_result re
 
 /* ---- >>tables ------------------------------------------------------------------------------- */
 /*
- * This section has the hash table of the sections below. The table grows and shrinks without a
- * pause, so that millions of entries come and go while decisions are made (P14).
+ * This section has the hash table that the sections below use. The table grows and shrinks without
+ * a pause, so that millions of entries come and go while decisions are made (P14).
  */
 
-/* An entry of a table begins with its node. The owner uses `tag`. */
+/* Each entry of a table begins with a doorman__chain, its node. The owner of the table uses
+ * `tag`. */
 typedef struct doorman__chain {
     struct doorman__chain *next;
     uint32_t hash, tag;
@@ -5330,8 +5342,8 @@ static uint32_t doorman__reverse_bits(uint32_t bits) {
 /* Returns the bucket that an iteration over all nodes visits at a position. The nodes are visited
  * in the order of their hashes with reversed bits (as SCAN of Redis does). In this order, the
  * hashes of a bucket are one range, also after a bucket was split in two, or two were merged. So a
- * position stays correct while the table grows and shrinks. Its upper half is a hash with reversed
- * bits. Precondition: the table has a bucket.
+ * position stays correct while the table grows and shrinks. The upper half of a position is a hash
+ * with reversed bits. Precondition: the table has a bucket.
  *
  *     hashes           0..  in this order, and one bucket that is not split:
  *     4 buckets        | 0      | 2      | 1      | 3      |
@@ -5349,8 +5361,8 @@ static uint64_t doorman__chains_behind(const doorman__chains *nodes, uint64_t po
     return bits ? ((position >> (64 - bits)) + 1) << (64 - bits) : 0;
 }
 
-/* Returns whether an iteration visits a node of the bucket at a position: in a bucket that is not
- * split, only one half of the nodes. */
+/* Returns whether an iteration visits a node of the bucket at a position. In a bucket that is not
+ * split, it visits only one half of the nodes at each of the two positions. */
 static bool doorman__chains_visits(const doorman__chains *nodes, uint64_t position,
                                    const doorman__chain *node) {
     const uint64_t at = (uint64_t)doorman__reverse_bits(node->hash) << 32;
@@ -5385,8 +5397,8 @@ static size_t doorman__chains_bytes(const doorman__chains *nodes) {
     return nodes->segment_capacity * sizeof *nodes->segments + buckets * sizeof(void *);
 }
 
-/* Adds a node. Returns false if memory runs out. If the table has a bucket, the call succeeds also
- * without memory, because the lists of the buckets can get longer. */
+/* Adds a node. Returns false if there is no memory for the first bucket. If there is none for a
+ * later bucket, the lists of the buckets get longer. */
 static bool doorman__chains_add(doorman__chains *nodes, doorman__chain *node, uint32_t hash) {
     if (nodes->count >= nodes->bucket_count && !doorman__chains_split(nodes) &&
         nodes->bucket_count == 0) {
@@ -5411,9 +5423,9 @@ static void doorman__chains_remove(doorman__chains *nodes, doorman__chain *node)
     *at = node->next;
     nodes->count--;
     if (nodes->count % 1024 == 0) {
-        /* glibc keeps small blocks that were freed in lists, and joins all of them when a program
-         * asks for a large block. After a million removals that takes 150 ms. So at each multiple
-         * of 1,024, a large block is asked for, which joins what was freed since the last time. */
+        /* glibc collects freed small blocks in lists, and joins all of them when a program asks for
+         * a large block. After a million removals that takes 150 ms. So at each multiple of 1,024,
+         * this function asks for a large block, which joins what was freed since the last time. */
         void *volatile block = DOORMAN_MALLOC(4096); /* compilers leave out a block without use */
         DOORMAN_FREE(block);
     }
@@ -5449,7 +5461,7 @@ static void doorman__chains_prefetch(const doorman__chains *nodes, uint32_t hash
 #define DOORMAN__EVICT_SAMPLES 8
 #define DOORMAN__EVICT_BUCKETS 16
 
-/* Returns whether a node was sampled already. A bucket may be drawn twice. */
+/* Returns whether a node was sampled already, which happens because a bucket may be drawn twice. */
 static bool doorman__samples_have(doorman__chain *const *samples, size_t count,
                                   const doorman__chain *node) {
     for (size_t i = 0; i < count; i++) {
@@ -5492,24 +5504,27 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
 
 /* ---- >>fair --------------------------------------------------------------------------------- */
 /*
- * This section says how much of a limit each of the keys that share the limit may use now. It is
- * pure arithmetic: it knows no limits, and charges no counters. The section >>charges asks it.
+ * If several keys share a limit, this section says how much of the limit each key may use now. It
+ * is pure arithmetic: it knows no limits, and charges no counters. The section >>charges asks it.
  *
  * P29 A limit with `fair` divides its rate among its keys by max-min fairness, in proportion to
  *    their weights. Nobody configures how many keys there are. A lone key gets all. A key that asks
- *    for less than its share is not refused because of other keys. The others divide what is left.
- *       The demand of a key is measured: the units that it asks for, granted or not, in about the
+ *    for less than its share is not refused because of other keys. The other keys divide what it
+ *       leaves. The demand of a key is measured: the units that it asks for, granted or not, in
+ *       about the
  *    last `fair_window`. Units of a permit that another limit refuses do not count, because the key
  *    could not use them. Units that come back, as by a settlement, do not count any more. The level
- *    is where the demands, each cut to level * weight, sum up to the rate, and at most the rate. It
- *    comes from the index of >>shares. The share of a key is level * weight, and at most the rate.
+ *    is the number for which the demands, each cut to level * weight, add up to the rate. If all
+ *    demands together are at most the rate, the level is the rate. The index of >>shares finds it.
+ *    The share of a key is level * weight, and at most the rate.
  *       Each key has a bucket of its own, which gains its share. Its size is what it gains in
  *    `fair_window`, and at least four times the largest cost that the key has had lately. If four
- *    such costs are more than the share gains in `fair_window`, the demand of the key is measured
- *    over the time in which its share gains them. A key whose demand is above its share also leaves
- *    a tenth of the bucket of the limit to the others, and more as its own bucket empties, up to
- *    two tenths. So of the keys above their shares, those with the fullest buckets come first. If
- *    the bucket of the limit is full, it serves any key, because what it gains then would be lost.
+ *    such costs are more than what the bucket gains in `fair_window`, the demand of the key is
+ *    measured over the time in which the bucket gains them. A key whose demand is above its share
+ *    must leave a tenth of the bucket of the limit to the others. The emptier its own bucket is,
+ *    the more it must leave, up to two tenths. So of the keys above their shares, those with the
+ *    fullest buckets come first. If the bucket of the limit is full, it serves any key, because
+ *    what it gains would be lost otherwise.
  *       A new key is a newcomer until it asks again after `fair_window`. All newcomers count as one
  *    key of weight 1, and have one bucket. So a flood of keys that ask once cannot starve the keys
  *    that stay.
@@ -5519,8 +5534,8 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
  *    and the permit is refused if one of the keys has used its share. Then the other keys do not
  *    count what they have asked for, because they could not use the units.
  *       Example with a rate of 1,000, and keys that ask for 100, 700 and 700: the level is 450. The
- *    first key gets all that it asks for, and the others get 450 each. If one of the two has weight
- *    2, the level is 300, and it gets 600.
+ *    first key gets all that it asks for, and the others get 450 each. If one of these others has
+ *    weight 2, the level is 300, and that key gets 600.
  *       Not promised: shares of less than a few units in `fair_window`, where chance decides. A
  *    client that can make keys at will gets the share of each of them. After a restart all keys are
  *    newcomers.
@@ -5532,14 +5547,15 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
  *     idle            its demand is 0              asks                                active
  *                                                  silent for 16 windows               (forgotten)
  *
- * A key is silent only if its demand is also below 1/64 of its share. The keys of each state are in
- * a list, in the order in which they were measured. So each call looks only at the first two keys.
+ * A key is silent for a window if it has asked for nothing in the window, and if its demand is
+ * below 1/64 of its share. The keys of each state are in a list, in the order in which they were
+ * measured. So each call looks only at the first two keys of a list.
  *
- * The index stores demands that are rounded to four bits behind the first one. So a demand changes
- * in the index only if it changes by some percent, and keys with about the same demand share an
- * entry. The roundings of many keys cancel out. The sums of the index do not drift: a change adds
- * up the children of each node on its way again. A key needs 64 bytes and its text on 64-bit
- * systems, which is 24 more than a bucket of its own would need.
+ * The index stores demands that are rounded to their five leading bits. So a demand changes in the
+ * index only if it changes by some percent, and keys with about the same demand share an entry. The
+ * roundings of many keys cancel out. The sums of the index do not drift, because each change adds
+ * up the children of each node on its path again. A key needs 64 bytes and its text on 64-bit
+ * systems, which is 24 bytes more than the bucket of a limit per key needs.
  */
 
 typedef enum doorman__fair_state {
@@ -5570,11 +5586,11 @@ typedef struct doorman__fair_flow {
 } doorman__fair_flow;
 
 /* A key. Its text is behind the struct, without a NUL. The tag of the node has its weight (17
- * bits), its state (2 bits), whether its weight may be wrong (1 bit), and the bytes of its text (9
+ * bits), its state (2 bits), whether its weight may be wrong (1 bit), and the length of its text (9
  * bits).
  *     A weight is right if the key was measured since the present configuration was first seen, and
- * if its weight was right or was looked up at that time. So a key stores no number of a
- * configuration, which could wrap around while the key is silent. */
+ * if its weight was right or was looked up when the key was measured. So a key stores no number of
+ * a configuration, which could wrap around while the key is silent. */
 typedef struct doorman__fair_key {
     doorman__chain node;
     struct doorman__fair_key *earlier, *later; /* in its list */
@@ -5787,7 +5803,8 @@ static void doorman__fair_set(doorman__fair *fair, double rate, doorman_time win
     fair->window = window;
 }
 
-/* Notes when a configuration is seen first. The weights of all keys may be wrong then. */
+/* Notes when a configuration is seen first. From then on, a weight may be wrong until it is looked
+ * up. */
 static void doorman__fair_see(doorman__fair *fair, uint32_t generation, doorman_time now) {
     if (fair->generation == generation) return;
     fair->generation = generation;
@@ -5988,9 +6005,9 @@ static doorman__fair_figures doorman__fair_read(doorman__fair *fair, const doorm
     return out;
 }
 
-/* Returns whether a flow must be measured now, because the sum of what it has asked for is so much
- * larger than a cost that a float would soon lose the cost. In a window of hours a key may ask for
- * more than the 2^24 units that a float counts one by one. */
+/* Returns whether a flow must be measured now, because `asked` is so much larger than a cost that a
+ * float could soon not add the cost any more. In a window of an hour a key may ask for more than
+ * the 2^24 units that a float counts one by one. */
 static bool doorman__fair_is_full(const doorman__fair_flow *flow, float needed, doorman_time now) {
     return flow->asked > DOORMAN__FAIR_ASKS * needed && needed > 0 && now > flow->since;
 }
@@ -6051,35 +6068,36 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
  * The cost of a report is rounded up, and a refund is rounded down. A bucket saves a real number of
  * units. What it offers is rounded down, or up if the bucket is full.
  *
- * P14 A counter that equals a fresh one is removed. Each decision visits about 4 counters, and each
- *    update visits about 10,000. A table grows and shrinks by one or two buckets at a time (linear
- *    hashing, Litwin 1980), so no call pauses to rebuild it.
+ * P14 A counter that equals a fresh one is removed when it is visited. Each decision visits about 4
+ *    counters, and each update visits about 10,000. A table grows and shrinks by one or two buckets
+ *    at a time (linear hashing, Litwin 1980), so no call pauses to rebuild it.
  *       About P15: if a resource gets another template, its counters stay in the slot of the limit
  *    that they had. So max_keys counts them there. A counter is adapted when it is used or visited
- *    next. So if a counter equalled a fresh one only under the previous figures, it is fresh if it
- *    was visited in that time. Otherwise the units that it had used count again.
+ *    next. Suppose that a counter equals a fresh one under some figures, but not under the next
+ *    figures. If it was visited in the meantime, it is fresh. Otherwise the units that it had used
+ *    count again.
  * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit. A message
  *    beyond a bound is refused as a whole, and the error names the field. Where a new counter may
  *    take the place of another, 8 counters are sampled. The one that has used the smallest fraction
- *    of its limit is evicted, and of several the one that is fresh soonest. If a counter has a
- *    larger fraction of the refusals that a ban needs, that fraction decides. So a counter that
+ *    of its limit is evicted, and of several the one that is fresh soonest. If the fraction of the
+ *    refusals that a ban needs is larger in a counter, that fraction decides. So a counter that
  *    refuses now is evicted last.
  * P20 An administrator can ban any (resource, key), or end its ban. A ban replaces the ban that the
  *    (resource, key) has.
  *       A limit has at most max_keys bans, apart from its counters. So while there is memory, a
- *    flood of keys ends no ban, and a flood of bans evicts no counter. If there is one more, the
- *    ban of the limit that ends first is ended early, and counted. All bans together are at most
- *    counter_max, and use at most half of memory_max: here the ban of any limit that ends first
- *    gives way. A ban by an administrator gives way only to another ban by an administrator. If
- *    memory_max is full of counters, a ban evicts a counter of the limit that has the most, among
- *    those that evict counters.
+ *    flood of keys ends no ban, and a flood of bans evicts no counter. If one more ban is set, the
+ *    ban of this limit that would end first is ended early, and counted. All bans together are at
+ *    most counter_max, and use at most half of memory_max. At these bounds, the ban that would end
+ *    first of all limits gives way. A ban by an administrator gives way only to another ban by an
+ *    administrator. If counters use all of memory_max, a ban evicts a counter of the limit that has
+ *    the most counters, among the limits that evict counters.
  *       Each limit counts which (resource, key)s it grants and refuses most, in two sketches. A
  *    sketch gets its memory when the limit first decides. Without memory a decision is not counted
  *    in the sketch.
  * P26 The clock `epoch` never goes back, and runs at least at 15/16 of the speed of `now`. So if
  *    the caller sets its clock back, windows last at most 16/15 of their length until that clock
- *    has caught up. If they waited for it, a clock that is wrong by a year would block keys for a
- *    year.
+ *    has caught up. If windows waited for the caller's clock, a clock that is wrong by a year would
+ *    block keys for a year.
  */
 
 /* ---- permits: time */
@@ -6131,8 +6149,8 @@ static void doorman__moment_reach(doorman__moment *at, doorman_time epoch) {
     at->epoch = epoch;
 }
 
-/* The first function returns the time since 1970 of a time `now`, and the second one the reverse.
- * Both times may be before the permits began. */
+/* doorman__moment_epoch_of converts a time of the clock `now` to a time since 1970, and
+ * doorman__moment_now_of does the reverse. Both times may be before the permits began. */
 static doorman_time doorman__moment_epoch_of(const doorman__moment *at, doorman_time now) {
     return at->epoch - (at->now - now);
 }
@@ -6298,14 +6316,15 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
  * charged. Its share is what was charged, times the present `scale`, divided by the remembered one.
  *
  * Why a bucket never gets more than it should: compare it with a replay. In the replay each
- * reservation charges less, by an amount z of its own, and all else is the same. Then
+ * reservation charges only what it really uses, which is less by an amount z, and all else is the
+ * same. Then
  *     level of the replay >= level + the sum of min(z, share) over all open reservations
  * A charge changes both sides alike, and so does a new reservation, whose share is all that it
  * charges. If both buckets gain units, and that of the replay becomes full, its level is the size.
  * The size is at least the level plus all shares, because all shares together are at most what is
  * missing. If a reservation is settled, z is what it has not used. At most min(z, share) comes
- * back, and just that leaves the sum. Units that are poured into the bucket count as a gain here,
- * and so does a smaller size.
+ * back, and the sum becomes smaller by min(z, share). Units that are poured into the bucket count
+ * as a gain here. So does a smaller size, because less is missing then.
  *     With one open reservation at a time the rule is exact. With several it may give less, because
  * units of a share may be lost that another reservation could have given back.
  *     Example with a size of 10: two reservations of 5 empty the bucket. It gains 4, so 6 are
@@ -6430,7 +6449,8 @@ static doorman_time doorman__level_reached(const doorman_figures *figures, const
 }
 
 /* Returns the grains that a bucket offers, and sets *wait to the time that the bucket needs to pay
- * its present debt. If this time is longer than a max_wait allows, the bucket offers nothing. */
+ * its present debt. If this time is longer than `max_wait` or the max_wait of the figures, the
+ * bucket offers nothing. */
 static uint64_t doorman__bucket_offer(const doorman_figures *figures, const uint64_t *state,
                                       doorman_time max_wait, doorman_time *wait, doorman_time now) {
     double level = doorman__level_at(figures, state, now);
@@ -6489,8 +6509,8 @@ static uint64_t doorman__tier_slice(const doorman_tier *tier, const uint64_t *wo
     return doorman__slice_at(time - (doorman_time)words[2], tier->window);
 }
 
-/* Returns the grains in the window of a tier, also if the tier has ended. A window of changed
- * length starts fresh. */
+/* Returns the grains that are used in the window of a tier, also if the tier has ended. A window of
+ * changed length starts fresh. */
 static uint64_t doorman__tier_used(const doorman_tier *tier, const uint64_t *words,
                                    doorman_time time) {
     if (words[1] != (uint64_t)tier->window) return 0;
@@ -6505,7 +6525,7 @@ static uint64_t doorman__tier_room(const doorman_tier *tier, const uint64_t *wor
 }
 
 /* Returns the index of the next tier behind `index` that can be entered. Returns tier_count if
- * there is none, or if a tier that cools down blocks. */
+ * there is none, or if a tier before it cools down and is not skippable. */
 static size_t doorman__tiers_next(const doorman_figures *figures, const uint64_t *state, int index,
                                   doorman_time time) {
     assert(index >= -1 && index < (int)figures->tier_count);
@@ -6538,9 +6558,10 @@ static void doorman__tier_begin(const doorman_tier *tier, uint64_t *words, doorm
     words[2] = (uint64_t)begin;
 }
 
-/* Charges tiers. Precondition: they offer `grains`. Returns the number of the tier that was entered
- * last, from 1, or 0. The window of a tier that is entered continues if some of its units still
- * count. Otherwise a new one begins with this hit. A window of changed length starts fresh. */
+/* Charges tiers. Precondition: they offer `grains`. Returns the number of the tier that this charge
+ * entered last, counted from 1, or 0 if it entered none. The window of a tier that is entered
+ * continues if some of its units still count. Otherwise a new window begins with this charge. A
+ * window of changed length starts fresh. */
 static size_t doorman__tiers_charge(const doorman_figures *figures, uint64_t *state,
                                     uint64_t grains, doorman_time now) {
     int current = doorman__tiers_current(figures, state, now);
@@ -6585,7 +6606,8 @@ static doorman_time doorman__tier_change(const doorman_tier *tier, const uint64_
     return doorman__earlier(change, begin);
 }
 
-/* Returns the first time at which tiers offer `grains`. Their offer only changes at some times. */
+/* Returns the first time at which tiers offer `grains`. Tries only the times at which their offer
+ * may change. */
 static doorman_time doorman__tiers_fit_at(const doorman_figures *figures, const uint64_t *state,
                                           uint64_t grains, doorman_time now) {
     doorman_time time = now;
@@ -6612,7 +6634,8 @@ static uint64_t doorman__fixed_fresh(const doorman_permit_limit *limit,
     return used_up ? doorman__grains_ceil(figures->limit) : 0;
 }
 
-/* The slice of a SLIDING_WINDOW that contains a time, and then the time at which a slice begins. */
+/* doorman__sliding_slice returns the slice of a SLIDING_WINDOW that contains a time, and
+ * doorman__sliding_begin returns the time at which a slice begins. */
 static uint64_t doorman__sliding_slice(const doorman_figures *figures, const uint64_t *state,
                                        doorman_time time) {
     return doorman__slice_at(time - (doorman_time)state[1], figures->window);
@@ -6673,7 +6696,8 @@ static void doorman__meter_init(const doorman__meter *meter, const doorman__mome
     }
 }
 
-/* Returns the grains of an amount of units of a limit. What a lease has is rounded down. */
+/* Returns the grains of some units of a limit: rounded down if the limit is leased, otherwise
+ * up. */
 static uint64_t doorman__limit_grains(const doorman_permit_limit *limit, double units) {
     return limit->leased ? doorman__grains_floor(units) : doorman__grains_ceil(units);
 }
@@ -6755,8 +6779,8 @@ static void doorman__fixed_charge(const doorman__meter *meter, int64_t grains,
     meter->state[1] = grains >= 0 ? used + (uint64_t)grains : used - (less < used ? less : used);
 }
 
-/* Takes grains out of a bucket, or gives them back if `grains` is negative. What rounding has added
- * to a full bucket is no debt. */
+/* Takes grains out of a bucket, or gives them back if `grains` is negative. A full bucket may offer
+ * up to one grain too much by rounding, and this excess is not charged. */
 static void doorman__bucket_charge(const doorman_figures *figures, uint64_t *state, int64_t grains,
                                    doorman_time now) {
     assert(figures->size >= 0 && figures->max_debt >= 0);
@@ -7015,14 +7039,14 @@ static void doorman__top_replace(doorman__top *top, size_t index, const char *id
     top->heads[key->hash % DOORMAN__TOP_HEADS] = (uint8_t)index;
 }
 
-/* Returns whether an entry is before another in the order of the list. */
+/* Returns whether an entry comes before another in the order of the counts, the largest first. */
 static bool doorman__top_before(const doorman__top *top, size_t one, size_t other) {
     double a = top->counts[one], b = top->counts[other];
     return a > b || (a >= b && one < other);
 }
 
-/* Returns the index of the entry that follows another in the order of the list. Returns
- * DOORMAN__TOP_NONE after the last one.
+/* Returns the index of the entry that follows another in the order of the counts, the largest
+ * first. Returns DOORMAN__TOP_NONE after the last one.
  *   last   DOORMAN__TOP_NONE: the first entry is wanted */
 static size_t doorman__top_next(const doorman__top *top, size_t last) {
     size_t best = DOORMAN__TOP_NONE;
@@ -7035,12 +7059,12 @@ static size_t doorman__top_next(const doorman__top *top, size_t last) {
 
 /* ---- permits: the keys that use most units */
 /*
- * The units of a key are counted in three windows, like decisions. One sketch has the units of the
- * present slice of five seconds, and a grant only changes this sketch. When the next slice begins,
- * the counts of the sketch are added to the sketches of the windows. The counts of a window then
- * become smaller by a factor for each slice that has passed (a decayed count: Cormode, Korn and
- * Tirthapura 2008; adding sketches: Agarwal and others, "Mergeable summaries", 2012). So a grant
- * takes one look-up, and once in five seconds a limit adds at most 300 counts.
+ * Sketches count the units of each key in three windows. One sketch has the units of the present
+ * slice of five seconds, and a grant only changes this sketch. When the next slice begins, its
+ * counts are added to the sketches of the windows. The counts of a window then become smaller by a
+ * factor for each slice that has passed (a decayed count: Cormode, Korn and Tirthapura 2008; adding
+ * sketches: Agarwal and others, "Mergeable summaries", 2012). So a grant takes one look-up, and
+ * once in five seconds a limit adds at most 300 counts.
  *
  * Error. N is the sum of the units in a window, each with its factor.
  *     too small   the smallest count of a slice is subtracted from each count that the slice adds,
