@@ -6071,11 +6071,11 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
  * P14 A counter that equals a fresh one is removed when it is visited. Each decision visits about 4
  *    counters, and each update visits about 10,000. A table grows and shrinks by one or two buckets
  *    at a time (linear hashing, Litwin 1980), so no call pauses to rebuild it.
- *       About P15: if a resource gets another template, its counters stay in the slot of the limit
- *    that they had. So max_keys counts them there. A counter is adapted when it is used or visited
- *    next. Suppose that a counter equals a fresh one under some figures, but not under the next
- *    figures. If it was visited in the meantime, it is fresh. Otherwise the units that it had used
- *    count again.
+ *       About P15: if a resource gets another template that has a limit of the same name, kind and
+ *    scope, its counters stay in the slot of their previous limit. So max_keys counts them there. A
+ *    counter is adapted when it is used or visited next. Suppose that a counter equals a fresh one
+ *    under some figures, but not under the next figures. If it was visited in the meantime, it is
+ *    fresh. Otherwise the units that it had used count again.
  * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit. A message
  *    beyond a bound is refused as a whole, and the error names the field. Where a new counter may
  *    take the place of another, 8 counters are sampled. The one that has used the smallest fraction
@@ -7060,17 +7060,17 @@ static size_t doorman__top_next(const doorman__top *top, size_t last) {
 /* ---- permits: the keys that use most units */
 /*
  * Sketches count the units of each key in three windows. One sketch has the units of the present
- * slice of five seconds, and a grant only changes this sketch. When the next slice begins, its
- * counts are added to the sketches of the windows. The counts of a window then become smaller by a
- * factor for each slice that has passed (a decayed count: Cormode, Korn and Tirthapura 2008; adding
- * sketches: Agarwal and others, "Mergeable summaries", 2012). So a grant takes one look-up, and
- * once in five seconds a limit adds at most 300 counts.
+ * slice of five seconds, and a grant only changes this sketch. When the next slice begins, the
+ * counts of this sketch are added to the sketches of the windows. The counts of a window then
+ * become smaller by a factor for each slice that has passed (a decayed count: Cormode, Korn and
+ * Tirthapura 2008; adding sketches: Agarwal and others, "Mergeable summaries", 2012). So a grant
+ * takes one look-up, and once in five seconds a limit adds at most 300 counts.
  *
  * Error. N is the sum of the units in a window, each with its factor.
- *     too small   the smallest count of a slice is subtracted from each count that the slice adds,
- *                 because a key that is not in the sketch may have had as much: at most a hundredth
- *                 of the units of the slice. `missing` is the sum of these smallest counts of all
- *                 slices, with their factors: at most N / 100
+ *     too small   the smallest count of a slice is subtracted from each count that the slice adds. A
+ *                 key without an entry may have had as much, so each key lacks at most this count:
+ *                 at most a hundredth of the units of the slice. `missing` is the sum of these
+ *                 smallest counts of all slices, with their factors: at most N / 100
  *     too large   a key that takes over an entry of a window gets the count of the entry too, the
  *                 smallest of 100 counts: at most N / 100
  * A key with more than N / 50 is in the sketch: without its missing units it still has more than
@@ -7120,7 +7120,8 @@ static void doorman__units_top_destroy(doorman__units_top *usage) {
     DOORMAN_FREE(usage);
 }
 
-/* Returns the factor by which the counts of a window become smaller in some slices. */
+/* Returns the factor by which the counts of a window become smaller in the time of `slices`
+ * slices. */
 static double doorman__units_top_factor(doorman_usage_window window, uint64_t slices) {
     /* exp(-5 s / window) */
     static const double factors[DOORMAN_USAGE_WINDOW_COUNT] = {
@@ -7231,8 +7232,8 @@ typedef struct doorman__ban {
 
 #define DOORMAN__BAN_WORDS ((sizeof(doorman__ban) + 7) / 8)
 
-/* A slot of a place. A counter that is older than `since` does not count: after the counter was
- * used, a configuration did not have this limit for the resource. */
+/* A slot of a place. A counter that was last adapted before `since` does not count, because a
+ * configuration in between did not have this limit for the resource. */
 typedef struct doorman__place_slot {
     doorman__slot *slot;
     uint32_t since; /* the generation of the configuration with which the place got the slot */
@@ -7251,7 +7252,8 @@ typedef struct doorman__place {
     size_t hold_count;    /* items of holds, and of permits that wait, with this place */
 } doorman__place;
 
-/* P31: figures that callers have brought for one limit. Counters with the same ones share them. */
+/* P31: figures that callers have brought for one limit. Counters with the same figures share one
+ * struct. */
 typedef struct doorman__set {
     doorman__chain node;
     const doorman_permit_limit *limit; /* of the configuration `generation` */
@@ -7388,8 +7390,8 @@ typedef enum doorman__row_kind {
     DOORMAN__OF_PLAN
 } doorman__row_kind;
 
-/* What rows of one scope give. Rows with equal figures, or the same plan, share them. The tiers are
- * behind the struct, or the name of the plan. */
+/* The figures or the plan that rows of one scope give. Rows with equal figures and no `add`, or
+ * with the same plan, share one struct. Behind it are the tiers, or the name of the plan. */
 typedef struct doorman__override_figures {
     doorman__chain node;
     doorman__override_scope *scope;
@@ -7402,7 +7404,7 @@ typedef struct doorman__override_figures {
 } doorman__override_figures;
 
 /* An override row or a plan row. Its key is behind the struct. Rows are in a table, by resource or
- * glob, limit and key, and in a treap, by the time at which they change next. */
+ * glob, by limit and by key. They are also in a treap, by the time of their next change. */
 typedef struct doorman__override_row {
     doorman__chain node; /* tag: the bytes of the key, and DOORMAN__BEGUN */
     struct doorman__override_row *left, *right;
@@ -7614,7 +7616,7 @@ struct doorman__wait {
 };
 
 /* A hold, a transfer, or a permit that waits. The items and their keys are behind the struct. What
- * a search reads is at the beginning, on one cache line. */
+ * a search reads is in the first 64 bytes. */
 struct doorman__hold {
     doorman__chain by_id, by_request;
     uint64_t id;           /* 0 while it waits */
@@ -7933,7 +7935,8 @@ static doorman__set *doorman__counter_set(doorman__counter *counter) {
     return set;
 }
 
-/* Lets a counter that has room remember other figures. NULL: none. */
+/* Lets a counter remember other figures. Precondition: the counter has DOORMAN__HAS_SET.
+ *   set   NULL: it remembers none */
 static void doorman__counter_remember(doorman_permits *permits, doorman__counter *counter,
                                       doorman__set *set) {
     doorman__set *before = doorman__counter_set(counter);
@@ -7965,7 +7968,8 @@ static void *doorman__counter_back_words(doorman__counter *counter) {
     return doorman__counter_state(counter) + counter->words - behind;
 }
 
-/* Returns what may come back to a bucket, whose flags have HAS_BACK. */
+/* Returns what may come back to the bucket of a counter. Precondition: the counter has
+ * DOORMAN__HAS_BACK. */
 static doorman__back doorman__counter_back(doorman__counter *counter) {
     doorman__back back;
     memcpy(&back, doorman__counter_back_words(counter), sizeof back);
@@ -8128,7 +8132,7 @@ static unsigned char *doorman__permit_row_times(const doorman_permits *permits,
     return doorman__le_write(row + 12, (uint64_t)permits->at.epoch, 8);
 }
 
-/* Writes the header of a row about a counter or a ban, and returns its end. */
+/* Writes a row about a counter or a ban up to its figures, and returns the end. */
 static unsigned char *doorman__permit_row_begin(const doorman_permits *permits,
                                                 const doorman__slot *slot,
                                                 doorman__counter *counter, bool removed,
@@ -8159,7 +8163,8 @@ static void doorman__permit_row_set_fresh(unsigned char *row, doorman_time fresh
     (void)doorman__le_write(row + 12, (uint64_t)fresh_at, 8);
 }
 
-/* Returns how many rows would be yielded now. An open reservation has two: see >>reservations. */
+/* Returns how many rows would be yielded now. An open reservation in `changed` counts twice,
+ * because it has two rows: see >>reservations. */
 static size_t doorman__permits_changed(const doorman_permits *permits) {
     const doorman__reservations *all = &permits->reservations;
     return permits->changes.count + permits->changes.removal_count + all->changed.count +
@@ -8205,8 +8210,9 @@ static bool doorman__permits_add_removal(doorman_permits *permits, const unsigne
     return true;
 }
 
-/* Lets the store delete the row of a counter or a ban, which is removed next. If there is no room,
- * the row stays in the store until it is fresh, and may make the limit too strict after a restart.
+/* Lets the store delete the row of a counter or a ban that is about to be removed. If there is no
+ * room, the row stays in the store until it is fresh, and may make the limit too strict after a
+ * restart.
  *   most   how many removals may wait */
 static void doorman__permits_forget_row(doorman_permits *permits, const doorman__slot *slot,
                                         doorman__counter *counter, size_t most) {
@@ -8288,7 +8294,8 @@ static bool doorman__slot_is(const doorman__slot *slot, const doorman_permit_lim
 
 /* Returns the slot for a limit of a place. If the place had a slot for a limit with the same name,
  * kind and scope, the place keeps that slot, so that its counters stay (P15). If the place has no
- * counters, and for CONCURRENCY and limits per template, it is the slot of the limit itself. */
+ * counters, and for CONCURRENCY and limits per template, the function returns the slot of the limit
+ * itself. */
 static doorman__place_slot doorman__place_slot_for(const doorman_permits *permits,
                                                    const doorman__place *place,
                                                    const doorman_permit_limit *limit) {
@@ -8371,7 +8378,8 @@ static inline doorman__place *doorman__permits_find_place(const doorman_permits 
     return NULL;
 }
 
-/* Makes room for one more place, and for its index in the list of free places later. */
+/* Makes room for one more place, and for its index in the list of free places, where the index goes
+ * when the place is removed. */
 static bool doorman__permits_reserve_place(doorman_permits *permits) {
     const size_t count = permits->place_count + 1;
     if (permits->free_count) return true;
@@ -8466,8 +8474,8 @@ static const doorman_figures *doorman__limit_figures(const doorman_permit_limit 
 /* ---- permits: which override rows and which plan a key has (E1, E2)
  *
  * A decision looks for rows only at limits that have had one since the last configuration. At each
- * decision, the clock says which rows are in force. So a row acts from its first moment to its
- * last, and a counter does not remember which row it has. */
+ * decision, the clock says which rows are in force. So a row is in force from its first moment to
+ * its last, and a counter does not remember which row it has. */
 
 static const char *doorman__override_scope_text(const doorman__override_scope *scope) {
     return (const char *)(scope + 1);
@@ -8529,7 +8537,8 @@ typedef struct doorman__plan_key {
 } doorman__plan_key;
 
 /* Returns the plan that a key has now, if the limit has it; else NULL. A key and a glob have at
- * most one row. Only names are compared, so the row need not be adapted to the configuration. */
+ * most one plan row. Only names are compared, so the row need not be adapted to the
+ * configuration. */
 static const doorman_plan *doorman__limit_plan(const doorman_permits *permits,
                                                const doorman_permit_limit *limit,
                                                const doorman__plan_key *of) {
@@ -8670,8 +8679,8 @@ static doorman__counter *doorman__counter_create(const doorman__identity *identi
     return counter;
 }
 
-/* Returns the shard of a counter or a ban, or SIZE_MAX. A counter of CONCURRENCY is in none,
- * because its units belong to holds. Precondition: there are shards. */
+/* Returns the shard of a counter or a ban. Returns SIZE_MAX for a limit per template, and for
+ * CONCURRENCY, because its units belong to holds. Precondition: there are shards. */
 static size_t doorman__counter_shard(const doorman_permits *permits, const doorman__slot *slot,
                                      doorman__counter *counter) {
     const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
@@ -8683,7 +8692,7 @@ static size_t doorman__counter_shard(const doorman_permits *permits, const doorm
     return doorman_permits_shard_of(permits, doorman__place_id(place), text);
 }
 
-/* Notes in the index of shards, if there is one, that a counter or a ban is there. */
+/* Notes a new counter or ban in the index of shards, if there is one. */
 static void doorman__counter_note_shard(doorman_permits *permits, const doorman__slot *slot,
                                         doorman__counter *counter) {
     if (!permits->shards.index.sets) return;
@@ -8730,7 +8739,8 @@ static size_t doorman__counter_words(const doorman__counter *counter) {
     return counter->words - refusals - set - back;
 }
 
-/* Returns a doorman__back without shares. Its stamp is new, also to a store after a restart. */
+/* Returns a doorman__back without shares. Its stamp also differs from those that a store has from
+ * before a restart. */
 static doorman__back doorman__permits_new_back(doorman_permits *permits) {
     const uint64_t time = doorman__mix((uint64_t)permits->at.epoch);
     const uint64_t number = time + ++permits->reservations.stamps;
@@ -8774,9 +8784,8 @@ static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorm
 
 /* Adapts a counter to the present configuration. `limit` is the limit that the counter has now.
  * Another override than before may apply to its key, or another row (E1). A SLIDING_WINDOW of
- * changed length becomes fresh. With empty_at_start, it is then used up until one window after the
- * permits were created (P16).
- * Returns NULL if memory runs out.
+ * changed length becomes fresh. With empty_at_start, a fresh SLIDING_WINDOW is used up until one
+ * window after the permits were created (P16). Returns NULL if memory runs out.
  *   known   the counter was adapted to this configuration before, and only rows may differ */
 static doorman__counter *doorman__counter_adapt_again(doorman_permits *permits, doorman__slot *slot,
                                                       const doorman_permit_limit *limit,
@@ -8818,8 +8827,8 @@ static inline doorman__counter *doorman__counter_adapt(doorman_permits *permits,
     return doorman__counter_adapt_again(permits, slot, limit, counter, known);
 }
 
-/* Returns whether a counter is from a time before the place got the slot. Generations wrap around,
- * so only their difference has a meaning. */
+/* Returns whether a counter was last adapted before `since`, when its place got the slot.
+ * Generations wrap around, so only their difference has a meaning. */
 static bool doorman__counter_stale(const doorman__counter *counter, uint32_t since) {
     return (uint16_t)(counter->generation - since) >= 0x8000;
 }
@@ -8895,9 +8904,9 @@ static void doorman__permits_visit(doorman_permits *permits, doorman__slot *slot
     doorman__permits_drop(permits, slot, counter);
 }
 
-/* Starts to load what later visits read: the bucket 24 places on, the first counter of the bucket
- * 16 places on, and the second counter of the bucket 8 places on. So the CPU does not wait for
- * memory, also if a call is short. */
+/* Starts to load what later visits read: the bucket 24 positions after the cursor, the first
+ * counter of the bucket 16 positions after it, and the second counter of the bucket 8 positions
+ * after it. So the CPU does not wait for memory, even if each call visits few buckets. */
 static void doorman__chains_prefetch_later(const doorman__chains *nodes) {
     const size_t step = (size_t)2 * DOORMAN__CALL_VISITS, soon = nodes->cursor + step;
     if (soon + 2 * step >= nodes->bucket_count) return;
@@ -8988,7 +8997,8 @@ static void doorman__permits_sweep_counters(doorman_permits *permits, size_t vis
 /* ---- permits: room for one more counter */
 
 /* Returns the larger of two fractions: the used part of the limit of a counter, and its refusals
- * divided by those that a ban needs. 0: it offers as much as a fresh one; 1: it refuses a unit. */
+ * divided by those that a ban needs. 0: it offers as much as a fresh one, and has no refusals; 1:
+ * it refuses a unit, or has all refusals that a ban needs. */
 static double doorman__counter_use(const doorman_permits *permits,
                                    const doorman_permit_limit *limit, doorman__counter *counter) {
     const doorman__meter meter = doorman__counter_meter(permits, limit, counter);
@@ -9020,8 +9030,8 @@ typedef struct doorman__victim {
 } doorman__victim;
 
 /* Adapts a counter to its present limit, and returns what decides whether the counter is evicted.
- * The result has no counter if a hold or the present call points to the counter, or if memory runs
- * out. */
+ * The result has no counter if the present call or holds may point to the counter, or if memory
+ * runs out. */
 static doorman__victim doorman__permits_candidate(doorman_permits *permits, doorman__slot *slot,
                                                   doorman__counter *counter) {
     bool failed = false;
@@ -9043,7 +9053,8 @@ static doorman__victim doorman__permits_candidate(doorman_permits *permits, door
 
 /* Returns the counter that is nearest to a fresh one, among 8 that are sampled: one without a
  * limit, else the one that is used least, and of several the one that is fresh soonest. All
- * counters of a window of the calendar are fresh at the same time, so the time is not enough. */
+ * counters of a window of the calendar are fresh at the same time, so the time alone cannot
+ * decide. */
 static doorman__victim doorman__permits_victim(doorman_permits *permits, doorman__slot *slot) {
     doorman__chain *samples[DOORMAN__EVICT_SAMPLES];
     doorman__victim best = {NULL, NULL, 2, DOORMAN_NEVER};
@@ -9062,7 +9073,7 @@ static doorman__victim doorman__permits_victim(doorman_permits *permits, doorman
     return best;
 }
 
-/* Evicts a counter. Returns false if there is none. */
+/* Evicts a counter of a slot. Returns false if no counter that was sampled may be evicted. */
 static bool doorman__permits_evict(doorman_permits *permits, doorman__slot *slot) {
     const doorman__victim victim = doorman__permits_victim(permits, slot);
     if (!victim.counter) return false;
@@ -9099,7 +9110,8 @@ static bool doorman__permits_has_memory(const doorman_permits *permits, size_t b
     return used <= most && bytes <= most - used;
 }
 
-/* Ends early the ban of a limit that would end first. Returns false if the limit has no ban.
+/* Ends one ban of a limit early: the one that would end first. Returns false if the limit has no
+ * ban.
  *   slot   of the limit; or the slot of the bans, for the bans by an administrator */
 static bool doorman__permits_evict_ban(doorman_permits *permits, doorman__slot *slot) {
     doorman__timer *first = doorman__timers_first(&slot->bans);
@@ -9122,7 +9134,8 @@ static bool doorman__permits_evict_ban(doorman_permits *permits, doorman__slot *
     return true;
 }
 
-/* Ends early the ban of any limit that would end first. Returns false if no limit has a ban. */
+/* Ends one ban of all limits early: the one that would end first. Returns false if no limit has a
+ * ban. */
 static bool doorman__permits_evict_any_ban(doorman_permits *permits) {
     size_t found = 0;
     doorman_time least = DOORMAN_NEVER;
@@ -9306,8 +9319,8 @@ static uint32_t doorman__permits_weight(const doorman_permits *permits,
 /*
  * A leased limit of permits takes its amount from a lease (P17). The permits of a server are a
  * holder like any other. They have a client with the id "(permits)", which asks the server in the
- * same process. So what >>client and >>leases promise is also true for permits: leases and permits
- * together never exceed the capacity. At a node with a parent, the wants of this holder are a part
+ * same process. So what >>client and >>leases promise is also true for permits: the leases of other
+ * holders and the permits together never exceed the capacity. At a node with a parent, the wants of this holder are a part
  * of what the node asks its parent for.
  *
  *     permit --> limit --> doorman__permit_lease --> doorman_client_resource --> doorman__rate
@@ -9338,8 +9351,8 @@ static uint32_t doorman__permits_weight(const doorman_permits *permits,
  * use, but never too few, and a claim includes all that is held (R3).
  *     A hold ends no later than the lease under which it was granted or renewed last. That lease
  * has committed at least what is held. If a new lease commits less than what is held, the lease
- * before it still covers the rest until its own end. So no hold is prolonged then. The units come
- * back when holds are released, or when they end.
+ * before it still covers the rest until its own end, and no hold is prolonged. The units come back
+ * when holds are released, or when they end.
  *     When a lease has changed, all queues of leased limits become ready, and are served next.
  *
  * The client never asks a server that is not master, because the leases are cleared when the server
@@ -9379,9 +9392,9 @@ static const char *doorman__leased_id(const doorman_permit_limit *limit,
 }
 
 /* Finds the lease that a leased limit uses for a place. Returns NULL if there is none, or if it has
- * the other kind (rate or gauge). Such a lease is from an earlier configuration, and is closed
- * after a minute without use. Each counter of CONCURRENCY has a lease of its own, because a
- * configuration in which two of them share one is refused. */
+ * the other kind (rate or gauge). A lease of the other kind is from an earlier configuration, and
+ * is closed after a minute without use. Each counter of CONCURRENCY has a lease of its own, because
+ * a configuration in which two of them share one is refused. */
 static doorman__permit_lease *doorman__leased_find(const doorman_permits *permits,
                                                    const doorman_permit_limit *limit,
                                                    const doorman__place *place) {
@@ -9530,8 +9543,8 @@ static void doorman__leased_note_held(const doorman_permits *permits, doorman__p
 }
 
 /* Returns how long a hold may last from now on under one lease. Returns 0 if the lease is not in
- * force, or if it has shrunk: it has committed less than what is held. Then no hold of the counter
- * is prolonged. */
+ * force, or if it has shrunk: it has committed less than what is held. In both cases no hold of the
+ * counter is prolonged. */
 static doorman_time doorman__leased_rest(const doorman_permits *permits,
                                          const doorman__permit_lease *lease, uint64_t held) {
     if (!lease || !doorman__held_lease_live(&lease->resource->held, permits->at.now)) return 0;
@@ -9544,7 +9557,7 @@ static doorman_time doorman__leased_rest(const doorman_permits *permits,
 /* P17: returns how long a hold may last from now on: at most `life`, and no longer than each of its
  * leases. If a lease has ended or shrunk, the hold keeps the end that it had. But if the hold was
  * handed over (D8), its end is later than that of the lease under which it was granted, and nobody
- * knows by how much. So it ends now for its holder. */
+ * knows by how much. So such a hold ends now for its holder. */
 static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold *hold,
                                          doorman_time life) {
     doorman_time most = life;
@@ -9569,8 +9582,8 @@ static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold
     return doorman__later(most, doorman__earlier(life, (doorman_time)doorman__max(0, rest)));
 }
 
-/* Returns a bucket that has the rate, the size and the level of the rate of a lease now. Its state
- * is in `room`.
+/* Returns a bucket with the rate, the size and the level that a leased rate has now. Its state is
+ * in `room`.
  *   units   how many are wanted. If this is more than the burst, the bucket has what the rate saves
  *           for such a request (L1) */
 static doorman__meter doorman__leased_meter(const doorman_permits *permits,
@@ -9690,10 +9703,10 @@ static void doorman__leased_sweep(doorman_permits *permits) {
  *    before all others. Missing units of holds have no retry_after either, and are named after all
  *    others. After retry_after the named limit has room, if there are no other calls. For SHARE,
  *    for leases and for rows that are awaited, retry_after is an estimate. Another limit may refuse
- *    then, for example because one of its tiers has ended. If a ban begins with the refusal, the
- *    ban counts like a refusal of its limit that ends with the ban. A refusal without retry_after
- *    counts for no ban: it names another limit, so the caller does not know of the limit that would
- *    ban the key.
+ *    at that time, for example because one of its tiers has ended. If a ban begins with the
+ *    refusal, its limit counts with the duration of the ban as its retry_after. A refusal without
+ *    retry_after counts for no ban: it names another limit, so the caller does not know of the
+ *    limit that would ban the key.
  * P5 valid_for is the smaller of retry_after and 1 s. It is 1 s for MAX_COST, MAX_KEYS and
  *    UNMATCHED. It is 0 for a permit of several items, if a refusal counts for a ban, if holds have
  *    the units, and for MAX_HOLDS.
@@ -9926,8 +9939,8 @@ static doorman_status doorman__permit_item_check(const doorman_permit_item *item
 #define DOORMAN__REQUEST_ID_MAX ((UINT64_C(1) << 53) - 1)
 #define DOORMAN__SETTLE_MAX (3600 * DOORMAN_SECOND)
 
-/* Returns the first rule that a request breaks, or NULL. Does not check the items, and not whether
- * the client_id is valid, because all permits of a message have the same one. */
+/* Returns the first rule that a request breaks, or NULL. The items are checked elsewhere, and so is
+ * the client_id, because all permits of a message have the same one. */
 static const char *doorman__permit_request_wrong(const doorman_permit_request *request) {
     const doorman__rule rules[] = {
         {!doorman__duration_valid(request->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
