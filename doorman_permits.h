@@ -7067,10 +7067,10 @@ static size_t doorman__top_next(const doorman__top *top, size_t last) {
  * takes one look-up, and once in five seconds a limit adds at most 300 counts.
  *
  * Error. N is the sum of the units in a window, each with its factor.
- *     too small   the smallest count of a slice is subtracted from each count that the slice adds. A
- *                 key without an entry may have had as much, so each key lacks at most this count:
- *                 at most a hundredth of the units of the slice. `missing` is the sum of these
- *                 smallest counts of all slices, with their factors: at most N / 100
+ *     too small   the smallest count of a slice is subtracted from each count that the slice adds.
+ *                 A key without an entry may have had as much, so each key lacks at most this
+ *                 count: at most a hundredth of the units of the slice. `missing` is the sum of
+ *                 these smallest counts of all slices, with their factors: at most N / 100
  *     too large   a key that takes over an entry of a window gets the count of the entry too, the
  *                 smallest of 100 counts: at most N / 100
  * A key with more than N / 50 is in the sketch: without its missing units it still has more than
@@ -9320,8 +9320,8 @@ static uint32_t doorman__permits_weight(const doorman_permits *permits,
  * A leased limit of permits takes its amount from a lease (P17). The permits of a server are a
  * holder like any other. They have a client with the id "(permits)", which asks the server in the
  * same process. So what >>client and >>leases promise is also true for permits: the leases of other
- * holders and the permits together never exceed the capacity. At a node with a parent, the wants of this holder are a part
- * of what the node asks its parent for.
+ * holders and the permits together never exceed the capacity. At a node with a parent, the wants of
+ * this holder are a part of what the node asks its parent for.
  *
  *     permit --> limit --> doorman__permit_lease --> doorman_client_resource --> doorman__rate
  *                                                    "(permits)" asks doorman__server_handle_in
