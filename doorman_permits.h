@@ -3403,8 +3403,7 @@ static void doorman__permit_limit_check(doorman__check *check, const doorman_per
     }
 }
 
-/* Reports the errors that each limit of one template has by itself, and names that two limits
- * have. */
+/* Reports the errors of the limits of one template, except those of doorman__leases_of_check. */
 static void doorman__limits_check(const doorman_template *template_, size_t index,
                                   const doorman__config_report *report) {
     const size_t count = template_->limit_count;
@@ -4041,8 +4040,9 @@ static const doorman_permit_limit *doorman__template_limit(const doorman_templat
  *    value1/value2. `/` and `%` in the domain, keys and values are escaped in the same way. So
  *    different descriptors have different names, and limits can be written without any rule.
  *       What a client sends is never an error. A resource or key that is longer than 256 bytes, or
- *    not valid, or begins with "sha256:" is replaced by "sha256:" and 64 digits. So a client cannot
- *    choose the name that another descriptor has after its replacement.
+ *    not valid, or begins with "sha256:" is replaced by "sha256:" and the 64 hexadecimal digits of
+ *    its hash. So a client cannot choose the name that another descriptor has after its
+ *    replacement.
  *
  *     domain shop, [path "/login"], [remote_address "1.2.3.4"]
  *         the rule with [path "/login"], [remote_address "*"]  --> "login", "1.2.3.4"
@@ -4122,7 +4122,7 @@ static void doorman__sha256_add(doorman__sha256 *hash, const void *data, size_t 
     }
 }
 
-/* Writes the hash as 64 digits. */
+/* Ends a hash, and writes it as 64 hexadecimal digits. */
 static void doorman__sha256_end(doorman__sha256 *hash, char text[65]) {
     static const unsigned char padding[64] = {0x80};
     const uint64_t bits = hash->bytes * 8;
@@ -4734,7 +4734,7 @@ typedef struct doorman__shard_copy {
     char *texts, *at;
 } doorman__shard_copy;
 
-/* Copies a text behind the last one. */
+/* Copies a text behind those that were copied before. */
 static const char *doorman__shard_copy_text(doorman__shard_copy *copy, const char *text) {
     const size_t bytes = strlen(text) + 1;
     const char *to = copy->at;
@@ -4763,7 +4763,7 @@ static size_t doorman__shard_map_measure(const doorman_shard_map *map, size_t *a
     return bytes;
 }
 
-/* Copies a list of addresses behind the last one. */
+/* Copies a list of addresses behind those that were copied before. */
 static const char *const *doorman__shard_copy_addresses(doorman__shard_copy *copy,
                                                         const char *const *addresses,
                                                         size_t count) {
@@ -5424,8 +5424,9 @@ static void doorman__chains_remove(doorman__chains *nodes, doorman__chain *node)
     nodes->count--;
     if (nodes->count % 1024 == 0) {
         /* glibc collects freed small blocks in lists, and joins all of them when a program asks for
-         * a large block. After a million removals that takes 150 ms. So at each multiple of 1,024,
-         * this function asks for a large block, which joins what was freed since the last time. */
+         * a large block. After a million removals that takes 150 ms. So whenever the number of
+         * nodes is a multiple of 1,024, this function asks for a large block, which joins what was
+         * freed since the last time. */
         void *volatile block = DOORMAN_MALLOC(4096); /* compilers leave out a block without use */
         DOORMAN_FREE(block);
     }
@@ -5472,9 +5473,9 @@ static bool doorman__samples_have(doorman__chain *const *samples, size_t count,
 
 /* Samples 8 different nodes for an eviction, or all if the table has fewer. Returns how many nodes
  * were sampled.
- *     Each bucket is drawn at random, and not a group of neighbours. If neighbours were drawn, a
- * full part of the table would lose as many nodes as an empty part, and under a flood of new keys
- * some lists would grow without a bound. */
+ *     Each bucket is drawn at random by itself. If a group of neighbours was drawn, a full part of
+ * the table would lose as many nodes as an empty part, and under a flood of new keys some lists
+ * would grow without a bound. */
 static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *random,
                                      doorman__chain *out[DOORMAN__EVICT_SAMPLES]) {
     size_t buckets[DOORMAN__EVICT_BUCKETS], count = 0, last = 0;
@@ -5510,8 +5511,8 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
  * P29 A limit with `fair` divides its rate among its keys by max-min fairness, in proportion to
  *    their weights. Nobody configures how many keys there are. A lone key gets all. A key that asks
  *    for less than its share is not refused because of other keys. The other keys divide what it
- *       leaves. The demand of a key is measured: the units that it asks for, granted or not, in
- *       about the
+ *    leaves.
+ *       The demand of a key is measured: the units that it asks for, granted or not, in about the
  *    last `fair_window`. Units of a permit that another limit refuses do not count, because the key
  *    could not use them. Units that come back, as by a settlement, do not count any more. The level
  *    is the number for which the demands, each cut to level * weight, add up to the rate. If all
@@ -5525,9 +5526,9 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
  *    the more it must leave, up to two tenths. So of the keys above their shares, those with the
  *    fullest buckets come first. If the bucket of the limit is full, it serves any key, because
  *    what it gains would be lost otherwise.
- *       A new key is a newcomer until it asks again after `fair_window`. All newcomers count as one
- *    key of weight 1, and have one bucket. So a flood of keys that ask once cannot starve the keys
- *    that stay.
+ *       A new key is a newcomer until it asks again at least `fair_window` later. All newcomers
+ *    count as one key of weight 1, and have one bucket. So a flood of keys that ask once cannot
+ *    starve the keys that stay.
  *       The bucket of the limit stays the hard bound. A key that it cannot serve is refused with
  *    RATE, and a key that has used its share with SHARE.
  *       The items of a permit may have several keys. Each key counts what its own items ask for,
@@ -5536,9 +5537,9 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
  *       Example with a rate of 1,000, and keys that ask for 100, 700 and 700: the level is 450. The
  *    first key gets all that it asks for, and the others get 450 each. If one of these others has
  *    weight 2, the level is 300, and that key gets 600.
- *       Not promised: shares of less than a few units in `fair_window`, where chance decides. A
- *    client that can make keys at will gets the share of each of them. After a restart all keys are
- *    newcomers.
+ *       Shares of less than a few units in `fair_window` are not promised, because chance decides
+ *    there. A client that can make keys at will gets the share of each of them. After a restart all
+ *    keys are newcomers.
  *
  *     state of a key  meaning                      event                               next state
  *     new             it counts as a newcomer      asks after a window                 active
@@ -5549,7 +5550,7 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
  *
  * A key is silent for a window if it has asked for nothing in the window, and if its demand is
  * below 1/64 of its share. The keys of each state are in a list, in the order in which they were
- * measured. So each call looks only at the first two keys of a list.
+ * measured. So each call looks only at the first two keys of each list.
  *
  * The index stores demands that are rounded to their five leading bits. So a demand changes in the
  * index only if it changes by some percent, and keys with about the same demand share an entry. The
@@ -5736,8 +5737,8 @@ static double doorman__fair_window(const doorman__fair *fair, const doorman__fai
 }
 
 /* Returns the demand of a flow at a time, in units a second: an average of the last demand and of
- * what was asked for since then. The weight of the latter is the part of the window that has
- * passed. A demand above the rate counts as the rate, because nobody gets more. */
+ * the demand since the last measurement. The weight of the latter is the part of the window that
+ * has passed. A demand above the rate counts as the rate, because nobody gets more. */
 static float doorman__fair_measured(const doorman__fair *fair, const doorman__fair_flow *flow,
                                     double share, doorman_time now) {
     const double passed = (double)(now - flow->since) / 1e9;
@@ -5916,7 +5917,8 @@ static size_t doorman__fair_forget_old(doorman__fair *fair, doorman__fair_state 
 }
 
 /* Measures active keys that were not measured for a window, and forgets old newcomers and idle
- * keys: up to `visits` of each list. Returns how many. Measures all newcomers if that is due. */
+ * keys: up to `visits` of each list. Returns how many keys were measured or forgotten. Measures all
+ * newcomers together if that is due. */
 static size_t doorman__fair_tidy(doorman__fair *fair, size_t visits, doorman_time now) {
     const doorman_time window = fair->window;
     size_t count = 0;
@@ -6005,9 +6007,9 @@ static doorman__fair_figures doorman__fair_read(doorman__fair *fair, const doorm
     return out;
 }
 
-/* Returns whether a flow must be measured now, because `asked` is so much larger than a cost that a
- * float could soon not add the cost any more. In a window of an hour a key may ask for more than
- * the 2^24 units that a float counts one by one. */
+/* Returns whether a flow must be measured now. Otherwise `asked`, a float, could become so large
+ * that adding a cost does not change it any more. In a window of an hour a key may ask for more
+ * than the 2^24 units that a float counts one by one. */
 static bool doorman__fair_is_full(const doorman__fair_flow *flow, float needed, doorman_time now) {
     return flow->asked > DOORMAN__FAIR_ASKS * needed && needed > 0 && now > flow->since;
 }
@@ -6052,10 +6054,10 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
  * all sections before >>permit_agent are: they read no clock, do no I/O and start no thread.
  *
  * A limit has the parameters, and a counter has the state. A counter belongs to a slot. A slot is
- * the table of the counters of one limit. The key of a counter in its slot is its resource and its
- * key. A place is what the permits know about one resource: its template, and the slot of each of
- * its limits. A counter that does not exist equals a fresh counter. So a refusal creates no
- * counter, except at a limit that counts refusals for a ban.
+ * the table of the counters of one limit. A slot finds a counter by its resource and its key. A
+ * place is what the permits know about one resource: its template, and the slot of each of its
+ * limits. A counter that does not exist equals a fresh counter. So a refusal creates no counter,
+ * except at a limit that counts refusals for a ban.
  *
  *     resource "api/search" --> place --> slot of "burst"  --> counter of ("api/search", "acme")
  *                                     --> slot of "trials" --> counter of ("api/search", "")
@@ -6074,26 +6076,26 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
  *       About P15: if a resource gets another template that has a limit of the same name, kind and
  *    scope, its counters stay in the slot of their previous limit. So max_keys counts them there. A
  *    counter is adapted when it is used or visited next. Suppose that a counter equals a fresh one
- *    under some figures, but not under the next figures. If it was visited in the meantime, it is
- *    fresh. Otherwise the units that it had used count again.
+ *    under some figures, but not under the next figures. If it was visited under the first figures,
+ *    it is fresh. Otherwise the units that it had used count again.
  * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit. A message
  *    beyond a bound is refused as a whole, and the error names the field. Where a new counter may
  *    take the place of another, 8 counters are sampled. The one that has used the smallest fraction
- *    of its limit is evicted, and of several the one that is fresh soonest. If the fraction of the
- *    refusals that a ban needs is larger in a counter, that fraction decides. So a counter that
- *    refuses now is evicted last.
+ *    of its limit is evicted, and of several the one that is fresh soonest. A counter may also have
+ *    a fraction of the refusals that a ban needs. The larger of the two fractions decides. So a
+ *    counter that refuses now is evicted last.
  * P20 An administrator can ban any (resource, key), or end its ban. A ban replaces the ban that the
  *    (resource, key) has.
  *       A limit has at most max_keys bans, apart from its counters. So while there is memory, a
  *    flood of keys ends no ban, and a flood of bans evicts no counter. If one more ban is set, the
  *    ban of this limit that would end first is ended early, and counted. All bans together are at
- *    most counter_max, and use at most half of memory_max. At these bounds, the ban that would end
- *    first of all limits gives way. A ban by an administrator gives way only to another ban by an
- *    administrator. If counters use all of memory_max, a ban evicts a counter of the limit that has
- *    the most counters, among the limits that evict counters.
- *       Each limit counts which (resource, key)s it grants and refuses most, in two sketches. A
- *    sketch gets its memory when the limit first decides. Without memory a decision is not counted
- *    in the sketch.
+ *    most counter_max, and use at most half of memory_max. At these bounds, of the bans of all
+ *    limits, the one that would end first gives way. A ban by an administrator gives way only to
+ *    another ban by an administrator. If counters use all of memory_max, a ban evicts a counter of
+ *    the limit that has the most counters, among the limits that evict counters.
+ *       Each limit has two sketches. They count the (resource, key)s that it grants and refuses
+ *    most. A sketch gets its memory when the limit first decides. Without memory a decision is not
+ *    counted in the sketch.
  * P26 The clock `epoch` never goes back, and runs at least at 15/16 of the speed of `now`. So if
  *    the caller sets its clock back, windows last at most 16/15 of their length until that clock
  *    has caught up. If windows waited for the caller's clock, a clock that is wrong by a year would
@@ -6170,9 +6172,9 @@ static doorman_time doorman__moment_delay(const doorman__moment *at, doorman_tim
 
 #define DOORMAN__DAY (86400 * DOORMAN_SECOND)
 
-/* Returns the day since 1970 on which a month begins. Months count from January 1970. From Howard
- * Hinnant, "chrono-compatible low-level date algorithms" (2013): years begin in March, so that the
- * leap day is the last day of a year. */
+/* Returns the day since 1970 on which a month begins. Months count from January 1970. The algorithm
+ * is from Howard Hinnant, "chrono-compatible low-level date algorithms" (2013): its years begin in
+ * March, so that the leap day is the last day of a year. */
 static int64_t doorman__month_day(int64_t month) {
     int64_t from_march = month + 1970 * 12 - 2, year = from_march / 12, of_year = from_march % 12;
     int64_t century = year / 100;
@@ -6301,8 +6303,9 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
  * Functions with _init or _charge in their name, and their helpers, change the state. The others
  * only read it.
  *
- * The bucket of >>limiters stores paid_until. This one stores its level instead: if the rate
- * changes, the saved units stay, and only the time since the last use counts at the new rate (P15).
+ * The bucket of >>limiters stores paid_until. The bucket of permits stores its level instead. So if
+ * the rate changes, the saved units stay, and only the time since the last use counts at the new
+ * rate (P15).
  */
 
 /* ---- permits: what may come back to a bucket (P27) */
@@ -6360,13 +6363,14 @@ static void doorman__back_bound(doorman__back *back, double missing, double size
 /* More units than any sum of minimums that a counter accepts. Its grains fit into 63 bits. */
 #define DOORMAN__SUM_MAX (2 * DOORMAN_AMOUNT_MAX)
 
-/* Rounds down what is available: a lease, or what a bucket has gained. */
+/* Converts units to grains, rounded down. Used for what is available: a lease, or what a bucket has
+ * gained. */
 static uint64_t doorman__grains_floor(double units) {
     return units > 0 ? (uint64_t)(doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT) : 0;
 }
 
-/* Rounds costs and limits up, so a limit of 1.3 grants a cost of 1.3. The rounding error of a sum
- * of costs is not rounded up: a hundred times 0.05 is 5. */
+/* Converts units to grains, rounded up. Used for costs and limits, so a limit of 1.3 grants a cost
+ * of 1.3. The rounding error of a sum of costs is not rounded up: a hundred times 0.05 is 5. */
 static uint64_t doorman__grains_ceil(double units) {
     double grains = doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT;
     uint64_t whole = (uint64_t)grains;
@@ -6419,7 +6423,7 @@ static doorman_time doorman__gain_time(const doorman_figures *figures, double un
 }
 
 /* Returns the first time from `from` on at which the level is at least `level`. The first guess may
- * be wrong by some nanoseconds, because doubles are rounded. */
+ * be wrong by some nanoseconds, because doubles are rounded, so a search corrects it. */
 static doorman_time doorman__level_reached(const doorman_figures *figures, const uint64_t *state,
                                            double level, doorman_time from) {
     double missing = level - doorman__level_at(figures, state, from);
@@ -6491,7 +6495,8 @@ static doorman__phase doorman__tier_phase(const doorman_tier *tier, const uint64
     return time < entered + tier->active ? DOORMAN__ACTIVE : DOORMAN__COOLING;
 }
 
-/* Returns the index of the current tier, or -1 if no tier is active. */
+/* Returns the index of the current tier, which is the last active one, or -1 if no tier is
+ * active. */
 static int doorman__tiers_current(const doorman_figures *figures, const uint64_t *state,
                                   doorman_time time) {
     assert(figures->tier_count <= DOORMAN_TIERS_MAX);
@@ -7273,7 +7278,7 @@ typedef struct doorman__hold_queue doorman__hold_queue;
 typedef struct doorman__wait doorman__wait;
 typedef struct doorman__hold_item doorman__hold_item;
 
-/* The permits that wait for units of one counter. The turns are ordered by priority and arrival. */
+/* The permits that wait for units of one counter. `turns` orders them by priority and arrival. */
 struct doorman__hold_queue {
     doorman__counter *counter; /* NULL: the permits wait for no counter, only for their decision */
     doorman__slot *slot;
@@ -7373,9 +7378,9 @@ typedef struct doorman__reservations {
     size_t item_capacity;
 } doorman__reservations;
 
-/* What rows concern: one limit of a resource or of a template (E1), or all limits of a template
- * that have a plan (E2). Two strings are behind the struct: the resource or the glob, and the name
- * of the limit, or "". */
+/* What rows concern: an override row concerns one limit of a resource or of a template (E1), and a
+ * plan row concerns all limits of a template that have its plan (E2). Two strings are behind the
+ * struct: the resource or the glob, and the name of the limit, or "". */
 typedef struct doorman__override_scope {
     doorman__chain node; /* tag: a doorman__row_kind */
     doorman__slot *slot; /* of the limit; NULL: the configuration does not have it, or OF_PLAN */
@@ -7751,7 +7756,7 @@ static void doorman__shards_note(doorman_permits *permits, uint32_t hash, size_t
     index->sets[doorman__reverse_bits(hash) >> (32 - index->bits)] |= doorman__shard_set(shard);
 }
 
-/* Notes an entry that is added. */
+/* Notes a new entry in the index of shards. */
 static void doorman__shards_note_new(doorman_permits *permits, uint32_t hash, size_t shard) {
     assert(permits->shards.index.sets && shard < permits->shards.of.count);
     permits->shards.index.added++;
@@ -7881,7 +7886,7 @@ static bool doorman__set_equal(const doorman_figures *a, const doorman_figures *
 }
 
 /* Returns the figures that a caller brings, with one more reference. Returns NULL if memory runs
- * out. Figures that a counter remembers already need no memory. */
+ * out. If a counter already remembers the same figures, no memory is needed. */
 static doorman__set *doorman__set_enter(doorman_permits *permits, const doorman_permit_limit *limit,
                                         const doorman_figures *given) {
     const double figures[] = {given->rate, given->size, given->limit, (double)given->window};
@@ -7909,7 +7914,7 @@ static doorman__set *doorman__set_enter(doorman_permits *permits, const doorman_
     return set;
 }
 
-/* Removes a reference. The last one frees the figures. NULL has no effect. */
+/* Removes a reference. Figures without references are freed. NULL has no effect. */
 static void doorman__set_leave(doorman_permits *permits, doorman__set *set) {
     if (!set) return;
     assert(set->references > 0);
@@ -8058,7 +8063,7 @@ static size_t doorman__ban_bytes(size_t key_bytes) {
            sizeof(doorman__timer_entry);
 }
 
-/* Takes a ban out of the heap of its limit. The last one frees the heap. */
+/* Takes a ban out of the heap of its limit. A heap without bans is freed. */
 static void doorman__ban_leave(doorman__ban *ban) {
     doorman__timers *ends = &ban->slot->bans;
     assert(ban->end.position);
@@ -8122,8 +8127,8 @@ static unsigned char *doorman__le_write_text(unsigned char *to, const char *text
     return to + bytes + 1;
 }
 
-/* Writes what is before the identity of a row, and returns the end of that. fresh_at is the present
- * epoch until doorman__permit_row_set_fresh changes it. */
+/* Writes the part of a row that is before its identity, and returns the end of this part. fresh_at
+ * is the present epoch until doorman__permit_row_set_fresh changes it. */
 static unsigned char *doorman__permit_row_times(const doorman_permits *permits,
                                                 unsigned char *row) {
     memset(row, 0, DOORMAN__PERMIT_ROW_HEADER);
@@ -8473,9 +8478,9 @@ static const doorman_figures *doorman__limit_figures(const doorman_permit_limit 
 
 /* ---- permits: which override rows and which plan a key has (E1, E2)
  *
- * A decision looks for rows only at limits that have had one since the last configuration. At each
- * decision, the clock says which rows are in force. So a row is in force from its first moment to
- * its last, and a counter does not remember which row it has. */
+ * A decision looks for rows only at limits that have had a row since the last configuration. At
+ * each decision, the clock says which rows are in force. So a row is in force from its first moment
+ * to its last, and a counter does not remember which row it has. */
 
 static const char *doorman__override_scope_text(const doorman__override_scope *scope) {
     return (const char *)(scope + 1);
@@ -8528,7 +8533,7 @@ static void doorman__overriding_find(const doorman_permits *permits, const doorm
 
 #define DOORMAN__PLAN_HASH 0 /* in place of the hash of a limit, for plan rows */
 
-/* What the plan row of a key is found by: the glob of a template, and the key. */
+/* What identifies the plan row of a key: the glob of a template, and the key. */
 typedef struct doorman__plan_key {
     const char *glob;
     const char *key; /* without a NUL */
@@ -8748,9 +8753,9 @@ static doorman__back doorman__permits_new_back(doorman_permits *permits) {
                            .stamp = doorman__hash_number(permits->options.seed, number)};
 }
 
-/* Gives a counter the number of words that its figures need now, and room for what the flags say.
- * The words that the state keeps do not change. Returns the counter, which may have moved, or NULL
- * if memory runs out. */
+/* Gives a counter a state of `words` words, and room for what `flags` say. The words of the state
+ * that are kept do not change. Returns the counter, which may have moved, or NULL if memory runs
+ * out. */
 static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorman__slot *slot,
                                                  doorman__counter *counter, size_t words,
                                                  uint8_t flags) {
@@ -8783,9 +8788,9 @@ static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorm
 }
 
 /* Adapts a counter to the present configuration. `limit` is the limit that the counter has now.
- * Another override than before may apply to its key, or another row (E1). A SLIDING_WINDOW of
- * changed length becomes fresh. With empty_at_start, a fresh SLIDING_WINDOW is used up until one
- * window after the permits were created (P16). Returns NULL if memory runs out.
+ * Another override or row than before may apply to its key (E1). A SLIDING_WINDOW of changed length
+ * becomes fresh. With empty_at_start, a fresh SLIDING_WINDOW is used up until one window after the
+ * permits were created (P16). Returns NULL if memory runs out.
  *   known   the counter was adapted to this configuration before, and only rows may differ */
 static doorman__counter *doorman__counter_adapt_again(doorman_permits *permits, doorman__slot *slot,
                                                       const doorman_permit_limit *limit,
@@ -8873,7 +8878,8 @@ static bool doorman__counter_counts(doorman__counter *counter, const doorman_per
 #define DOORMAN__CALL_VISITS 4
 #define DOORMAN__UPDATE_VISITS 10000
 
-/* Removes a ban that has ended, and a counter that equals a fresh one or that no limit uses. */
+/* Removes a counter or a ban that is not needed: a ban that has ended, or a counter that equals a
+ * fresh one or that no limit uses. */
 static void doorman__permits_visit(doorman_permits *permits, doorman__slot *slot,
                                    doorman__counter *counter) {
     bool failed = false;
@@ -8896,8 +8902,8 @@ static void doorman__permits_visit(doorman_permits *permits, doorman__slot *slot
         bool fresh = doorman__meter_fresh(&meter, &permits->at) &&
                      !doorman__counter_counts(counter, limit, permits->at.now);
         if (!fresh) return;
-        /* without a change to yield, the last row is fresh too. Otherwise a refund may have made
-         * the counter fresh, but not the row */
+        /* if no change waits to be yielded, the last row is fresh too. Otherwise a refund may have
+         * made the counter fresh, but not the row */
         bool known = !(counter->flags & DOORMAN__CHANGED);
         if (!known) doorman__permits_forget_row(permits, slot, counter, DOORMAN__REMOVALS_MAX);
     }
@@ -9422,7 +9428,7 @@ static size_t doorman__leased_bytes(const doorman__permit_lease *lease) {
 }
 
 /* Opens a lease. Returns NULL if there is no server, no room or no memory, or if the resource still
- * has a lease of the other kind. Then the next refusal tries again. */
+ * has a lease of the other kind. In these cases the next refusal tries again. */
 static doorman__permit_lease *doorman__leased_open(doorman_permits *permits,
                                                    const doorman_permit_limit *limit,
                                                    const doorman__place *place) {
@@ -9499,8 +9505,8 @@ static const doorman_figures *doorman__leased_figures(const doorman_permits *per
     return &lease->figures;
 }
 
-/* Returns the index of the limit of a place that uses a lease of a gauge. Returns slot_count if no
- * limit does, and 0 if the place is NULL. */
+/* Returns the index of the limit of a place that uses `lease`, which is the lease of a gauge.
+ * Returns slot_count if no limit does, and 0 if the place is NULL. */
 static size_t doorman__leased_limit_of_place(const doorman_permits *permits,
                                              const doorman__permit_lease *lease,
                                              const doorman__place *place) {
@@ -9684,7 +9690,7 @@ static void doorman__leased_sweep(doorman_permits *permits) {
  * P2 A counter offers:
  *      TOKEN_BUCKET     what max_debt lends, plus what is saved, or minus what is owed. It offers
  *                       nothing if the debt takes longer to pay than the allowed wait. The allowed
- *                       wait is the smaller of max_wait of the limit and of the permit
+ *                       wait is the smaller of the max_wait of the limit and that of the permit
  *      windows          the limit minus what is used
  *      TIERS            the room of the current tier, and of the tiers that can be entered in turn
  *      CONCURRENCY      the limit minus what is held
@@ -9692,21 +9698,21 @@ static void doorman__leased_sweep(doorman_permits *permits) {
  *    allows this sum. Above its minimum, an item gets whole units, or all of its cost if that fits.
  *    No counter grants more than max_cost to one permit. The items get the units above their
  *    minimums in the order of the items, and never out of debt: a debt makes the next callers wait,
- *    and only what a caller cannot do without is worth that. So if the size is 10 and max_debt
- *    lends 5 units, a cost of 15 gets 15, and a cost of 15 with a minimum of 1 gets 10. With
- *    `equal` all items get the same whole number.
+ *    so only minimums may cause one. So if the size is 10 and max_debt lends 5 units, a cost of 15
+ *    gets 15, and a cost of 15 with a minimum of 1 gets 10. With `equal` all items get the same
+ *    whole number of units.
  * P3 The wait of a grant is the time in which the bucket pays the debt that it had before this
  *    permit. Of several buckets, the longest wait counts. A bucket that grants 0 units does not
  *    count.
  * P4 Every limit that refuses counts the refusal. The refusal names the limit with the longest
  *    retry_after. MAX_COST, MAX_KEYS, MAX_HOLDS and UNMATCHED have no retry_after, and are named
- *    before all others. Missing units of holds have no retry_after either, and are named after all
- *    others. After retry_after the named limit has room, if there are no other calls. For SHARE,
- *    for leases and for rows that are awaited, retry_after is an estimate. Another limit may refuse
- *    at that time, for example because one of its tiers has ended. If a ban begins with the
- *    refusal, its limit counts with the duration of the ban as its retry_after. A refusal without
- *    retry_after counts for no ban: it names another limit, so the caller does not know of the
- *    limit that would ban the key.
+ *    before all others. A refusal because holds have the units has no retry_after either, and is
+ *    named after all others. After retry_after the named limit has room, if there are no other
+ *    calls. For SHARE, for leases and for rows that are awaited, retry_after is an estimate.
+ *    Another limit may refuse at that time, for example because one of its tiers has ended. If a
+ *    ban begins with the refusal, its limit counts with the duration of the ban as its retry_after.
+ *    A refusal without retry_after counts for no ban: it names another limit, so the caller does
+ *    not know of the limit that would ban the key.
  * P5 valid_for is the smaller of retry_after and 1 s. It is 1 s for MAX_COST, MAX_KEYS and
  *    UNMATCHED. It is 0 for a permit of several items, if a refusal counts for a ban, if holds have
  *    the units, and for MAX_HOLDS.
