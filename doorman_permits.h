@@ -3403,7 +3403,7 @@ static void doorman__permit_limit_check(doorman__check *check, const doorman_per
     }
 }
 
-/* Reports the errors of the limits of one template, except those of doorman__leases_of_check. */
+/* Checks the list of limits of one template, and each limit by itself. */
 static void doorman__limits_check(const doorman_template *template_, size_t index,
                                   const doorman__config_report *report) {
     const size_t count = template_->limit_count;
@@ -5361,8 +5361,8 @@ static uint64_t doorman__chains_behind(const doorman__chains *nodes, uint64_t po
     return bits ? ((position >> (64 - bits)) + 1) << (64 - bits) : 0;
 }
 
-/* Returns whether an iteration visits a node of the bucket at a position. In a bucket that is not
- * split, it visits only one half of the nodes at each of the two positions. */
+/* Returns whether an iteration visits a node of the bucket at a position. A bucket that is not
+ * split is visited at two positions, and only one half of its nodes at each. */
 static bool doorman__chains_visits(const doorman__chains *nodes, uint64_t position,
                                    const doorman__chain *node) {
     const uint64_t at = (uint64_t)doorman__reverse_bits(node->hash) << 32;
@@ -6332,7 +6332,7 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
  * units of a share may be lost that another reservation could have given back.
  *     Example with a size of 10: two reservations of 5 empty the bucket. It gains 4, so 6 are
  * missing, and both shares are 3. The first reservation has really cost 5, and the second one 0. So
- * 3 units come back, and the level is 7. In a replay the level is 9.
+ * 3 units come back, and the level is 7. In the replay the level is 9.
  */
 typedef struct doorman__back {
     double pending; /* units: at least the sum of all shares */
@@ -6363,14 +6363,15 @@ static void doorman__back_bound(doorman__back *back, double missing, double size
 /* More units than any sum of minimums that a counter accepts. Its grains fit into 63 bits. */
 #define DOORMAN__SUM_MAX (2 * DOORMAN_AMOUNT_MAX)
 
-/* Converts units to grains, rounded down. Used for what is available: a lease, or what a bucket has
+/* Converts units to grains, rounded down: for example what a lease has, or what a bucket has
  * gained. */
 static uint64_t doorman__grains_floor(double units) {
     return units > 0 ? (uint64_t)(doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT) : 0;
 }
 
-/* Converts units to grains, rounded up. Used for costs and limits, so a limit of 1.3 grants a cost
- * of 1.3. The rounding error of a sum of costs is not rounded up: a hundred times 0.05 is 5. */
+/* Converts units to grains, rounded up: for example costs and limits, so a limit of 1.3 grants a
+ * cost of 1.3. The rounding error of a sum of costs is not rounded up: a hundred times 0.05 is
+ * 5. */
 static uint64_t doorman__grains_ceil(double units) {
     double grains = doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT;
     uint64_t whole = (uint64_t)grains;
