@@ -3038,7 +3038,7 @@ static bool doorman__figure_given(const doorman__figure *figure, const doorman_f
                        : !doorman__figure_is_zero(figure, given);
 }
 
-/* Returns whether a figure is given, or has a value that its has_ field hides. */
+/* Returns whether a figure is given, or has a value although its has_ field is false. */
 static bool doorman__figure_present(const doorman__figure *figure, const doorman_figures *given) {
     return doorman__figure_has(figure, given) || !doorman__figure_is_zero(figure, given);
 }
@@ -3065,7 +3065,7 @@ static bool doorman__figures_equal(const doorman_figures *a, const doorman_figur
 }
 
 /* Checks that figures belong to the kind, and that no figure of an override has a value while its
- * has_ field is false. A limit needs none except has_max_wait of a TOKEN_BUCKET. */
+ * has_ field is false. In a limit, only the max_wait of a TOKEN_BUCKET needs its has_ field. */
 static void doorman__given_check(doorman__check *check, doorman_limit_kind kind,
                                  const doorman_figures *given, bool is_override) {
     doorman__check part = doorman__check_part(check, "figures");
@@ -3108,8 +3108,9 @@ static doorman_figures doorman__figures_resolve(doorman_limit_kind kind,
     return all;
 }
 
-/* Returns the figures for the keys of an override. If neither the override nor a TOKEN_BUCKET gives
- * max_wait, max_wait is max_debt. A longer max_wait of the limit is cut to max_debt. */
+/* Returns the figures for the keys of an override. If neither the override nor the limit gives a
+ * max_wait, a TOKEN_BUCKET gets max_debt as max_wait. A max_wait of the limit that is longer than
+ * max_debt is cut to max_debt. */
 static doorman_figures doorman__override_resolve(const doorman_permit_limit *limit,
                                                  const doorman_figures *given) {
     doorman_figures all = limit->figures;
@@ -3138,7 +3139,8 @@ static void doorman__ban_check(doorman__check *check, const doorman_ban *ban) {
     DOORMAN__CHECK(&part, rules);
 }
 
-/* Checks the fields of a limit, without its lists and figures. */
+/* Checks the fields of a limit, but not the items of its lists, its figures, and the fields for
+ * leases and for fair keys. */
 static void doorman__limit_fields_check(doorman__check *check, const doorman_permit_limit *limit) {
     const bool counts_units =
         limit->kind == DOORMAN_TOKEN_BUCKET || limit->kind == DOORMAN_FIXED_WINDOW;
@@ -3208,8 +3210,8 @@ static void doorman__fair_fields_check(doorman__check *check, const doorman_perm
     DOORMAN__CHECK(check, rules);
 }
 
-/* Returns whether an override of a fair limit changes only the weight. In an override that was read
- * back from a configuration, the other figures are given too, and equal those of the limit.
+/* Returns whether an override of a fair limit changes at most the weight. In an override that was
+ * read back from a configuration, the other figures are given too, and equal those of the limit.
  * Precondition: the limit is valid. */
 static bool doorman__is_weight_alone(const doorman_permit_limit *limit,
                                      const doorman_figures *given) {
@@ -3219,7 +3221,7 @@ static bool doorman__is_weight_alone(const doorman_permit_limit *limit,
     return doorman__figures_equal(&all, &own);
 }
 
-/* Checks the weight of figures, and that an override of a fair limit has no other figures. */
+/* Checks the weight of figures, and that an override of a fair limit changes no other figure. */
 static void doorman__weight_check(doorman__check *check, const doorman_permit_limit *limit,
                                   const doorman_figures *given, bool is_override) {
     const bool has_others = limit->fair && is_override &&
@@ -3237,7 +3239,7 @@ static void doorman__weight_check(doorman__check *check, const doorman_permit_li
     DOORMAN__CHECK(&part, rules);
 }
 
-/* Checks the fields for leases (P17), but not which resource the lease is of. */
+/* Checks the fields for leases (P17), but not whether the resource can be leased. */
 static void doorman__lease_fields_check(doorman__check *check, const doorman_permit_limit *limit) {
     const doorman_figures *all = &limit->figures;
     const bool leased = limit->leased, bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
@@ -3331,14 +3333,16 @@ static void doorman__plans_check(doorman__check *check, const doorman_permit_lim
     }
 }
 
-/* Returns how long a bucket needs to gain some units; 0: it is leased, so the time is not known. */
+/* Returns how long a bucket needs to gain some units, or 0 if it is leased, because its rate is
+ * then not known. */
 static doorman_time doorman__rate_time(const doorman_figures *all, double units) {
     assert(units >= 0);
     if (!(all->rate > 0)) return 0;
     return (doorman_time)doorman__min(units / all->rate * 1e9, (double)DOORMAN_DURATION_MAX);
 }
 
-/* Returns how long a counter that has used everything may need until it is fresh; 0: not known. */
+/* Returns how long a counter may need to be fresh again after it has used everything, or 0 if that
+ * is not known. */
 static doorman_time doorman__figures_period(doorman_limit_kind kind, const doorman_figures *all) {
     static const int minutes[DOORMAN_CALENDAR_COUNT] = {[DOORMAN_MINUTE] = 1,
                                                         [DOORMAN_HOUR] = 60,
@@ -3399,7 +3403,7 @@ static void doorman__permit_limit_check(doorman__check *check, const doorman_per
     }
 }
 
-/* Reports all errors of the limits of one template. */
+/* Checks the list of limits of one template, and each limit by itself. */
 static void doorman__limits_check(const doorman_template *template_, size_t index,
                                   const doorman__config_report *report) {
     const size_t count = template_->limit_count;
@@ -3442,9 +3446,10 @@ static size_t doorman__options_find(const doorman_config_options *options,
 }
 
 /* Returns the first rule that a leased limit and an earlier leased limit break together, or NULL.
- * Two limits can have one lease if lease_of of both is the same resource, if both are in one
- * template and have no lease_of, or if lease_of of one is a resource of the template of the other.
- * Two rates with one lease are one holder, so their priority and subclients must be equal.
+ * Two limits can have the same lease in three cases: both name the same resource in lease_of; both
+ * are in one template and have no lease_of; or one names a resource of the template of the other,
+ * which has no lease_of. Two rates with one lease are one holder, so their priority and subclients
+ * must be equal.
  *   own, other   the indices of their templates */
 static const char *doorman__lease_pair_wrong(const doorman_config_options *options, size_t own,
                                              const doorman_permit_limit *limit, size_t other,
@@ -3490,8 +3495,8 @@ static const char *doorman__lease_pairs_wrong(const doorman_config_options *opti
 }
 
 /* Reports the errors of one leased limit (P17), such as a lease of a resource without capacity. If
- * no template has a capacity, the configuration is for a node with a parent, which gets its leases
- * from the parent. */
+ * no template has a capacity, the capacity is not checked, because the configuration is for a node
+ * that gets its leases from a parent. */
 static void doorman__lease_check(doorman__check *check, const doorman_config_options *options,
                                  size_t index) {
     const doorman_template *own = &options->templates[check->index];
@@ -3533,8 +3538,8 @@ static void doorman__leases_of_check(const doorman_config_options *options,
     }
 }
 
-/* N6: reports limits of a template that would be counted once for each shard, and a wrong
- * shard_by_resource. */
+/* N6: reports the limits of a template that each shard would count by itself, and a
+ * shard_by_resource without shards. */
 static void doorman__template_shards_check(const doorman_config_options *options, size_t index,
                                            const doorman__config_report *report) {
     const doorman_template *template_ = &options->templates[index];
@@ -3606,7 +3611,7 @@ static double doorman__figures_most(doorman_limit_kind kind, const doorman_figur
     return sum;
 }
 
-/* Warns of tiers that are never entered, and of windows that the end of their tier cuts. */
+/* Warns of tiers that are never entered, and of windows that are cut short when their tier ends. */
 static void doorman__tiers_warn(doorman__check *check, const doorman_figures *figures) {
     for (size_t i = 0; i < figures->tier_count; i++) {
         const doorman_tier *tier = &figures->tiers[i];
@@ -3624,8 +3629,8 @@ static void doorman__tiers_warn(doorman__check *check, const doorman_figures *fi
 }
 
 /* Warns if the rate or limit of a limit per key is above that of a limit that all keys share. The
- * shared limit refuses first, so such figures act rarely or never. A window is only compared with
- * windows of the same kind and length. */
+ * shared limit refuses first, so the limit per key refuses rarely or never. A window is only
+ * compared with windows of the same kind and length. */
 static void doorman__shared_warn(doorman__check *check, const doorman_template *template_,
                                  const doorman_permit_limit *limit, const doorman_figures *all) {
     const bool bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
@@ -3659,8 +3664,8 @@ static double doorman__limit_most(const doorman_permit_limit *limit, const doorm
 }
 
 /* Warns of figures that refuse each permit of cost 1, which is the default cost, for ever. A limit
- * in shadow refuses nothing. A limit of 0 for some keys is the way to refuse these keys, so for
- * some keys only a limit between 0 and 1 causes a warning.
+ * in shadow refuses nothing, so it causes no warning. A limit of 0 for some keys is the way to
+ * refuse these keys, so for some keys only a limit between 0 and 1 causes a warning.
  *   some_keys   true: the figures concern only some keys */
 static void doorman__most_warn(doorman__check *check, const doorman_permit_limit *limit,
                                const doorman_figures *all, bool some_keys) {
@@ -3682,9 +3687,9 @@ static doorman_time doorman__empty_time(doorman_limit_kind kind, const doorman_f
     return doorman__figures_period(kind, all);
 }
 
-/* Returns whether a restart causes a warning. A limit that begins empty refuses everything at first
- * (P16), which is too long if it lasts more than an hour. A quota of an hour or more is granted
- * once more. There is no warning for limits in shadow, and with full_at_start. */
+/* Returns whether doorman__restart_warn must warn: after a restart, a limit that begins empty
+ * refuses everything for more than an hour (P16), or a quota of an hour or more is granted once
+ * more. It need not warn of limits in shadow or with full_at_start. */
 static bool doorman__restart_harms(const doorman_permit_limit *limit, const doorman_figures *all) {
     if (limit->shadow || limit->full_at_start) return false;
     if (limit->empty_at_start) return doorman__empty_time(limit->kind, all) > DOORMAN__LONG;
@@ -3755,11 +3760,11 @@ static bool doorman__keys_exclude(const doorman_override *override_) {
     return false;
 }
 
-/* Returns whether a glob of an override is never used. A key has the figures of the first override
- * that concerns it. So a glob is never used if a glob of `earlier` matches every key that it
- * matches. Sets *place to the index of that glob of `earlier`. Returns false for two different
- * overrides if the glob has a `!`, or if a glob of `earlier` has one. Within one override, only the
- * same glob twice is a mistake.
+/* Returns whether a glob of the override `own` is never used because of the override `earlier`. A
+ * key has the figures of the first override that concerns it. So a glob is never used if one glob
+ * of `earlier` matches all keys that the glob matches. Sets *place to the index of that glob of
+ * `earlier`. Returns false for two different overrides if the glob has a `!`, or if a glob of
+ * `earlier` has one. Within one override, only the same glob twice is a mistake.
  *   own     the override; may be `earlier`
  *   index   of the glob */
 static bool doorman__key_is_hidden(const doorman_override *own, size_t index,
@@ -3793,7 +3798,8 @@ static void doorman__hidden_keys_warn(doorman__check *check, const doorman_permi
     }
 }
 
-/* Makes the warnings about the figures of an override or a plan that their limit does not cause. */
+/* Warns of the figures of an override or a plan, unless the figures of their limit already cause
+ * the same warning. */
 static void doorman__given_warn(doorman__check *item, const doorman_template *template_,
                                 const doorman_permit_limit *limit, const doorman_figures *given) {
     const doorman_figures *own = &limit->figures;
@@ -3807,7 +3813,7 @@ static void doorman__given_warn(doorman__check *item, const doorman_template *te
     if (given->has_tiers && given->tiers != own->tiers) doorman__tiers_warn(item, given);
 }
 
-/* Warns of the keys of an override, and of its figures. */
+/* Makes the warnings about one override, except those of doorman__hidden_keys_warn. */
 static void doorman__override_warn(doorman__check *check, const doorman_template *template_,
                                    const doorman_permit_limit *limit, size_t index) {
     assert(index < limit->override_count);
@@ -3848,7 +3854,8 @@ static void doorman__limits_warn(const doorman_template *template_, size_t index
 
 /* ---- limits: copies */
 
-/* What the limits of a configuration need: how many items of each array, and bytes of strings. */
+/* The memory that the limits of a configuration need: the number of items of each array, and the
+ * bytes of all strings. */
 typedef struct doorman__config_size {
     size_t limits, overrides, plans, tiers, keys, string_bytes;
 } doorman__config_size;
@@ -3866,7 +3873,7 @@ static void doorman__config_count_keys(doorman__config_size *size, const char *c
     for (size_t i = 0; i < count; i++) size->string_bytes += strlen(keys[i]) + 1;
 }
 
-/* Returns how much memory the copies of all limits need. */
+/* Returns how much memory the copies of all limits and of `shadow` need. */
 static doorman__config_size doorman__limits_measure(const doorman_config_options *options) {
     doorman__config_size size = {.limits = 0};
     doorman__config_count_keys(&size, options->shadow, options->shadow_count);
@@ -3895,7 +3902,7 @@ static doorman__config_size doorman__limits_measure(const doorman_config_options
     return size;
 }
 
-/* The next free position in each array of a configuration that is copied. */
+/* The next free position in each array of the copy, while a configuration is copied. */
 typedef struct doorman__config_places {
     doorman_permit_limit *limit;
     doorman_override *override_;
@@ -4024,17 +4031,18 @@ static const doorman_permit_limit *doorman__template_limit(const doorman_templat
  * This section turns a descriptor into an item of a permit, by rules of the configuration, and
  * checks and copies these rules.
  *
- * W1 A rule matches a descriptor if it has the same domain, the same keys in the same order, and if
- *    each glob matches the whole value. The first rule that matches gives the resource and the key.
- *    A placeholder {entry key} in them is replaced by the value of the entry. If a text has several
- *    placeholders, `/` and `%` in the values are escaped as %2F and %25. So a value that has a `/`
- *    cannot look like the values of two placeholders.
+ * W1 A rule matches a descriptor if it has the same domain and the same keys in the same order, and
+ *    if each of its globs matches the whole value of its entry. The first rule that matches gives
+ *    the resource and the key. A placeholder {entry key} in them is replaced by the value of the
+ *    entry. If a resource or a key has several placeholders, `/` and `%` in the values are escaped
+ *    as %2F and %25. So a value that has a `/` cannot look like the values of two placeholders.
  *       A descriptor that no rule matches has the resource domain/key1/key2 and the key
  *    value1/value2. `/` and `%` in the domain, keys and values are escaped in the same way. So
  *    different descriptors have different names, and limits can be written without any rule.
  *       What a client sends is never an error. A resource or key that is longer than 256 bytes, or
- *    not valid, or begins with "sha256:" is replaced by "sha256:" and 64 digits. So a client cannot
- *    choose the name that another descriptor has after its replacement.
+ *    not valid, or begins with "sha256:" is replaced by "sha256:" and the 64 hexadecimal digits of
+ *    its hash. So a client cannot choose the name that another descriptor has after its
+ *    replacement.
  *
  *     domain shop, [path "/login"], [remote_address "1.2.3.4"]
  *         the rule with [path "/login"], [remote_address "*"]  --> "login", "1.2.3.4"
@@ -4114,7 +4122,7 @@ static void doorman__sha256_add(doorman__sha256 *hash, const void *data, size_t 
     }
 }
 
-/* Writes the hash as 64 digits. */
+/* Ends a hash, and writes it as 64 hexadecimal digits. */
 static void doorman__sha256_end(doorman__sha256 *hash, char text[65]) {
     static const unsigned char padding[64] = {0x80};
     const uint64_t bits = hash->bytes * 8;
@@ -4531,7 +4539,8 @@ static void doorman__descriptor_rule_copy(doorman_descriptor_rule *copy,
     }
 }
 
-/* Fills the hash table. Each rule comes first in its bucket, so the last rule is entered first. */
+/* Fills the hash table. A rule is entered at the front of its bucket, so the rules are entered in
+ * reverse order. */
 static void doorman__descriptors_index(doorman_descriptors *all) {
     for (size_t i = all->count; i-- > 0;) {
         uint32_t *bucket = &all->first[doorman__descriptor_rule_hash(&all->rules[i]) & all->mask];
@@ -4594,7 +4603,8 @@ static const doorman__config_permits doorman__permits_in_config = {
 /* ---- >>shards -------------------------------------------------------------------------------- */
 /*
  * This section finds the shard of a key, and says what a node does to hand shards over. The public
- * part has the rules N1 to N7. The section knows no permits: >>permit_node and >>shard_rows use it.
+ * part has the rules N1 to N7. The section knows nothing of permits. >>permit_node and >>shard_rows
+ * use it.
  */
 
 /* ---- shards: the shard of a key */
@@ -4724,7 +4734,7 @@ typedef struct doorman__shard_copy {
     char *texts, *at;
 } doorman__shard_copy;
 
-/* Copies a text behind the last one. */
+/* Copies a text behind those that were copied before. */
 static const char *doorman__shard_copy_text(doorman__shard_copy *copy, const char *text) {
     const size_t bytes = strlen(text) + 1;
     const char *to = copy->at;
@@ -4753,7 +4763,7 @@ static size_t doorman__shard_map_measure(const doorman_shard_map *map, size_t *a
     return bytes;
 }
 
-/* Copies a list of addresses behind the last one. */
+/* Copies a list of addresses behind those that were copied before. */
 static const char *const *doorman__shard_copy_addresses(doorman__shard_copy *copy,
                                                         const char *const *addresses,
                                                         size_t count) {
@@ -4763,7 +4773,7 @@ static const char *const *doorman__shard_copy_addresses(doorman__shard_copy *cop
     return to;
 }
 
-/* Fills a copy that has room. */
+/* Copies a map into `copy`, whose memory is allocated. */
 static void doorman__shard_copy_fill(doorman__shard_copy *copy, const doorman_shard_map *map) {
     copy->next_address = copy->addresses;
     memcpy(copy->owners, map->owners, map->shards.count * sizeof *copy->owners);
@@ -4850,7 +4860,8 @@ void doorman_shard_map_destroy(doorman_shard_map *map) {
 
 /* ---- shards: balancing */
 
-/* How many shards each node has `now`, may have (`quota`), and has got so far (`has`). */
+/* The number of shards of each node: those that it owns `now`, those that it may have after the
+ * balancing (`quota`), and those that it was given so far (`has`). */
 typedef struct doorman__shard_loads {
     size_t now[DOORMAN_SHARD_NODES_MAX], quota[DOORMAN_SHARD_NODES_MAX];
     size_t has[DOORMAN_SHARD_NODES_MAX];
@@ -4874,7 +4885,7 @@ static void doorman__shards_set_quotas(doorman__shard_loads *loads, size_t count
     }
 }
 
-/* Returns the node that has got the fewest shards so far, of those below their quotas. */
+/* Of the nodes below their quotas, returns the one that was given the fewest shards so far. */
 static size_t doorman__shards_fewest(const doorman__shard_loads *loads, size_t node_count) {
     size_t best = node_count;
     for (size_t i = 0; i < node_count; i++) {
@@ -4988,7 +4999,7 @@ static void doorman__mover_enter(doorman__moved_shard *moved, doorman_shard_stat
     moved->state = state;
 }
 
-/* Adapts the state of a shard to the last map that was sure. */
+/* Adapts the state of a shard to the map that the mover knows. */
 static void doorman__mover_adapt(doorman_shard_mover *mover, size_t shard) {
     assert(mover->is_master && mover->has_map);
     doorman__moved_shard *moved = &mover->all[shard];
@@ -5055,8 +5066,8 @@ static doorman_shard_step doorman__mover_step(const doorman_shard_mover *mover, 
 
 #define DOORMAN__MOVER_IDLE 9 /* no step is due */
 
-/* Returns how urgent a step is: a smaller number is more urgent. A move that was begun comes first,
- * then a shard that nobody decides for, and then the steps that may wait. */
+/* Returns how urgent the next step of a shard is: a smaller number is more urgent. A move that was
+ * begun comes first, then a shard that nobody decides for, and then the steps that may wait. */
 static int doorman__mover_rank(const doorman_shard_mover *mover, size_t shard) {
     static const int ranks[] = {
         [DOORMAN_SHARD_OFFERED] = 0, [DOORMAN_SHARD_GIVING] = 1, [DOORMAN_SHARD_TAKING] = 2,
@@ -5066,7 +5077,7 @@ static int doorman__mover_rank(const doorman_shard_mover *mover, size_t shard) {
     return none ? DOORMAN__MOVER_IDLE : ranks[mover->all[shard].state];
 }
 
-/* Returns whether the map still has `from` for a shard that this node has taken. */
+/* Returns whether the map still has a `from` for some shard that this node owns. */
 static bool doorman__mover_must_settle(const doorman_shard_mover *mover) {
     for (size_t i = 0; i < mover->shards.count; i++) {
         const doorman__moved_shard *moved = &mover->all[i];
@@ -5138,7 +5149,7 @@ static void doorman__mover_changed_map(doorman_shard_mover *mover) {
     }
 }
 
-/* Notes that an action about one shard was done. */
+/* Notes that a GIVE, TAKE, RESUME or DROP was done. */
 static void doorman__mover_done(doorman_shard_mover *mover, doorman__moved_shard *moved) {
     const doorman_shard_step step = mover->action.step;
     /* a map that has come meanwhile may have given the shard to another node */
@@ -5175,11 +5186,12 @@ void doorman_shard_mover_end(doorman_shard_mover *mover, doorman_shard_result re
 
 /* ---- >>tables ------------------------------------------------------------------------------- */
 /*
- * This section has the hash table of the sections below. The table grows and shrinks without a
- * pause, so that millions of entries come and go while decisions are made (P14).
+ * This section has the hash table that the sections below use. The table grows and shrinks without
+ * a pause, so that millions of entries come and go while decisions are made (P14).
  */
 
-/* An entry of a table begins with its node. The owner uses `tag`. */
+/* Each entry of a table begins with a doorman__chain, its node. The owner of the table uses
+ * `tag`. */
 typedef struct doorman__chain {
     struct doorman__chain *next;
     uint32_t hash, tag;
@@ -5330,8 +5342,8 @@ static uint32_t doorman__reverse_bits(uint32_t bits) {
 /* Returns the bucket that an iteration over all nodes visits at a position. The nodes are visited
  * in the order of their hashes with reversed bits (as SCAN of Redis does). In this order, the
  * hashes of a bucket are one range, also after a bucket was split in two, or two were merged. So a
- * position stays correct while the table grows and shrinks. Its upper half is a hash with reversed
- * bits. Precondition: the table has a bucket.
+ * position stays correct while the table grows and shrinks. The upper half of a position is a hash
+ * with reversed bits. Precondition: the table has a bucket.
  *
  *     hashes           0..  in this order, and one bucket that is not split:
  *     4 buckets        | 0      | 2      | 1      | 3      |
@@ -5349,8 +5361,8 @@ static uint64_t doorman__chains_behind(const doorman__chains *nodes, uint64_t po
     return bits ? ((position >> (64 - bits)) + 1) << (64 - bits) : 0;
 }
 
-/* Returns whether an iteration visits a node of the bucket at a position: in a bucket that is not
- * split, only one half of the nodes. */
+/* Returns whether an iteration visits a node of the bucket at a position. A bucket that is not
+ * split is visited at two positions, and only one half of its nodes at each. */
 static bool doorman__chains_visits(const doorman__chains *nodes, uint64_t position,
                                    const doorman__chain *node) {
     const uint64_t at = (uint64_t)doorman__reverse_bits(node->hash) << 32;
@@ -5385,8 +5397,8 @@ static size_t doorman__chains_bytes(const doorman__chains *nodes) {
     return nodes->segment_capacity * sizeof *nodes->segments + buckets * sizeof(void *);
 }
 
-/* Adds a node. Returns false if memory runs out. If the table has a bucket, the call succeeds also
- * without memory, because the lists of the buckets can get longer. */
+/* Adds a node. Returns false if there is no memory for the first bucket. If there is none for a
+ * later bucket, the lists of the buckets get longer. */
 static bool doorman__chains_add(doorman__chains *nodes, doorman__chain *node, uint32_t hash) {
     if (nodes->count >= nodes->bucket_count && !doorman__chains_split(nodes) &&
         nodes->bucket_count == 0) {
@@ -5411,9 +5423,10 @@ static void doorman__chains_remove(doorman__chains *nodes, doorman__chain *node)
     *at = node->next;
     nodes->count--;
     if (nodes->count % 1024 == 0) {
-        /* glibc keeps small blocks that were freed in lists, and joins all of them when a program
-         * asks for a large block. After a million removals that takes 150 ms. So at each multiple
-         * of 1,024, a large block is asked for, which joins what was freed since the last time. */
+        /* glibc collects freed small blocks in lists, and joins all of them when a program asks for
+         * a large block. After a million removals that takes 150 ms. So whenever the number of
+         * nodes is a multiple of 1,024, this function asks for a large block, which joins what was
+         * freed since the last time. */
         void *volatile block = DOORMAN_MALLOC(4096); /* compilers leave out a block without use */
         DOORMAN_FREE(block);
     }
@@ -5449,7 +5462,7 @@ static void doorman__chains_prefetch(const doorman__chains *nodes, uint32_t hash
 #define DOORMAN__EVICT_SAMPLES 8
 #define DOORMAN__EVICT_BUCKETS 16
 
-/* Returns whether a node was sampled already. A bucket may be drawn twice. */
+/* Returns whether a node was sampled already, which happens because a bucket may be drawn twice. */
 static bool doorman__samples_have(doorman__chain *const *samples, size_t count,
                                   const doorman__chain *node) {
     for (size_t i = 0; i < count; i++) {
@@ -5460,9 +5473,9 @@ static bool doorman__samples_have(doorman__chain *const *samples, size_t count,
 
 /* Samples 8 different nodes for an eviction, or all if the table has fewer. Returns how many nodes
  * were sampled.
- *     Each bucket is drawn at random, and not a group of neighbours. If neighbours were drawn, a
- * full part of the table would lose as many nodes as an empty part, and under a flood of new keys
- * some lists would grow without a bound. */
+ *     Each bucket is drawn at random by itself. If a group of neighbours was drawn, a full part of
+ * the table would lose as many nodes as an empty part, and under a flood of new keys some lists
+ * would grow without a bound. */
 static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *random,
                                      doorman__chain *out[DOORMAN__EVICT_SAMPLES]) {
     size_t buckets[DOORMAN__EVICT_BUCKETS], count = 0, last = 0;
@@ -5492,38 +5505,41 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
 
 /* ---- >>fair --------------------------------------------------------------------------------- */
 /*
- * This section says how much of a limit each of the keys that share the limit may use now. It is
- * pure arithmetic: it knows no limits, and charges no counters. The section >>charges asks it.
+ * If several keys share a limit, this section says how much of the limit each key may use now. It
+ * is pure arithmetic: it knows no limits, and charges no counters. The section >>charges asks it.
  *
  * P29 A limit with `fair` divides its rate among its keys by max-min fairness, in proportion to
  *    their weights. Nobody configures how many keys there are. A lone key gets all. A key that asks
- *    for less than its share is not refused because of other keys. The others divide what is left.
+ *    for less than its share is not refused because of other keys. The other keys divide what it
+ *    leaves.
  *       The demand of a key is measured: the units that it asks for, granted or not, in about the
  *    last `fair_window`. Units of a permit that another limit refuses do not count, because the key
  *    could not use them. Units that come back, as by a settlement, do not count any more. The level
- *    is where the demands, each cut to level * weight, sum up to the rate, and at most the rate. It
- *    comes from the index of >>shares. The share of a key is level * weight, and at most the rate.
+ *    is the number for which the demands, each cut to level * weight, add up to the rate. If all
+ *    demands together are at most the rate, the level is the rate. The index of >>shares finds it.
+ *    The share of a key is level * weight, and at most the rate.
  *       Each key has a bucket of its own, which gains its share. Its size is what it gains in
  *    `fair_window`, and at least four times the largest cost that the key has had lately. If four
- *    such costs are more than the share gains in `fair_window`, the demand of the key is measured
- *    over the time in which its share gains them. A key whose demand is above its share also leaves
- *    a tenth of the bucket of the limit to the others, and more as its own bucket empties, up to
- *    two tenths. So of the keys above their shares, those with the fullest buckets come first. If
- *    the bucket of the limit is full, it serves any key, because what it gains then would be lost.
- *       A new key is a newcomer until it asks again after `fair_window`. All newcomers count as one
- *    key of weight 1, and have one bucket. So a flood of keys that ask once cannot starve the keys
- *    that stay.
+ *    such costs are more than what the bucket gains in `fair_window`, the demand of the key is
+ *    measured over the time in which the bucket gains them. A key whose demand is above its share
+ *    must leave a tenth of the bucket of the limit to the others. The emptier its own bucket is,
+ *    the more it must leave, up to two tenths. So of the keys above their shares, those with the
+ *    fullest buckets come first. If the bucket of the limit is full, it serves any key, because
+ *    what it gains would be lost otherwise.
+ *       A new key is a newcomer until it asks again at least `fair_window` later. All newcomers
+ *    count as one key of weight 1, and have one bucket. So a flood of keys that ask once cannot
+ *    starve the keys that stay.
  *       The bucket of the limit stays the hard bound. A key that it cannot serve is refused with
  *    RATE, and a key that has used its share with SHARE.
  *       The items of a permit may have several keys. Each key counts what its own items ask for,
  *    and the permit is refused if one of the keys has used its share. Then the other keys do not
  *    count what they have asked for, because they could not use the units.
  *       Example with a rate of 1,000, and keys that ask for 100, 700 and 700: the level is 450. The
- *    first key gets all that it asks for, and the others get 450 each. If one of the two has weight
- *    2, the level is 300, and it gets 600.
- *       Not promised: shares of less than a few units in `fair_window`, where chance decides. A
- *    client that can make keys at will gets the share of each of them. After a restart all keys are
- *    newcomers.
+ *    first key gets all that it asks for, and the others get 450 each. If one of these others has
+ *    weight 2, the level is 300, and that key gets 600.
+ *       Shares of less than a few units in `fair_window` are not promised, because chance decides
+ *    there. A client that can make keys at will gets the share of each of them. After a restart all
+ *    keys are newcomers.
  *
  *     state of a key  meaning                      event                               next state
  *     new             it counts as a newcomer      asks after a window                 active
@@ -5532,14 +5548,15 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
  *     idle            its demand is 0              asks                                active
  *                                                  silent for 16 windows               (forgotten)
  *
- * A key is silent only if its demand is also below 1/64 of its share. The keys of each state are in
- * a list, in the order in which they were measured. So each call looks only at the first two keys.
+ * A key is silent for a window if it has asked for nothing in the window, and if its demand is
+ * below 1/64 of its share. The keys of each state are in a list, in the order in which they were
+ * measured. So each call looks only at the first two keys of each list.
  *
- * The index stores demands that are rounded to four bits behind the first one. So a demand changes
- * in the index only if it changes by some percent, and keys with about the same demand share an
- * entry. The roundings of many keys cancel out. The sums of the index do not drift: a change adds
- * up the children of each node on its way again. A key needs 64 bytes and its text on 64-bit
- * systems, which is 24 more than a bucket of its own would need.
+ * The index stores demands that are rounded to their five leading bits. So a demand changes in the
+ * index only if it changes by some percent, and keys with about the same demand share an entry. The
+ * roundings of many keys cancel out. The sums of the index do not drift, because each change adds
+ * up the children of each node on its path again. A key needs 64 bytes and its text on 64-bit
+ * systems, which is 24 bytes more than the bucket of a limit per key needs.
  */
 
 typedef enum doorman__fair_state {
@@ -5570,11 +5587,11 @@ typedef struct doorman__fair_flow {
 } doorman__fair_flow;
 
 /* A key. Its text is behind the struct, without a NUL. The tag of the node has its weight (17
- * bits), its state (2 bits), whether its weight may be wrong (1 bit), and the bytes of its text (9
+ * bits), its state (2 bits), whether its weight may be wrong (1 bit), and the length of its text (9
  * bits).
  *     A weight is right if the key was measured since the present configuration was first seen, and
- * if its weight was right or was looked up at that time. So a key stores no number of a
- * configuration, which could wrap around while the key is silent. */
+ * if its weight was right or was looked up when the key was measured. So a key stores no number of
+ * a configuration, which could wrap around while the key is silent. */
 typedef struct doorman__fair_key {
     doorman__chain node;
     struct doorman__fair_key *earlier, *later; /* in its list */
@@ -5720,8 +5737,8 @@ static double doorman__fair_window(const doorman__fair *fair, const doorman__fai
 }
 
 /* Returns the demand of a flow at a time, in units a second: an average of the last demand and of
- * what was asked for since then. The weight of the latter is the part of the window that has
- * passed. A demand above the rate counts as the rate, because nobody gets more. */
+ * the demand since the last measurement. The weight of the latter is the part of the window that
+ * has passed. A demand above the rate counts as the rate, because nobody gets more. */
 static float doorman__fair_measured(const doorman__fair *fair, const doorman__fair_flow *flow,
                                     double share, doorman_time now) {
     const double passed = (double)(now - flow->since) / 1e9;
@@ -5787,7 +5804,8 @@ static void doorman__fair_set(doorman__fair *fair, double rate, doorman_time win
     fair->window = window;
 }
 
-/* Notes when a configuration is seen first. The weights of all keys may be wrong then. */
+/* Notes when a configuration is seen first. From then on, a weight may be wrong until it is looked
+ * up. */
 static void doorman__fair_see(doorman__fair *fair, uint32_t generation, doorman_time now) {
     if (fair->generation == generation) return;
     fair->generation = generation;
@@ -5899,7 +5917,8 @@ static size_t doorman__fair_forget_old(doorman__fair *fair, doorman__fair_state 
 }
 
 /* Measures active keys that were not measured for a window, and forgets old newcomers and idle
- * keys: up to `visits` of each list. Returns how many. Measures all newcomers if that is due. */
+ * keys: up to `visits` of each list. Returns how many keys were measured or forgotten. Measures all
+ * newcomers together if that is due. */
 static size_t doorman__fair_tidy(doorman__fair *fair, size_t visits, doorman_time now) {
     const doorman_time window = fair->window;
     size_t count = 0;
@@ -5988,9 +6007,9 @@ static doorman__fair_figures doorman__fair_read(doorman__fair *fair, const doorm
     return out;
 }
 
-/* Returns whether a flow must be measured now, because the sum of what it has asked for is so much
- * larger than a cost that a float would soon lose the cost. In a window of hours a key may ask for
- * more than the 2^24 units that a float counts one by one. */
+/* Returns whether a flow must be measured now. Otherwise `asked`, a float, could become so large
+ * that adding a cost does not change it any more. In a window of an hour a key may ask for more
+ * than the 2^24 units that a float counts one by one. */
 static bool doorman__fair_is_full(const doorman__fair_flow *flow, float needed, doorman_time now) {
     return flow->asked > DOORMAN__FAIR_ASKS * needed && needed > 0 && now > flow->since;
 }
@@ -6035,10 +6054,10 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
  * all sections before >>permit_agent are: they read no clock, do no I/O and start no thread.
  *
  * A limit has the parameters, and a counter has the state. A counter belongs to a slot. A slot is
- * the table of the counters of one limit. The key of a counter in its slot is its resource and its
- * key. A place is what the permits know about one resource: its template, and the slot of each of
- * its limits. A counter that does not exist equals a fresh counter. So a refusal creates no
- * counter, except at a limit that counts refusals for a ban.
+ * the table of the counters of one limit. A slot finds a counter by its resource and its key. A
+ * place is what the permits know about one resource: its template, and the slot of each of its
+ * limits. A counter that does not exist equals a fresh counter. So a refusal creates no counter,
+ * except at a limit that counts refusals for a ban.
  *
  *     resource "api/search" --> place --> slot of "burst"  --> counter of ("api/search", "acme")
  *                                     --> slot of "trials" --> counter of ("api/search", "")
@@ -6051,35 +6070,36 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
  * The cost of a report is rounded up, and a refund is rounded down. A bucket saves a real number of
  * units. What it offers is rounded down, or up if the bucket is full.
  *
- * P14 A counter that equals a fresh one is removed. Each decision visits about 4 counters, and each
- *    update visits about 10,000. A table grows and shrinks by one or two buckets at a time (linear
- *    hashing, Litwin 1980), so no call pauses to rebuild it.
- *       About P15: if a resource gets another template, its counters stay in the slot of the limit
- *    that they had. So max_keys counts them there. A counter is adapted when it is used or visited
- *    next. So if a counter equalled a fresh one only under the previous figures, it is fresh if it
- *    was visited in that time. Otherwise the units that it had used count again.
+ * P14 A counter that equals a fresh one is removed when it is visited. Each decision visits about 4
+ *    counters, and each update visits about 10,000. A table grows and shrinks by one or two buckets
+ *    at a time (linear hashing, Litwin 1980), so no call pauses to rebuild it.
+ *       About P15: if a resource gets another template that has a limit of the same name, kind and
+ *    scope, its counters stay in the slot of their previous limit. So max_keys counts them there. A
+ *    counter is adapted when it is used or visited next. Suppose that a counter equals a fresh one
+ *    under some figures, but not under the next figures. If it was visited under the first figures,
+ *    it is fresh. Otherwise the units that it had used count again.
  * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit. A message
  *    beyond a bound is refused as a whole, and the error names the field. Where a new counter may
  *    take the place of another, 8 counters are sampled. The one that has used the smallest fraction
- *    of its limit is evicted, and of several the one that is fresh soonest. If a counter has a
- *    larger fraction of the refusals that a ban needs, that fraction decides. So a counter that
- *    refuses now is evicted last.
+ *    of its limit is evicted, and of several the one that is fresh soonest. A counter may also have
+ *    a fraction of the refusals that a ban needs. The larger of the two fractions decides. So a
+ *    counter that refuses now is evicted last.
  * P20 An administrator can ban any (resource, key), or end its ban. A ban replaces the ban that the
  *    (resource, key) has.
  *       A limit has at most max_keys bans, apart from its counters. So while there is memory, a
- *    flood of keys ends no ban, and a flood of bans evicts no counter. If there is one more, the
- *    ban of the limit that ends first is ended early, and counted. All bans together are at most
- *    counter_max, and use at most half of memory_max: here the ban of any limit that ends first
- *    gives way. A ban by an administrator gives way only to another ban by an administrator. If
- *    memory_max is full of counters, a ban evicts a counter of the limit that has the most, among
- *    those that evict counters.
- *       Each limit counts which (resource, key)s it grants and refuses most, in two sketches. A
- *    sketch gets its memory when the limit first decides. Without memory a decision is not counted
- *    in the sketch.
+ *    flood of keys ends no ban, and a flood of bans evicts no counter. If one more ban is set, the
+ *    ban of this limit that would end first is ended early, and counted. All bans together are at
+ *    most counter_max, and use at most half of memory_max. At these bounds, of the bans of all
+ *    limits, the one that would end first gives way. A ban by an administrator gives way only to
+ *    another ban by an administrator. If counters use all of memory_max, a ban evicts a counter of
+ *    the limit that has the most counters, among the limits that evict counters.
+ *       Each limit has two sketches. They count the (resource, key)s that it grants and refuses
+ *    most. A sketch gets its memory when the limit first decides. Without memory a decision is not
+ *    counted in the sketch.
  * P26 The clock `epoch` never goes back, and runs at least at 15/16 of the speed of `now`. So if
  *    the caller sets its clock back, windows last at most 16/15 of their length until that clock
- *    has caught up. If they waited for it, a clock that is wrong by a year would block keys for a
- *    year.
+ *    has caught up. If windows waited for the caller's clock, a clock that is wrong by a year would
+ *    block keys for a year.
  */
 
 /* ---- permits: time */
@@ -6131,8 +6151,8 @@ static void doorman__moment_reach(doorman__moment *at, doorman_time epoch) {
     at->epoch = epoch;
 }
 
-/* The first function returns the time since 1970 of a time `now`, and the second one the reverse.
- * Both times may be before the permits began. */
+/* doorman__moment_epoch_of converts a time of the clock `now` to a time since 1970, and
+ * doorman__moment_now_of does the reverse. Both times may be before the permits began. */
 static doorman_time doorman__moment_epoch_of(const doorman__moment *at, doorman_time now) {
     return at->epoch - (at->now - now);
 }
@@ -6152,9 +6172,9 @@ static doorman_time doorman__moment_delay(const doorman__moment *at, doorman_tim
 
 #define DOORMAN__DAY (86400 * DOORMAN_SECOND)
 
-/* Returns the day since 1970 on which a month begins. Months count from January 1970. From Howard
- * Hinnant, "chrono-compatible low-level date algorithms" (2013): years begin in March, so that the
- * leap day is the last day of a year. */
+/* Returns the day since 1970 on which a month begins. Months count from January 1970. The algorithm
+ * is from Howard Hinnant, "chrono-compatible low-level date algorithms" (2013): its years begin in
+ * March, so that the leap day is the last day of a year. */
 static int64_t doorman__month_day(int64_t month) {
     int64_t from_march = month + 1970 * 12 - 2, year = from_march / 12, of_year = from_march % 12;
     int64_t century = year / 100;
@@ -6283,8 +6303,9 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
  * Functions with _init or _charge in their name, and their helpers, change the state. The others
  * only read it.
  *
- * The bucket of >>limiters stores paid_until. This one stores its level instead: if the rate
- * changes, the saved units stay, and only the time since the last use counts at the new rate (P15).
+ * The bucket of >>limiters stores paid_until. The bucket of permits stores its level instead. So if
+ * the rate changes, the saved units stay, and only the time since the last use counts at the new
+ * rate (P15).
  */
 
 /* ---- permits: what may come back to a bucket (P27) */
@@ -6298,19 +6319,20 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
  * charged. Its share is what was charged, times the present `scale`, divided by the remembered one.
  *
  * Why a bucket never gets more than it should: compare it with a replay. In the replay each
- * reservation charges less, by an amount z of its own, and all else is the same. Then
+ * reservation charges only what it really uses, which is less by an amount z, and all else is the
+ * same. Then
  *     level of the replay >= level + the sum of min(z, share) over all open reservations
  * A charge changes both sides alike, and so does a new reservation, whose share is all that it
  * charges. If both buckets gain units, and that of the replay becomes full, its level is the size.
  * The size is at least the level plus all shares, because all shares together are at most what is
  * missing. If a reservation is settled, z is what it has not used. At most min(z, share) comes
- * back, and just that leaves the sum. Units that are poured into the bucket count as a gain here,
- * and so does a smaller size.
+ * back, and the sum becomes smaller by min(z, share). Units that are poured into the bucket count
+ * as a gain here. So does a smaller size, because less is missing then.
  *     With one open reservation at a time the rule is exact. With several it may give less, because
  * units of a share may be lost that another reservation could have given back.
  *     Example with a size of 10: two reservations of 5 empty the bucket. It gains 4, so 6 are
  * missing, and both shares are 3. The first reservation has really cost 5, and the second one 0. So
- * 3 units come back, and the level is 7. In a replay the level is 9.
+ * 3 units come back, and the level is 7. In the replay the level is 9.
  */
 typedef struct doorman__back {
     double pending; /* units: at least the sum of all shares */
@@ -6341,13 +6363,15 @@ static void doorman__back_bound(doorman__back *back, double missing, double size
 /* More units than any sum of minimums that a counter accepts. Its grains fit into 63 bits. */
 #define DOORMAN__SUM_MAX (2 * DOORMAN_AMOUNT_MAX)
 
-/* Rounds down what is available: a lease, or what a bucket has gained. */
+/* Converts units to grains, rounded down: for example what a lease has, or what a bucket has
+ * gained. */
 static uint64_t doorman__grains_floor(double units) {
     return units > 0 ? (uint64_t)(doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT) : 0;
 }
 
-/* Rounds costs and limits up, so a limit of 1.3 grants a cost of 1.3. The rounding error of a sum
- * of costs is not rounded up: a hundred times 0.05 is 5. */
+/* Converts units to grains, rounded up: for example costs and limits, so a limit of 1.3 grants a
+ * cost of 1.3. The rounding error of a sum of costs is not rounded up: a hundred times 0.05 is
+ * 5. */
 static uint64_t doorman__grains_ceil(double units) {
     double grains = doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT;
     uint64_t whole = (uint64_t)grains;
@@ -6400,7 +6424,7 @@ static doorman_time doorman__gain_time(const doorman_figures *figures, double un
 }
 
 /* Returns the first time from `from` on at which the level is at least `level`. The first guess may
- * be wrong by some nanoseconds, because doubles are rounded. */
+ * be wrong by some nanoseconds, because doubles are rounded, so a search corrects it. */
 static doorman_time doorman__level_reached(const doorman_figures *figures, const uint64_t *state,
                                            double level, doorman_time from) {
     double missing = level - doorman__level_at(figures, state, from);
@@ -6430,7 +6454,8 @@ static doorman_time doorman__level_reached(const doorman_figures *figures, const
 }
 
 /* Returns the grains that a bucket offers, and sets *wait to the time that the bucket needs to pay
- * its present debt. If this time is longer than a max_wait allows, the bucket offers nothing. */
+ * its present debt. If this time is longer than `max_wait` or the max_wait of the figures, the
+ * bucket offers nothing. */
 static uint64_t doorman__bucket_offer(const doorman_figures *figures, const uint64_t *state,
                                       doorman_time max_wait, doorman_time *wait, doorman_time now) {
     double level = doorman__level_at(figures, state, now);
@@ -6471,7 +6496,8 @@ static doorman__phase doorman__tier_phase(const doorman_tier *tier, const uint64
     return time < entered + tier->active ? DOORMAN__ACTIVE : DOORMAN__COOLING;
 }
 
-/* Returns the index of the current tier, or -1 if no tier is active. */
+/* Returns the index of the current tier, which is the last active one, or -1 if no tier is
+ * active. */
 static int doorman__tiers_current(const doorman_figures *figures, const uint64_t *state,
                                   doorman_time time) {
     assert(figures->tier_count <= DOORMAN_TIERS_MAX);
@@ -6489,8 +6515,8 @@ static uint64_t doorman__tier_slice(const doorman_tier *tier, const uint64_t *wo
     return doorman__slice_at(time - (doorman_time)words[2], tier->window);
 }
 
-/* Returns the grains in the window of a tier, also if the tier has ended. A window of changed
- * length starts fresh. */
+/* Returns the grains that are used in the window of a tier, also if the tier has ended. A window of
+ * changed length starts fresh. */
 static uint64_t doorman__tier_used(const doorman_tier *tier, const uint64_t *words,
                                    doorman_time time) {
     if (words[1] != (uint64_t)tier->window) return 0;
@@ -6505,7 +6531,7 @@ static uint64_t doorman__tier_room(const doorman_tier *tier, const uint64_t *wor
 }
 
 /* Returns the index of the next tier behind `index` that can be entered. Returns tier_count if
- * there is none, or if a tier that cools down blocks. */
+ * there is none, or if a tier before it cools down and is not skippable. */
 static size_t doorman__tiers_next(const doorman_figures *figures, const uint64_t *state, int index,
                                   doorman_time time) {
     assert(index >= -1 && index < (int)figures->tier_count);
@@ -6538,9 +6564,10 @@ static void doorman__tier_begin(const doorman_tier *tier, uint64_t *words, doorm
     words[2] = (uint64_t)begin;
 }
 
-/* Charges tiers. Precondition: they offer `grains`. Returns the number of the tier that was entered
- * last, from 1, or 0. The window of a tier that is entered continues if some of its units still
- * count. Otherwise a new one begins with this hit. A window of changed length starts fresh. */
+/* Charges tiers. Precondition: they offer `grains`. Returns the number of the tier that this charge
+ * entered last, counted from 1, or 0 if it entered none. The window of a tier that is entered
+ * continues if some of its units still count. Otherwise a new window begins with this charge. A
+ * window of changed length starts fresh. */
 static size_t doorman__tiers_charge(const doorman_figures *figures, uint64_t *state,
                                     uint64_t grains, doorman_time now) {
     int current = doorman__tiers_current(figures, state, now);
@@ -6585,7 +6612,8 @@ static doorman_time doorman__tier_change(const doorman_tier *tier, const uint64_
     return doorman__earlier(change, begin);
 }
 
-/* Returns the first time at which tiers offer `grains`. Their offer only changes at some times. */
+/* Returns the first time at which tiers offer `grains`. Tries only the times at which their offer
+ * may change. */
 static doorman_time doorman__tiers_fit_at(const doorman_figures *figures, const uint64_t *state,
                                           uint64_t grains, doorman_time now) {
     doorman_time time = now;
@@ -6612,7 +6640,8 @@ static uint64_t doorman__fixed_fresh(const doorman_permit_limit *limit,
     return used_up ? doorman__grains_ceil(figures->limit) : 0;
 }
 
-/* The slice of a SLIDING_WINDOW that contains a time, and then the time at which a slice begins. */
+/* doorman__sliding_slice returns the slice of a SLIDING_WINDOW that contains a time, and
+ * doorman__sliding_begin returns the time at which a slice begins. */
 static uint64_t doorman__sliding_slice(const doorman_figures *figures, const uint64_t *state,
                                        doorman_time time) {
     return doorman__slice_at(time - (doorman_time)state[1], figures->window);
@@ -6673,7 +6702,8 @@ static void doorman__meter_init(const doorman__meter *meter, const doorman__mome
     }
 }
 
-/* Returns the grains of an amount of units of a limit. What a lease has is rounded down. */
+/* Returns the grains of some units of a limit: rounded down if the limit is leased, otherwise
+ * up. */
 static uint64_t doorman__limit_grains(const doorman_permit_limit *limit, double units) {
     return limit->leased ? doorman__grains_floor(units) : doorman__grains_ceil(units);
 }
@@ -6755,8 +6785,8 @@ static void doorman__fixed_charge(const doorman__meter *meter, int64_t grains,
     meter->state[1] = grains >= 0 ? used + (uint64_t)grains : used - (less < used ? less : used);
 }
 
-/* Takes grains out of a bucket, or gives them back if `grains` is negative. What rounding has added
- * to a full bucket is no debt. */
+/* Takes grains out of a bucket, or gives them back if `grains` is negative. A full bucket may offer
+ * up to one grain too much by rounding, and this excess is not charged. */
 static void doorman__bucket_charge(const doorman_figures *figures, uint64_t *state, int64_t grains,
                                    doorman_time now) {
     assert(figures->size >= 0 && figures->max_debt >= 0);
@@ -7015,14 +7045,14 @@ static void doorman__top_replace(doorman__top *top, size_t index, const char *id
     top->heads[key->hash % DOORMAN__TOP_HEADS] = (uint8_t)index;
 }
 
-/* Returns whether an entry is before another in the order of the list. */
+/* Returns whether an entry comes before another in the order of the counts, the largest first. */
 static bool doorman__top_before(const doorman__top *top, size_t one, size_t other) {
     double a = top->counts[one], b = top->counts[other];
     return a > b || (a >= b && one < other);
 }
 
-/* Returns the index of the entry that follows another in the order of the list. Returns
- * DOORMAN__TOP_NONE after the last one.
+/* Returns the index of the entry that follows another in the order of the counts, the largest
+ * first. Returns DOORMAN__TOP_NONE after the last one.
  *   last   DOORMAN__TOP_NONE: the first entry is wanted */
 static size_t doorman__top_next(const doorman__top *top, size_t last) {
     size_t best = DOORMAN__TOP_NONE;
@@ -7035,18 +7065,18 @@ static size_t doorman__top_next(const doorman__top *top, size_t last) {
 
 /* ---- permits: the keys that use most units */
 /*
- * The units of a key are counted in three windows, like decisions. One sketch has the units of the
- * present slice of five seconds, and a grant only changes this sketch. When the next slice begins,
- * the counts of the sketch are added to the sketches of the windows. The counts of a window then
+ * Sketches count the units of each key in three windows. One sketch has the units of the present
+ * slice of five seconds, and a grant only changes this sketch. When the next slice begins, the
+ * counts of this sketch are added to the sketches of the windows. The counts of a window then
  * become smaller by a factor for each slice that has passed (a decayed count: Cormode, Korn and
  * Tirthapura 2008; adding sketches: Agarwal and others, "Mergeable summaries", 2012). So a grant
  * takes one look-up, and once in five seconds a limit adds at most 300 counts.
  *
  * Error. N is the sum of the units in a window, each with its factor.
- *     too small   the smallest count of a slice is subtracted from each count that the slice adds,
- *                 because a key that is not in the sketch may have had as much: at most a hundredth
- *                 of the units of the slice. `missing` is the sum of these smallest counts of all
- *                 slices, with their factors: at most N / 100
+ *     too small   the smallest count of a slice is subtracted from each count that the slice adds.
+ *                 A key without an entry may have had as much, so each key lacks at most this
+ *                 count: at most a hundredth of the units of the slice. `missing` is the sum of
+ *                 these smallest counts of all slices, with their factors: at most N / 100
  *     too large   a key that takes over an entry of a window gets the count of the entry too, the
  *                 smallest of 100 counts: at most N / 100
  * A key with more than N / 50 is in the sketch: without its missing units it still has more than
@@ -7096,7 +7126,8 @@ static void doorman__units_top_destroy(doorman__units_top *usage) {
     DOORMAN_FREE(usage);
 }
 
-/* Returns the factor by which the counts of a window become smaller in some slices. */
+/* Returns the factor by which the counts of a window become smaller in the time of `slices`
+ * slices. */
 static double doorman__units_top_factor(doorman_usage_window window, uint64_t slices) {
     /* exp(-5 s / window) */
     static const double factors[DOORMAN_USAGE_WINDOW_COUNT] = {
@@ -7207,8 +7238,8 @@ typedef struct doorman__ban {
 
 #define DOORMAN__BAN_WORDS ((sizeof(doorman__ban) + 7) / 8)
 
-/* A slot of a place. A counter that is older than `since` does not count: after the counter was
- * used, a configuration did not have this limit for the resource. */
+/* A slot of a place. A counter that was last adapted before `since` does not count, because a
+ * configuration in between did not have this limit for the resource. */
 typedef struct doorman__place_slot {
     doorman__slot *slot;
     uint32_t since; /* the generation of the configuration with which the place got the slot */
@@ -7227,7 +7258,8 @@ typedef struct doorman__place {
     size_t hold_count;    /* items of holds, and of permits that wait, with this place */
 } doorman__place;
 
-/* P31: figures that callers have brought for one limit. Counters with the same ones share them. */
+/* P31: figures that callers have brought for one limit. Counters with the same figures share one
+ * struct. */
 typedef struct doorman__set {
     doorman__chain node;
     const doorman_permit_limit *limit; /* of the configuration `generation` */
@@ -7247,7 +7279,7 @@ typedef struct doorman__hold_queue doorman__hold_queue;
 typedef struct doorman__wait doorman__wait;
 typedef struct doorman__hold_item doorman__hold_item;
 
-/* The permits that wait for units of one counter. The turns are ordered by priority and arrival. */
+/* The permits that wait for units of one counter. `turns` orders them by priority and arrival. */
 struct doorman__hold_queue {
     doorman__counter *counter; /* NULL: the permits wait for no counter, only for their decision */
     doorman__slot *slot;
@@ -7347,9 +7379,9 @@ typedef struct doorman__reservations {
     size_t item_capacity;
 } doorman__reservations;
 
-/* What rows concern: one limit of a resource or of a template (E1), or all limits of a template
- * that have a plan (E2). Two strings are behind the struct: the resource or the glob, and the name
- * of the limit, or "". */
+/* What rows concern: an override row concerns one limit of a resource or of a template (E1), and a
+ * plan row concerns all limits of a template that have its plan (E2). Two strings are behind the
+ * struct: the resource or the glob, and the name of the limit, or "". */
 typedef struct doorman__override_scope {
     doorman__chain node; /* tag: a doorman__row_kind */
     doorman__slot *slot; /* of the limit; NULL: the configuration does not have it, or OF_PLAN */
@@ -7364,8 +7396,8 @@ typedef enum doorman__row_kind {
     DOORMAN__OF_PLAN
 } doorman__row_kind;
 
-/* What rows of one scope give. Rows with equal figures, or the same plan, share them. The tiers are
- * behind the struct, or the name of the plan. */
+/* The figures or the plan that rows of one scope give. Rows with equal figures and no `add`, or
+ * with the same plan, share one struct. Behind it are the tiers, or the name of the plan. */
 typedef struct doorman__override_figures {
     doorman__chain node;
     doorman__override_scope *scope;
@@ -7378,7 +7410,7 @@ typedef struct doorman__override_figures {
 } doorman__override_figures;
 
 /* An override row or a plan row. Its key is behind the struct. Rows are in a table, by resource or
- * glob, limit and key, and in a treap, by the time at which they change next. */
+ * glob, by limit and by key. They are also in a treap, by the time of their next change. */
 typedef struct doorman__override_row {
     doorman__chain node; /* tag: the bytes of the key, and DOORMAN__BEGUN */
     struct doorman__override_row *left, *right;
@@ -7590,7 +7622,7 @@ struct doorman__wait {
 };
 
 /* A hold, a transfer, or a permit that waits. The items and their keys are behind the struct. What
- * a search reads is at the beginning, on one cache line. */
+ * a search reads is in the first 64 bytes. */
 struct doorman__hold {
     doorman__chain by_id, by_request;
     uint64_t id;           /* 0 while it waits */
@@ -7725,7 +7757,7 @@ static void doorman__shards_note(doorman_permits *permits, uint32_t hash, size_t
     index->sets[doorman__reverse_bits(hash) >> (32 - index->bits)] |= doorman__shard_set(shard);
 }
 
-/* Notes an entry that is added. */
+/* Notes a new entry in the index of shards. */
 static void doorman__shards_note_new(doorman_permits *permits, uint32_t hash, size_t shard) {
     assert(permits->shards.index.sets && shard < permits->shards.of.count);
     permits->shards.index.added++;
@@ -7855,7 +7887,7 @@ static bool doorman__set_equal(const doorman_figures *a, const doorman_figures *
 }
 
 /* Returns the figures that a caller brings, with one more reference. Returns NULL if memory runs
- * out. Figures that a counter remembers already need no memory. */
+ * out. If a counter already remembers the same figures, no memory is needed. */
 static doorman__set *doorman__set_enter(doorman_permits *permits, const doorman_permit_limit *limit,
                                         const doorman_figures *given) {
     const double figures[] = {given->rate, given->size, given->limit, (double)given->window};
@@ -7883,7 +7915,7 @@ static doorman__set *doorman__set_enter(doorman_permits *permits, const doorman_
     return set;
 }
 
-/* Removes a reference. The last one frees the figures. NULL has no effect. */
+/* Removes a reference. Figures without references are freed. NULL has no effect. */
 static void doorman__set_leave(doorman_permits *permits, doorman__set *set) {
     if (!set) return;
     assert(set->references > 0);
@@ -7909,7 +7941,8 @@ static doorman__set *doorman__counter_set(doorman__counter *counter) {
     return set;
 }
 
-/* Lets a counter that has room remember other figures. NULL: none. */
+/* Lets a counter remember other figures. Precondition: the counter has DOORMAN__HAS_SET.
+ *   set   NULL: it remembers none */
 static void doorman__counter_remember(doorman_permits *permits, doorman__counter *counter,
                                       doorman__set *set) {
     doorman__set *before = doorman__counter_set(counter);
@@ -7941,7 +7974,8 @@ static void *doorman__counter_back_words(doorman__counter *counter) {
     return doorman__counter_state(counter) + counter->words - behind;
 }
 
-/* Returns what may come back to a bucket, whose flags have HAS_BACK. */
+/* Returns what may come back to the bucket of a counter. Precondition: the counter has
+ * DOORMAN__HAS_BACK. */
 static doorman__back doorman__counter_back(doorman__counter *counter) {
     doorman__back back;
     memcpy(&back, doorman__counter_back_words(counter), sizeof back);
@@ -8030,7 +8064,7 @@ static size_t doorman__ban_bytes(size_t key_bytes) {
            sizeof(doorman__timer_entry);
 }
 
-/* Takes a ban out of the heap of its limit. The last one frees the heap. */
+/* Takes a ban out of the heap of its limit. A heap without bans is freed. */
 static void doorman__ban_leave(doorman__ban *ban) {
     doorman__timers *ends = &ban->slot->bans;
     assert(ban->end.position);
@@ -8094,8 +8128,8 @@ static unsigned char *doorman__le_write_text(unsigned char *to, const char *text
     return to + bytes + 1;
 }
 
-/* Writes what is before the identity of a row, and returns the end of that. fresh_at is the present
- * epoch until doorman__permit_row_set_fresh changes it. */
+/* Writes the part of a row that is before its identity, and returns the end of this part. fresh_at
+ * is the present epoch until doorman__permit_row_set_fresh changes it. */
 static unsigned char *doorman__permit_row_times(const doorman_permits *permits,
                                                 unsigned char *row) {
     memset(row, 0, DOORMAN__PERMIT_ROW_HEADER);
@@ -8104,7 +8138,7 @@ static unsigned char *doorman__permit_row_times(const doorman_permits *permits,
     return doorman__le_write(row + 12, (uint64_t)permits->at.epoch, 8);
 }
 
-/* Writes the header of a row about a counter or a ban, and returns its end. */
+/* Writes a row about a counter or a ban up to its figures, and returns the end. */
 static unsigned char *doorman__permit_row_begin(const doorman_permits *permits,
                                                 const doorman__slot *slot,
                                                 doorman__counter *counter, bool removed,
@@ -8135,7 +8169,8 @@ static void doorman__permit_row_set_fresh(unsigned char *row, doorman_time fresh
     (void)doorman__le_write(row + 12, (uint64_t)fresh_at, 8);
 }
 
-/* Returns how many rows would be yielded now. An open reservation has two: see >>reservations. */
+/* Returns how many rows would be yielded now. An open reservation in `changed` counts twice,
+ * because it has two rows: see >>reservations. */
 static size_t doorman__permits_changed(const doorman_permits *permits) {
     const doorman__reservations *all = &permits->reservations;
     return permits->changes.count + permits->changes.removal_count + all->changed.count +
@@ -8181,8 +8216,9 @@ static bool doorman__permits_add_removal(doorman_permits *permits, const unsigne
     return true;
 }
 
-/* Lets the store delete the row of a counter or a ban, which is removed next. If there is no room,
- * the row stays in the store until it is fresh, and may make the limit too strict after a restart.
+/* Lets the store delete the row of a counter or a ban that is about to be removed. If there is no
+ * room, the row stays in the store until it is fresh, and may make the limit too strict after a
+ * restart.
  *   most   how many removals may wait */
 static void doorman__permits_forget_row(doorman_permits *permits, const doorman__slot *slot,
                                         doorman__counter *counter, size_t most) {
@@ -8264,7 +8300,8 @@ static bool doorman__slot_is(const doorman__slot *slot, const doorman_permit_lim
 
 /* Returns the slot for a limit of a place. If the place had a slot for a limit with the same name,
  * kind and scope, the place keeps that slot, so that its counters stay (P15). If the place has no
- * counters, and for CONCURRENCY and limits per template, it is the slot of the limit itself. */
+ * counters, and for CONCURRENCY and limits per template, the function returns the slot of the limit
+ * itself. */
 static doorman__place_slot doorman__place_slot_for(const doorman_permits *permits,
                                                    const doorman__place *place,
                                                    const doorman_permit_limit *limit) {
@@ -8347,7 +8384,8 @@ static inline doorman__place *doorman__permits_find_place(const doorman_permits 
     return NULL;
 }
 
-/* Makes room for one more place, and for its index in the list of free places later. */
+/* Makes room for one more place, and for its index in the list of free places, where the index goes
+ * when the place is removed. */
 static bool doorman__permits_reserve_place(doorman_permits *permits) {
     const size_t count = permits->place_count + 1;
     if (permits->free_count) return true;
@@ -8441,9 +8479,9 @@ static const doorman_figures *doorman__limit_figures(const doorman_permit_limit 
 
 /* ---- permits: which override rows and which plan a key has (E1, E2)
  *
- * A decision looks for rows only at limits that have had one since the last configuration. At each
- * decision, the clock says which rows are in force. So a row acts from its first moment to its
- * last, and a counter does not remember which row it has. */
+ * A decision looks for rows only at limits that have had a row since the last configuration. At
+ * each decision, the clock says which rows are in force. So a row is in force from its first moment
+ * to its last, and a counter does not remember which row it has. */
 
 static const char *doorman__override_scope_text(const doorman__override_scope *scope) {
     return (const char *)(scope + 1);
@@ -8496,7 +8534,7 @@ static void doorman__overriding_find(const doorman_permits *permits, const doorm
 
 #define DOORMAN__PLAN_HASH 0 /* in place of the hash of a limit, for plan rows */
 
-/* What the plan row of a key is found by: the glob of a template, and the key. */
+/* What identifies the plan row of a key: the glob of a template, and the key. */
 typedef struct doorman__plan_key {
     const char *glob;
     const char *key; /* without a NUL */
@@ -8505,7 +8543,8 @@ typedef struct doorman__plan_key {
 } doorman__plan_key;
 
 /* Returns the plan that a key has now, if the limit has it; else NULL. A key and a glob have at
- * most one row. Only names are compared, so the row need not be adapted to the configuration. */
+ * most one plan row. Only names are compared, so the row need not be adapted to the
+ * configuration. */
 static const doorman_plan *doorman__limit_plan(const doorman_permits *permits,
                                                const doorman_permit_limit *limit,
                                                const doorman__plan_key *of) {
@@ -8646,8 +8685,8 @@ static doorman__counter *doorman__counter_create(const doorman__identity *identi
     return counter;
 }
 
-/* Returns the shard of a counter or a ban, or SIZE_MAX. A counter of CONCURRENCY is in none,
- * because its units belong to holds. Precondition: there are shards. */
+/* Returns the shard of a counter or a ban. Returns SIZE_MAX for a limit per template, and for
+ * CONCURRENCY, because its units belong to holds. Precondition: there are shards. */
 static size_t doorman__counter_shard(const doorman_permits *permits, const doorman__slot *slot,
                                      doorman__counter *counter) {
     const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
@@ -8659,7 +8698,7 @@ static size_t doorman__counter_shard(const doorman_permits *permits, const doorm
     return doorman_permits_shard_of(permits, doorman__place_id(place), text);
 }
 
-/* Notes in the index of shards, if there is one, that a counter or a ban is there. */
+/* Notes a new counter or ban in the index of shards, if there is one. */
 static void doorman__counter_note_shard(doorman_permits *permits, const doorman__slot *slot,
                                         doorman__counter *counter) {
     if (!permits->shards.index.sets) return;
@@ -8706,7 +8745,8 @@ static size_t doorman__counter_words(const doorman__counter *counter) {
     return counter->words - refusals - set - back;
 }
 
-/* Returns a doorman__back without shares. Its stamp is new, also to a store after a restart. */
+/* Returns a doorman__back without shares. Its stamp also differs from those that a store has from
+ * before a restart. */
 static doorman__back doorman__permits_new_back(doorman_permits *permits) {
     const uint64_t time = doorman__mix((uint64_t)permits->at.epoch);
     const uint64_t number = time + ++permits->reservations.stamps;
@@ -8714,9 +8754,9 @@ static doorman__back doorman__permits_new_back(doorman_permits *permits) {
                            .stamp = doorman__hash_number(permits->options.seed, number)};
 }
 
-/* Gives a counter the number of words that its figures need now, and room for what the flags say.
- * The words that the state keeps do not change. Returns the counter, which may have moved, or NULL
- * if memory runs out. */
+/* Gives a counter a state of `words` words, and room for what `flags` say. The words of the state
+ * that are kept do not change. Returns the counter, which may have moved, or NULL if memory runs
+ * out. */
 static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorman__slot *slot,
                                                  doorman__counter *counter, size_t words,
                                                  uint8_t flags) {
@@ -8749,10 +8789,9 @@ static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorm
 }
 
 /* Adapts a counter to the present configuration. `limit` is the limit that the counter has now.
- * Another override than before may apply to its key, or another row (E1). A SLIDING_WINDOW of
- * changed length becomes fresh. With empty_at_start, it is then used up until one window after the
- * permits were created (P16).
- * Returns NULL if memory runs out.
+ * Another override or row than before may apply to its key (E1). A SLIDING_WINDOW of changed length
+ * becomes fresh. With empty_at_start, a fresh SLIDING_WINDOW is used up until one window after the
+ * permits were created (P16). Returns NULL if memory runs out.
  *   known   the counter was adapted to this configuration before, and only rows may differ */
 static doorman__counter *doorman__counter_adapt_again(doorman_permits *permits, doorman__slot *slot,
                                                       const doorman_permit_limit *limit,
@@ -8794,8 +8833,8 @@ static inline doorman__counter *doorman__counter_adapt(doorman_permits *permits,
     return doorman__counter_adapt_again(permits, slot, limit, counter, known);
 }
 
-/* Returns whether a counter is from a time before the place got the slot. Generations wrap around,
- * so only their difference has a meaning. */
+/* Returns whether a counter was last adapted before `since`, when its place got the slot.
+ * Generations wrap around, so only their difference has a meaning. */
 static bool doorman__counter_stale(const doorman__counter *counter, uint32_t since) {
     return (uint16_t)(counter->generation - since) >= 0x8000;
 }
@@ -8840,7 +8879,8 @@ static bool doorman__counter_counts(doorman__counter *counter, const doorman_per
 #define DOORMAN__CALL_VISITS 4
 #define DOORMAN__UPDATE_VISITS 10000
 
-/* Removes a ban that has ended, and a counter that equals a fresh one or that no limit uses. */
+/* Removes a counter or a ban that is not needed: a ban that has ended, or a counter that equals a
+ * fresh one or that no limit uses. */
 static void doorman__permits_visit(doorman_permits *permits, doorman__slot *slot,
                                    doorman__counter *counter) {
     bool failed = false;
@@ -8863,17 +8903,17 @@ static void doorman__permits_visit(doorman_permits *permits, doorman__slot *slot
         bool fresh = doorman__meter_fresh(&meter, &permits->at) &&
                      !doorman__counter_counts(counter, limit, permits->at.now);
         if (!fresh) return;
-        /* without a change to yield, the last row is fresh too. Otherwise a refund may have made
-         * the counter fresh, but not the row */
+        /* if no change waits to be yielded, the last row is fresh too. Otherwise a refund may have
+         * made the counter fresh, but not the row */
         bool known = !(counter->flags & DOORMAN__CHANGED);
         if (!known) doorman__permits_forget_row(permits, slot, counter, DOORMAN__REMOVALS_MAX);
     }
     doorman__permits_drop(permits, slot, counter);
 }
 
-/* Starts to load what later visits read: the bucket 24 places on, the first counter of the bucket
- * 16 places on, and the second counter of the bucket 8 places on. So the CPU does not wait for
- * memory, also if a call is short. */
+/* Starts to load what later visits read: the bucket 24 positions after the cursor, the first
+ * counter of the bucket 16 positions after it, and the second counter of the bucket 8 positions
+ * after it. So the CPU does not wait for memory, even if each call visits few buckets. */
 static void doorman__chains_prefetch_later(const doorman__chains *nodes) {
     const size_t step = (size_t)2 * DOORMAN__CALL_VISITS, soon = nodes->cursor + step;
     if (soon + 2 * step >= nodes->bucket_count) return;
@@ -8964,7 +9004,8 @@ static void doorman__permits_sweep_counters(doorman_permits *permits, size_t vis
 /* ---- permits: room for one more counter */
 
 /* Returns the larger of two fractions: the used part of the limit of a counter, and its refusals
- * divided by those that a ban needs. 0: it offers as much as a fresh one; 1: it refuses a unit. */
+ * divided by those that a ban needs. 0: it offers as much as a fresh one, and has no refusals; 1:
+ * it refuses a unit, or has all refusals that a ban needs. */
 static double doorman__counter_use(const doorman_permits *permits,
                                    const doorman_permit_limit *limit, doorman__counter *counter) {
     const doorman__meter meter = doorman__counter_meter(permits, limit, counter);
@@ -8996,8 +9037,8 @@ typedef struct doorman__victim {
 } doorman__victim;
 
 /* Adapts a counter to its present limit, and returns what decides whether the counter is evicted.
- * The result has no counter if a hold or the present call points to the counter, or if memory runs
- * out. */
+ * The result has no counter if the present call or holds may point to the counter, or if memory
+ * runs out. */
 static doorman__victim doorman__permits_candidate(doorman_permits *permits, doorman__slot *slot,
                                                   doorman__counter *counter) {
     bool failed = false;
@@ -9019,7 +9060,8 @@ static doorman__victim doorman__permits_candidate(doorman_permits *permits, door
 
 /* Returns the counter that is nearest to a fresh one, among 8 that are sampled: one without a
  * limit, else the one that is used least, and of several the one that is fresh soonest. All
- * counters of a window of the calendar are fresh at the same time, so the time is not enough. */
+ * counters of a window of the calendar are fresh at the same time, so the time alone cannot
+ * decide. */
 static doorman__victim doorman__permits_victim(doorman_permits *permits, doorman__slot *slot) {
     doorman__chain *samples[DOORMAN__EVICT_SAMPLES];
     doorman__victim best = {NULL, NULL, 2, DOORMAN_NEVER};
@@ -9038,7 +9080,7 @@ static doorman__victim doorman__permits_victim(doorman_permits *permits, doorman
     return best;
 }
 
-/* Evicts a counter. Returns false if there is none. */
+/* Evicts a counter of a slot. Returns false if no counter that was sampled may be evicted. */
 static bool doorman__permits_evict(doorman_permits *permits, doorman__slot *slot) {
     const doorman__victim victim = doorman__permits_victim(permits, slot);
     if (!victim.counter) return false;
@@ -9075,7 +9117,8 @@ static bool doorman__permits_has_memory(const doorman_permits *permits, size_t b
     return used <= most && bytes <= most - used;
 }
 
-/* Ends early the ban of a limit that would end first. Returns false if the limit has no ban.
+/* Ends one ban of a limit early: the one that would end first. Returns false if the limit has no
+ * ban.
  *   slot   of the limit; or the slot of the bans, for the bans by an administrator */
 static bool doorman__permits_evict_ban(doorman_permits *permits, doorman__slot *slot) {
     doorman__timer *first = doorman__timers_first(&slot->bans);
@@ -9098,7 +9141,8 @@ static bool doorman__permits_evict_ban(doorman_permits *permits, doorman__slot *
     return true;
 }
 
-/* Ends early the ban of any limit that would end first. Returns false if no limit has a ban. */
+/* Ends one ban of all limits early: the one that would end first. Returns false if no limit has a
+ * ban. */
 static bool doorman__permits_evict_any_ban(doorman_permits *permits) {
     size_t found = 0;
     doorman_time least = DOORMAN_NEVER;
@@ -9282,9 +9326,9 @@ static uint32_t doorman__permits_weight(const doorman_permits *permits,
 /*
  * A leased limit of permits takes its amount from a lease (P17). The permits of a server are a
  * holder like any other. They have a client with the id "(permits)", which asks the server in the
- * same process. So what >>client and >>leases promise is also true for permits: leases and permits
- * together never exceed the capacity. At a node with a parent, the wants of this holder are a part
- * of what the node asks its parent for.
+ * same process. So what >>client and >>leases promise is also true for permits: the leases of other
+ * holders and the permits together never exceed the capacity. At a node with a parent, the wants of
+ * this holder are a part of what the node asks its parent for.
  *
  *     permit --> limit --> doorman__permit_lease --> doorman_client_resource --> doorman__rate
  *                                                    "(permits)" asks doorman__server_handle_in
@@ -9314,8 +9358,8 @@ static uint32_t doorman__permits_weight(const doorman_permits *permits,
  * use, but never too few, and a claim includes all that is held (R3).
  *     A hold ends no later than the lease under which it was granted or renewed last. That lease
  * has committed at least what is held. If a new lease commits less than what is held, the lease
- * before it still covers the rest until its own end. So no hold is prolonged then. The units come
- * back when holds are released, or when they end.
+ * before it still covers the rest until its own end, and no hold is prolonged. The units come back
+ * when holds are released, or when they end.
  *     When a lease has changed, all queues of leased limits become ready, and are served next.
  *
  * The client never asks a server that is not master, because the leases are cleared when the server
@@ -9355,9 +9399,9 @@ static const char *doorman__leased_id(const doorman_permit_limit *limit,
 }
 
 /* Finds the lease that a leased limit uses for a place. Returns NULL if there is none, or if it has
- * the other kind (rate or gauge). Such a lease is from an earlier configuration, and is closed
- * after a minute without use. Each counter of CONCURRENCY has a lease of its own, because a
- * configuration in which two of them share one is refused. */
+ * the other kind (rate or gauge). A lease of the other kind is from an earlier configuration, and
+ * is closed after a minute without use. Each counter of CONCURRENCY has a lease of its own, because
+ * a configuration in which two of them share one is refused. */
 static doorman__permit_lease *doorman__leased_find(const doorman_permits *permits,
                                                    const doorman_permit_limit *limit,
                                                    const doorman__place *place) {
@@ -9385,7 +9429,7 @@ static size_t doorman__leased_bytes(const doorman__permit_lease *lease) {
 }
 
 /* Opens a lease. Returns NULL if there is no server, no room or no memory, or if the resource still
- * has a lease of the other kind. Then the next refusal tries again. */
+ * has a lease of the other kind. In these cases the next refusal tries again. */
 static doorman__permit_lease *doorman__leased_open(doorman_permits *permits,
                                                    const doorman_permit_limit *limit,
                                                    const doorman__place *place) {
@@ -9462,8 +9506,8 @@ static const doorman_figures *doorman__leased_figures(const doorman_permits *per
     return &lease->figures;
 }
 
-/* Returns the index of the limit of a place that uses a lease of a gauge. Returns slot_count if no
- * limit does, and 0 if the place is NULL. */
+/* Returns the index of the limit of a place that uses `lease`, which is the lease of a gauge.
+ * Returns slot_count if no limit does, and 0 if the place is NULL. */
 static size_t doorman__leased_limit_of_place(const doorman_permits *permits,
                                              const doorman__permit_lease *lease,
                                              const doorman__place *place) {
@@ -9506,8 +9550,8 @@ static void doorman__leased_note_held(const doorman_permits *permits, doorman__p
 }
 
 /* Returns how long a hold may last from now on under one lease. Returns 0 if the lease is not in
- * force, or if it has shrunk: it has committed less than what is held. Then no hold of the counter
- * is prolonged. */
+ * force, or if it has shrunk: it has committed less than what is held. In both cases no hold of the
+ * counter is prolonged. */
 static doorman_time doorman__leased_rest(const doorman_permits *permits,
                                          const doorman__permit_lease *lease, uint64_t held) {
     if (!lease || !doorman__held_lease_live(&lease->resource->held, permits->at.now)) return 0;
@@ -9520,7 +9564,7 @@ static doorman_time doorman__leased_rest(const doorman_permits *permits,
 /* P17: returns how long a hold may last from now on: at most `life`, and no longer than each of its
  * leases. If a lease has ended or shrunk, the hold keeps the end that it had. But if the hold was
  * handed over (D8), its end is later than that of the lease under which it was granted, and nobody
- * knows by how much. So it ends now for its holder. */
+ * knows by how much. So such a hold ends now for its holder. */
 static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold *hold,
                                          doorman_time life) {
     doorman_time most = life;
@@ -9545,8 +9589,8 @@ static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold
     return doorman__later(most, doorman__earlier(life, (doorman_time)doorman__max(0, rest)));
 }
 
-/* Returns a bucket that has the rate, the size and the level of the rate of a lease now. Its state
- * is in `room`.
+/* Returns a bucket with the rate, the size and the level that a leased rate has now. Its state is
+ * in `room`.
  *   units   how many are wanted. If this is more than the burst, the bucket has what the rate saves
  *           for such a request (L1) */
 static doorman__meter doorman__leased_meter(const doorman_permits *permits,
@@ -9647,7 +9691,7 @@ static void doorman__leased_sweep(doorman_permits *permits) {
  * P2 A counter offers:
  *      TOKEN_BUCKET     what max_debt lends, plus what is saved, or minus what is owed. It offers
  *                       nothing if the debt takes longer to pay than the allowed wait. The allowed
- *                       wait is the smaller of max_wait of the limit and of the permit
+ *                       wait is the smaller of the max_wait of the limit and that of the permit
  *      windows          the limit minus what is used
  *      TIERS            the room of the current tier, and of the tiers that can be entered in turn
  *      CONCURRENCY      the limit minus what is held
@@ -9655,21 +9699,21 @@ static void doorman__leased_sweep(doorman_permits *permits) {
  *    allows this sum. Above its minimum, an item gets whole units, or all of its cost if that fits.
  *    No counter grants more than max_cost to one permit. The items get the units above their
  *    minimums in the order of the items, and never out of debt: a debt makes the next callers wait,
- *    and only what a caller cannot do without is worth that. So if the size is 10 and max_debt
- *    lends 5 units, a cost of 15 gets 15, and a cost of 15 with a minimum of 1 gets 10. With
- *    `equal` all items get the same whole number.
+ *    so only minimums may cause one. So if the size is 10 and max_debt lends 5 units, a cost of 15
+ *    gets 15, and a cost of 15 with a minimum of 1 gets 10. With `equal` all items get the same
+ *    whole number of units.
  * P3 The wait of a grant is the time in which the bucket pays the debt that it had before this
  *    permit. Of several buckets, the longest wait counts. A bucket that grants 0 units does not
  *    count.
  * P4 Every limit that refuses counts the refusal. The refusal names the limit with the longest
  *    retry_after. MAX_COST, MAX_KEYS, MAX_HOLDS and UNMATCHED have no retry_after, and are named
- *    before all others. Missing units of holds have no retry_after either, and are named after all
- *    others. After retry_after the named limit has room, if there are no other calls. For SHARE,
- *    for leases and for rows that are awaited, retry_after is an estimate. Another limit may refuse
- *    then, for example because one of its tiers has ended. If a ban begins with the refusal, the
- *    ban counts like a refusal of its limit that ends with the ban. A refusal without retry_after
- *    counts for no ban: it names another limit, so the caller does not know of the limit that would
- *    ban the key.
+ *    before all others. A refusal because holds have the units has no retry_after either, and is
+ *    named after all others. After retry_after the named limit has room, if there are no other
+ *    calls. For SHARE, for leases and for rows that are awaited, retry_after is an estimate.
+ *    Another limit may refuse at that time, for example because one of its tiers has ended. If a
+ *    ban begins with the refusal, its limit counts with the duration of the ban as its retry_after.
+ *    A refusal without retry_after counts for no ban: it names another limit, so the caller does
+ *    not know of the limit that would ban the key.
  * P5 valid_for is the smaller of retry_after and 1 s. It is 1 s for MAX_COST, MAX_KEYS and
  *    UNMATCHED. It is 0 for a permit of several items, if a refusal counts for a ban, if holds have
  *    the units, and for MAX_HOLDS.
@@ -9902,8 +9946,8 @@ static doorman_status doorman__permit_item_check(const doorman_permit_item *item
 #define DOORMAN__REQUEST_ID_MAX ((UINT64_C(1) << 53) - 1)
 #define DOORMAN__SETTLE_MAX (3600 * DOORMAN_SECOND)
 
-/* Returns the first rule that a request breaks, or NULL. Does not check the items, and not whether
- * the client_id is valid, because all permits of a message have the same one. */
+/* Returns the first rule that a request breaks, or NULL. The items are checked elsewhere, and so is
+ * the client_id, because all permits of a message have the same one. */
 static const char *doorman__permit_request_wrong(const doorman_permit_request *request) {
     const doorman__rule rules[] = {
         {!doorman__duration_valid(request->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
