@@ -10386,7 +10386,7 @@ static void doorman__charge_bound(doorman__charge *charge, uint64_t saved) {
 }
 
 /* P7, P16: finds how much a counter of CONCURRENCY offers. The counter offers nothing if its limit
- * learns or has no lease, or if a permit that comes before this one waits there. */
+ * learns or has no lease in force, or if a permit that comes before this one waits there. */
 static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorman__charge *charge,
                                           doorman_time turn) {
     assert(charge->limit->kind == DOORMAN_CONCURRENCY && !charge->reason);
@@ -10559,8 +10559,9 @@ static doorman_time doorman__charge_use_delay(const doorman_permits *permits,
     return doorman__earlier(full, saved);
 }
 
-/* Returns the key that has used its share. Of several keys, returns the one that must wait longest.
- * Sets *delay to how long it must wait. Precondition: the reason of the charge is SHARE. */
+/* Returns the key that has used its share. Of several such keys, returns the one that must wait
+ * longest. Sets *delay to how long it must wait. Precondition: the reason of the charge is
+ * SHARE. */
 static const doorman__fair_use *doorman__charge_refused_use(const doorman_permits *permits,
                                                             const doorman__charge *charge,
                                                             doorman_time *delay) {
@@ -11044,8 +11045,8 @@ static doorman_status doorman__permits_start_ban(doorman_permits *permits, doorm
     return DOORMAN_OK;
 }
 
-/* Counts a refusal for the ban of a limit, and bans the key when the count is complete. Returns the
- * duration of the ban if it begins now, otherwise 0. */
+/* Counts a refusal for the ban of a limit, and bans the key if the ban needs no more refusals.
+ * Returns the duration of the ban if it begins now, otherwise 0. */
 static doorman_time doorman__charge_count_refusal(doorman_permits *permits,
                                                   doorman__charge *charge) {
     const doorman_ban *ban = &charge->limit->ban;
@@ -11629,13 +11630,13 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    counter only if no permit waits there that comes before it. When the first permit of a queue
  *    fits its counter, the permit is decided again. It is then granted or refused, or it waits on,
  *    perhaps in another queue. It keeps its arrival when it moves. Its other limits are charged
- *    only when it is granted. One call moves at most 64 permits and decides on at most 256, or
- *    1,000 in an update. A release and doorman_permits_end_hold do so twice: before and after the
- *    units come back. The queues that are not served by then stay ready, and a new permit overtakes
- *    the permits in them only if its priority is higher.
+ *    only when it is granted. One call moves at most 64 permits to other queues, and decides on at
+ *    most 256 permits, or 1,000 in an update. A release and doorman_permits_end_hold do so twice:
+ *    before and after the units come back. The queues that are not served by then stay ready, and a
+ *    new permit overtakes the permits in them only if its priority is higher.
  *       The time in queues, plus the wait of P3, is at most max_wait of the permit. A permit leaves
- *    the queue of a limit at the latest max_wait of this limit after its arrival. A wait has ended
- *    when now >= its end.
+ *    the queue of a limit when max_wait of this limit has passed since its arrival, if not before.
+ *    A wait has ended when now >= its end.
  *       If memory runs out while a queue is served, an update tries again after one second.
  * P8 The end of a hold is the time of its grant or of its last renewal, plus (1 + drift) times its
  *    time to live. An end never moves back. A release says what is kept, and not what comes back.
@@ -11654,12 +11655,12 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    although the client that holds the source still uses them.
  * P10 A full release of a hold refuses the waiting permits of the same resource and key that have
  *    `share`, as SHARED: the work is done, and its result is there. An end, a transfer and a
- *    partial release do not. A hold that ends has lost its holder, and its work is perhaps not
- *    done. So the next permit that waits is granted, and its caller does the work. When this caller
- *    releases its hold, the other permits are refused as SHARED.
- * P11 The units of a transfer stay taken until it ends or is seized. It cannot be released, and
- *    only a repeat of its request renews it. A repeated seizure by the same client returns the same
- *    hold.
+ *    partial release do not refuse them. A hold that ends has lost its holder, and its work is
+ *    perhaps not done. So the next permit that waits is granted, and its caller does the work. When
+ *    this caller releases its hold, the other permits are refused as SHARED.
+ * P11 The units of a transfer stay taken until it ends, or until a seizure moves them into a new
+ *    hold. A transfer cannot be released, and only a repeat of its request renews it. A repeated
+ *    seizure by the same client returns the same hold.
  * Configurations (P15). A changed configuration counts all holds again, in new counters. So the
  *    call costs O(holds). Bounds on counters do not apply, and there are no events. Waiting permits
  *    enter the queue of the first limit of CONCURRENCY that concerns them, and are decided again.
@@ -12053,7 +12054,8 @@ static doorman__hold *doorman__hold_create(doorman_permits *permits, const char 
     return hold;
 }
 
-/* Gives a hold an id. Precondition: it was created in this call, or `by_id` has a bucket. */
+/* Gives a hold an id. Precondition: the hold was created in this call, or the table `by_id` has a
+ * bucket. */
 static void doorman__hold_name(doorman_permits *permits, doorman__hold *hold, uint64_t id) {
     assert(!hold->id && id);
     const uint32_t hash = doorman__hold_id_hash(permits, id);
@@ -12067,7 +12069,7 @@ static void doorman__hold_name(doorman_permits *permits, doorman__hold *hold, ui
 
 static void doorman__hold_destroy(doorman_permits *permits, doorman__hold *hold);
 
-/* Separates a hold from its transfers. Frees the used ones, which nothing needs any more. */
+/* Separates a hold from its transfers. Frees the used transfers, which nothing needs any more. */
 static void doorman__hold_drop_transfers(doorman_permits *permits, doorman__hold *hold) {
     for (doorman__hold *next = NULL, *transfer = hold->transfers; transfer; transfer = next) {
         next = transfer->next_transfer;
@@ -12367,7 +12369,7 @@ static doorman__hold_item *doorman__permits_items(doorman_permits *permits, size
 }
 
 /* Sets the reason MAX_HOLDS at the charges from which the hold would take units, because there is
- * no room for the hold. *fits stays true only if all these limits are in shadow. */
+ * no room for the hold. *fits stays true only if the limits of all these charges are in shadow. */
 static void doorman__permits_no_hold(doorman_permits *permits, bool *fits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
@@ -12442,8 +12444,8 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
 
 /* ---- >>reservations ------------------------------------------------------------------------- */
 /*
- * This section has amounts that are charged before the cost is known. The rules P27 and P28 are in
- * the public part. One struct is a reservation and then its settlement, or a report with a
+ * This section is about amounts that are charged before the cost is known. The rules P27 and P28
+ * are in the public part. One struct is a reservation and then its settlement, or a report with a
  * request_id:
  *
  *     state      its units                  event                           next state
@@ -12784,7 +12786,7 @@ doorman__permits_new_reservation(doorman_permits *permits, const doorman_permit_
     return made;
 }
 
-/* P27: gives a part a share of what its bucket may still get back. */
+/* P27: lets a part share in what its bucket may still get back. */
 static void doorman__reservation_note_bucket(doorman__counter *counter,
                                              doorman__reserved_part *part) {
     doorman__back back = doorman__counter_back(counter);
@@ -12872,7 +12874,7 @@ static void doorman__reservation_grant(doorman_permits *permits, doorman__reserv
 
 /* ---- reservations: a repeated permit */
 
-/* Returns the reservation of a request that can still be settled in time, or NULL. */
+/* Returns the reservation of a request if it can still be settled in time, or NULL. */
 static doorman__reservation *doorman__reservations_open(const doorman_permits *permits,
                                                         const doorman_permit_request *request) {
     const doorman__request_name name = {request->client_id, request->request_id,
@@ -12914,8 +12916,8 @@ static bool doorman__reservation_same(const doorman_permits *permits,
     return true;
 }
 
-/* Decides on a permit whose request_id a reservation has, or for whose reservation there is no
- * room. Returns false if neither is the case. */
+/* Decides on a permit if a reservation has its request_id already, or if there is no room for its
+ * reservation. Otherwise returns false. */
 static bool doorman__permits_repeat_reservation(doorman_permits *permits,
                                                 const doorman_permit_request *request,
                                                 doorman_permit *out) {
@@ -13063,7 +13065,8 @@ static bool doorman__part_refunds(const doorman__reserved_part *part, doorman__r
     return refund == DOORMAN__REFUND_ALL && part->returns;
 }
 
-/* Counts what came back of an item of a reservation that ends without a settlement. */
+/* Counts what came back of one item when a reservation ended without a settlement, and raises an
+ * event. */
 static void doorman__reservation_count_end(doorman_permits *permits,
                                            const doorman__reservation *reservation, size_t index,
                                            double returned) {
@@ -13141,8 +13144,8 @@ static void doorman__reservation_drop(doorman_permits *permits, doorman__reserva
 }
 
 /* Frees a reservation whose time has come. If its last row was not yielded, the store may have an
- * older row, in which the reservation is still open. Then the store must delete this row. If that
- * cannot be noted, the reservation is kept for a minute more. */
+ * older row, in which the reservation is still open. Then the store must delete this row. If this
+ * removal cannot be noted, the reservation is kept for a minute more. */
 static void doorman__reservation_forget(doorman_permits *permits,
                                         doorman__reservation *reservation) {
     bool forgets = !reservation->row_list || !reservation->is_stored;
@@ -13370,7 +13373,7 @@ static bool doorman__request_brings(const doorman_permit_request *request) {
     return false;
 }
 
-/* Lets a permit that does not fit wait, if it may wait. Sets out->pending if it waits now. */
+/* If a permit that does not fit may wait, lets it wait, and sets out->pending. */
 static doorman_status doorman__permits_wait(doorman_permits *permits,
                                             const doorman__decision *decision,
                                             doorman_permit *out) {
@@ -13846,8 +13849,8 @@ static doorman_reason doorman__wants_gate(doorman_permits *permits, size_t count
     return permits->shards.all[shard].is_owned ? DOORMAN_NO_REASON : DOORMAN_REASON_MOVED;
 }
 
-/* Decides on the request that doorman__permits_check_whole has checked last. Sets the turn of the
- * decision. The caller has moved the clocks. */
+/* Decides on a request that was checked, and whose wants are read. Sets the turn of the decision.
+ * The caller has moved the clocks. */
 static doorman_status doorman__permits_run_checked(doorman_permits *permits,
                                                    doorman__decision *decision,
                                                    doorman_permit *out) {
@@ -14553,7 +14556,8 @@ static doorman_status doorman__hold_copied(doorman_status status, doorman_hold *
     return doorman__hold_refused(DOORMAN_REASON_MAX_HOLDS, out);
 }
 
-/* Answers a repeated request for a transfer: renews it, unless it was seized or has ended. */
+/* Answers a repeated request for a transfer: renews the transfer, unless it was seized or has
+ * ended. */
 static doorman_status doorman__transfer_repeat(doorman_permits *permits, doorman__hold *transfer,
                                                doorman_hold *out, doorman_error *error) {
     bool ended = transfer->state == DOORMAN__SPENT || transfer->end.at <= permits->at.now;
@@ -15294,9 +15298,10 @@ typedef struct doorman__settle_step {
     uint64_t less;                /* grains that may come back */
 } doorman__settle_step;
 
-/* Returns the cost in grains up to which a counter is charged nothing more: what it was charged for
- * the item. For a limit in shadow, which may have been charged less than was granted, the cost is
- * at least what was granted, unless the reservation has ended and the limit has refund_unsettled.
+/* Returns the cost in grains up to which a settlement charges a counter nothing more: what the
+ * counter was charged for the item. For a limit in shadow, which may have been charged less than
+ * was granted, the cost is at least what was granted, unless the reservation has ended and the
+ * limit has refund_unsettled.
  *   had   what the counter was charged, in grains */
 static uint64_t doorman__settle_enough(const doorman__reservation *reservation, size_t item,
                                        const doorman__charge *charge, uint64_t had) {
@@ -16279,8 +16284,8 @@ static size_t doorman__changes_yield_ban(doorman_permits *permits, doorman__slot
     return bytes;
 }
 
-/* Writes the row of a counter that is adapted to its present figures. Returns its length, or 0 if
- * the counter is fresh, and stays fresh when an override row ends. */
+/* Writes the row of a counter that is adapted to its present figures. Returns the length of the
+ * row, or 0 if the counter is fresh, and stays fresh when an override row ends. */
 static size_t doorman__counter_row_write(doorman_permits *permits, const doorman__slot *slot,
                                          const doorman_permit_limit *limit,
                                          doorman__counter *counter, unsigned char *out) {
@@ -17594,8 +17599,8 @@ static void doorman__overrides_wake(doorman_permits *permits) {
     }
 }
 
-/* Finds the limit of a resource that has the slot `own`, and the counter of a key, which is adapted
- * to the present configuration. Returns false if memory runs out.
+/* Finds the limit of a resource whose slot is `own`, and the counter that a key has there. Adapts
+ * this counter to the present configuration. Returns false if memory runs out.
  *   out   written: the charge. Its `limit` is NULL if no limit of the resource has the slot, and
  *         its `counter` is NULL if there is none */
 static bool doorman__override_charge(doorman_permits *permits, doorman__slot *own,
@@ -18038,7 +18043,7 @@ bool doorman_permits_next_override(const doorman_permits *permits, doorman_overr
     return true;
 }
 
-/* A copy of a counter. The state has room for that of every kind. */
+/* A copy of a counter. `state` has room for the state of a limit of any kind. */
 typedef struct doorman__counter_copy {
     doorman__counter counter;
     uint64_t state[DOORMAN__STATE_WORDS_MAX];
@@ -18774,7 +18779,7 @@ doorman_status doorman_permits_set_shards(doorman_permits *permits, const doorma
     return DOORMAN_OK;
 }
 
-/* Refuses the permits of a shard that wait. */
+/* Refuses the waiting permits of a shard. */
 static void doorman__shard_refuse_waits(doorman_permits *permits, size_t shard) {
     doorman__hold *hold = permits->holds.waiting.first;
     assert(shard < permits->shards.of.count && !permits->shards.all[shard].is_owned);
@@ -19060,7 +19065,8 @@ static doorman_status doorman__message_fail(doorman_error *error, doorman_status
 
 /* Finds the place of an item, and returns its template. A place knows its template, unless the
  * configuration has changed since the place was used last. The want keeps the place for the
- * decision. Calls that may remove places before the decision must read the wants again. */
+ * decision. A function that may remove places before the decision must read the wants again after
+ * that. */
 static const doorman_template *doorman__want_find_template(const doorman_permits *permits,
                                                            doorman__want *want) {
     doorman__place *place = doorman__permits_find_place(permits, want->resource_id);
@@ -19262,8 +19268,8 @@ static doorman_status doorman__permits_check_amounts(const doorman_permits *perm
 
 /* Checks the amounts of holds, and that the resource and the limit of each entry of an INSPECT or
  * RESET exist. Otherwise a typing error would look like a key without counters. For an entry that
- * sets a ban, or that has a banned key and no `limit`, they need not exist. Only a master can check
- * this, because only a master knows holds and bans. */
+ * sets a ban, or that has a banned key and no `limit`, they need not exist. A server calls this
+ * function only as the master, because only a master knows holds and bans. */
 static doorman_status doorman__permits_check_limits(const doorman_permits *permits,
                                                     const doorman_request *request,
                                                     doorman_error *error) {
@@ -19417,7 +19423,7 @@ static doorman_status doorman__permits_answer_ban(doorman_permits *permits,
     return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
 }
 
-/* Answers an entry of a REPORT that counts once. */
+/* Answers an entry of a REPORT with a request_id, which counts once (P28). */
 static doorman_status doorman__permits_answer_once(doorman_permits *permits,
                                                    const doorman_request *request, size_t index,
                                                    doorman_permit_result *out) {
