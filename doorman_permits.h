@@ -10091,8 +10091,7 @@ static doorman__fair_name doorman__want_fair_name(const doorman__want *want) {
                                 .weight = 1};
 }
 
-/* Returns the entry of a charge that says what the key of an item wants, or NULL if there is
- * none. */
+/* Returns the entry that a charge has for the key of an item, or NULL if there is none. */
 static doorman__fair_use *doorman__charge_use(const doorman_permits *permits,
                                               const doorman__charge *charge,
                                               const doorman__want *want) {
@@ -10150,8 +10149,7 @@ static doorman__fair_use *doorman__charge_add_use(doorman_permits *permits, door
     return use;
 }
 
-/* Adds what an item wants of a fair limit to what its key wants. Returns false if memory runs
- * out. */
+/* Adds an item to what its key wants of a fair limit. Returns false if memory runs out. */
 static bool doorman__charge_find_fair(doorman_permits *permits, doorman__charge *charge,
                                       size_t item) {
     const doorman__want *want = &permits->wants[item];
@@ -10348,9 +10346,8 @@ static void doorman__permits_end_call(doorman_permits *permits, size_t item_coun
 
 /* ---- permits: one decision, evaluate */
 
-/* Returns the meter of a charge. If there is no counter, the meter has a fresh state in `room`. The
- * meter of a leased TOKEN_BUCKET has the state of its lease. Without a lease this bucket is
- * empty. */
+/* Returns the meter of a charge. If there is no counter, the meter has a fresh state in `room`. A
+ * leased TOKEN_BUCKET has the state of its lease, or is empty if there is no lease. */
 static inline doorman__meter doorman__charge_meter(const doorman_permits *permits,
                                                    const doorman__charge *charge, uint64_t *room) {
     if (charge->lease && doorman__limit_is_leased_rate(charge->limit)) {
@@ -10433,8 +10430,7 @@ static bool doorman__permits_awaits_rows(const doorman_permits *permits,
     return permits->changes.rows == DOORMAN_ROWS_AWAITED || limit->refuse_unread;
 }
 
-/* Returns the level and the size of the bucket of a fair limit, each plus the units that it
- * lends. */
+/* Returns the level and the size of the bucket of a fair limit, each plus what the bucket lends. */
 static doorman__fair_pool_level doorman__charge_pool_level(const doorman_permits *permits,
                                                            const doorman__charge *charge) {
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
@@ -10482,8 +10478,7 @@ static void doorman__charge_share_buckets(const doorman_permits *permits,
 }
 
 /* P29: refuses a permit if one of its keys has used its share. Returns the units that its items may
- * have together. With several keys there is no such bound: `spare` and `most` of each key bound its
- * items. */
+ * have together. With several keys, `spare` and `most` of each key bound its items instead. */
 static double doorman__charge_evaluate_fair(const doorman_permits *permits,
                                             doorman__charge *charge) {
     assert(charge->fair > 0 && charge->fair <= permits->fair_use_count);
@@ -10559,9 +10554,8 @@ static doorman_time doorman__charge_use_delay(const doorman_permits *permits,
     return doorman__earlier(full, saved);
 }
 
-/* Returns the key that has used its share. Of several such keys, returns the one that must wait
- * longest. Sets *delay to how long it must wait. Precondition: the reason of the charge is
- * SHARE. */
+/* Returns the key that has used its share, and of several such keys the one that must wait longest.
+ * Sets *delay to how long it must wait. Precondition: the reason of the charge is SHARE. */
 static const doorman__fair_use *doorman__charge_refused_use(const doorman_permits *permits,
                                                             const doorman__charge *charge,
                                                             doorman_time *delay) {
@@ -11188,8 +11182,7 @@ static void doorman__permits_count_usage(doorman_permits *permits, doorman__slot
     usage->total += want->granted;
 }
 
-/* Counts a decision for the keys of all items, and the items that no template with limits
- * matches. */
+/* Counts a decision for the keys of all items, and counts unmatched items. */
 static void doorman__permits_count_keys(doorman_permits *permits, size_t count, bool granted) {
     for (size_t i = 0; i < count; i++) {
         const doorman__want *want = &permits->wants[i];
@@ -11260,8 +11253,7 @@ static bool doorman__reason_holds(doorman_reason reason) {
            reason == DOORMAN_REASON_TIMED_OUT || reason == DOORMAN_REASON_SHARED;
 }
 
-/* Returns 0 if the reason is missing units of holds, else 1 if waiting helps, and 2 if it does
- * not. */
+/* Returns 0 if units of holds are missing, else 1 if waiting helps, and 2 if it does not. */
 static int doorman__reason_rank(doorman_reason reason) {
     return doorman__reason_holds(reason) ? 0 : doorman__reason_waits(reason) ? 1 : 2;
 }
@@ -11453,9 +11445,8 @@ static void doorman__charge_note_fair(doorman_permits *permits, const doorman__c
     if (use) doorman__charge_note_use(permits, charge, use, asked, granted);
 }
 
-/* Notes what the keys of a charge have asked for. If the charge refuses the permit with SHARE,
- * notes this only for the keys that have used their share, because the other keys could not use the
- * units. */
+/* Notes what the keys of a charge have asked for. If the reason is SHARE, notes this only for the
+ * keys that have used their share: the other keys could not use the units. */
 static void doorman__charge_note_uses(doorman_permits *permits, const doorman__charge *charge,
                                       bool granted) {
     const bool several = doorman__charge_has_uses(permits, charge);
@@ -11469,8 +11460,7 @@ static void doorman__charge_note_uses(doorman_permits *permits, const doorman__c
     }
 }
 
-/* Notes what the keys of each fair limit have asked for, unless something else refuses the
- * permit. */
+/* Notes what the keys of fair limits have asked for, unless something else refuses the permit. */
 static void doorman__permits_note_fair(doorman_permits *permits, size_t count, bool granted) {
     if (!permits->fair_use_count) return;
     for (size_t i = 0; i < permits->charge_count; i++) {
