@@ -10109,8 +10109,8 @@ static bool doorman__charge_find(doorman_permits *permits, doorman__charge *char
 }
 
 /* P31: gives a charge the figures that an item brings for its limit. Without such figures nothing
- * changes. If several items bring some, those of the last item count. Returns false if memory runs
- * out. */
+ * changes. If several items bring figures for it, those of the last item count. Returns false if
+ * memory runs out. */
 static bool doorman__charge_bring(doorman_permits *permits, const doorman__want *want,
                                   doorman__charge *charge) {
     const doorman_permit_set *set = want->sets, *end = set ? set + want->set_count : set;
@@ -10126,7 +10126,7 @@ static bool doorman__charge_bring(doorman_permits *permits, const doorman__want 
     return true;
 }
 
-/* Returns the name of the key of an item, without its weight. */
+/* Returns the name of the key of an item. Its weight is 1 until the caller sets it. */
 static doorman__fair_name doorman__want_fair_name(const doorman__want *want) {
     return (doorman__fair_name){.text = want->key,
                                 .bytes = want->identity.key_bytes,
@@ -10135,7 +10135,7 @@ static doorman__fair_name doorman__want_fair_name(const doorman__want *want) {
                                 .weight = 1};
 }
 
-/* Returns what the key of an item wants of the limit of a charge, or NULL. */
+/* Returns the entry that a charge has for the key of an item, or NULL if there is none. */
 static doorman__fair_use *doorman__charge_use(const doorman_permits *permits,
                                               const doorman__charge *charge,
                                               const doorman__want *want) {
@@ -10149,7 +10149,7 @@ static doorman__fair_use *doorman__charge_use(const doorman_permits *permits,
     return NULL;
 }
 
-/* Returns whether a charge of a fair limit is about several keys. */
+/* Returns whether a charge is of a fair limit, and several keys share it. */
 static bool doorman__charge_has_uses(const doorman_permits *permits,
                                      const doorman__charge *charge) {
     return charge->fair && permits->fair_uses[charge->fair - 1].next;
@@ -10193,7 +10193,7 @@ static doorman__fair_use *doorman__charge_add_use(doorman_permits *permits, door
     return use;
 }
 
-/* Adds what the key of an item wants of a fair limit. Returns false if memory runs out. */
+/* Adds an item to what its key wants of a fair limit. Returns false if memory runs out. */
 static bool doorman__charge_find_fair(doorman_permits *permits, doorman__charge *charge,
                                       size_t item) {
     const doorman__want *want = &permits->wants[item];
@@ -10209,7 +10209,8 @@ static bool doorman__charge_find_fair(doorman_permits *permits, doorman__charge 
     return true;
 }
 
-/* Adds what an item wants of one counter. Returns false if memory runs out.
+/* Adds what an item wants of one counter to the charge of that counter, which is `given` or a
+ * charge of an earlier item. Returns false if memory runs out.
  *   given   is at the end of the charges, but charge_count does not include it yet */
 static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
                                         doorman__charge *given) {
@@ -10238,7 +10239,7 @@ static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
 }
 
 /* Adds the charges of all limits that concern an item. Returns false if memory runs out. Only this
- * function moves the list of charges, before it adds those of the item. */
+ * function moves the list of charges in memory, and only before it adds the charges of the item. */
 static bool doorman__permits_add_charges(doorman_permits *permits, size_t item) {
     const doorman__want *want = &permits->wants[item];
     doorman__place *place = want->place;
@@ -10278,7 +10279,7 @@ static doorman__counter *doorman__permits_find_ban(const doorman_permits *permit
     return doorman__slot_find(doorman__permits_bans(permits), of_key);
 }
 
-/* Returns the hash of a key without its resource. */
+/* Returns the hash of a key alone, without that of its resource. */
 static uint32_t doorman__fair_hash(const doorman__place *place, const doorman__identity *of_key) {
     return (uint32_t)of_key->hash - 3 * (uint32_t)place->hash;
 }
@@ -10316,8 +10317,8 @@ static void doorman__permits_prefetch(const doorman_permits *permits,
     }
 }
 
-/* Finds or adds the place of an item. Without a template with limits, sets `unmatched` instead.
- * Returns false if memory runs out. */
+/* Finds or adds the place of an item. If no template with limits matches the resource, sets
+ * `unmatched` instead. Returns false if memory runs out. */
 static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want *want) {
     doorman__place *place = want->place;
     if (!place) place = doorman__permits_find_place(permits, want->resource_id);
@@ -10374,8 +10375,8 @@ static bool doorman__permits_prepare(doorman_permits *permits, size_t count, boo
 }
 
 /* Ends a call: its counters and places may be removed again. For each item, a call adds at most one
- * place, and this sweep visits the places of four buckets. So refused permits with new resources do
- * not fill the memory. */
+ * place, and the sweep here visits the places of four buckets. So refused permits with new
+ * resources do not fill the memory. */
 static void doorman__permits_end_call(doorman_permits *permits, size_t item_count) {
     assert(permits->charge_count <= permits->charge_capacity);
     for (size_t i = 0; i < permits->charge_count; i++) {
@@ -10390,7 +10391,7 @@ static void doorman__permits_end_call(doorman_permits *permits, size_t item_coun
 /* ---- permits: one decision, evaluate */
 
 /* Returns the meter of a charge. If there is no counter, the meter has a fresh state in `room`. A
- * leased TOKEN_BUCKET has the state of its lease, and without a lease it is empty. */
+ * leased TOKEN_BUCKET has the state of its lease, or is empty if there is no lease. */
 static inline doorman__meter doorman__charge_meter(const doorman_permits *permits,
                                                    const doorman__charge *charge, uint64_t *room) {
     if (charge->lease && doorman__limit_is_leased_rate(charge->limit)) {
@@ -10425,8 +10426,8 @@ static void doorman__charge_bound(doorman__charge *charge, uint64_t saved) {
     if (charge->need > max_cost) charge->reason = DOORMAN_REASON_MAX_COST;
 }
 
-/* P7, P16: finds how much a counter of CONCURRENCY offers. It offers nothing while its limit learns
- * or lacks its lease, and while a permit waits that comes before this one. */
+/* P7, P16: finds how much a counter of CONCURRENCY offers. The counter offers nothing if its limit
+ * learns or has no lease in force, or if a permit that comes before this one waits there. */
 static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorman__charge *charge,
                                           doorman_time turn) {
     assert(charge->limit->kind == DOORMAN_CONCURRENCY && !charge->reason);
@@ -10473,7 +10474,7 @@ static bool doorman__permits_awaits_rows(const doorman_permits *permits,
     return permits->changes.rows == DOORMAN_ROWS_AWAITED || limit->refuse_unread;
 }
 
-/* Returns the level and the size of the bucket of a fair limit, each with what a debt lends. */
+/* Returns the level and the size of the bucket of a fair limit, each plus what the bucket lends. */
 static doorman__fair_pool_level doorman__charge_pool_level(const doorman_permits *permits,
                                                            const doorman__charge *charge) {
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
@@ -10501,7 +10502,8 @@ static double doorman__charge_evaluate_use(const doorman_permits *permits, doorm
     return use->view.alone ? DOORMAN__SUM_MAX : use->view.saved;
 }
 
-/* Finds which keys of a charge share a bucket, and what they need of it together. */
+/* Finds which keys of a charge share a bucket, as all newcomers do (P29), and what the keys of each
+ * bucket need of it together. */
 static void doorman__charge_share_buckets(const doorman_permits *permits,
                                           const doorman__charge *charge) {
     doorman__fair_use *uses = permits->fair_uses, *newcomers = NULL;
@@ -10520,7 +10522,7 @@ static void doorman__charge_share_buckets(const doorman_permits *permits,
 }
 
 /* P29: refuses a permit if one of its keys has used its share. Returns the units that its items may
- * have together. With several keys, `spare` and `most` of the keys bound them instead. */
+ * have together. With several keys, `spare` and `most` of each key bound its items instead. */
 static double doorman__charge_evaluate_fair(const doorman_permits *permits,
                                             doorman__charge *charge) {
     assert(charge->fair > 0 && charge->fair <= permits->fair_use_count);
@@ -10576,7 +10578,8 @@ static void doorman__charge_evaluate(const doorman_permits *permits, doorman__ch
 }
 
 /* Returns how long it takes until a key that has used its share may have its minimum, if shares
- * stay as they are: until the key has saved enough, or until the bucket of the limit is full. */
+ * stay as they are. The key may have it when the key has saved enough and the bucket of the limit
+ * keeps what the key must leave in it, or when this bucket is full. */
 static doorman_time doorman__charge_use_delay(const doorman_permits *permits,
                                               const doorman__charge *charge,
                                               const doorman__fair_use *use) {
@@ -10595,7 +10598,7 @@ static doorman_time doorman__charge_use_delay(const doorman_permits *permits,
     return doorman__earlier(full, saved);
 }
 
-/* Returns the key that has used its share. Of several keys, returns the one that must wait longest.
+/* Returns the key that has used its share, and of several such keys the one that must wait longest.
  * Sets *delay to how long it must wait. Precondition: the reason of the charge is SHARE. */
 static const doorman__fair_use *doorman__charge_refused_use(const doorman_permits *permits,
                                                             const doorman__charge *charge,
@@ -10613,7 +10616,8 @@ static const doorman__fair_use *doorman__charge_refused_use(const doorman_permit
     return found;
 }
 
-/* Returns how long it takes until the counter of a refused charge offers enough. */
+/* Returns how long it takes until the counter of a refused charge offers enough. If nobody knows,
+ * returns one second. */
 static doorman_time doorman__charge_delay(const doorman_permits *permits,
                                           const doorman__charge *charge, doorman_time max_wait) {
     assert(charge->reason != DOORMAN_NO_REASON && charge->reason != DOORMAN_REASON_SHARE);
@@ -10663,8 +10667,8 @@ static uint64_t doorman__charge_more(const doorman__charge *charge, const doorma
     return all > charge->granted ? all - charge->granted : 0;
 }
 
-/* Returns the grains that a counter has left for an item. If a fair limit has several keys in the
- * permit, the bucket of the item's key bounds them too. */
+/* Returns the grains that a counter has left for an item. If the permit has several keys of a fair
+ * limit, what the key of the item may use bounds these grains too. */
 static uint64_t doorman__want_spare(const doorman_permits *permits, const doorman__charge *charge,
                                     const doorman__want *want) {
     if (!doorman__charge_has_uses(permits, charge)) return charge->spare;
@@ -10675,7 +10679,7 @@ static uint64_t doorman__want_spare(const doorman_permits *permits, const doorma
     return charge->spare < spare ? charge->spare : spare;
 }
 
-/* Returns the whole units of what a counter can spare for its items. A double holds sums of units
+/* Returns how many whole units are in the `spare` grains of a counter. A double holds sums of units
  * exactly up to 2^53 grains, which are 2.2e12 units. Larger sums are rounded, so the units that
  * rounding may add are left out. */
 static uint64_t doorman__charge_whole(const doorman__charge *charge, uint64_t spare) {
@@ -10842,8 +10846,8 @@ static bool doorman__permits_reserve_sets(doorman_permits *permits) {
     return true;
 }
 
-/* P27: gives the buckets that a reservation charges room for what may come back. Returns false if
- * memory runs out. */
+/* P27: makes room for what may come back in each bucket that a reservation charges. Returns false
+ * if memory runs out. */
 static bool doorman__permits_reserve_backs(doorman_permits *permits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
@@ -10946,8 +10950,8 @@ static void doorman__charge_remember(doorman_permits *permits, doorman__charge *
 }
 
 /* Charges a counter. Returns what doorman__meter_charge returns. If the counter begins another
- * window, earlier reservations get nothing back, even if changed figures bring their window back
- * (P27). */
+ * window, no units of earlier reservations come back, even if the figures change later so that
+ * their window is the present one again (P27). */
 static size_t doorman__counter_charge(doorman__counter *counter, const doorman__meter *meter,
                                       int64_t grains, const doorman__moment *at) {
     const doorman_limit_kind kind = meter->limit->kind;
@@ -11079,8 +11083,8 @@ static doorman_status doorman__permits_start_ban(doorman_permits *permits, doorm
     return DOORMAN_OK;
 }
 
-/* Counts a refusal for the ban of a limit, and bans the key when the count is complete. Returns the
- * duration of the ban if it begins now, otherwise 0. */
+/* Counts a refusal for the ban of a limit, and bans the key if the ban needs no more refusals.
+ * Returns the duration of the ban if it begins now, otherwise 0. */
 static doorman_time doorman__charge_count_refusal(doorman_permits *permits,
                                                   doorman__charge *charge) {
     const doorman_ban *ban = &charge->limit->ban;
@@ -11157,7 +11161,7 @@ static void doorman__permits_count_key(doorman_permits *permits, doorman__slot *
     top->entries[index].units += kind == DOORMAN_TOP_GRANTED ? want->granted : want->cost;
 }
 
-/* Adds the units that a key has used in the present slice to a window. */
+/* Adds the units that a key has used in one slice to a window. */
 static void doorman__permits_add_usage(doorman_permits *permits, doorman__units_window *sum,
                                        const doorman__top_entry *from, double units) {
     const size_t id_bytes = strlen(from->text) + 1;
@@ -11171,7 +11175,7 @@ static void doorman__permits_add_usage(doorman_permits *permits, doorman__units_
     }
 }
 
-/* Adds the present slice to the windows, and empties the slice. */
+/* Adds the slice that is counted in usage->part to the windows, and empties it. */
 static void doorman__permits_merge_usage(doorman_permits *permits, doorman__units_top *usage) {
     const double least = doorman__top_least(&usage->part);
     if (!(usage->total > 0)) return;
@@ -11190,8 +11194,8 @@ static void doorman__permits_merge_usage(doorman_permits *permits, doorman__unit
     usage->total = 0;
 }
 
-/* If the usage of a limit is still in an earlier slice, adds this slice to the windows, and begins
- * the present one. */
+/* If an earlier slice than the present one is counted, adds it to the windows, and begins the
+ * present one. */
 static void doorman__permits_roll_usage(doorman_permits *permits, doorman__units_top *usage) {
     const uint64_t slice = (uint64_t)(permits->at.now / DOORMAN__UNITS_SLICE);
     if (slice <= usage->slice) return;
@@ -11222,7 +11226,7 @@ static void doorman__permits_count_usage(doorman_permits *permits, doorman__slot
     usage->total += want->granted;
 }
 
-/* Counts a decision on the keys of all items. */
+/* Counts a decision for the keys of all items, and counts unmatched items. */
 static void doorman__permits_count_keys(doorman_permits *permits, size_t count, bool granted) {
     for (size_t i = 0; i < count; i++) {
         const doorman__want *want = &permits->wants[i];
@@ -11293,7 +11297,7 @@ static bool doorman__reason_holds(doorman_reason reason) {
            reason == DOORMAN_REASON_TIMED_OUT || reason == DOORMAN_REASON_SHARED;
 }
 
-/* Returns 0 for missing units of holds, 1 if waiting helps, and 2 if it does not help. */
+/* Returns 0 if units of holds are missing, else 1 if waiting helps, and 2 if it does not. */
 static int doorman__reason_rank(doorman_reason reason) {
     return doorman__reason_holds(reason) ? 0 : doorman__reason_waits(reason) ? 1 : 2;
 }
@@ -11415,8 +11419,9 @@ static size_t doorman__fair_spare(const doorman__fair *fair) {
     return fair->lists[DOORMAN__FAIR_NEW].count + fair->lists[DOORMAN__FAIR_IDLE].count;
 }
 
-/* If there is no room for one more key, forgets one of another resource of the limit that has more
- * keys to spare. So a flood of keys of one resource does not take all of max_keys. */
+/* If there is no room for one more key, forgets a key of another resource of the limit, if that
+ * resource can spare more keys than this one. So a flood of keys of one resource does not take all
+ * of max_keys. */
 static void doorman__permits_make_fair_room(doorman_permits *permits, const doorman__fair_use *use,
                                             const doorman_permit_limit *limit) {
     const doorman__slot *slot = use->pool->slot;
@@ -11437,8 +11442,8 @@ static void doorman__permits_make_fair_room(doorman_permits *permits, const door
     }
 }
 
-/* Adds a key to its pool, if there is room and memory. If another key was forgotten to make room,
- * it may be one of this permit. So all keys of the charge are found again then. */
+/* Adds a key to its pool, if there is room and memory. A key that is forgotten to make room may be
+ * one of this permit. So all keys of the charge are found again then. */
 static void doorman__charge_add_key(doorman_permits *permits, const doorman__charge *charge,
                                     doorman__fair_use *use) {
     const doorman__slot *slot = use->pool->slot;
@@ -11478,15 +11483,14 @@ static void doorman__charge_note_use(doorman_permits *permits, const doorman__ch
                        permits->at.now);
 }
 
-/* Calls doorman__charge_note_use for the key of an item. */
 static void doorman__charge_note_fair(doorman_permits *permits, const doorman__charge *charge,
                                       const doorman__want *want, double asked, double granted) {
     doorman__fair_use *use = charge->fair ? doorman__charge_use(permits, charge, want) : NULL;
     if (use) doorman__charge_note_use(permits, charge, use, asked, granted);
 }
 
-/* Notes what the keys of a charge have asked for. If shares refuse the permit, the keys that have
- * not used their share do not count it, because they could not use the units. */
+/* Notes what the keys of a charge have asked for. If the reason is SHARE, notes this only for the
+ * keys that have used their share: the other keys could not use the units. */
 static void doorman__charge_note_uses(doorman_permits *permits, const doorman__charge *charge,
                                       bool granted) {
     const bool several = doorman__charge_has_uses(permits, charge);
@@ -11500,7 +11504,7 @@ static void doorman__charge_note_uses(doorman_permits *permits, const doorman__c
     }
 }
 
-/* Notes what the keys of all fair limits have asked for. */
+/* Notes what the keys of fair limits have asked for, unless something else refuses the permit. */
 static void doorman__permits_note_fair(doorman_permits *permits, size_t count, bool granted) {
     if (!permits->fair_use_count) return;
     for (size_t i = 0; i < permits->charge_count; i++) {
@@ -11542,7 +11546,8 @@ static void doorman__permits_fill_grants(doorman_permits *permits, size_t count,
     out->item_count = count;
 }
 
-/* Returns the time in which all units of a limit come back; 0 for TIERS and CONCURRENCY. */
+/* Returns the length of the window of a limit, or the time in which its bucket fills; 0 for TIERS
+ * and CONCURRENCY. */
 static doorman_time doorman__figures_window(doorman_limit_kind kind, const doorman_figures *figures,
                                             doorman_time epoch) {
     if (kind == DOORMAN_TOKEN_BUCKET) return doorman__gain_time(figures, figures->size);
@@ -11551,7 +11556,7 @@ static doorman_time doorman__figures_window(doorman_limit_kind kind, const doorm
     return span.end - span.begin;
 }
 
-/* Says what the key of a fair limit asks for, and what it may use (P29). */
+/* Writes what the key of an item asks for at a fair limit, and what it may use (P29). */
 static void doorman__detail_set_fair(const doorman_permits *permits, const doorman__charge *charge,
                                      size_t item, doorman_permit_detail *out) {
     const doorman__fair_use *use = doorman__charge_use(permits, charge, &permits->wants[item]);
@@ -11659,13 +11664,13 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    counter only if no permit waits there that comes before it. When the first permit of a queue
  *    fits its counter, the permit is decided again. It is then granted or refused, or it waits on,
  *    perhaps in another queue. It keeps its arrival when it moves. Its other limits are charged
- *    only when it is granted. One call moves at most 64 permits and decides on at most 256, or
- *    1,000 in an update. A release and doorman_permits_end_hold do so twice: before and after the
- *    units come back. The queues that are left stay ready, and a new permit overtakes the permits
- *    in them only if its priority is higher.
+ *    only when it is granted. One call moves at most 64 permits to other queues, and decides on at
+ *    most 256 permits, or 1,000 in an update. A release and doorman_permits_end_hold do so twice:
+ *    before and after the units come back. The queues that are not served by then stay ready, and a
+ *    new permit overtakes the permits in them only if its priority is higher.
  *       The time in queues, plus the wait of P3, is at most max_wait of the permit. A permit leaves
- *    the queue of a limit at the latest max_wait of this limit after its arrival. A wait has ended
- *    when now >= its end.
+ *    the queue of a limit when max_wait of this limit has passed since its arrival, if not before.
+ *    A wait has ended when now >= its end.
  *       If memory runs out while a queue is served, an update tries again after one second.
  * P8 The end of a hold is the time of its grant or of its last renewal, plus (1 + drift) times its
  *    time to live. An end never moves back. A release says what is kept, and not what comes back.
@@ -11684,21 +11689,21 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    although the client that holds the source still uses them.
  * P10 A full release of a hold refuses the waiting permits of the same resource and key that have
  *    `share`, as SHARED: the work is done, and its result is there. An end, a transfer and a
- *    partial release do not. A hold that ends has lost its holder, and the work may not be done. So
- *    the next permit that waits is granted, and its caller does the work. When this caller releases
- *    its hold, the other permits are refused as SHARED.
- * P11 The units of a transfer stay taken until it ends or is seized. It cannot be released, and
- *    only a repeat of its request renews it. A repeated seizure by the same client returns the same
- *    hold.
+ *    partial release do not refuse them. A hold that ends has lost its holder, and its work is
+ *    perhaps not done. So the next permit that waits is granted, and its caller does the work. When
+ *    this caller releases its hold, the other permits are refused as SHARED.
+ * P11 The units of a transfer stay taken until it ends, or until a seizure moves them into a new
+ *    hold. A transfer cannot be released, and only a repeat of its request renews it. A repeated
+ *    seizure by the same client returns the same hold.
  * Configurations (P15). A changed configuration counts all holds again, in new counters. So the
  *    call costs O(holds). Bounds on counters do not apply, and there are no events. Waiting permits
  *    enter the queue of the first limit of CONCURRENCY that concerns them, and are decided again.
  * Learning (P16). A limit learns for as long as a hold of the predecessor that concerns it may
- *    last: its longest time to live in any configuration so far, with the drift. Meanwhile it
- *    refuses new permits as LEARNING, or lets them wait. A renewal of an unknown hold is believed,
- *    within what is free, if all limits of CONCURRENCY that concern it learn. If one of them has
- *    learned, the hold must have ended, because it ends with the shortest time to live of its
- *    limits.
+ *    last: the longest time to live that the limit had in any configuration so far, plus the drift,
+ *    or the learning_mode_duration of its template if that is longer. Meanwhile it refuses new
+ *    permits as LEARNING, or lets them wait. A renewal of an unknown hold is believed, within what
+ *    is free, if all limits of CONCURRENCY that concern it learn. If one of them has learned, the
+ *    hold must have ended, because it ends with the shortest time to live of its limits.
  *       A change of the configuration can let another limit count a hold. So if the predecessor
  *    ended soon after such a change, all limits learn for the longest time to live of all limits.
  *    Soon means within this time. If the configuration changes while a limit learns, all limits
@@ -11750,7 +11755,7 @@ static doorman__owner *doorman__owner_get(doorman_permits *permits, const void *
     return owner;
 }
 
-/* Frees an owner without holds, request_ids and waiting permits. NULL has no effect. */
+/* Frees an owner if it has no holds, no request_ids and no waiting permits. NULL has no effect. */
 static void doorman__owner_leave(doorman_permits *permits, doorman__owner *owner) {
     if (!owner || owner->hold_count || owner->request_count || owner->wait_count) return;
     assert(permits->node_bytes >= sizeof *owner + owner->name_bytes + 1);
@@ -11816,7 +11821,7 @@ static uint64_t doorman__holds_id(const doorman_permits *permits, uint64_t numbe
     return count ? id - id % count + shard : id;
 }
 
-/* Returns whether a reservation has an id. */
+/* Returns whether an id belongs to a reservation. */
 static bool doorman__reservations_has(const doorman_permits *permits, uint64_t id) {
     const doorman__chains *nodes = &permits->reservations.by_id;
     if (!nodes->count) return false;
@@ -11842,7 +11847,8 @@ static uint64_t doorman__holds_new_id(doorman_permits *permits, size_t shard) {
 
 /* With many holds, a call spends most of its time waiting for memory. This function and the next
  * two start to load what a call needs into the cache, so that the CPU waits once for several cache
- * lines. This one loads the place in the table where the next id will be entered. */
+ * lines. This function loads the bucket that the next id will enter, or the first node of its
+ * list. */
 static void doorman__holds_prefetch_id(const doorman_permits *permits, doorman__ahead what) {
     uint64_t id = doorman__holds_id(permits, permits->holds.ids + 1, permits->shards.present);
     doorman__chains_prefetch(&permits->holds.by_id, doorman__hold_id_hash(permits, id), what);
@@ -11936,8 +11942,8 @@ static void doorman__hold_queue_free_empty(doorman_permits *permits, doorman__ho
     permits->node_bytes -= sizeof *queue;
 }
 
-/* Takes the first queue out of the list of ready queues: it waits for units again. An empty queue
- * is freed. */
+/* Takes a queue, which is the first ready one, out of the list of ready queues. Its permits wait
+ * for units again. An empty queue is freed. */
 static void doorman__hold_queue_rest(doorman_permits *permits, doorman__hold_queue *queue) {
     doorman__holds *holds = &permits->holds;
     assert(holds->first_ready == queue && queue->ready);
@@ -11973,7 +11979,7 @@ static doorman__wait *doorman__turn_wait(doorman__timer *turn) {
     return DOORMAN__WITHIN(doorman__wait, turn, turn);
 }
 
-/* The first function puts a waiting permit into its queue, and the second one takes it out. */
+/* Puts a waiting permit into its queue. doorman__turn_clear takes the permit out. */
 static void doorman__turn_set(doorman__wait *wait) {
     assert(!wait->turn.position && wait->hold->state == DOORMAN__WAITING);
     doorman__timer_set(&wait->queue->turns, &wait->turn, wait->rank);
@@ -12082,7 +12088,8 @@ static doorman__hold *doorman__hold_create(doorman_permits *permits, const char 
     return hold;
 }
 
-/* Gives a hold an id. Precondition: it was created in this call, or `by_id` has a bucket. */
+/* Gives a hold an id. Precondition: the hold was created in this call, or the table `by_id` has a
+ * bucket. */
 static void doorman__hold_name(doorman_permits *permits, doorman__hold *hold, uint64_t id) {
     assert(!hold->id && id);
     const uint32_t hash = doorman__hold_id_hash(permits, id);
@@ -12096,7 +12103,7 @@ static void doorman__hold_name(doorman_permits *permits, doorman__hold *hold, ui
 
 static void doorman__hold_destroy(doorman_permits *permits, doorman__hold *hold);
 
-/* Separates a hold from its transfers. Frees the used ones, which nothing needs any more. */
+/* Separates a hold from its transfers. Frees the used transfers, which nothing needs any more. */
 static void doorman__hold_drop_transfers(doorman_permits *permits, doorman__hold *hold) {
     for (doorman__hold *next = NULL, *transfer = hold->transfers; transfer; transfer = next) {
         next = transfer->next_transfer;
@@ -12341,8 +12348,8 @@ static void doorman__hold_refuse(doorman_permits *permits, doorman__hold *hold,
     doorman__hold_destroy(permits, hold);
 }
 
-/* Copies a decision that was made now to the record of its wait. Without memory the details are
- * left out. */
+/* Copies the decision on a permit that has waited to the record of the wait. Without memory the
+ * details are left out. */
 static void doorman__wait_keep(doorman__wait *wait, const doorman_permit *permit) {
     assert(!wait->details && !permit->pending);
     doorman_permit_grant *grants = (doorman_permit_grant *)(void *)(wait + 1);
@@ -12396,7 +12403,7 @@ static doorman__hold_item *doorman__permits_items(doorman_permits *permits, size
 }
 
 /* Sets the reason MAX_HOLDS at the charges from which the hold would take units, because there is
- * no room for the hold. *fits stays true only if all these limits are in shadow. */
+ * no room for the hold. *fits stays true only if the limits of all these charges are in shadow. */
 static void doorman__permits_no_hold(doorman_permits *permits, bool *fits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
@@ -12407,9 +12414,9 @@ static void doorman__permits_no_hold(doorman_permits *permits, bool *fits) {
     if (!*fits) doorman__permits_undo(permits);
 }
 
-/* Makes the hold of a permit that fits, without units. A permit that waits has its hold already.
- * Sets *out to NULL if the permit takes no units of CONCURRENCY, or if a bound forbids the hold. On
- * failure, the counters that were created are removed. */
+/* Makes the hold of a permit that fits. The hold has no units yet. A permit that waits has its hold
+ * already. Sets *out to NULL if the permit takes no units of CONCURRENCY, or if a bound forbids the
+ * hold. On failure, the counters that were created are removed. */
 static doorman_status doorman__permits_reserve_hold(doorman_permits *permits,
                                                     const doorman__decision *decision,
                                                     doorman__hold **out, bool *fits) {
@@ -12471,8 +12478,8 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
 
 /* ---- >>reservations ------------------------------------------------------------------------- */
 /*
- * This section has amounts that are charged before the cost is known. The rules P27 and P28 are in
- * the public part. One struct is a reservation and then its settlement, or a report with a
+ * This section is about amounts that are charged before the cost is known. The rules P27 and P28
+ * are in the public part. One struct is a reservation and then its settlement, or a report with a
  * request_id:
  *
  *     state      its units                  event                           next state
@@ -12485,19 +12492,20 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
  * A reservation does not point to the counters that it has charged, because they move, end and are
  * evicted. A part says what one limit was charged for one item. It names the limit by a code, which
  * has the same bits on every machine. A settlement finds the counters again, as a report does.
- * Units only come back to a counter with the flag DOORMAN__RESERVED: a reservation has charged it.
- * So a window that was reset, and that no reservation has charged since then, gives nothing back.
- * If another reservation has charged it since then, it gives back at most what it has. A bucket has
- * a doorman__back, whose stamp is a new one after a reset. So earlier reservations have no share.
+ * Units come back only to a counter with the flag DOORMAN__RESERVED, which says that a reservation
+ * has charged the counter. So a window that was reset, and that no reservation has charged since
+ * then, gives nothing back. If another reservation has charged it since then, it gives back at most
+ * what it has. A bucket has a doorman__back, whose stamp is a new one after a reset. So earlier
+ * reservations give nothing back to it.
  *
  * Rows. A store must never have a charged counter without the reservation that has charged it.
  * Otherwise the settlement would be unknown after a crash, and charge the cost a second time. Nor
  * may a reservation be open in the store when its counter has the units back already. So the row of
  * a reservation is always yielded before the rows of counters. After a crash in between, the
  * counter in the store lacks what the reservation has charged. So the row of an open reservation is
- * yielded once more after all counters. Only this second row says that its counters are written,
- * and only with this row does the reservation give units back after it was restored. Otherwise what
- * was reserved stays charged.
+ * yielded once more after all counters. Only this second row says that the counters are written. A
+ * reservation that is restored gives units back only if its row says so. Otherwise what was
+ * reserved stays charged.
  */
 
 #define DOORMAN__SETTLED_KEPT (60 * DOORMAN_SECOND) /* how long a settlement is remembered */
@@ -12569,8 +12577,8 @@ static uint64_t doorman__text_code(uint64_t code, const char *text) {
 }
 
 /* Returns a number for the identity of a limit (P15), which is the same on every machine. A
- * resource that gets another template keeps its counters. So the code has the template only if the
- * limit is per template. */
+ * resource that gets another template keeps its counters. So the number depends on the template
+ * only if the limit is per template. */
 static uint64_t doorman__limit_code(const doorman__charge *charge) {
     const doorman_permit_limit *limit = charge->limit;
     uint64_t code = doorman__text_code(UINT64_C(0xcbf29ce484222325), limit->name);
@@ -12607,7 +12615,7 @@ static doorman_reason doorman__requests_full(const doorman_permits *permits,
                                                        : DOORMAN_REASON_MAX_HOLDS;
 }
 
-/* Returns why a permit cannot be a reservation, or NO_REASON. */
+/* Returns why there is no room for the reservation of a permit, or NO_REASON. */
 static doorman_reason doorman__reservations_full(const doorman_permits *permits,
                                                  const doorman_permit_request *request) {
     if (!request->settle_within) return DOORMAN_NO_REASON;
@@ -12812,7 +12820,7 @@ doorman__permits_new_reservation(doorman_permits *permits, const doorman_permit_
     return made;
 }
 
-/* P27: gives a part a share of what its bucket may still get back. */
+/* P27: lets a part share in what its bucket may still get back. */
 static void doorman__reservation_note_bucket(doorman__counter *counter,
                                              doorman__reserved_part *part) {
     doorman__back back = doorman__counter_back(counter);
@@ -12861,8 +12869,8 @@ static void doorman__reservation_event(const doorman_permits *permits,
     doorman__permits_event(permits, event);
 }
 
-/* Completes the reservation of a permit that was charged. If the permit also holds units, both have
- * one id. */
+/* Completes the reservation of a permit that was charged. If the permit also holds units, the hold
+ * and the reservation have the same id. */
 static void doorman__reservation_grant(doorman_permits *permits, doorman__reservation *reservation,
                                        const doorman_permit_request *request, doorman_permit *out) {
     assert(reservation->state == DOORMAN__OPEN && !reservation->id);
@@ -12900,7 +12908,7 @@ static void doorman__reservation_grant(doorman_permits *permits, doorman__reserv
 
 /* ---- reservations: a repeated permit */
 
-/* Returns the reservation of a request that can still be settled in time, or NULL. */
+/* Returns the reservation of a request if it can still be settled in time, or NULL. */
 static doorman__reservation *doorman__reservations_open(const doorman_permits *permits,
                                                         const doorman_permit_request *request) {
     const doorman__request_name name = {request->client_id, request->request_id,
@@ -12942,8 +12950,8 @@ static bool doorman__reservation_same(const doorman_permits *permits,
     return true;
 }
 
-/* Decides on a permit whose request_id a reservation has, or for whose reservation there is no
- * room. Returns false if neither is the case. */
+/* Decides on a permit if a reservation has its request_id already, or if there is no room for its
+ * reservation. Otherwise returns false. */
 static bool doorman__permits_repeat_reservation(doorman_permits *permits,
                                                 const doorman_permit_request *request,
                                                 doorman_permit *out) {
@@ -13015,10 +13023,10 @@ static uint64_t doorman__bucket_return(doorman__counter *counter, const doorman_
     return grains;
 }
 
-/* Returns the time at which units come back to a bucket: now, or the end of the reservation if it
- * has passed, but not before the level of the bucket was written. So unless the bucket was used
- * after the end, the end has the same effect whenever a call notices it: what was missing at the
- * end bounds the other shares. */
+/* Returns the time at which units come back to a bucket: the end of the reservation or, if that is
+ * later, the time at which the level of the bucket was written, but at the latest now. So it makes
+ * no difference when a call notices the end, unless the bucket was used after the end: what the
+ * bucket lacked at the end bounds the other shares. */
 static doorman_time doorman__return_time(const doorman_permits *permits,
                                          const doorman__reservation *reservation,
                                          const doorman__meter *meter) {
@@ -13091,7 +13099,8 @@ static bool doorman__part_refunds(const doorman__reserved_part *part, doorman__r
     return refund == DOORMAN__REFUND_ALL && part->returns;
 }
 
-/* Counts what came back of an item of a reservation that ends without a settlement. */
+/* Counts what came back of one item when a reservation ended without a settlement, and raises an
+ * event. */
 static void doorman__reservation_count_end(doorman_permits *permits,
                                            const doorman__reservation *reservation, size_t index,
                                            double returned) {
@@ -13104,8 +13113,8 @@ static void doorman__reservation_count_end(doorman_permits *permits,
     doorman__reservation_event(permits, reservation, index, event);
 }
 
-/* Gives back what comes back at the end of a reservation. The rest of its shares of buckets is lost
- * then. Returns false if memory runs out; nothing has changed then. */
+/* Gives back the units that come back at the end of a reservation. What is left of its shares in
+ * buckets is lost. Returns false if memory runs out; nothing has changed then. */
 static bool doorman__reservation_refund(doorman_permits *permits, doorman__reservation *reservation,
                                         doorman__refund refund) {
     const size_t count = reservation->item_count;
@@ -13169,8 +13178,8 @@ static void doorman__reservation_drop(doorman_permits *permits, doorman__reserva
 }
 
 /* Frees a reservation whose time has come. If its last row was not yielded, the store may have an
- * older row, in which the reservation is still open. Then the store must delete this row. If that
- * cannot be noted, the reservation is kept for a minute more. */
+ * older row, in which the reservation is still open. Then the store must delete this row. If this
+ * removal cannot be noted, the reservation is kept for a minute more. */
 static void doorman__reservation_forget(doorman_permits *permits,
                                         doorman__reservation *reservation) {
     bool forgets = !reservation->row_list || !reservation->is_stored;
@@ -13181,7 +13190,8 @@ static void doorman__reservation_forget(doorman_permits *permits,
                        doorman__after(permits->at.now, DOORMAN__SETTLED_KEPT));
 }
 
-/* Ends open reservations whose time has come, and forgets the others: at most `most` together. */
+/* Ends the open reservations whose time has come, and forgets the other ones whose time has come:
+ * at most `most` in all. */
 static void doorman__reservations_end_due(doorman_permits *permits, size_t most) {
     const doorman__timers *ends = &permits->reservations.ends;
     for (size_t i = 0; i < most && doorman__timers_due(ends) <= permits->at.now; i++) {
@@ -13245,8 +13255,8 @@ static void doorman__reservations_uninit(doorman__reservations *all) {
 
 /* ---- holds: waiting (P7) */
 
-/* Returns the charge of the first counter that lacks room, if only units of CONCURRENCY are missing
- * or not known yet. Otherwise returns NULL. */
+/* Returns the charge of the first counter that lacks room, if all limits that refuse the permit are
+ * of kind CONCURRENCY, and lack units or learn. Otherwise returns NULL. */
 static doorman__charge *doorman__permits_lacking(doorman_permits *permits, size_t count) {
     doorman__charge *first = NULL;
     for (size_t i = 0; i < count; i++) {
@@ -13369,8 +13379,8 @@ static void doorman__permit_pending(const doorman__hold *hold, const char *limit
     out->limit = limit;
 }
 
-/* Creates the counter and the queue in which a permit will wait. Sets *out to NULL if a bound
- * forbids it. On failure, a counter that was created is removed. */
+/* Finds or makes the queue in which a permit will wait, and its counter. Sets *out to NULL if a
+ * bound forbids the counter. On failure, a counter that was created is removed. */
 static doorman_status doorman__permits_make_queue(doorman_permits *permits, doorman__charge *charge,
                                                   doorman__hold_queue **out) {
     doorman_status status = charge->counter ? DOORMAN_OK : doorman__charge_create(permits, charge);
@@ -13397,7 +13407,7 @@ static bool doorman__request_brings(const doorman_permit_request *request) {
     return false;
 }
 
-/* Lets a permit that does not fit wait, if it may wait. Sets out->pending if it waits now. */
+/* If a permit that does not fit may wait, lets it wait, and sets out->pending. */
 static doorman_status doorman__permits_wait(doorman_permits *permits,
                                             const doorman__decision *decision,
                                             doorman_permit *out) {
@@ -13782,8 +13792,8 @@ static doorman_status doorman__hold_take_over(doorman_permits *permits, doorman_
 }
 
 /* Decides on a permit if the client has a hold, a transfer or a waiting permit with the same
- * request_id. Returns false if it has none, or if this call has ended it: then the permit is like a
- * new one. */
+ * request_id. Returns false if the client has none of them, or if this function ends the one that
+ * it has. The permit is like a new one then. */
 static bool doorman__permits_repeat(doorman_permits *permits, const doorman__decision *decision,
                                     doorman_permit *out, doorman_status *status) {
     const doorman_permit_request *request = decision->request;
@@ -13840,8 +13850,8 @@ static bool doorman__permits_lacks_units(doorman_permits *permits,
 }
 
 /* Ends holds that are due, and serves queues, before a decision. If many holds end together, the
- * units that the permit needs may belong to a hold whose end the call leaves for later. So a permit
- * that lacks units ends more holds. */
+ * units that the permit needs may belong to a hold that doorman__holds_settle does not end yet. So
+ * a permit that lacks units ends more holds. */
 static void doorman__holds_settle_for(doorman_permits *permits, const doorman__decision *decision) {
     const doorman_permit_request *request = decision->request;
     const doorman__timers *ends = &permits->holds.ends;
@@ -13873,8 +13883,8 @@ static doorman_reason doorman__wants_gate(doorman_permits *permits, size_t count
     return permits->shards.all[shard].is_owned ? DOORMAN_NO_REASON : DOORMAN_REASON_MOVED;
 }
 
-/* Decides on the request that doorman__permits_check_whole has checked last. Sets the turn of the
- * decision. The caller has moved the clocks. */
+/* Decides on a request that was checked, and whose wants are read. Sets the turn of the decision.
+ * The caller has moved the clocks. */
 static doorman_status doorman__permits_run_checked(doorman_permits *permits,
                                                    doorman__decision *decision,
                                                    doorman_permit *out) {
@@ -13985,7 +13995,7 @@ static uint64_t doorman__leased_report_room(const doorman_permits *permits,
     return max_cost < saved ? max_cost : saved;
 }
 
-/* P17: charges a report to a lease. What the lease does not have counts as demand. */
+/* P17: charges a report to a lease. What the lease does not have raises its wants. */
 static void doorman__leased_charge_report(doorman_permits *permits, const doorman__charge *charge,
                                           int64_t grains, double cost) {
     double taken = (double)grains / DOORMAN__UNIT;
@@ -14254,12 +14264,12 @@ static bool doorman__hold_amounts_right(const doorman_permits *permits, const ch
     return request->amount_count == hold->item_count;
 }
 
-/* Returns false if an amount of a transfer is larger than the cost of its item: the holder never
+/* Returns false if a request transfers more of an item than its cost in the hold: the holder never
  * held as much. An amount larger than what is held is no error: a late release, or a new master
- * that had no room, may have taken units that the holder still counts as its own. If there is no
- * such hold, or if the transfer is repeated, the amounts have no effect, so they are right. They
- * are also right if the hold was learned, because its costs are not known. One grain more is
- * accepted, because an amount may have been rounded in a message. */
+ * that had no room, may have taken units that the holder still counts as its own. If the client
+ * does not have the hold, or if the transfer is repeated, the amounts have no effect, so they are
+ * right. They are also right if the hold was learned, because its costs are not known. One grain
+ * more is accepted, because an amount may have been rounded in a message. */
 static bool doorman__transfer_amounts_right(const doorman_permits *permits, const char *client_id,
                                             const doorman_hold_request *request) {
     const doorman__hold *hold = doorman__holds_find(permits, request->id);
@@ -14549,8 +14559,9 @@ static doorman_status doorman__holds_release(doorman_permits *permits,
 
 /* ---- holds: transferring and seizing (P11) */
 
-/* Makes a hold of the client of a request, with the same items as another hold, room for its takes,
- * and no units. Returns OK, OUT_OF_MEMORY, or RESOURCE_EXHAUSTED if a bound forbids it (P19). */
+/* Makes a hold without units for the client of a request. It has the items of another hold, and
+ * room for the takes of that hold. Returns OK, OUT_OF_MEMORY, or RESOURCE_EXHAUSTED if a bound
+ * forbids it (P19). */
 static doorman_status doorman__hold_copy(doorman_permits *permits, const doorman__hold *hold,
                                          const doorman_hold_request *request, doorman__hold **out) {
     assert(hold->state == DOORMAN__HELD || hold->state == DOORMAN__TRANSFERRED);
@@ -14579,7 +14590,8 @@ static doorman_status doorman__hold_copied(doorman_status status, doorman_hold *
     return doorman__hold_refused(DOORMAN_REASON_MAX_HOLDS, out);
 }
 
-/* Answers a repeated request for a transfer: renews it, unless it was seized or has ended. */
+/* Answers a repeated request for a transfer: renews the transfer, unless it was seized or has
+ * ended. */
 static doorman_status doorman__transfer_repeat(doorman_permits *permits, doorman__hold *transfer,
                                                doorman_hold *out, doorman_error *error) {
     bool ended = transfer->state == DOORMAN__SPENT || transfer->end.at <= permits->at.now;
@@ -14587,9 +14599,9 @@ static doorman_status doorman__transfer_repeat(doorman_permits *permits, doorman
                  : doorman__hold_renew(permits, transfer, out, error);
 }
 
-/* Returns how many of `amount` units a request moves. If it moves only some, they are rounded down
- * to whole grains. Otherwise the part that stays would be rounded up, and the counters would count
- * less for the transfer than it has. */
+/* Returns how many of `amount` units a request moves. If the request moves only some of them, these
+ * are rounded down to whole grains. If they were not, the units that stay would be rounded up, and
+ * the counters would count less for the transfer than it has. */
 static double doorman__hold_moved(const doorman_hold_request *request, size_t index,
                                   double amount) {
     double asked = doorman__hold_amount(request, index);
@@ -14939,8 +14951,9 @@ static const doorman_permit_limit *doorman__recount_limits(const doorman__recoun
     return *count ? found->limits : NULL;
 }
 
-/* Returns how long a hold lasts by the new configuration, for which rows are not resolved yet. An
- * override row gives no such time. If it hides a plan, the time of the plan counts all the same. */
+/* Returns the time to live of a hold by the new configuration, for which rows are not resolved yet.
+ * An override row gives no time to live. If an override row hides a plan, the time to live of the
+ * plan counts all the same. */
 static doorman_time doorman__recount_life(const doorman_permits *permits,
                                           const doorman__recount *recount,
                                           const doorman_permit_limit *limit,
@@ -15136,7 +15149,8 @@ static void doorman__holds_recounted(doorman_permits *permits) {
     }
 }
 
-/* Returns the string of a configuration with the name of a limit, or NULL without such a limit. */
+/* Returns the string in a configuration that equals the name of a limit, or NULL if no limit has
+ * this name. */
 static const char *doorman__config_limit_name(const doorman_config *config, const char *name) {
     for (size_t i = 0; name && i < config->template_count; i++) {
         const doorman_template *template_ = &config->templates[i];
@@ -15147,7 +15161,8 @@ static const char *doorman__config_limit_name(const doorman_config *config, cons
     return NULL;
 }
 
-/* The same for the name of a plan. */
+/* Returns the string in a configuration that equals the name of a plan, or NULL if no plan has this
+ * name. */
 static const char *doorman__config_plan_name(const doorman_config *config, const char *name) {
     for (size_t i = 0; name && i < config->template_count; i++) {
         const doorman_template *template_ = &config->templates[i];
@@ -15223,7 +15238,8 @@ static void doorman__holds_uninit(doorman__holds *holds) {
 /*
  * This section settles reservations, and counts reports once (P27, P28). A settlement finds the
  * counters of its items like a report. A counter that was charged too much gives the difference
- * back (P27), and one that was charged too little is charged it. All of it is done, or nothing.
+ * back (P27), and one that was charged too little is charged the difference. A settlement changes
+ * all these counters, or none.
  */
 
 /* A settle, or a report with a request_id. */
@@ -15316,9 +15332,10 @@ typedef struct doorman__settle_step {
     uint64_t less;                /* grains that may come back */
 } doorman__settle_step;
 
-/* Returns the cost in grains up to which a counter is charged nothing more: what it was charged for
- * the item. For a limit in shadow, which may have been charged less than was granted, the cost is
- * at least what was granted, unless the reservation has ended and the limit has refund_unsettled.
+/* Returns the cost in grains up to which a settlement charges a counter nothing more: what the
+ * counter was charged for the item. For a limit in shadow, which may have been charged less than
+ * was granted, the cost is at least what was granted, unless the reservation has ended and the
+ * limit has refund_unsettled.
  *   had   what the counter was charged, in grains */
 static uint64_t doorman__settle_enough(const doorman__reservation *reservation, size_t item,
                                        const doorman__charge *charge, uint64_t had) {
@@ -15329,9 +15346,9 @@ static uint64_t doorman__settle_enough(const doorman__reservation *reservation, 
     return grains > had ? grains : had;
 }
 
-/* Finds what a settlement changes at a counter. Returns false if it skips the counter: for a limit
- * of CONCURRENCY, and for one in shadow that has no room for it, or did not charge the item and
- * does not charge it now. */
+/* Finds what a settlement changes at a counter. Returns false if the settlement skips the counter.
+ * It skips those of CONCURRENCY. At a limit in shadow, it also skips a counter for which there is
+ * no room, and one that was not charged for the item and would not be charged now. */
 static bool doorman__settle_step_find(doorman_permits *permits,
                                       const doorman__reservation *reservation, size_t item,
                                       size_t index, doorman__settle_step *out) {
@@ -15350,7 +15367,8 @@ static bool doorman__settle_step_find(doorman_permits *permits,
 }
 
 /* Creates the missing counters that a settlement charges. Returns OUT_OF_MEMORY, or
- * RESOURCE_EXHAUSTED if a bound forbids one of a limit not in shadow. Then none is created. */
+ * RESOURCE_EXHAUSTED if a bound forbids a counter of a limit that is not in shadow. In both cases
+ * no counter is created. */
 static doorman_status doorman__settle_create(doorman_permits *permits,
                                              const doorman__reservation *reservation) {
     for (size_t i = 0; i < reservation->item_count; i++) {
@@ -15422,8 +15440,9 @@ static void doorman__settle_item(doorman_permits *permits, doorman__reservation 
     item->result.charged = least;
 }
 
-/* Returns why the shards of its items forbid a request, or NO_REASON (N3, N5). An id tells the
- * shard of its reservation (N4). If the items are in another one, the reservation has other items.
+/* Returns why the shards of the items of a request forbid it, or NO_REASON (N3, N5). An id tells
+ * the shard of its reservation (N4). If the items are in another shard, the reservation has other
+ * items.
  *   wrong   written: the first item that is in another shard than item 0; 0: there is none */
 static doorman_reason doorman__settle_gate(doorman_permits *permits,
                                            const doorman_settle_request *request, size_t *wrong) {
@@ -15456,10 +15475,11 @@ static doorman_reason doorman__settle_refuses(const doorman_permits *permits,
     return doorman__requests_full(permits, request->client_id);
 }
 
-/* Returns whether a request must wait for the rows of durable limits. They may have the reservation
- * that is settled, or say that the report was counted before. If they could not be read, a settle
- * waits as long as a reservation may be remembered after it was granted. A report waits 10 minutes,
- * then it is not sent again (P28). With refuse_unread both wait until the rows are read. */
+/* Returns whether a request must wait for the rows of durable limits. These rows may have the
+ * reservation that is settled, or say that the report was counted before. If the rows could not be
+ * read, a settle waits as long as a reservation may be remembered after it was granted, and a
+ * report as long as reports are remembered, which is 10 minutes (P28). With refuse_unread both wait
+ * until the rows are read. */
 static bool doorman__settle_learns(const doorman_permits *permits,
                                    const doorman__settle_call *call) {
     bool learns = false;
@@ -15721,9 +15741,10 @@ doorman_status doorman_permits_end_reservation(doorman_permits *permits, uint64_
  * D5. The section >>counters has the header of a row, and notes what has changed.
  *
  * A change sets a flag in the counter, and a bit for its bucket in the table of its limit. So a
- * change needs no memory, and no list must be searched when a counter is removed. The bits lead to
- * the next row: 64 of them are one word, so a million buckets are 16,000 words. If a counter is
- * removed whose row is in the store, the row enters a list of removals.
+ * change needs no memory, and no list must be searched when a counter is removed. The search for
+ * the next row reads these bits: 64 of them are one word, so a million buckets are about 16,000
+ * words. If a counter is removed whose row is in the store, a row that says so enters a list of
+ * removals.
  *
  * The figures follow the header of a row. Times are since 1970.
  *     ban              how much longer it lasts
@@ -15971,7 +15992,8 @@ static unsigned char *doorman__figures_write(unsigned char *to, const doorman__m
     return doorman__row_ring_write(to, &ring);
 }
 
-/* Returns whether a time of a row is valid. If nobody has set the epoch, it may be before 1970. */
+/* Returns whether a time of a row is valid. If nobody has set the epoch, a valid time may be before
+ * 1970. */
 static bool doorman__row_time_valid(doorman_time time, doorman_time written_at) {
     return time >= -4 * DOORMAN_DURATION_MAX && time <= written_at;
 }
@@ -16108,7 +16130,8 @@ static doorman__reserved_part doorman__row_part_read(doorman__permit_row_rest *r
     return out;
 }
 
-/* Reads the letter and the number that name a reservation. Returns false if the key has none. */
+/* Reads the letter and the number that name a reservation. Returns false if the key is no such
+ * name. */
 static bool doorman__row_request_read(const char *key, char *letter, uint64_t *number) {
     const char *at = key + 1;
     *letter = key[0];
@@ -16214,7 +16237,8 @@ static size_t doorman__changes_take_removal(doorman__changes *changes, unsigned 
     return bytes;
 }
 
-/* Forgets all changes of counters and bans, for permits that forget these. */
+/* Forgets all changes of counters and bans. Called when the permits forget their counters and
+ * bans. */
 static void doorman__changes_clear(doorman__changes *changes) {
     unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
     while (doorman__changes_take_removal(changes, row)) continue;
@@ -16294,8 +16318,8 @@ static size_t doorman__changes_yield_ban(doorman_permits *permits, doorman__slot
     return bytes;
 }
 
-/* Writes the row of a counter that is adapted to its present figures. Returns its length, or 0 if
- * the counter is fresh, and stays fresh when an override row ends. */
+/* Writes the row of a counter that is adapted to its present figures. Returns the length of the
+ * row, or 0 if the counter is fresh, and stays fresh when an override row ends. */
 static size_t doorman__counter_row_write(doorman_permits *permits, const doorman__slot *slot,
                                          const doorman_permit_limit *limit,
                                          doorman__counter *counter, unsigned char *out) {
@@ -16715,7 +16739,8 @@ static void doorman__permits_mark_bucket(doorman_permits *permits, doorman__slot
     }
 }
 
-/* Marks the reservations of some buckets, after all counters. Returns whether buckets are left. */
+/* Marks the reservations of some buckets. Does nothing until the cursor is behind the counters of
+ * all slots. Returns whether buckets are left. */
 static bool doorman__reservations_mark_some(doorman_permits *permits,
                                             doorman_counter_cursor *cursor) {
     doorman__reservations *all = &permits->reservations;
@@ -16805,8 +16830,8 @@ static doorman_status doorman__restore_new(doorman_permits *permits, doorman__ro
 }
 
 /* Adds a row to a bucket that exists, and restores what may come back to it. A bucket has only one
- * stamp. So units come back either for its own reservations or for those of the row: for those to
- * which more may come back. */
+ * stamp. So units come back either from its own reservations or from those of the row: from those
+ * that may give more back. */
 static void doorman__restore_bucket(doorman__counter *counter, const doorman__meter *meter,
                                     const doorman__row_figures *row, doorman__restoring how,
                                     const doorman__moment *at) {
@@ -16830,8 +16855,9 @@ static void doorman__restore_bucket(doorman__counter *counter, const doorman__me
     doorman__counter_set_back(counter, &own);
 }
 
-/* Adds a row to a counter that exists. With `moves` the row may have been restored before, so the
- * larger of both numbers is used. Returns false if memory runs out. */
+/* Adds a row to a counter that exists. With `moves` the row may have been restored before. So of
+ * the grains that the counter has used and those of the row, the larger number is used then.
+ * Returns false if memory runs out. */
 static bool doorman__restore_added(doorman_permits *permits, const doorman__row_target *target,
                                    const doorman__row_figures *figures, bool moves) {
     const doorman__moment *at = &permits->at;
@@ -17040,8 +17066,8 @@ static doorman__row_ahead doorman__row_ahead_of(const doorman_permits *permits,
     return out;
 }
 
-/* Starts to load the counters of a row into the cache. The call looks up the place of the resource,
- * because a restore since the last call may have removed it. */
+/* Starts to load the counters of a row into the cache. Looks up the place of the resource each
+ * time, because the restore of another row may have removed this place. */
 static void doorman__row_prefetch(const doorman_permits *permits, const doorman__row_ahead *row,
                                   doorman__ahead what) {
     const doorman__place *place = doorman__permits_find_place(permits, row->resource_id);
@@ -17093,14 +17119,16 @@ doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows r
 /* ---- >>overrides ----------------------------------------------------------------------------- */
 /*
  * This section stores override rows and plan rows, which are set at run time. The public part has
- * the rules E1 and E2. The section >>counters finds the rows of a key. Here a row is one of either.
+ * the rules E1 and E2. The section >>counters finds the rows of a key. In this section a row is an
+ * override row or a plan row.
  *
  *     scope      one limit of a resource, or of the template with a glob. It knows the slot of the
  *                limit in the present configuration. A scope of plan rows is all limits of a
  *                template
- *     figures    what rows of a scope give, resolved for that limit. Rows with equal figures share
- *                them: a million rows with a few different figures need about 100 bytes each. Plan
- *                rows give the name of a plan. A decision looks for it among the plans of its limit
+ *     figures    what rows of a scope give, resolved for the limit of the scope. Rows with equal
+ *                figures share them: a million rows with a few different figures need about 100
+ *                bytes each. Plan rows give the name of a plan. A decision looks for this plan
+ *                among those of its limit
  *     row        one key of a scope, with its beginning and its end
  *
  *     state of a row    meaning                      event                next state
@@ -17109,11 +17137,11 @@ doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows r
  *     begun             it ends at ends_at           end, ended, replaced (freed)
  *
  * Decisions look at the clock, and not at the state. The state only says whether the beginning of a
- * row was processed. The beginning gives units to a bucket, and the end frees the row. After both,
- * the permits that wait are decided again. A treap (Aragon and Seidel 1989) has the rows in the
- * order of their next events. Its priorities are the hashes of the rows. A heap would need more
- * memory, and could not list the rows in order. Override rows and plan rows have a treap each, so
- * that each can be listed alone.
+ * row was processed. The beginning gives units to a bucket, and the end frees the row. After a
+ * beginning and after an end, the permits that wait are decided again. A treap (Aragon and Seidel
+ * 1989) has the rows in the order of their next events. Its priorities are the hashes of the rows.
+ * A heap would need more memory, and could not list the rows in order. Override rows and plan rows
+ * have a treap each, so that each can be listed alone.
  */
 
 /* ---- overrides: the treap */
@@ -17214,7 +17242,8 @@ static const char *doorman__override_scope_limit(const doorman__override_scope *
     return text + strlen(text) + 1;
 }
 
-/* Returns the template with limits that a glob names, or that a resource matches, or NULL. */
+/* Returns the template that a glob names, or that a resource matches. Returns NULL if there is
+ * none, or if it has no list of limits. */
 static const doorman_template *doorman__override_template(const doorman_permits *permits,
                                                           bool is_glob, const char *text) {
     if (!is_glob) return doorman__permits_template(permits, text);
@@ -17308,7 +17337,8 @@ static void doorman__override_ignore(const doorman__config_report *report, size_
     (void)report, (void)index, (void)object, (void)text;
 }
 
-/* Finds whether figures are idle. If not, the limit gives the figures that the row does not. */
+/* Finds whether figures are idle. If they are not, sets `all`: the limit gives the figures that the
+ * rows do not give. */
 static void doorman__override_figures_resolve(doorman__overrides *all,
                                               doorman__override_figures *figures) {
     const doorman__config_report report = {.add = doorman__override_ignore};
@@ -17603,8 +17633,8 @@ static void doorman__overrides_wake(doorman_permits *permits) {
     }
 }
 
-/* Finds the limit of a resource that has the slot `own`, and the counter of a key, which is adapted
- * to the present configuration. Returns false if memory runs out.
+/* Finds the limit of a resource whose slot is `own`, and the counter that a key has there. Adapts
+ * this counter to the present configuration. Returns false if memory runs out.
  *   out   written: the charge. Its `limit` is NULL if no limit of the resource has the slot, and
  *         its `counter` is NULL if there is none */
 static bool doorman__override_charge(doorman_permits *permits, doorman__slot *own,
@@ -17627,8 +17657,8 @@ static bool doorman__override_charge(doorman_permits *permits, doorman__slot *ow
     return found;
 }
 
-/* Gives units to the bucket of the key of a row, if it exists. The row is in force, so the size has
- * room for the units. If memory runs out, the bucket gets none. */
+/* Gives units to the bucket of the key of a row, if there is such a bucket. The row is in force, so
+ * the size has room for the units. If memory runs out, the bucket gets none. */
 static void doorman__override_pour(doorman_permits *permits, const doorman__override_row *row,
                                    double units) {
     char key[DOORMAN_ID_BYTES_MAX + 1];
@@ -17677,7 +17707,8 @@ static doorman_time doorman__overrides_due(const doorman_permits *permits) {
 
 #define DOORMAN__UPDATE_OVERRIDES 1000
 
-/* Begins and ends the rows that are due, up to a bound, and wakes the queues of their limits. */
+/* Begins and ends the rows that are due, up to a bound, and wakes the queues of limits with
+ * rows. */
 static void doorman__overrides_work(doorman_permits *permits) {
     bool wakes = permits->overrides.wakes;
     permits->overrides.wakes = false;
@@ -17704,7 +17735,8 @@ typedef struct doorman__override_report {
     bool has_problem;
 } doorman__override_report;
 
-/* Writes the first problem of a row as the error. JSON has the figures in an object "set". */
+/* Writes the first problem of a row as the error. In JSON the figures are in an object "set", so
+ * the paths of their problems begin with it. */
 static void doorman__override_problem(const doorman__config_report *report, size_t index,
                                       const char *object, const char *text) {
     static const char figures[] = "figures.";
@@ -17802,7 +17834,8 @@ static const doorman_permit_limit *doorman__override_limit(const doorman_permits
 
 /* ---- overrides: setting and ending rows */
 
-/* Returns the figures that a row adds to: those of another row, of a plan, or of the limit. */
+/* Returns the figures that a row adds to: those of another row, of a plan, of an override of the
+ * configuration, or of the limit. */
 static const doorman_figures *doorman__override_base(const doorman_permits *permits,
                                                      const doorman_permit_limit *limit,
                                                      const doorman__override_name *name) {
@@ -17842,7 +17875,8 @@ static doorman_time doorman__override_end(const doorman_permits *permits,
     return doorman__earlier(end, doorman__after(row->starts_at, figures->window));
 }
 
-/* Checks a row that a person sets by the rules of its limit, and that its end has not passed. */
+/* Checks that a row that a person sets keeps the rules of its limit, and that its end has not
+ * passed. */
 static void doorman__override_set_check(doorman__check *check, const doorman_permits *permits,
                                         const doorman_permit_limit *limit,
                                         const doorman_override_row *row) {
@@ -17863,7 +17897,7 @@ static void doorman__override_set_check(doorman__check *check, const doorman_per
 }
 
 /* Stores a row that is valid, with the times and the id of `given`. If the row replaces one that
- * has begun, a bucket gets only as many units as the new row adds more than the old one.
+ * has begun, a bucket gets only the units that the new row adds beyond those of the old one.
  *   restored   true: if the row has begun, a bucket has its units already */
 static doorman_status doorman__override_store(doorman_permits *permits,
                                               const doorman__override_name *name,
@@ -18043,7 +18077,7 @@ bool doorman_permits_next_override(const doorman_permits *permits, doorman_overr
     return true;
 }
 
-/* A copy of a counter. The state has room for that of every kind. */
+/* A copy of a counter. `state` has room for the state of a limit of any kind. */
 typedef struct doorman__counter_copy {
     doorman__counter counter;
     uint64_t state[DOORMAN__STATE_WORDS_MAX];
@@ -18186,7 +18220,8 @@ static doorman_status doorman__plan_find_check(const doorman_permits *permits,
                          row->identifier_glob);
 }
 
-/* Checks a plan row without the configuration, or only its name. Writes the first problem. */
+/* Checks a plan row without the configuration. With `by_name`, checks only its glob and its key.
+ * Writes the first problem. */
 static bool doorman__plan_check(const doorman_plan_row *row, bool by_name, doorman_error *error) {
     doorman__override_report report = {.report = {.add = doorman__override_problem},
                                        .error = error,
@@ -18429,7 +18464,8 @@ static size_t doorman__config_slots(const doorman_config *config, size_t *limit_
 }
 
 /* Finds or makes the slots of all limits of a configuration: see own_slots and open_slots of
- * doorman_permits. Counts the holds in them. If memory runs out, the new slots are freed. */
+ * doorman_permits. Counts all holds in new counters of these slots. If memory runs out, the new
+ * slots are freed. */
 static doorman__slot **doorman__permits_make_slots(doorman_permits *permits,
                                                    const doorman_config *config) {
     size_t limits = 0, count = doorman__config_slots(config, &limits);
@@ -18462,8 +18498,8 @@ static size_t doorman__quoted_bytes(const char *text) {
 }
 
 /* Notes the lengths of the longest name of a limit and of a plan, the most limits of a template,
- * and whether a limit is fair. By these a message whose response would be too large is refused
- * before anything is decided. */
+ * and whether a limit is fair. With these figures, a message whose response would be too large is
+ * refused before anything is decided. */
 static void doorman__permits_measure(doorman_permits *permits, const doorman_config *config) {
     permits->name_bytes = permits->plan_bytes = permits->limits_most = permits->fair_bytes = 0;
     for (size_t i = 0; i < config->template_count; i++) {
@@ -18777,7 +18813,7 @@ doorman_status doorman_permits_set_shards(doorman_permits *permits, const doorma
     return DOORMAN_OK;
 }
 
-/* Refuses the permits of a shard that wait. */
+/* Refuses the waiting permits of a shard. */
 static void doorman__shard_refuse_waits(doorman_permits *permits, size_t shard) {
     doorman__hold *hold = permits->holds.waiting.first;
     assert(shard < permits->shards.of.count && !permits->shards.all[shard].is_owned);
@@ -19063,7 +19099,8 @@ static doorman_status doorman__message_fail(doorman_error *error, doorman_status
 
 /* Finds the place of an item, and returns its template. A place knows its template, unless the
  * configuration has changed since the place was used last. The want keeps the place for the
- * decision. Calls that may remove places before the decision must read the wants again. */
+ * decision. A function that may remove places before the decision must read the wants again after
+ * that. */
 static const doorman_template *doorman__want_find_template(const doorman_permits *permits,
                                                            doorman__want *want) {
     doorman__place *place = doorman__permits_find_place(permits, want->resource_id);
@@ -19207,7 +19244,8 @@ static doorman_status doorman__permits_check_settles(const doorman_permits *perm
                          list, most, doorman__name(request, "settles", "entries"), items);
 }
 
-/* Checks what each node can check. INSPECT and RESET come from people, and need no client_id. */
+/* Checks what each node can check in a message, not only a master. INSPECT and RESET come from
+ * people, and need no client_id. */
 static doorman_status doorman__permits_check_message(doorman_permits *permits,
                                                      const doorman_request *request,
                                                      doorman_error *error) {
@@ -19263,8 +19301,9 @@ static doorman_status doorman__permits_check_amounts(const doorman_permits *perm
 }
 
 /* Checks the amounts of holds, and that the resource and the limit of each entry of an INSPECT or
- * RESET exist. Otherwise a typing error would look like a key without counters. An entry that sets
- * a ban, or has a banned key and no `limit`, needs none. Only a master knows holds and bans. */
+ * RESET exist. Otherwise a typing error would look like a key without counters. For an entry that
+ * sets a ban, or that has a banned key and no `limit`, they need not exist. A server calls this
+ * function only as the master, because only a master knows holds and bans. */
 static doorman_status doorman__permits_check_limits(const doorman_permits *permits,
                                                     const doorman_request *request,
                                                     doorman_error *error) {
@@ -19418,7 +19457,7 @@ static doorman_status doorman__permits_answer_ban(doorman_permits *permits,
     return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
 }
 
-/* Answers an entry of a REPORT that counts once. */
+/* Answers an entry of a REPORT with a request_id, which counts once (P28). */
 static doorman_status doorman__permits_answer_once(doorman_permits *permits,
                                                    const doorman_request *request, size_t index,
                                                    doorman_permit_result *out) {
@@ -19552,8 +19591,8 @@ static doorman_status doorman__permits_answer_settles(doorman_permits *permits,
 /* ---- permits: the leases of the permits of a server */
 
 /* Tells the gauge of a lease how many units are held, and for how many units permits wait. If the
- * limit is not leased any more, nothing changes while its place has counters: holds that were
- * granted out of the lease end no later than the lease. */
+ * limit is not leased any more, nothing changes while its place has counters, because holds that
+ * were granted out of the lease may still exist. They end no later than the lease. */
 static void doorman__leased_sync_one(doorman_permits *permits, doorman__permit_lease *lease) {
     assert(lease->resource->kind == DOORMAN_GAUGE);
     const doorman__place *place = doorman__permits_place_of(permits, lease->place);
@@ -19636,8 +19675,8 @@ static void doorman__leased_work(doorman_server *server) {
 
 /* ---- permits: what a server does with them */
 
-/* Creates the permits. They live as long as the server, so that a victory needs no memory and
- * cannot fail. A node that has a parent and no configuration refuses all permits. */
+/* Creates the permits. They live as long as the server, so that becoming the master needs no memory
+ * and cannot fail. A node that has a parent and no configuration refuses all permits. */
 static doorman_status doorman__permit_node_create(doorman_server *server,
                                                   const doorman_server_options *options,
                                                   doorman_error *error) {
