@@ -1565,10 +1565,10 @@ struct doorman_resource_info {
  * follows what the server can do (H11). Report at least once in each refresh interval.
  * doorman_throttle_report makes such a report. Reports are added up, and the next request for
  * capacity of this resource sends the sum. If the request is lost, the sum is lost too. The report
- * has no effect while overload_target of doorman_resource_info is 0. The law (H11) assumes that
- * holders of leases send all the requests. If the requests of others alone overload the servers,
- * the capacity falls to capacity_min. A client that only reports sets its wants to 0, so that it
- * takes no capacity.
+ * has no effect while overload_target of doorman_resource_info is 0. Rule H11 assumes that holders
+ * of leases send all the requests. If the requests of others alone overload the servers, the
+ * capacity falls to capacity_min. A client that only reports sets its wants to 0, so that it takes
+ * no capacity.
  *   report    an interval of 0 has no effect
  *   returns   OK | INVALID_ARGUMENT (a number that is out of range) */
 DOORMAN_API doorman_status doorman_client_report_overload(doorman_client_resource *resource,
@@ -4464,11 +4464,11 @@ static doorman__cut doorman__index_cut(const doorman__index *index, double level
 }
 
 /* Returns the level at which all bands together take `capacity`. Precondition: the bands want more
- * than `capacity`. If there are several bands, Newton's method starts at level 0. What the bands
- * take is a concave function of the level, so no step goes beyond the solution. The gap is the part
- * of the capacity that is not taken yet, and the slope is the number of subclients whose demands
- * are cut. Each step divides their product by at least four, so about five steps are enough. The
- * bound of 128 guarantees an end, whatever the rounding errors are. */
+ * than `capacity`. If there are several bands, Newton's method finds the level, and starts at 0.
+ * What the bands take is a concave function of the level, so no step goes beyond the solution. The
+ * gap is the part of the capacity that is not taken yet, and the slope is the number of subclients
+ * whose demands are cut. Each step divides their product by at least four, so about five steps are
+ * enough. The bound of 128 guarantees an end, whatever the rounding errors are. */
 static double doorman__index_level(const doorman__index *index, double capacity) {
     const doorman__node *some = NULL;
     size_t bands = 0;
@@ -4742,8 +4742,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    in capacity the sum may be above C (see "round"). The rules R1 to R12 keep the invariant. R2,
  *    R3, R9 and R10 are in the section >>upstream. R7, R8, R11 and R12 are in the section >>server.
  * R1 A node never uses a lease id twice for one resource, even if its master changes or restarts. A
- *    lease id is 53 bits of a keyed hash of a counter. Each process that starts uses a new key. Two
- *    leases have the same id with a probability of 2^-53, which is too small to matter.
+ *    lease id is 53 bits of a keyed hash of a counter. Each process that starts uses a new key. So
+ *    two leases have the same id only with a probability of 2^-53, which is too small to matter.
  * R4 A claim lowers u only if it names the last lease that was granted to the holder. In this case
  *    no newer lease is on its way to the holder, and the holder will not accept an older lease
  *    (R2). As long as a holder names the same lease, its claims never rise. So a late copy of a
@@ -4754,8 +4754,9 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    confirms would stay committed for as long as the holder sends requests.
  * R5 A grant is at most the target. A grant is also at most what is free: C minus the sum of the
  *    other holders' u. There is one exception. If less than min(u, x) is free, the grant may still
- *    be up to min(u, x), which is already committed, because the holder may still be using it. In a
- *    node with a parent, a grant also keeps the sum of u within K. A grant raises u to at least g.
+ *    be up to min(u, x). This amount is already committed, because the holder may still be using
+ *    it. In a node with a parent, a grant also keeps the sum of u within K. A grant raises u to at
+ *    least g.
  *       The exception is for leases, not for units in use without a lease. A child node may have
  *    more committed than its leases commit (R6). The exception then allows only what its leases
  *    commit. While the sum of u is above C, a grant is at most the larger of two amounts: the last
@@ -4766,10 +4767,10 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    larger of g and min(u, x). u can be even larger, because an earlier lease that the request
  *    does not name stays committed until it ends (R4).
  *       Only leases raise u. A report of units in use (`outstanding`) can only keep u from falling,
- *    except in a server that learns (R6). So a holder whose lease has ended has nothing committed,
- *    even if the holder still uses units of that lease. T7 does not cover use without a lease. If
- *    reports raised u, a holder that reports too much, or a late copy of a request, would take the
- *    capacity from all others.
+ *    except in a server that learns (R6). So nothing is committed for a holder whose lease has
+ *    ended, even if the holder still uses units of that lease. T7 does not cover use without a
+ *    lease. If reports raised u, a holder that reports too much, or a late copy of a request, would
+ *    take the capacity from all others.
  * R6 A new master knows no holders, unless it takes over the leases of its predecessor (D8). So it
  *    learns until every lease that its predecessor can have granted has ended. If a holder names a
  *    lease of this node, the master grants what the holder claims, but at most what is free. The
@@ -4806,15 +4807,16 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *
  * A process that does not restart continues only one chain. A copy of an old request, or a request
  * that is repeated after a lost response, starts another chain. But a process accepts only one of
- * two responses (R2), so one of the two chains is never continued, and neither is a chain from
- * before a restart. So the lease table stores, for two chains of each holder, the last lease, and
- * whether the chain has been continued. One of the chains ends with the last lease of the holder. A
- * request that continues the other chain is a sign of two processes, if both chains have been
- * continued before. In the example, A 3 -> 5 is the first sign. After a restart the first request
- * of a process names no lease, and the count of signs starts again at 0. Between two restarts a
- * single process causes at most two signs: a late copy of a request from before its start, and its
- * next request. So the server reports an id while the count is above 2 (S10), which a lossy network
- * never causes. A client that always names the lease before its last lease is reported too.
+ * the two responses (R2), so it continues only one of the two chains. It never continues a chain
+ * from before its restart either. So the lease table stores, for two chains of each holder, the
+ * last lease, and whether the chain has been continued. One of the chains ends with the last lease
+ * of the holder. A request that continues the other chain is a sign of two processes, if both
+ * chains have been continued before. In the example, A 3 -> 5 is the first sign. After a restart
+ * the first request of a process names no lease, and the count of signs starts again at 0. Between
+ * two restarts a single process causes at most two signs: a late copy of a request from before its
+ * start, and its next request. So the server reports an id while the count is above 2 (S10), which
+ * a lossy network never causes. A client that always names the lease before its last lease is
+ * reported too.
  *     Each request that names the last lease subtracts 1/4 from the number of signs. So the
  * server detects two processes even if one asks up to eight times as often as the other. When one
  * of them stops, the report ends after at most eight renewals of the other one.
@@ -4874,8 +4876,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *
  * Age (R4). A lease table divides time into steps. A new step begins when all leases that were
  * granted before the present step have ended. So only leases of two steps can be in force: the
- * present one, and the one before it. A lease entry has the step in which its holder got the last
- * lease. `recent` is the largest amount that a lease of that step commits. When the next step
+ * present one, and the one before it. A lease entry stores the step in which its holder got the
+ * last lease. `recent` is the largest amount that a lease of that step commits. When the next step
  * begins, all leases from before that step have ended, so u falls to `recent`. So an amount is
  * committed for at most two lease lengths (plus the drift) after its last grant. A lease may commit
  * more than g, because the holder may claim more than g. The u of a child that learns does not fall
@@ -5735,10 +5737,11 @@ static double doorman__leases_subclients(const doorman__lease_table *leases) {
  * thousandth. Otherwise returns false. A small excess does no harm, because each grant is at most
  * what is free. If the node used its own terms instead, its level would differ from that of the
  * rest of the tree. With a reserve the two levels might never become equal again. With whole units
- * the sum may exceed the capacity by four more units: the lease of the node is the sum rounded down
- * or up, and one more unit may be moving between holders at each level of a tree of four levels. If
- * the sum is below the capacity, the holders divide the rest in proportion to what they still want,
- * until the parent sends new terms. Terms of a kind that divides no capacity always fit. */
+ * the sum may exceed the capacity by four more units. The lease of the node may be the sum rounded
+ * down, and at each level of the tree one more unit may be moving between holders. Four units are
+ * enough for a tree of four levels. If the sum is below the capacity, the holders divide the rest
+ * in proportion to what they still want, until the parent sends new terms. Terms of a kind that
+ * divides no capacity always fit. */
 static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, double capacity) {
     const size_t count = leases->parent_terms_count;
     double part = 0;
@@ -6116,9 +6119,9 @@ typedef enum doorman__upstream_state {
 #define DOORMAN__ITEMS_MAX_CLIENT 500 /* lower, as an agent makes a request with its mutex locked */
 #define DOORMAN__DEMANDS_MAX 20000
 
-/* The functions that a caller's loop calls. A client, a server, a permit client and its lanes each
- * contain an upstream, with a table of these functions. So this section does not depend on these
- * four objects. */
+/* The functions that a caller's loop calls. A client, a server, and each port and lane of a permit
+ * client contain an upstream, with a table of these functions. So this section does not depend on
+ * the types of these objects. */
 typedef struct doorman__upstream_calls {
     doorman_time (*due)(const doorman_upstream *upstream);
     void (*work)(doorman_upstream *upstream, doorman_time now); /* does what is due, except
@@ -6842,7 +6845,8 @@ static bool doorman__upstream_redirect(doorman_upstream *upstream, const char *a
     return true;
 }
 
-/* Checks the fields that only servers receive. `algorithm` is NULL if the kind is unknown here. */
+/* Checks the fields that only servers receive. `algorithm` is NULL if this node does not know the
+ * kind. */
 static bool doorman__response_terms_valid(const doorman_capacity_response *item_response,
                                           bool learning) {
     if (item_response->terms_count > DOORMAN_TERMS_MAX) return false;
@@ -7071,7 +7075,7 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  * H11 A server behind a resource reports once in each refresh interval how many requests arrived,
  *    finished, were refused, and were late (waited longer than `target`). A node adds up what it
  *    receives, and passes the sum on with its next request for capacity. So the root receives the
- *    sum of a tree.
+ *    sum of the whole tree.
  *       The reports of the last two refresh intervals are added up. The resource is overloaded if
  *    at least 20 requests arrived, and more than 5 % of them were refused or more than half of the
  *    finished ones were late. The root then lowers the capacity in force to
@@ -7099,9 +7103,9 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  * changes the ratios little.
  *
  * The state has the integral over time of the sum of the leases. The mean of this sum in the time
- * of the reports follows from the integral. The state notes the integral from time to time, and
- * assumes a straight line between two such marks. A resource has this state only after its first
- * report. The state then assumes that the sum of the leases was constant before.
+ * of the reports follows from the integral. From time to time the state stores the integral as a
+ * mark. Between two marks it assumes a straight line. A resource has this state only after its
+ * first report. The state then assumes that the sum of the leases was constant before.
  */
 enum { DOORMAN__OVERLOAD_PARTS = 9, DOORMAN__OVERLOAD_MARKS = 20, DOORMAN__OVERLOAD_LEAST = 20 };
 
@@ -7323,11 +7327,11 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    but not while the server or the holder learns. First, a holder that wanted nothing and now
  *    wants something gets a new lease. That lease may be 0 too, but with whole units a unit is then
  *    owed to the holder (A5). Second, a holder gets a new, larger lease if it was granted all its
- *    wants and now wants more, or if it has a lease of 0, or if it is a server. A server asks often
- *    only when its holders need more (T1). The second exception applies only if enough capacity is
- *    free for a larger lease, and not during a round (see >>leases). R5 bounds the new lease too:
- *    the holder may have given back a part of its last lease, and that part may now belong to
- *    another holder.
+ *    wants and now wants more, or if it has a lease of 0, or if it is a server. Servers have this
+ *    exception because a server asks often only when its holders need more (T1). The second
+ *    exception applies only if enough capacity is free for a larger lease, and not during a round
+ *    (see >>leases). R5 bounds the new lease too: the holder may have given back a part of its last
+ *    lease, and that part may now belong to another holder.
  * S4 While the server learns (R6), a holder that names no lease of this node gets TRY_LATER, not a
  *    lease of 0. So the holder continues to use its fallback, as if no server answered. But a
  *    holder that names a lease of 0 of this node gets a lease again, of 0 or of what others have
@@ -7338,26 +7342,25 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    at the earliest after a second or the usual interval, whichever is shorter. The server records
  *    the wants of this holder, commits nothing, and removes the lease entry if the holder does not
  *    ask again. STATIC and NO_ALGORITHM divide no capacity, so they need no learning.
- * S5 If none of S3, S4, T4 and R7 applies, the algorithm gives the target of the holder. The grant
- *    is the target, but at most the larger of two amounts: what is free, and what the holder may
- *    still be using (R5).
+ * S5 If none of S3, S4, T4, R6 and R7 applies, the algorithm gives the target of the holder. The
+ *    grant is the target, but at most the larger of two amounts: what is free, and what the holder
+ *    may still be using (R5).
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
  *    interval in a response is usually at most a third of the time until the lease ends. But a
  *    server that cannot renew its own lease grants shorter and shorter leases, so all holders would
- *    ask more and more often. So the refresh interval is at least the smaller of
- *    `minimum_refresh_interval` and a third of `lease_length`, or the time until the lease ends if
- *    that is less.
+ *    ask more and more often. So the refresh interval is at least the smallest of three times:
+ *    `minimum_refresh_interval`, a third of `lease_length`, and the time until the lease ends.
  *       A holder whose lease is below its target should ask again early (R12). If leases are whole
  *    units, only a holder that is owed a unit should ask again early (A5). No holder should if the
  *    number of owed units exceeds both the capacity and an eighth of the number of holders.
  * S7 The safe capacity of a client is that of the template. If the template has none, the server
  *    divides the capacity by the number of known subclients, including those of the request. The
- *    server does not send such a quotient while it learns, to a holder that is a server, or for an
- *    algorithm that does not divide the capacity. A node with a parent has only as much capacity as
- *    its clients want, so the quotient may be much too small. So in such a node the safe capacity
- *    is at least the highest level that the parent sent. If leases are whole units, the safe
- *    capacity is rounded down. With more clients than units it is 0, because one unit for each
- *    client would exceed the capacity. A node with a parent does not send a 0.
+ *    server sends such a quotient only if it is not learning, the holder is a client, and the
+ *    algorithm divides the capacity. A node with a parent has only as much capacity as its clients
+ *    want, so the quotient may be much too small. So in such a node the safe capacity is at least
+ *    the highest level that the parent sent. If leases are whole units, the safe capacity is
+ *    rounded down. With more clients than units it is 0, because one unit for each client would
+ *    exceed the capacity. A node with a parent does not send a 0.
  * S8 A lease entry lasts 1 + drift times as long as its lease. So the entry outlasts the lease even
  *    if the holder's clock is slower by the drift. The time that messages take does not matter,
  *    because the holder counts from the time at which it sent the request.
@@ -7367,10 +7370,10 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    on_event reports a sign if the count is above 2 after it. While the count is above 2,
  *    doorman_server_next_lease shows the lease of that id as `shared`. Nothing else changes for
  *    this lease.
- * S11 The server counts requests in a row that do not confirm the holder's last lease, although it
- *    is in force. A request confirms the lease if it names the lease, and if its `has` is not
- *    larger than the lease. on_event reports the third such request and each further one, and
- *    doorman_server_next_lease then shows the lease as `unconfirmed`. After a cut, the larger
+ * S11 The server counts requests in a row that do not confirm the holder's last lease, although
+ *    that lease is in force. A request confirms the lease if it names the lease, and if its `has`
+ *    is not larger than the lease. on_event reports the third such request and each further one,
+ *    and doorman_server_next_lease then shows the lease as `unconfirmed`. After a cut, the larger
  *    amount stays committed for such a holder (R4). A restart, a lost response or a late copy of a
  *    request adds only 1 to the count. Nothing else changes for the lease.
  * S12 The overshoot of a resource is the amount by which its leases exceed the maximum, which is
@@ -7386,9 +7389,9 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *                 (R7)
  *      SHARE      the kind of algorithm does not divide the capacity, so no holder gets more
  *      CUT        a round is active (see >>leases): the capacity was cut, and what is committed
- *                 since before the cut does not fit into it yet. Leases fall to the targets, or
- *                 wait until other holders have confirmed theirs. A new configuration, reports of
- *                 overload (H11), and a smaller lease of the node itself are such cuts
+ *                 since before the cut does not fit into the new capacity yet. Leases fall to the
+ *                 targets, or wait until other holders have confirmed theirs. A new configuration,
+ *                 reports of overload (H11), and a smaller lease of the node itself are such cuts
  *      SHARE      the lease is the target of the holder, or the whole capacity. Others want the
  *                 rest, or there is no more. If leases are whole units, the holder takes turns
  *                 (A5), and the lease is its present turn
@@ -7408,8 +7411,8 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    hold.
  * R11 A request within the minimum interval (S3) confirms a lease as any other request does (R4).
  *    The holder gets its last lease again, with the same end. The lease is smaller by what the
- *    holder has given back, and is at most what the holder now wants. The holder does not get the
- *    rest again within the interval.
+ *    holder has given back, and is at most what the holder now wants. What the lease has lost does
+ *    not come back within the interval.
  * R12 Capacity moves fast to the holders that should have it. A client confirms a smaller lease at
  *    once. A node does so when the amount that it has committed for its holders fits into the
  *    lease. If a lease is below the target by more than a thousandth, its holder should ask again
@@ -7430,9 +7433,9 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *
  *   amount              counts
  *   the capacity        in a root: always
- *   K                   in a node with a parent: until the node's own lease has ended, with the
- *                       drift. K is what the parent has committed for the node, at least C. After a
- *                       cut, K stays above C until the node has claimed less (R3, R12), so the
+ *   K                   in a node with a parent: until the node's own lease has ended (plus the
+ *                       drift). K is what the parent has committed for the node, at least C. After
+ *                       a cut, K stays above C until the node has claimed less (R3, R12), so the
  *                       leases always fit into K
  *   an older capacity   in a root: until all leases from before the cut have ended, since T7 holds
  *                       for the largest capacity of the last lease length
@@ -7518,10 +7521,10 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    the capacity minus this lease, and the demands of the child do not count.
  * T8 A request to a parent names the node that sends it, and the nodes on the longest path below
  *    that node, at most 16 nodes in all. A server refuses a request that names its own node or its
- *    parent, because there is a loop.
- * T9 A parent sends the description and the unit of a resource, texts for people, with each lease
- *    that it grants to a node. The node shows them, and sends them to its own children. The first
- *    256 bytes of a description are sent.
+ *    parent, because the tree then has a loop.
+ * T9 A parent sends the description and the unit of a resource (both are texts for people) with
+ *    each lease that it grants to a node. The node shows them, and sends them to its own children.
+ *    The first 256 bytes of a description are sent.
  *
  * Why T7 holds in the whole tree. Let b(h) be what the parent of h has committed for h. While that
  * parent is gone or learns, b(h) is the amount in the last complete lease table of that parent. The
