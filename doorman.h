@@ -5316,10 +5316,10 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  * it has had its first unit. A unit that is in no lease is idle. Let the target of a holder be f
  * plus a fraction. These rules decide how many units the holder gets:
  *
- *   if it has more than f It gets f in the two cases below. In all other cases it gets f + 1. First
- *                           case: more units are owed to other holders than are idle, and its own
- *                           lag is at most a bound. The bound starts at -1 turn. It rises by one
- *                           turn in each lease length while more units are owed than are idle,
+ *   if it has more than f   It gets f in the two cases below. In all other cases it gets f + 1.
+ *                           First case: more units are owed to other holders than are idle, and its
+ *                           own lag is at most a bound. The bound starts at -1 turn. It rises by
+ *                           one turn in each lease length while more units are owed than are idle,
  *                           until a holder gives up a unit. Then the bound starts again. If an owed
  *                           unit is urgent, the bound starts at 0, and rises by one turn in each
  *                           refresh interval. An owed unit is urgent if the holder that lacks it
@@ -7367,7 +7367,7 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * S9 A server that is not learning ignores the claim of a holder without a lease entry. on_event
  *    reports such a claim.
  * S10 The server counts signs that two processes use one id (see "shared ids" in >>leases).
- *    on_event reports a sign if the count is above 2 after it. While the count is above 2,
+ *    on_event reports each sign after which the count is above 2. While the count is above 2,
  *    doorman_server_next_lease shows the lease of that id as `shared`. Nothing else changes for
  *    this lease.
  * S11 The server counts requests in a row that do not confirm the holder's last lease, although
@@ -7447,12 +7447,12 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *   a lost lease        The leases end with the node's own lease (S6). Their entries last longer by
  *                       the drift (S8), and so does the parent's entry for the node. After that
  *                       time the maximum is 0.
- *   the node learns     The node grants at most C (R6). It does not know the leases of its
- *                       predecessor that no holder has claimed.
+ *   the node learns     The node grants at most C (R6). Leases of its predecessor that no holder
+ *                       has claimed are not in the node's lease table.
  *   the parent learns   The parent commits what it grants, and at least what the node reports as
  *                       outstanding (R6). This may be less than the claim of the node if other
  *                       holders have claimed the rest. The older lease of the node is still in
- *                       force.
+ *                       force, so the older K counts.
  *   a child learns      The child gets its last lease again, even after a cut (R7). So older
  *                       amounts count until this lease has ended too.
  *   late entries        An entry may last longer than its lease needs (see "expiry" in >>leases).
