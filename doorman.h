@@ -5021,8 +5021,7 @@ static doorman__child *doorman__entry_child(const doorman__lease_entry *entry) {
     return entry->is_server ? entry->demand.child : NULL;
 }
 
-/* Returns the part of u that leases commit. Only the u of a child can be larger than that part
- * (R6). */
+/* Returns the part of u that leases commit. Only the u of a child can exceed that part (R6). */
 static double doorman__entry_leased(const doorman__lease_entry *entry) {
     const doorman__child *child = doorman__entry_child(entry);
     assert(!child || (child->leased >= entry->has && child->leased <= entry->committed));
@@ -5053,8 +5052,7 @@ static doorman__lease_entry *doorman__leases_find(doorman__lease_table *leases, 
     return NULL;
 }
 
-/* Adds an entry for a holder. The entry has no lease and no wants yet. Returns NULL if there is no
- * memory. */
+/* Adds an entry without a lease or wants for a holder. Returns NULL if there is no memory. */
 static doorman__lease_entry *doorman__leases_add(doorman__lease_table *leases, uint64_t hash,
                                                  const char *holder_id, bool is_server) {
     assert(doorman__id_valid(holder_id));
@@ -5084,8 +5082,7 @@ static bool doorman__entry_shared(const doorman__lease_entry *entry) {
 }
 
 /* Shared ids: records the lease id that a request names, or 0 for none. Called before the request
- * gets a new lease. Returns whether the request is a sign of two processes, and the count of signs
- * is now above 2. */
+ * gets a new lease. Returns whether the request is a sign and the count is now above 2. */
 static bool doorman__entry_note_request(doorman__lease_entry *entry, uint64_t named) {
     bool last = named && named == entry->lease_id;
     bool other = named && !last && (named & 1023U) == entry->other_lease;
@@ -5505,8 +5502,8 @@ static double doorman__leases_whole_target(doorman__lease_table *leases,
 #define DOORMAN__PERMITS_HOLDER "(permits)"
 
 /* Returns the demand of a client. A client counts as one subclient, but the permits of this node
- * count as `weight`. The function compares the id, because a bit for this would make each lease
- * entry larger. */
+ * count as `weight`. The function compares the id, because a bit for this would make each entry
+ * larger. */
 static doorman__demand doorman__entry_demand(const doorman__lease_table *leases,
                                              const doorman__lease_entry *entry) {
     assert(!entry->is_server);
@@ -5694,8 +5691,7 @@ static void doorman__leases_uninit(doorman__lease_table *leases) {
     doorman__index_uninit(&leases->index);
 }
 
-/* Begins a new list of entries, unless the old list still has entries. Called when leases become
- * shorter (see "expiry"). */
+/* Begins a new list of entries (see "expiry"), unless the old list still has entries. */
 static void doorman__leases_drain(doorman__lease_table *leases) {
     if (leases->draining) return;
     leases->draining = leases->oldest;
@@ -7378,12 +7374,12 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    request adds only 1 to the count. Nothing else changes for the lease.
  * S12 The overshoot of a resource is the amount by which its leases exceed the maximum, which is
  *    what the node may have in force at this moment. See "the maximum".
- * S13 on_event reports a child node whose last lease has expired. A node that has clients renews
- *    its lease, and a node that has none releases it. So a node whose lease expires has failed, or
- *    cannot reach this server.
+ * S13 on_event reports a child node whose last lease has expired. A node with clients renews its
+ *    lease, and a node without clients releases it. So the child node has failed, or cannot reach
+ *    this server.
  * S14 A lease that is less than 0.999 of what its request wants has a reason. Any other lease has
- *    none. If leases are whole units, the wants are rounded up before this comparison. The reason
- *    is the first of these that applies:
+ *    none. If leases are whole units, the wants are rounded up first. The reason is the first of
+ *    these that applies:
  *
  *      LEARNING   the server learns (R6), or the holder is a child node that learns and had a lease
  *                 (R7)
@@ -7494,10 +7490,9 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    and more boundaries around the first of these levels, denser near it. The level at which a
  *    reserve is shared matters only if some priority gets nothing but its part of the reserve. Then
  *    the level of that priority is the level of the reserve, so there is a boundary at that level.
- *    The amount that a group gets is a concave function of the level. So the parent, for which the
- *    demands of a group are equal, overestimates this amount, and the level that the parent finds
- *    is never too high. From request to request this level approaches the exact level from below,
- *    as in Newton's method, and then stays there.
+ *    The amount that a group gets is a concave function of the level. So the parent overestimates
+ *    this amount, and the level that the parent finds is never too high. From request to request
+ *    this level approaches the exact level from below, as in Newton's method, and then stays there.
  * T3 A node with a parent uses the algorithm and the parameters that its parent sends. At each
  *    level of the tree the refresh interval is multiplied by decay_factor, but is at least
  *    `minimum_refresh_interval`.
@@ -7522,9 +7517,9 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * T8 A request to a parent names the node that sends it, and the nodes on the longest path below
  *    that node, at most 16 nodes in all. A server refuses a request that names its own node or its
  *    parent, because the tree then has a loop.
- * T9 A parent sends the description and the unit of a resource (both are texts for people) with
- *    each lease that it grants to a node. The node shows them, and sends them to its own children.
- *    The first 256 bytes of a description are sent.
+ * T9 A parent sends the description and the unit of a resource (texts for people) with each lease
+ *    that it grants to a node. The node shows them, and sends them to its own children. The first
+ *    256 bytes of a description are sent.
  *
  * Why T7 holds in the whole tree. Let b(h) be what the parent of h has committed for h. While that
  * parent is gone or learns, b(h) is the amount in the last complete lease table of that parent. The
@@ -7555,8 +7550,7 @@ typedef struct doorman__holder_usage {
     size_t count;
 } doorman__holder_usage;
 
-/* One of the amounts in the table of "the maximum" (S12). The node may have this amount in force
- * until a time. */
+/* An amount in the table of "the maximum" (S12). The amount counts until a time. */
 typedef struct doorman__maximum {
     double amount;
     doorman_time until; /* `now` or earlier: the amount no longer counts */
