@@ -1565,10 +1565,10 @@ struct doorman_resource_info {
  * follows what the server can do (H11). Report at least once in each refresh interval.
  * doorman_throttle_report makes such a report. Reports are added up, and the next request for
  * capacity of this resource sends the sum. If the request is lost, the sum is lost too. The report
- * has no effect while overload_target of doorman_resource_info is 0. The law (H11) assumes that
- * holders of leases send all the requests. If the requests of others alone overload the servers,
- * the capacity falls to capacity_min. A client that only reports sets its wants to 0, so that it
- * takes no capacity.
+ * has no effect while overload_target of doorman_resource_info is 0. Rule H11 assumes that holders
+ * of leases send all the requests. If the requests of others alone overload the servers, the
+ * capacity falls to capacity_min. A client that only reports sets its wants to 0, so that it takes
+ * no capacity.
  *   report    an interval of 0 has no effect
  *   returns   OK | INVALID_ARGUMENT (a number that is out of range) */
 DOORMAN_API doorman_status doorman_client_report_overload(doorman_client_resource *resource,
@@ -4221,8 +4221,8 @@ static doorman__node *doorman__index_take_spare(doorman__index *index, size_t he
 
 /* Allocates the memory that the insertion of a demand needs. That insertion must be the next change
  * of the index. A root that is a full leaf, but smaller than WIDTH, grows. Each full node on the
- * way from the root to the leaf will be split, and needs a spare node. If memory runs out, returns
- * false and leaves the index unchanged. */
+ * way from the root to the leaf will be split, and needs a spare node. A full root needs one more,
+ * for the new root. If memory runs out, returns false and leaves the index unchanged. */
 static bool doorman__index_reserve(doorman__index *index, int band, const doorman__demand *demand) {
     assert(band >= 0 && band <= DOORMAN_PRIORITY_MAX);
     assert(doorman__amount_valid(demand->wants) && demand->subclients > 0);
@@ -4266,7 +4266,8 @@ static void doorman__inner_split(doorman__index *index, doorman__inner *inner, s
     doorman__inner_set(inner, at + 1, half);
 }
 
-/* Inserts a demand below a node. Full nodes are split on the way down, so a parent has room. */
+/* Inserts a demand below a node. Full nodes are split on the way down, so the parent of a node that
+ * is split has room for the new node. */
 static void doorman__node_insert(doorman__index *index, doorman__node *node,
                                  const doorman__demand *demand) {
     assert(!doorman__node_full(node));
@@ -4403,9 +4404,10 @@ static doorman__sums doorman__band_between(const doorman__node *root, double low
     return all;
 }
 
-/* What a band takes at a level. A demand is satisfied if its wants per subclient are at most the
- * level. All satisfied demands together take `satisfied`. Every other demand is cut, and takes
- * level * subclients. `cut_subclients` and `cut_wants` are the sums of the cut demands. */
+/* The struct says what a band takes at a level. A demand is satisfied if its wants per subclient
+ * are at most the level. All satisfied demands together take `satisfied`. Every other demand is
+ * cut, and takes level * subclients. `cut_subclients` and `cut_wants` are the sums of the
+ * subclients and of the wants of the cut demands. */
 typedef struct doorman__cut {
     double satisfied, cut_subclients, cut_wants;
 } doorman__cut;
@@ -4419,7 +4421,8 @@ static doorman__cut doorman__band_cut(const doorman__node *root, double level) {
  * more than `capacity`. The search finds two neighbouring demands: at the level, the first one is
  * satisfied, and the second one is cut. Each step takes a key of an inner node, or a demand of a
  * leaf, and tries its wants per subclient as the level. At that level all demands to the left of
- * this key or demand are satisfied, and all others are cut, or want just the level. */
+ * this key or demand are satisfied, and all others are cut, or want exactly the level per
+ * subclient. */
 static double doorman__band_level(const doorman__node *root, double capacity) {
     const doorman__sums all = doorman__node_sums(root);
     double satisfied = 0;
@@ -4461,11 +4464,11 @@ static doorman__cut doorman__index_cut(const doorman__index *index, double level
 }
 
 /* Returns the level at which all bands together take `capacity`. Precondition: the bands want more
- * than `capacity`. If there are several bands, Newton's method starts at level 0. What the bands
- * take is a concave function of the level, so no step goes beyond the solution. The gap is the part
- * of the capacity that is not taken yet, and the slope is the number of subclients whose demands
- * are cut. Each step divides their product by at least four, so about five steps are enough. The
- * bound of 128 guarantees an end, whatever the rounding errors are. */
+ * than `capacity`. If there are several bands, Newton's method finds the level, and starts at 0.
+ * What the bands take is a concave function of the level, so no step goes beyond the solution. The
+ * gap is the part of the capacity that is not taken yet, and the slope is the number of subclients
+ * whose demands are cut. Each step divides their product by at least four, so about five steps are
+ * enough. The bound of 128 guarantees an end, whatever the rounding errors are. */
 static double doorman__index_level(const doorman__index *index, double capacity) {
     const doorman__node *some = NULL;
     size_t bands = 0;
@@ -4488,7 +4491,8 @@ static double doorman__index_level(const doorman__index *index, double capacity)
 }
 
 /* Each kind of algorithm has a function of this type. The function writes the terms, highest
- * priority first, and returns their number. Without demands, `subclients` of the index is 0. */
+ * priority first, and returns their number. The function must not divide by `subclients` of the
+ * index if there are no demands, because `subclients` is then 0. */
 typedef size_t doorman__solver(const doorman_algorithm *algorithm, double capacity,
                                const doorman__index *index, doorman_terms *terms);
 
@@ -4530,10 +4534,10 @@ static size_t doorman__solve_proportional(const doorman_algorithm *algorithm, do
     return 1;
 }
 
-/* First, all bands share the reserve. `floor` is the level of these shares, and `reserved` has the
- * share of each band. Then each band gets its share, highest priority first. A band can take what
- * is left, minus the shares of the lower bands in the reserve. But a band can always take its own
- * share of the reserve. */
+/* First, all bands share the reserve. `floor` is the level of these shares, and `reserved` has
+ * the share of each band. Then the function divides the capacity among the bands, highest priority
+ * first. A band can take what is left, minus what `reserved` has for the lower bands. But a band
+ * can always take its own share of the reserve. */
 static size_t doorman__solve_priority(const doorman_algorithm *algorithm, double capacity,
                                       const doorman__index *index, doorman_terms *terms) {
     double reserved[DOORMAN_TERMS_MAX] = {0}, floor = 0, reserve_left = 0;
@@ -4589,7 +4593,8 @@ static const doorman_terms *doorman__terms_find(const doorman_terms *terms, size
     return NULL;
 }
 
-/* Returns the amount in [0, wants] that terms give to a demand; 0: no terms for its priority. */
+/* Returns the amount in [0, wants] that terms give to a demand, or 0 if there are no terms for its
+ * priority. */
 static double doorman__terms_target(const doorman_terms *terms, size_t terms_count,
                                     const doorman_demand *demand) {
     const doorman_terms *found = doorman__terms_find(terms, terms_count, demand->priority);
@@ -4600,7 +4605,7 @@ static double doorman__terms_target(const doorman_terms *terms, size_t terms_cou
     return doorman__min(demand->wants, base + found->slope * (demand->wants - base));
 }
 
-/* Returns the sum that the terms of a parent give to all demands; -1: a demand has a priority
+/* Returns the sum that the terms of a parent give to all demands, or -1 if a demand has a priority
  * without terms. */
 static double doorman__terms_sum(const doorman_terms *terms, size_t terms_count,
                                  const doorman__index *index) {
@@ -4731,14 +4736,14 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *                               node; K >= C
  *     end                       when the lease entry of the holder ends
  *
- * T7 The sum of the leases in force never exceeds the capacity. After a cut, the largest capacity
- *    of the last lease length (plus the drift) counts. T7 follows from an invariant. The holders
- *    together use at most the sum of u, and each grant keeps that sum within C. After a cut in
- *    capacity the sum may be above C (see "round"). The rules R1 to R12 keep the invariant. R2, R3,
- *    R9 and R10 are in the section >>upstream. R7, R8, R11 and R12 are in the section >>server.
+ * T7 The sum of the leases in force never exceeds the capacity. After a cut, the bound is the
+ *    largest capacity in the last lease length (plus the drift). T7 follows from an invariant: the
+ *    holders together use at most the sum of u, and each grant keeps that sum within C. After a cut
+ *    in capacity the sum may be above C (see "round"). The rules R1 to R12 keep the invariant. R2,
+ *    R3, R9 and R10 are in the section >>upstream. R7, R8, R11 and R12 are in the section >>server.
  * R1 A node never uses a lease id twice for one resource, even if its master changes or restarts. A
- *    lease id is 53 bits of a keyed hash of a counter. Each process that starts uses a new key. Two
- *    leases have the same id with a probability of 2^-53, which is too small to matter.
+ *    lease id is 53 bits of a keyed hash of a counter. Each process that starts uses a new key. So
+ *    two leases have the same id only with a probability of 2^-53, which is too small to matter.
  * R4 A claim lowers u only if it names the last lease that was granted to the holder. In this case
  *    no newer lease is on its way to the holder, and the holder will not accept an older lease
  *    (R2). As long as a holder names the same lease, its claims never rise. So a late copy of a
@@ -4749,8 +4754,9 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    confirms would stay committed for as long as the holder sends requests.
  * R5 A grant is at most the target. A grant is also at most what is free: C minus the sum of the
  *    other holders' u. There is one exception. If less than min(u, x) is free, the grant may still
- *    be up to min(u, x), which is already committed, because the holder may still be using it. In a
- *    node with a parent, a grant also keeps the sum of u within K. A grant raises u to at least g.
+ *    be up to min(u, x). This amount is already committed, because the holder may still be using
+ *    it. In a node with a parent, a grant also keeps the sum of u within K. A grant raises u to at
+ *    least g.
  *       The exception is for leases, not for units in use without a lease. A child node may have
  *    more committed than its leases commit (R6). The exception then allows only what its leases
  *    commit. While the sum of u is above C, a grant is at most the larger of two amounts: the last
@@ -4761,32 +4767,33 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    larger of g and min(u, x). u can be even larger, because an earlier lease that the request
  *    does not name stays committed until it ends (R4).
  *       Only leases raise u. A report of units in use (`outstanding`) can only keep u from falling,
- *    except in a server that learns (R6). So a holder whose lease has ended has nothing committed,
- *    even if the holder still uses units of that lease. T7 does not cover use without a lease. If
- *    reports raised u, a holder that reports too much, or a late copy of a request, would take the
- *    capacity from all others.
+ *    except in a server that learns (R6). So nothing is committed for a holder whose lease has
+ *    ended, even if the holder still uses units of that lease. T7 does not cover use without a
+ *    lease. If reports raised u, a holder that reports too much, or a late copy of a request, would
+ *    take the capacity from all others.
  * R6 A new master knows no holders, unless it takes over the leases of its predecessor (D8). So it
  *    learns until every lease that its predecessor can have granted has ended. If a holder names a
- *    lease of this node, the master grants what the holder claims, but at most what is free. In the
- *    lease tables of its predecessor, the sum of these claims was within C. Leases grow only by
- *    what holders have given back to this master (`spare`). A holder that names a lease of this
- *    master has accepted that lease, so the holder really had the amount of that lease. If the
- *    holder now claims less, it has given back the difference. The first claim of a holder does not
- *    count: a late copy of a request can claim too much, and the difference could be capacity that
- *    the holder never had.
+ *    lease of this node, the master grants what the holder claims, but at most what is free. The
+ *    predecessor had committed these claims, and kept their sum within C. Leases grow only by what
+ *    holders have given back to this master (`spare`). A holder that names a lease of this master
+ *    has accepted that lease, so the holder really had the amount of that lease. If the holder now
+ *    claims less, it has given back the difference. The first claim of a holder gives back nothing,
+ *    even if the holder wants less: a late copy of a request can claim too much, so the holder may
+ *    never have had the difference.
  *       If C has been cut since the claimed leases were granted, the sum of the claims can be above
  *    C. The master then grants and commits only what fits. This is safe. A holder that receives the
  *    new lease stops using its old lease. If the new lease is lost, the old lease ends before the
  *    learning ends. Until then the leases in force never exceed the capacity before the cut,
  *    because each grant replaces a claim, or uses what others have given back.
  *       If nothing of C is free for a claim, the holder gets a lease of 0. Then it stops using its
- *    old lease. Otherwise the holder could claim the old lease from the next master, which could
- *    grant that lease in addition to the leases that use C now. What a child node reports as
- *    outstanding is committed even if the sum of u then exceeds C (see doorman__leases_learn).
+ *    old lease. Without the lease of 0, the holder could claim the old lease from the next master,
+ *    which could grant that lease in addition to the leases that use C now. What a child node
+ *    reports as outstanding is committed even if the sum of u then exceeds C (see
+ *    doorman__leases_learn).
  *
  * With `immediate` handover a grant sets u to g. Capacity then moves to other holders without a
  * confirmation. The sum of the leases in force can exceed the capacity until each holder has
- * received its smaller lease.
+ * received its smaller lease, or its old lease has ended.
  *
  * Shared ids. T7 assumes that no two processes use the same id. Two processes with one id count as
  * one holder, and each uses the full share of that holder. The server cannot prevent this, but it
@@ -4800,15 +4807,16 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *
  * A process that does not restart continues only one chain. A copy of an old request, or a request
  * that is repeated after a lost response, starts another chain. But a process accepts only one of
- * two responses (R2), so one of the two chains is never continued, and neither is a chain from
- * before a restart. So the lease table stores, for two chains of each holder, the last lease, and
- * whether the chain has been continued. One of the chains ends with the last lease of the holder. A
- * request that continues the other chain is a sign of two processes, if both chains have been
- * continued before. In the example, A 3 -> 5 is the first sign. After a restart the first request
- * of a process names no lease, and the count of signs starts again at 0. Between two restarts a
- * single process causes at most two signs: a late copy of a request from before its start, and its
- * next request. So the server reports an id when it has counted three signs (S10), which a lossy
- * network never causes. A client that always names the lease before its last lease is reported too.
+ * the two responses (R2), so it continues only one of the two chains. It never continues a chain
+ * from before its restart either. So the lease table stores, for two chains of each holder, the
+ * last lease, and whether the chain has been continued. One of the chains ends with the last lease
+ * of the holder. A request that continues the other chain is a sign of two processes, if both
+ * chains have been continued before. In the example, A 3 -> 5 is the first sign. After a restart
+ * the first request of a process names no lease, and the count of signs starts again at 0. Between
+ * two restarts a single process causes at most two signs: a late copy of a request from before its
+ * start, and its next request. So the server reports an id while the count is above 2 (S10), which
+ * a lossy network never causes. A client that always names the lease before its last lease is
+ * reported too.
  *     Each request that names the last lease subtracts 1/4 from the number of signs. So the
  * server detects two processes even if one asks up to eight times as often as the other. When one
  * of them stops, the report ends after at most eight renewals of the other one.
@@ -4851,8 +4859,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *                   a node is at least the sum of u in its own lease table. So its parent keeps at
  *                   least that sum committed for the node.
  *   learning        R6 grants at most C minus the sum of the other holders' u. Because u >= v, such
- *                   a grant is also within the bound of the round. v includes these leases, because
- *                   a round may be active when the learning ends.
+ *                   a grant is also within the bound of the round. v includes the leases that R6
+ *                   grants, because an active round may last longer than the learning.
  *   frozen children R7 renews the last lease of a child that learns. v includes that lease, so
  *                   other holders get less. But the sum of v may exceed C until the child has
  *                   learned. The child learns at most until its lease entry ends. After that the
@@ -4863,19 +4871,19 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *                   their targets. So enough capacity is left for a holder of a high priority, even
  *                   if it renews last.
  *
- * Every round ends, because two lease lengths after the last cut u includes only two things: leases
- * of the round (see "age"), and units in use that holders still claim.
+ * A round ends within about two lease lengths after the last cut, unless holders still use units
+ * beyond their leases. u then includes only such units and the leases of the round (see "age").
  *
  * Age (R4). A lease table divides time into steps. A new step begins when all leases that were
  * granted before the present step have ended. So only leases of two steps can be in force: the
- * present one, and the one before it. A lease entry has the step in which its holder got the last
- * lease. `recent` is the largest amount that a lease of that step commits. In the next step older
- * leases have ended, so u falls to `recent`. So an amount is committed for at most two lease
- * lengths after its last grant. A lease may commit more than g, because the holder may claim more
- * than g. The u of a child that learns does not fall to `recent` (R7): the child may have several
- * masters, one after another. Each renews leases of the child's holders within the lease of the
- * child. But the leases from all masters together may exceed the lease of the child until the last
- * master has learned.
+ * present one, and the one before it. A lease entry stores the step in which its holder got the
+ * last lease. `recent` is the largest amount that a lease of that step commits. When the next step
+ * begins, all leases from before that step have ended, so u falls to `recent`. So an amount is
+ * committed for at most two lease lengths (plus the drift) after its last grant. A lease may commit
+ * more than g, because the holder may claim more than g. The u of a child that learns does not fall
+ * to `recent` (R7): the child may have several masters, one after another. Each renews leases of
+ * the child's holders within the lease of the child. But the leases from all masters together may
+ * exceed the lease of the child until the last master has learned.
  *     Two bits are enough for the number of a step. When two steps have begun after the last lease
  * of a holder, that lease has ended, and the step of its entry is not read again. `recent` and
  * `in_round` are floats, rounded up by at most 1.2e-7 of the amount. They save 8 bytes in each
@@ -4884,8 +4892,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * Expiry. The owner removes ended entries in the order of `end` (S2). The entries are a list in
  * this order. All leases have the same length, so a renewed entry ends last, and moves to the end
  * of the list in O(1). Each entry needs two pointers. A heap, in which the ends could come in any
- * order, also needs two words for each entry: its position, and a pointer to it. But a renewal
- * would visit O(log n) other entries, and of a million entries most are not in the cache. The
+ * order, also needs two words for each entry: its position, and a pointer to it. But a renewal in a
+ * heap would visit O(log n) other entries, and of a million entries most are not in the cache. The
  * buckets of a timer wheel are lists, which also need two pointers for each entry, and must be
  * searched for the entries that have ended.
  *     After a configuration that shortens leases, a renewed entry may end before older entries do.
@@ -5013,7 +5021,7 @@ static doorman__child *doorman__entry_child(const doorman__lease_entry *entry) {
     return entry->is_server ? entry->demand.child : NULL;
 }
 
-/* Returns the part of u that leases commit. Only a child may have more committed (R6). */
+/* Returns the part of u that leases commit. Only the u of a child can exceed that part (R6). */
 static double doorman__entry_leased(const doorman__lease_entry *entry) {
     const doorman__child *child = doorman__entry_child(entry);
     assert(!child || (child->leased >= entry->has && child->leased <= entry->committed));
@@ -5044,7 +5052,7 @@ static doorman__lease_entry *doorman__leases_find(doorman__lease_table *leases, 
     return NULL;
 }
 
-/* Adds an entry for a holder, without a lease and wants. Returns NULL if there is no memory. */
+/* Adds an entry without a lease or wants for a holder. Returns NULL if there is no memory. */
 static doorman__lease_entry *doorman__leases_add(doorman__lease_table *leases, uint64_t hash,
                                                  const char *holder_id, bool is_server) {
     assert(doorman__id_valid(holder_id));
@@ -5074,7 +5082,7 @@ static bool doorman__entry_shared(const doorman__lease_entry *entry) {
 }
 
 /* Shared ids: records the lease id that a request names, or 0 for none. Called before the request
- * gets a new lease. Returns whether the request is at least the third sign that counts. */
+ * gets a new lease. Returns whether the request is a sign and the count is now above 2. */
 static bool doorman__entry_note_request(doorman__lease_entry *entry, uint64_t named) {
     bool last = named && named == entry->lease_id;
     bool other = named && !last && (named & 1023U) == entry->other_lease;
@@ -5249,8 +5257,8 @@ static void doorman__leases_check_round(doorman__lease_table *leases) {
 
 /* Records a new lease in the entry of its holder. `committed` is the amount that the lease commits.
  * The caller sets the end of the lease afterwards. With `immediate` handover only this lease stays
- * committed for the holder. T7: no lease raises the committed sum above the capacity, or further if
- * it is already above. The sum is above the capacity after a cut, and while the table learns,
+ * committed for the holder. T7: no lease raises the committed sum to an amount above the capacity.
+ * The sum can already be above the capacity after a cut. The same is true while the table learns,
  * because the outstanding amounts of child nodes are then committed too. STATIC and NO_ALGORITHM
  * have no such bound. */
 static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_entry *entry,
@@ -5305,20 +5313,21 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  * it has had its first unit. A unit that is in no lease is idle. Let the target of a holder be f
  * plus a fraction. These rules decide how many units the holder gets:
  *
- *   if it has more than f It gets f in the two cases below. In all other cases it gets f + 1. First
- *                           case: more units are owed to other holders than are idle, and its own
- *                           lag is at most a bound. The bound starts at -1 turn. It rises by one
- *                           turn in each lease length while more units are owed than are idle,
+ *   if it has more than f   It gets f in the two cases below. In all other cases it gets f + 1.
+ *                           First case: more units are owed to other holders than are idle, and its
+ *                           own lag is at most a bound. The bound starts at -1 turn. It rises by
+ *                           one turn in each lease length while more units are owed than are idle,
  *                           until a holder gives up a unit. Then the bound starts again. If an owed
  *                           unit is urgent, the bound starts at 0, and rises by one turn in each
  *                           refresh interval. An owed unit is urgent if the holder that lacks it
- *                           has less than its target rounded down, or has never had a unit. Second
- *                           case: its own lag is at most -2 turns, no unit is idle, and another
- *                           holder waits. A holder waits if it has at most its target rounded down,
- *                           and its lag is above 0
+ *                           has less than its target rounded down, or has not had its first unit.
+ *                           Second case: its own lag is at most -2 turns, no unit is idle, and
+ *                           another holder waits. A holder waits if it has at most its target
+ *                           rounded down, and its lag is above 0
  *   if it has f or less     It gets f + 1 in the three cases below. In all other cases it gets f.
  *                           First case: it is owed a unit. Second case: its lag is at least half a
- *                           turn. Third case: beyond f, more units are idle than others are owed
+ *                           turn. Third case: if it got f, more units would still be idle than are
+ *                           owed to others
  *
  * Like every grant, this grant is at most what is free (R5). So a unit moves from one holder to
  * another in two steps: a cut and its confirmation (R4). An idle unit that is owed to no holder
@@ -5331,8 +5340,9 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  * next renewal the client is owed a unit. It gets the unit some seconds later, and keeps it for 60
  * / 0.2 = 300 s. 99.4 % of the units are in use.
  *
- * In a tree the target of a child is the sum of its clients' targets, so the child takes turns too.
- * On average, the clients of the child divide the child's lease in proportion to their shares.
+ * In a tree the target of a child is the sum of its clients' targets. This sum need not be an
+ * integer, so the child takes turns too. On average, the clients of the child divide the child's
+ * lease in proportion to their shares.
  */
 
 /* Adds a rotation for a holder, unless it has one. Returns false if there is no memory. */
@@ -5427,7 +5437,8 @@ static void doorman__rotation_end(doorman__lease_table *leases, const doorman__l
 }
 
 /* Called after a grant. If the holder has less than `due` units, it is owed the rest. The owed
- * units are urgent if the holder has less than its target rounded down, or has never had a unit. */
+ * units are urgent if the holder has less than its target rounded down, or has not had its first
+ * unit. */
 static void doorman__rotation_granted(doorman__lease_table *leases, doorman__rotation *rotation,
                                       double due) {
     double has = rotation->entry->has, base = doorman__whole_floor(rotation->share);
@@ -5490,8 +5501,9 @@ static double doorman__leases_whole_target(doorman__lease_table *leases,
 /* P17: the client_id under which the permits of a node hold leases. */
 #define DOORMAN__PERMITS_HOLDER "(permits)"
 
-/* Returns the demand of a client. A client counts as one subclient, except for the permits of this
- * node. The function compares the id, because a bit for this would make each lease entry larger. */
+/* Returns the demand of a client. A client counts as one subclient, but the permits of this node
+ * count as `weight`. The function compares the id, because a bit for this would make each entry
+ * larger. */
 static doorman__demand doorman__entry_demand(const doorman__lease_table *leases,
                                              const doorman__lease_entry *entry) {
     assert(!entry->is_server);
@@ -5583,8 +5595,8 @@ static void doorman__leases_sum_frozen(doorman__lease_table *leases) {
     }
 }
 
-/* R7: freezes a child that learns. The shares leave out its demands, and divide the capacity
- * without its lease. */
+/* R7: freezes a child that learns. Its demands then get no shares, and the other holders share the
+ * capacity minus its lease. */
 static void doorman__leases_freeze(doorman__lease_table *leases, doorman__lease_entry *entry) {
     assert(entry->is_server);
     doorman__child *child = entry->demand.child;
@@ -5679,7 +5691,7 @@ static void doorman__leases_uninit(doorman__lease_table *leases) {
     doorman__index_uninit(&leases->index);
 }
 
-/* Begins a new list of entries, because leases are shorter from now on (see "expiry"). */
+/* Begins a new list of entries (see "expiry"), unless the old list still has entries. */
 static void doorman__leases_drain(doorman__lease_table *leases) {
     if (leases->draining) return;
     leases->draining = leases->oldest;
@@ -5719,12 +5731,13 @@ static double doorman__leases_subclients(const doorman__lease_table *leases) {
 
 /* Uses the terms that the parent sent, if the sum of the targets exceeds the capacity by at most a
  * thousandth. Otherwise returns false. A small excess does no harm, because each grant is at most
- * what is free. With its own terms, the level of the node would differ from that of the rest of the
- * tree. With a reserve the two levels might never become equal again. With whole units the sum may
- * exceed the capacity by four more units: the lease of the node is the sum rounded down or up, and
- * one more unit may be moving between holders at each level of a tree of four levels. If the sum is
- * below the capacity, the holders divide the rest in proportion to what they still want, until the
- * parent sends new terms. Terms of a kind that divides no capacity always fit. */
+ * what is free. If the node used its own terms instead, its level would differ from that of the
+ * rest of the tree. With a reserve the two levels might never become equal again. With whole units
+ * the sum may exceed the capacity by four more units. The lease of the node may be the sum rounded
+ * down, and at each level of the tree one more unit may be moving between holders. Four units are
+ * enough for a tree of four levels. If the sum is below the capacity, the holders divide the rest
+ * in proportion to what they still want, until the parent sends new terms. Terms of a kind that
+ * divides no capacity always fit. */
 static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, double capacity) {
     const size_t count = leases->parent_terms_count;
     double part = 0;
@@ -5826,7 +5839,7 @@ static void doorman__leases_confirm(doorman__lease_table *leases, doorman__lease
 }
 
 /* Returns what the holder may still be using: min(committed, claim). With `confirmed` handover the
- * result is also at most what may_commit leaves beside the other holders (R5). */
+ * result is also at most may_commit minus what is committed for the other holders (R5). */
 static double doorman__leases_held(const doorman__lease_table *leases,
                                    const doorman__lease_entry *entry, double claim) {
     double own = entry->committed, in_force = doorman__min(own, claim);
@@ -5839,7 +5852,7 @@ static double doorman__leases_held(const doorman__lease_table *leases,
 }
 
 /* R5: returns the largest lease that the holder may get. `in_force` is what it may still be using.
- * In a round, one bound applies to all leases, and another one to the leases of this round. */
+ * In a round, two more bounds apply: one for the sum of all leases, and one for the sum of v. */
 static double doorman__leases_most(const doorman__lease_table *leases,
                                    const doorman__lease_entry *entry, double in_force) {
     double leased = doorman__min(in_force, doorman__entry_leased(entry));
@@ -5958,8 +5971,8 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *   CLOSING without a lease in force                    its release is due          -> CLOSED
  *   any                                                 its owner removes it        -> CLOSED
  *
- * An owner may have very many held leases, so no call visits all of them. Each held lease has
- * timers in these heaps:
+ * An owner may have very many held leases, so the upstream does not search all of them for what is
+ * due. Each held lease has timers in these heaps:
  *
  *   heap      time                                           which held leases are in it
  *   dues      when to request, renew or confirm the lease    IDLE
@@ -5978,18 +5991,18 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *       In the following cases a held lease is due sooner. A new held lease is due at once. If
  *    wants have changed by more than a tenth, the held lease is due when the minimum interval since
  *    its last request has passed. A client asks at once when a gauge has become idle (L4), so that
- *    others get what it leaves. A client that was granted all its wants asks at once when its
- *    limiters refuse something, because there may be more capacity (S3). A client confirms a
- *    smaller lease at once. A node confirms a smaller lease when the amounts that it has committed
- *    for its holders fit into the lease (R12).
+ *    others get the capacity that the gauge no longer needs. A client that was granted all its
+ *    wants asks at once when its limiters refuse something and its wants have grown, because there
+ *    may be more capacity (S3). A client confirms a smaller lease at once. A node confirms a
+ *    smaller lease when the amounts that it has committed for its holders fit into the lease (R12).
  * K2 After a failure the upstream tries its next address at once. When all addresses have failed, a
- *    round ends, and the upstream backs off for a random time between 1 s and an upper bound. The
- *    bound is 2 s after the first round. The bound doubles with each further round, up to 60 s. The
+ *    round ends, and the upstream backs off for a random time between 1 s and an upper bound. After
+ *    the first round the bound is 2 s. The bound doubles with each further round, up to 60 s. The
  *    bound is also at most the refresh interval. So when a server comes back, its holders ask again
  *    within about one refresh interval. If a server of the round has answered that it does not know
  *    the master, the bound is at most 4 s, because an election ends soon. The random time is also
- *    at most a quarter of the time until the first lease ends. The random time is at least a
- *    second. A valid response ends the series of rounds.
+ *    at most a quarter of the time until the first lease ends. But the random time is never less
+ *    than a second. A valid response ends the series of rounds.
  * K3 The upstream follows a redirect at once. The upstream follows at most five redirects in a row,
  *    and no redirect from TLS to plain text.
  * R2 The upstream accepts only the response to its last request, and accepts it once. If a lease
@@ -5997,14 +6010,15 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *    held lease.
  * R3 A holder limits itself to a claim before it sends the claim. The claim is the larger of two
  *    amounts: the capacity of its lease, and what is in use. A client counts its units in flight as
- *    in use. A node counts the amount that it has committed for its own holders. The holder sends
- *    the capacity as `has` and what is in use as `outstanding`. When a granter receives the claim,
- *    it lowers the amount that it has committed to the claim (R4). A new master grants at most
- *    `has`, even if `outstanding` is larger. The master does not know all leases yet, so larger
- *    leases could exceed the capacity.
+ *    in use. A node counts the amount that it has committed for its own holders as in use. The
+ *    holder sends the capacity as `has` and what is in use as `outstanding`. When a granter
+ *    receives the claim, it lowers its committed amount to the claim (R4). A new master takes only
+ *    `has` as the claim, even if `outstanding` is larger. The master does not know all leases yet,
+ *    so larger leases could exceed the capacity.
  *       A holder that wants less gives capacity back before it sends the claim. While no server
- *    answers, the holder gives nothing back. The next server that answers may be a new master. It
- *    would not know about returned capacity, so no other holder would get that capacity.
+ *    answers, the holder gives nothing back, because the next server that answers may be a new
+ *    master. A new master would not know about the returned capacity, so no other holder would get
+ *    it.
  * R9 If a holder gets a new lease from the node that granted its last lease, the end of its lease
  *    never gets earlier. The holder counts the length of a lease from the time at which the holder
  *    sent the request.
@@ -6042,11 +6056,11 @@ typedef struct doorman__held_lease {
     double committed;    /* K: what the granter has committed for this holder */
     char node[DOORMAN_ID_BYTES_MAX + 1];
 
-    /* From the last request that had an item for this held lease. */
+    /* These fields are from the last request that had an item for this held lease. */
     double claimed;
     double requested_wants; /* the sum of the demands in that request */
 
-    /* From the last response for this held lease. */
+    /* Each of these fields is from the last response that had a value for it. */
     bool has_outcome; /* false: no response has come yet */
     doorman_outcome outcome;
     bool granter_learns;
@@ -6058,7 +6072,7 @@ typedef struct doorman__held_lease {
     double safe_capacity;
     doorman_time overload_target; /* 0: reports of overload have no effect */
 
-    /* When to send requests: see doorman__held_lease_schedule. */
+    /* These fields say when to send requests: see doorman__held_lease_schedule. */
     doorman_time requested_at, refresh_interval;
     doorman_time request_at; /* when to request a renewal or a release */
     doorman_time renew_at;   /* when to request the renewal, if a closed lease is reopened */
@@ -6101,8 +6115,9 @@ typedef enum doorman__upstream_state {
 #define DOORMAN__ITEMS_MAX_CLIENT 500 /* lower, as an agent makes a request with its mutex locked */
 #define DOORMAN__DEMANDS_MAX 20000
 
-/* The functions that a caller's loop calls. A client, a server, a permit client and its lanes each
- * contain an upstream, with a table of these functions. So this section knows none of them. */
+/* The functions that a caller's loop calls. A client, a server, and each port and lane of a permit
+ * client contain an upstream, with a table of these functions. So this section does not depend on
+ * the types of these objects. */
 typedef struct doorman__upstream_calls {
     doorman_time (*due)(const doorman_upstream *upstream);
     void (*work)(doorman_upstream *upstream, doorman_time now); /* does what is due, except
@@ -6313,7 +6328,7 @@ static bool doorman__held_lease_in_request(const doorman__held_lease *held) {
            held->state == DOORMAN__HELD_RELEASING || held->state == DOORMAN__HELD_REOPENED;
 }
 
-/* Sets the timers of a held lease from its fields, after a change of them. */
+/* Sets the timers of a held lease from its fields. Called after these fields have changed. */
 static void doorman__held_lease_set_timers(doorman_upstream *upstream, doorman__held_lease *held) {
     bool idle = held->state == DOORMAN__HELD_IDLE, closing = held->state == DOORMAN__HELD_CLOSING;
     doorman_time due = DOORMAN_NEVER, half = DOORMAN_NEVER, end = DOORMAN_NEVER;
@@ -6446,10 +6461,10 @@ static bool doorman__held_lease_give_back(const doorman_upstream *upstream,
     return true;
 }
 
-/* Closes a held lease for its owner. If the held lease is in the request under way, that request
- * ends first. Then, if the lease is not in force, the held lease becomes CLOSED at once. If the
- * lease is in force, a request releases it, at the earliest at release_at. If units of the lease
- * are still in use, a later request releases it. */
+/* Closes a held lease for its owner. If the lease is not in force, the held lease becomes CLOSED.
+ * If the lease is in force, a request releases it, at the earliest at release_at, and later if
+ * units of the lease are still in use. If the held lease is in the request under way, that request
+ * ends before any of this happens. */
 static void doorman__held_lease_close(doorman_upstream *upstream, doorman__held_lease *held,
                                       doorman_time release_at, doorman_time now) {
     assert(!doorman__held_lease_ending(held) && held->state != DOORMAN__HELD_CLOSED);
@@ -6469,7 +6484,7 @@ static void doorman__held_lease_close(doorman_upstream *upstream, doorman__held_
 
 /* Reopens a held lease that its owner has closed. If the request under way releases the lease, the
  * held lease is due when that request has ended. If the request under way renews the lease, the
- * response says when it is due next. Otherwise it is due at once. */
+ * response says when the held lease is due next. Otherwise the held lease is due at once. */
 static void doorman__held_lease_reopen(doorman_upstream *upstream, doorman__held_lease *held,
                                        doorman_time now) {
     assert(doorman__held_lease_ending(held));
@@ -6531,7 +6546,7 @@ static void doorman__upstream_forget(doorman_upstream *upstream) {
 #define DOORMAN__ROUNDS_MAX_ALIVE 2
 
 /* Returns the earliest end of the leases in force, and clears the timers of leases that have ended.
- * For a server, doorman__server_note_ends clears these timers. */
+ * In a server, doorman__server_note_ends clears these timers instead. */
 static doorman_time doorman__upstream_first_end(doorman_upstream *upstream) {
     while (!upstream->is_server && doorman__timers_due(&upstream->ends) <= upstream->now) {
         doorman__timer_clear(&upstream->ends, doorman__timers_first(&upstream->ends));
@@ -6595,9 +6610,9 @@ static void doorman__upstream_fail(doorman_upstream *upstream, uint64_t sequence
 
 /* ---- upstream: a request */
 
-/* Starts a request, which has either renewals or releases. If both are due, they alternate. Returns
- * false if a request is under way and has not timed out, if the upstream is backing off, or if
- * nothing is due. */
+/* Starts a request, which has either renewals or releases. If both are due, requests with renewals
+ * and requests with releases alternate. Returns false if a request is under way and has not timed
+ * out, if the upstream is backing off, or if nothing is due. */
 static bool doorman__upstream_begin(doorman_upstream *upstream, doorman_time now) {
     now = doorman__upstream_now(upstream, now);
     upstream->tried_both = upstream->no_memory = false;
@@ -6635,7 +6650,8 @@ static doorman__held_lease *doorman__upstream_next_renewal(doorman_upstream *ups
                : DOORMAN__WITHIN(doorman__held_lease, half, first);
 }
 
-/* Returns the next held lease to release, or NULL. Those whose lease has ended become CLOSED. */
+/* Returns the next held lease to release, or NULL. Held leases before it whose lease has ended
+ * become CLOSED. */
 static doorman__held_lease *doorman__upstream_next_release(doorman_upstream *upstream,
                                                            doorman_time now) {
     if (upstream->item_count == doorman__upstream_items_max(upstream)) return NULL;
@@ -6680,8 +6696,8 @@ static void doorman__overload_report_add(doorman_overload_report *sum,
     assert(sum->arrived >= 0 && sum->late >= 0);
 }
 
-/* H11: adds a report to what was counted. The sum stays a valid report, so its numbers are
- * bounded. */
+/* H11: adds a report to what was counted. The numbers of the sum are bounded, so that the sum stays
+ * a valid report. */
 static void doorman__tally_add(doorman__tally *tally, const doorman_overload_report *report,
                                doorman_time now) {
     assert(report->interval > 0);
@@ -6751,9 +6767,9 @@ static void doorman__upstream_put_renewal(doorman_upstream *upstream, doorman__h
     doorman__upstream_add_item(upstream, held, &item);
 }
 
-/* Puts the held lease from doorman__upstream_next into the request. A held lease may be due only
- * for a confirmation. If its claim has not fallen since the last request, it has nothing to
- * confirm. The request then gets no item for it, and the next check is a second later. */
+/* Puts the held lease from doorman__upstream_next into the request. If a held lease is due only for
+ * a confirmation, but its claim has not fallen since the last request, there is nothing to confirm.
+ * The request then gets no item for the held lease, and the next check is a second later. */
 static void doorman__upstream_put(doorman_upstream *upstream, doorman__held_lease *held,
                                   const doorman__report *report, doorman_time now) {
     assert(report->outstanding >= 0 && report->wants >= 0);
@@ -6825,7 +6841,8 @@ static bool doorman__upstream_redirect(doorman_upstream *upstream, const char *a
     return true;
 }
 
-/* Checks the fields that only servers receive. `algorithm` is NULL if the kind is unknown here. */
+/* Checks the fields that only servers receive. `algorithm` is NULL if this node does not know the
+ * kind. */
 static bool doorman__response_terms_valid(const doorman_capacity_response *item_response,
                                           bool learning) {
     if (item_response->terms_count > DOORMAN_TERMS_MAX) return false;
@@ -6895,8 +6912,8 @@ static bool doorman__response_valid(const doorman_upstream *upstream,
 /* Sets when to send the next request after a response. A lease that is smaller than the claim is
  * confirmed at once, and again when more units are released (R12). The refresh interval starts when
  * the response comes. That is later than the grant, so the next request does not come within the
- * minimum interval of the server. But it starts at the latest half a refresh interval after the
- * request, so that the renewal comes before the lease ends. */
+ * minimum interval of the server. But the interval starts at the latest half a refresh interval
+ * after the request, so that the renewal comes before the lease ends. */
 static void doorman__held_lease_schedule(doorman_upstream *upstream, doorman__held_lease *held,
                                          doorman_time interval) {
     doorman_time now = upstream->now;
@@ -6930,7 +6947,8 @@ static void doorman__held_lease_replace(doorman__held_lease *held, const doorman
     assert(held->length >= 0 && held->committed >= held->capacity);
 }
 
-/* Notes the refresh interval of a lease. The shortest one of a response counts (K2). */
+/* Notes the refresh interval of a lease. The upstream keeps the shortest interval of a response
+ * (K2). */
 static void doorman__upstream_note_interval(doorman_upstream *upstream, doorman_time interval) {
     if (upstream->interval_is_old || interval < upstream->refresh_interval) {
         upstream->refresh_interval = interval;
@@ -7046,13 +7064,14 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
 /*
  * The capacity of a resource can follow what the servers behind the resource report. An example is
  * a database that has lost half of its disks: clients that hold themselves to their leases then
- * send twice as much as the database can. This section has the law, for one resource at a root. The
- * law is a pure state machine: the section >>server passes it the reports and the sum of the
- * leases.
+ * send twice as much as the database can. This section computes the capacity in force of one
+ * resource at a root. The section is a pure state machine: the section >>server passes it the
+ * reports and the sum of the leases.
  *
  * H11 A server behind a resource reports once in each refresh interval how many requests arrived,
- *    finished, were refused, and waited longer than `target`. A node adds up what it receives, and
- *    passes the sum on with its next request for capacity. So the root receives the sum of a tree.
+ *    finished, were refused, and were late (waited longer than `target`). A node adds up what it
+ *    receives, and passes the sum on with its next request for capacity. So the root receives the
+ *    sum of the whole tree.
  *       The reports of the last two refresh intervals are added up. The resource is overloaded if
  *    at least 20 requests arrived, and more than 5 % of them were refused or more than half of the
  *    finished ones were late. The root then lowers the capacity in force to
@@ -7068,20 +7087,21 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  *    twice the last one, up to 10 %. But a step is 0.5 % again if a fifth of an overload is
  *    reported: more than 1 % refused, or more than a tenth late. Then the capacity in force is near
  *    what the servers can do, and larger steps would go far beyond that before a report says so.
- *    The capacity in force stays from capacity_min to the configured capacity. So without reports
- *    all capacity comes back.
+ *    The capacity in force is never below capacity_min or above the configured capacity. So without
+ *    reports all capacity comes back.
  *       A lower capacity in force is a cut like that of a new configuration: leases end or are
  *    confirmed before others get more, so T7 holds. A new master begins with the configured
  *    capacity. Its clients keep the leases that they have, and the next reports cut again.
  *
- * Reports are added up in parts of a quarter of a refresh interval, and a report counts until its
- * part is older than two refresh intervals. So the memory does not depend on the number of servers
- * that report. A report that arrives twice counts twice, which changes the ratios little.
+ * Time is divided into parts of a quarter of a refresh interval. The reports of a part are added
+ * up, and their sum counts until the part is older than two refresh intervals. So the memory does
+ * not depend on the number of servers that report. A report that arrives twice counts twice, which
+ * changes the ratios little.
  *
  * The state has the integral over time of the sum of the leases. The mean of this sum in the time
- * of the reports follows from the integral. The state notes the integral from time to time, and
- * assumes a straight line between two such marks. A resource has this state only after its first
- * report. The state then assumes that the sum of the leases was constant before.
+ * of the reports follows from the integral. From time to time the state stores the integral as a
+ * mark. Between two marks it assumes a straight line. A resource has this state only after its
+ * first report. The state then assumes that the sum of the leases was constant before.
  */
 enum { DOORMAN__OVERLOAD_PARTS = 9, DOORMAN__OVERLOAD_MARKS = 20, DOORMAN__OVERLOAD_LEAST = 20 };
 
@@ -7179,14 +7199,15 @@ static doorman_overload_report doorman__overload_sum(const doorman__overload_sta
     return sum;
 }
 
-/* Returns whether the refused or the late requests exceed `part` times the bounds of H11. */
+/* Returns whether at least 20 requests arrived, and the refused or the late requests exceed `part`
+ * times the bounds of H11. */
 static bool doorman__overload_is_on(const doorman_overload_report *sum, double part) {
     assert(sum->late <= sum->finished && part > 0);
     return sum->arrived >= DOORMAN__OVERLOAD_LEAST &&
            (sum->refused > part * 0.05 * sum->arrived || sum->late > part * 0.5 * sum->finished);
 }
 
-/* Adds a report, which is valid and has an interval. */
+/* Adds a report. Precondition: the report is valid and has an interval. */
 static void doorman__overload_add(doorman__overload_state *state,
                                   const doorman_overload_report *report, doorman_time now) {
     assert(report->interval > 0);
@@ -7284,84 +7305,89 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
 
 /* ---- >>server ------------------------------------------------------------------------------- */
 /*
- * A server is one process of a node of the tree. It has a mastership, a configuration (of a node
- * with a parent, only for permits), and a lease table for each resource that a holder has asked
- * for. It processes a request in three steps: it checks the whole request, reserves all the memory
- * that the request needs, and then decides. A request that fails one of the first two steps changes
- * nothing (C4, C5).
+ * A server is one process of a node of the tree. It has a mastership, a configuration, and a lease
+ * table for each resource that a holder has asked for. In a node with a parent, the configuration
+ * is only for permits. A server processes a request in three steps: it checks the whole request,
+ * reserves all the memory that the request needs, and then decides. A request that fails one of the
+ * first two steps changes nothing (C4, C5).
  *
  * S1 A server that is not master grants nothing. Its response has only the address of the master,
  *    if the server knows this address.
  * S2 A call that grants or shows leases of a resource first removes those that have expired, but at
- *    most the first 1,000 of them, so that no call takes long. The other leases count as committed
- *    until a later call, which is safe. If the holder of such a lease asks again, that lease is
- *    removed at once.
+ *    most the first 1,000 of them, so that no call takes long. The expired leases after these 1,000
+ *    stay committed until a later call, which is safe. If the holder of such a lease asks again,
+ *    that lease is removed at once.
  * S3 The minimum interval is 5 s by default, and at most half the refresh interval. It applies to a
  *    holder that names its last lease. A request within the interval gets that lease again (R11).
  *    So a holder whose wants were not met gains nothing by asking often. There are two exceptions,
- *    but not while the server learns. First, a holder that wanted nothing and now wants something
- *    gets a new lease. That lease may be 0 too, but with whole units a unit is then owed to the
- *    holder (A5). Second, a holder gets a new, larger lease if it was granted all its wants and now
- *    wants more, or if it has a lease of 0, or if it is a server. A server asks often only when its
- *    holders need more (T1). The second exception applies only if enough capacity is free for a
- *    larger lease, and not during a round (see >>leases). R5 bounds the new lease too: the holder
- *    may have given back a part of its last lease, and that part may now belong to another holder.
+ *    but not while the server or the holder learns. First, a holder that wanted nothing and now
+ *    wants something gets a new lease. That lease may be 0 too, but with whole units a unit is then
+ *    owed to the holder (A5). Second, a holder gets a new, larger lease if it was granted all its
+ *    wants and now wants more, or if it has a lease of 0, or if it is a server. Servers have this
+ *    exception because a server asks often only when its holders need more (T1). The second
+ *    exception applies only if enough capacity is free for a larger lease, and not during a round
+ *    (see >>leases). R5 bounds the new lease too: the holder may have given back a part of its last
+ *    lease, and that part may now belong to another holder.
  * S4 While the server learns (R6), a holder that names no lease of this node gets TRY_LATER, not a
  *    lease of 0. So the holder continues to use its fallback, as if no server answered. But a
  *    holder that names a lease of 0 of this node gets a lease again, of 0 or of what others have
- *    given back. Its lease of 0 ended the holder's fallback: the capacity may be 0, or other
- *    holders may have all of it. With TRY_LATER the fallback would begin only because the master
- *    has changed. A lease of 0 commits nothing, so it is always safe. The refused holder should ask
- *    again after its usual interval, or when the learning ends if that is earlier, but after at
- *    least a second, unless the usual interval is shorter. The server records its wants, commits
- *    nothing, and removes the lease entry if the holder does not ask again. STATIC and NO_ALGORITHM
- *    divide no capacity, so they need no learning.
- * S5 If neither S3 nor S4 applies, the holder gets its target from the algorithm. The grant is at
- *    most the larger of two amounts: what is free, and what the holder may still be using (R5).
+ *    given back. A master granted 0 because the capacity was 0, or because other holders had all of
+ *    it. So the holder must not use its fallback. With TRY_LATER it would, only because the master
+ *    has changed. A lease of 0 commits nothing, so it is always safe. A holder that gets TRY_LATER
+ *    should ask again after the usual interval, or when the learning ends if that is earlier, but
+ *    at the earliest after a second or the usual interval, whichever is shorter. The server records
+ *    the wants of this holder, commits nothing, and removes the lease entry if the holder does not
+ *    ask again. STATIC and NO_ALGORITHM divide no capacity, so they need no learning.
+ * S5 If none of S3, S4, T4, R6 and R7 applies, the algorithm gives the target of the holder. The
+ *    grant is the target, but at most the larger of two amounts: what is free, and what the holder
+ *    may still be using (R5).
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
- *    interval in a response is at most a third of the time until the lease ends. But a server that
- *    cannot renew its own lease grants shorter and shorter leases, and all holders would ask more
- *    and more often. So the refresh interval is at least the smaller of `minimum_refresh_interval`
- *    and a third of `lease_length`, or the time until the lease ends if that is less.
+ *    interval in a response is usually at most a third of the time until the lease ends. But a
+ *    server that cannot renew its own lease grants shorter and shorter leases, so all holders would
+ *    ask more and more often. So the refresh interval is at least the smallest of three times:
+ *    `minimum_refresh_interval`, a third of `lease_length`, and the time until the lease ends.
  *       A holder whose lease is below its target should ask again early (R12). If leases are whole
- *    units, only a holder that is owed a unit should ask again early (A5), and none if the number
- *    of owed units exceeds both the capacity and an eighth of the number of holders.
+ *    units, only a holder that is owed a unit should ask again early (A5). No holder should if the
+ *    number of owed units exceeds both the capacity and an eighth of the number of holders.
  * S7 The safe capacity of a client is that of the template. If the template has none, the server
  *    divides the capacity by the number of known subclients, including those of the request. The
- *    server does not send such a quotient while it learns, to a holder that is a server, or for an
- *    algorithm that does not divide the capacity. A node with a parent has only as much capacity as
- *    its clients want, so the quotient may be much too small. So the safe capacity is at least the
- *    highest level that the parent sent. If leases are whole units, it is rounded down. With more
- *    clients than units it is 0, because one unit for each client would exceed the capacity. A node
- *    with a parent does not send a 0.
+ *    server sends such a quotient only if it is not learning, the holder is a client, and the
+ *    algorithm divides the capacity. A node with a parent has only as much capacity as its clients
+ *    want, so the quotient may be much too small. So in such a node the safe capacity is at least
+ *    the highest level that the parent sent. If leases are whole units, the safe capacity is
+ *    rounded down. With more clients than units it is 0, because one unit for each client would
+ *    exceed the capacity. A node with a parent does not send a 0.
  * S8 A lease entry lasts 1 + drift times as long as its lease. So the entry outlasts the lease even
  *    if the holder's clock is slower by the drift. The time that messages take does not matter,
  *    because the holder counts from the time at which it sent the request.
  * S9 A server that is not learning ignores the claim of a holder without a lease entry. on_event
  *    reports such a claim.
  * S10 The server counts signs that two processes use one id (see "shared ids" in >>leases).
- *    on_event reports the third sign and each further sign. doorman_server_next_lease then shows
- *    the lease of that id as `shared`. Nothing else changes for this lease.
- * S11 The server counts requests in a row that do not confirm the holder's last lease, although it
- *    is in force. A request confirms the lease if it names the lease, and if its `has` is not
- *    larger than the lease. on_event reports the third such request and each further one, and
- *    doorman_server_next_lease then shows the lease as `unconfirmed`. After a cut, the larger
+ *    on_event reports each sign after which the count is above 2. While the count is above 2,
+ *    doorman_server_next_lease shows the lease of that id as `shared`. Nothing else changes for
+ *    this lease.
+ * S11 The server counts requests in a row that do not confirm the holder's last lease, although
+ *    that lease is in force. A request confirms the lease if it names the lease, and if its `has`
+ *    is not larger than the lease. on_event reports the third such request and each further one,
+ *    and doorman_server_next_lease then shows the lease as `unconfirmed`. After a cut, the larger
  *    amount stays committed for such a holder (R4). A restart, a lost response or a late copy of a
  *    request adds only 1 to the count. Nothing else changes for the lease.
  * S12 The overshoot of a resource is the amount by which its leases exceed the maximum, which is
  *    what the node may have in force at this moment. See "the maximum".
- * S13 on_event reports a child node whose last lease has expired. A node that has clients renews,
- *    and one that has none releases. So the node has failed, or cannot reach this server.
+ * S13 on_event reports a child node whose last lease has expired. A node with clients renews its
+ *    lease, and a node without clients releases it. So the child node has failed, or cannot reach
+ *    this server.
  * S14 A lease that is less than 0.999 of what its request wants has a reason. Any other lease has
- *    none. The wants of whole units are rounded up. The reason is the first of these that applies:
+ *    none. If leases are whole units, the wants are rounded up first. The reason is the first of
+ *    these that applies:
  *
  *      LEARNING   the server learns (R6), or the holder is a child node that learns and had a lease
  *                 (R7)
  *      SHARE      the kind of algorithm does not divide the capacity, so no holder gets more
  *      CUT        a round is active (see >>leases): the capacity was cut, and what is committed
- *                 since before the cut does not fit into it yet. Leases fall to the targets, or
- *                 wait until other holders have confirmed theirs. A new configuration, reports of
- *                 overload (H11), and a smaller lease of the node itself are such cuts
+ *                 since before the cut does not fit into the new capacity yet. Leases fall to the
+ *                 targets, or wait until other holders have confirmed theirs. A new configuration,
+ *                 reports of overload (H11), and a smaller lease of the node itself are such cuts
  *      SHARE      the lease is the target of the holder, or the whole capacity. Others want the
  *                 rest, or there is no more. If leases are whole units, the holder takes turns
  *                 (A5), and the lease is its present turn
@@ -7377,10 +7403,12 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * R8 Learning ends when all leases of a predecessor must have ended. A root learns about a resource
  *    for the lease length of its template plus the drift, counted from when the predecessor was
  *    known to be gone, and at least until the leases of earlier configurations have ended. T6 is
- *    the rule for a node with a parent. If learning_mode_duration is shorter, T7 does not hold.
+ *    the rule for a node with a parent. If learning_mode_duration sets a shorter time, T7 does not
+ *    hold.
  * R11 A request within the minimum interval (S3) confirms a lease as any other request does (R4).
  *    The holder gets its last lease again, with the same end. The lease is smaller by what the
- *    holder has given back, and the holder does not get that part again within the interval.
+ *    holder has given back, and is at most what the holder now wants. What the lease has lost does
+ *    not come back within the interval.
  * R12 Capacity moves fast to the holders that should have it. A client confirms a smaller lease at
  *    once. A node does so when the amount that it has committed for its holders fits into the
  *    lease. If a lease is below the target by more than a thousandth, its holder should ask again
@@ -7388,11 +7416,11 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    refresh interval if that is shorter. If the node asks its parent soon, a holder that has
  *    nothing, or is a server, should ask again after `minimum_refresh_interval`. The node asks soon
  *    if the parent last granted all that the node wanted (T1), or if the next request of the node
- *    is due within twice that time.
+ *    is due within twice `minimum_refresh_interval`.
  * G5 A new configuration drops no lease of a resource that still has a template with a capacity. A
  *    resource that gets its first template learns first, because no lease table recorded the
- *    earlier grants. While the server learns, resources that match another template from now on
- *    learn at least as long as they would have learned before.
+ *    earlier grants. If a new configuration comes while the server learns, a resource that then
+ *    matches another template learns at least as long as it would have learned before.
  * C7 Three numbers are limited: the resources, the holders of one resource, and the resources of
  *    one client. An item of a request that would exceed a limit is refused (FULL). No holder loses
  *    a lease because of a limit.
@@ -7401,9 +7429,9 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *
  *   amount              counts
  *   the capacity        in a root: always
- *   K                   in a node with a parent: until the node's own lease has ended, with the
- *                       drift. K is what the parent has committed for the node, at least C. After a
- *                       cut, K stays above C until the node has claimed less (R3, R12), so the
+ *   K                   in a node with a parent: until the node's own lease has ended (plus the
+ *                       drift). K is what the parent has committed for the node, at least C. After
+ *                       a cut, K stays above C until the node has claimed less (R3, R12), so the
  *                       leases always fit into K
  *   an older capacity   in a root: until all leases from before the cut have ended, since T7 holds
  *                       for the largest capacity of the last lease length
@@ -7415,18 +7443,19 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *   a lost lease        The leases end with the node's own lease (S6). Their entries last longer by
  *                       the drift (S8), and so does the parent's entry for the node. After that
  *                       time the maximum is 0.
- *   the node learns     The node grants at most C (R6). It does not know the leases of its
- *                       predecessor that no holder has claimed.
- *   the parent learns   The parent commits only what it grants (R6). This is less than the claim of
- *                       the node if other holders have claimed the rest. The older lease of the
- *                       node is still in force.
+ *   the node learns     The node grants at most C (R6). Leases of its predecessor that no holder
+ *                       has claimed are not in the node's lease table.
+ *   the parent learns   The parent commits what it grants, and at least what the node reports as
+ *                       outstanding (R6). This may be less than the claim of the node if other
+ *                       holders have claimed the rest. The older lease of the node is still in
+ *                       force, so the older K counts.
  *   a child learns      The child gets its last lease again, even after a cut (R7). So older
  *                       amounts count until this lease has ended too.
  *   late entries        An entry may last longer than its lease needs (see "expiry" in >>leases).
- *                       Its amount is a part of `has` until then. So K and an older K count at
- *                       least until these entries have ended.
- *   the kind changes    Leases of STATIC and NO_ALGORITHM have no bound. So the older amount has no
- *                       bound.
+ *                       Its amount is a part of `has` until the entry ends. So K and an older K
+ *                       count at least until these entries have ended.
+ *   the kind changes    Leases of STATIC and NO_ALGORITHM have no bound. So after a change from one
+ *                       of these kinds, the older amount has no bound.
  *   `immediate`         The parent commits only the last lease, and grants the rest to other
  *                       holders at once. So an older K does not count.
  *
@@ -7447,46 +7476,48 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * committed for it is K.
  *
  * T1 The node asks its parent for many resources in one request (K1), with the wants of its holders
- *    in groups. If the holders want more than the node's lease, the node asks as soon as the
- *    minimum interval since its last request has passed, or the shorter of this and
- *    `minimum_refresh_interval` if the parent last granted all that the node wanted. If the node
- *    wanted nothing, it asks at once.
+ *    in groups. If the holders want more than the node's lease, and more than at its last request,
+ *    the node asks as soon as the minimum interval since that request has passed. If the parent
+ *    last granted all that the node wanted, the node waits only for the shorter of the minimum
+ *    interval and `minimum_refresh_interval`, or not at all if it wanted nothing.
  * T2 Shares are fair across the tree. The node uses the terms of its parent if these terms fit into
  *    the node's lease. If not, the node computes its own terms. If demands have fallen since the
  *    parent computed the terms, a part of the lease may be left over. The node divides this part in
  *    proportion to what its holders still want, so that it is not idle until the next request.
  *       A group has the demands whose wants per subclient lie between two boundaries. The parent
  *    treats these demands as equal. The shares are exact unless a level lies between the two
- *    boundaries. So there is a boundary at each level of the last response, and more boundaries
- *    around the first of these levels, denser near it. The level at which a reserve is shared
- *    matters only if some priority gets nothing but its part of the reserve. Then the level of that
- *    priority is the level of the reserve, so there is a boundary at that level. The amount that a
- *    group gets is a concave function of the level. So the parent overestimates this amount, and
- *    the level that it finds is never too high. From request to request this level approaches the
- *    exact level from below, as in Newton's method, and then stays there.
+ *    boundaries. So there are boundaries at the levels of the last response (at most five of them),
+ *    and more boundaries around the first of these levels, denser near it. The level at which a
+ *    reserve is shared matters only if some priority gets nothing but its part of the reserve. Then
+ *    the level of that priority is the level of the reserve, so there is a boundary at that level.
+ *    The amount that a group gets is a concave function of the level. So the parent overestimates
+ *    this amount, and the level that the parent finds is never too high. From request to request
+ *    this level approaches the exact level from below, as in Newton's method, and then stays there.
  * T3 A node with a parent uses the algorithm and the parameters that its parent sends. At each
- *    level of the tree the refresh interval is multiplied by decay_factor.
+ *    level of the tree the refresh interval is multiplied by decay_factor, but is at least
+ *    `minimum_refresh_interval`.
  * T4 A node that has no lease of its own grants no lease: it answers TRY_LATER, or UNMATCHED or
  *    FULL if its parent has answered so. When a holder first asks the node for a resource, the node
  *    asks its parent for a lease at once. The holders of the node should ask again after 1 s, or
- *    after 3 to 4 s if the node cannot expect a lease sooner. Each holder has its own time between
- *    3 and 4 s, because all leases end with the lease of the node. With one time for all, all
- *    holders would ask together again and again.
+ *    after 3 to 4 s if the node cannot expect a lease soon. Each holder has its own time between 3
+ *    and 4 s, because all leases end with the lease of the node. With one time for all, all holders
+ *    would ask together again and again.
  * T5 All servers of a node send the name of the node as their id to the parent. So for the parent,
  *    a new master has the lease that its predecessor had.
  * T6 A new master learns until the leases of its predecessor have ended. Its requests say that it
  *    learns. The leases of the predecessor end no later than the lease that the predecessor had
  *    from the parent. So the parent sends the time until its entry for that lease ends
- *    (`learn_for`), or the time that it learns itself if that is longer. The new master uses the
- *    earliest of these ends. Later responses only give later ends, because the entry of the parent
- *    is then for a lease of the new master. The node releases nothing before it has learned (R10).
+ *    (`learn_for`), or the time for which the parent itself still learns if that is longer. If
+ *    several responses have such an end, the new master uses the earliest one. Later responses only
+ *    give later ends, because the entry of the parent is then for a lease of the new master. The
+ *    node releases nothing before it has learned (R10).
  * R7 While a child learns, its parent grants it its last lease again, or a smaller lease if K has
  *    no room for the last lease. The claims of the child confirm nothing. The other holders share
- *    what this lease leaves of the capacity, and the demands of the child do not count.
+ *    the capacity minus this lease, and the demands of the child do not count.
  * T8 A request to a parent names the node that sends it, and the nodes on the longest path below
  *    that node, at most 16 nodes in all. A server refuses a request that names its own node or its
- *    parent, because there is a loop.
- * T9 A parent sends the description and the unit of a resource, texts for people, with each lease
+ *    parent, because the tree then has a loop.
+ * T9 A parent sends the description and the unit of a resource (texts for people) with each lease
  *    that it grants to a node. The node shows them, and sends them to its own children. The first
  *    256 bytes of a description are sent.
  *
@@ -7498,8 +7529,9 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * p has committed within K (R5). K is at most b(p), because the parent of p lowers b(p) in two
  * cases only: p has sent a claim, to which p has limited itself (R3), or a lease of p has ended
  * (R4). If a server restarts, its b does not change (R7), and the server grants no more than was in
- * force. When it has learned, its lease tables are complete (R6, R8). Finally, a lease is a part of
- * the server's own lease, and ends no later than that lease (S6, S8, R9).
+ * force. When it has learned, its lease tables are complete (R6, R8). Finally, a lease that a
+ * server grants is a part of the server's own lease, and ends no later than that lease (S6, S8,
+ * R9).
  */
 
 /* The longest time after which the holders of a node without a lease should ask again (T4). The
@@ -7518,7 +7550,7 @@ typedef struct doorman__holder_usage {
     size_t count;
 } doorman__holder_usage;
 
-/* An amount of the maximum: an amount that the node may have in force until a time (S12). */
+/* An amount in the table of "the maximum" (S12). The amount counts until a time. */
 typedef struct doorman__maximum {
     double amount;
     doorman_time until; /* `now` or earlier: the amount no longer counts */
@@ -7554,7 +7586,7 @@ typedef struct doorman__resource_entry {
  *   LEARN      is granted again      the request names no lease of this node (S4)    TRY_LATER
  *
  * The last state determines the response. REPEAT gives the last lease. LEARN, RESTORE and GRANT
- * give a new lease. UNMATCHED gives a lease of all wants, without a lease entry, unless it is
+ * give a new lease. UNMATCHED gives a lease of all wants, without a lease entry, unless the item is
  * refused (G2). The other states give no lease. */
 typedef enum doorman__item_state {
     DOORMAN__ITEM_CHECKED,
