@@ -15109,7 +15109,8 @@ static void doorman__read_path(const doorman__field *body, void *out) {
     (void)out;
 }
 
-/* The one demand of a client. In JSON its fields are fields of the resource. */
+/* The demand of a client for a resource. In JSON the fields of the demand are fields of the
+ * resource. */
 static const doorman__row doorman__demand_rows[] = {
     {DOORMAN__FIELD("priority", PRIORITY, ALWAYS, doorman_demand, priority), .usual = 1},
     DOORMAN__ROW(AMOUNT, REQUIRED, doorman_demand, wants),
@@ -15157,7 +15158,8 @@ static const doorman__row doorman__report_rows[] = {
     {0},
 };
 
-/* The resource id, with which each item begins, and the fields that follow the demand. */
+/* Each item begins with the resource id. doorman__held_rows has the fields that follow the
+ * demand. */
 #define DOORMAN__ROW_RESOURCE(struct_) DOORMAN__ROW(STRING, REQUIRED, struct_, resource_id)
 
 static const doorman__row doorman__held_rows[] = {
@@ -15614,9 +15616,9 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
  * In EMPTY, _decide and _write fail with INVALID_ARGUMENT, because there is no message. In READ,
  * _write fails with UNAVAILABLE, because the server has not decided.
  *
- * In DECIDED, permits of the response may be pending. _settle puts a decision into the response.
- * _undo leads back to READ. The two calls have no effect if no permit is pending. _write needs a
- * response without pending permits. */
+ * In DECIDED, permits of the response may be pending: _settle puts the decision on one of them into
+ * the response, and _undo leads back to READ. Both have no effect if no permit is pending. _write
+ * needs a response without pending permits. */
 
 static void doorman__exchange_move(doorman_json_exchange *exchange, doorman__exchange_state next,
                                    doorman_status status) {
@@ -15946,17 +15948,17 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  *
  * A node with a parent has a transport too. The node's program calls the transport from a thread.
  *
- * The mutex (K7). The thread unlocks the mutex while it closes or dials a connection, sends a
- * request or parses a response. So no call waits for the mutex while the thread uses the network.
- * When the thread waits for the mutex, each call that locks the mutex lets the thread pass once.
- * Otherwise many application threads that open and close resources could keep the agent's thread
- * from renewing a lease in time. The thread sleeps on a mutex of its own (wake_mutex), so that it
- * can wake up while a call holds the mutex of the agent. The thread updates 100 resources at a
- * time, and a request has at most 500 resources, so that the mutex is not locked for long. With
- * 1,000 resources in a request, on a busy machine, the mutex was locked for up to 1.1 ms to make a
- * request, and again to process its response. The callback of nng locks only wake_mutex, to wake
- * the thread. After a request has failed, the next request uses a new connection, because a server
- * that does not respond may have lost the old one.
+ * The mutex (K7). The thread does not hold the mutex while it closes or dials a connection or sends
+ * a request. It usually parses a response before it locks the mutex. So no call waits for the mutex
+ * while the thread uses the network. When the thread waits for the mutex, each call that locks the
+ * mutex lets the thread pass once. Otherwise many application threads that open and close resources
+ * could keep the agent's thread from renewing a lease in time. The thread sleeps on a mutex of its
+ * own (wake_mutex), so that it can wake up while a call holds the mutex of the agent. The thread
+ * updates 100 resources at a time, and a request has at most 500 resources, so that the mutex is
+ * not locked for long. With 1,000 resources in a request, on a busy machine, the mutex was locked
+ * for up to 1.1 ms to make a request, and again to process its response. The callback of nng locks
+ * only wake_mutex, to wake the thread. After a request has failed, the next request uses a new
+ * connection, because a server that does not respond may have lost the old one.
  *
  * Waiting (L1, L2). Among the waiters of a resource, only the first one tries to take units. It
  * sleeps until the limiter could allow its units, or until the lease may have changed. When it
@@ -16855,8 +16857,8 @@ static void doorman__transport_look(doorman_transport *transport) {
     transport->options.on_wakeup(transport->options.context);
 }
 
-/* A thread of nng calls this function when nng has sent the request, has a response, or has failed.
- * nng also calls it when it is time to check for failures to connect. */
+/* A thread of nng calls this function when nng has sent the request, has a response, or has failed,
+ * and also when it is time to check for failures to connect. */
 static void doorman__transport_on_aio(void *context) {
     doorman_transport *transport = (doorman_transport *)context;
     int nng_error = nng_aio_result(transport->aio);
@@ -17159,8 +17161,8 @@ void doorman_transport_send(doorman_transport *transport) {
 }
 
 /* Parses a response if one has come. Parsing needs no lock. Returns the state on which the caller
- * decides. ENDED means that the request has failed: a response that comes after this call has read
- * the state is parsed by the next call. */
+ * decides. ENDED means that the request has failed. If a response comes after this call has read
+ * the state, the next call parses it. */
 static doorman__transport_state doorman__transport_parse(doorman_transport *transport) {
     doorman__transport_state state = doorman__transport_get(transport);
     if (state != DOORMAN__TRANSPORT_ENDED || !transport->reply) return state;
@@ -17291,7 +17293,7 @@ static void doorman__agent_keep_error(doorman_agent *agent, const doorman_error 
     agent->last_error_at = now;
 }
 
-/* Keeps the error text when the request in progress is first found to have no connection. */
+/* Keeps the error text once, when an attempt to connect for the request in progress has failed. */
 static void doorman__agent_process_connection(doorman_agent *agent, doorman_time now) {
     const struct doorman__dial_failure *failure = doorman__transport_failure(agent->transport);
     doorman_error error;
@@ -17404,11 +17406,11 @@ static void *doorman__agent_main(void *context) {
     return NULL;
 }
 
-/* Writes "HOST:PID:RANDOM". In the host name, "-" replaces spaces and all but printable ASCII. Two
- * containers may have the same host name and pid, so 64 random bits make the id unique. The system
- * provides the bits, because a fork or a copy of a virtual machine would copy the state of a
- * generator in this process. Two of a million agents have the same bits with a probability of
- * 3e-8. */
+/* Writes "HOST:PID:RANDOM". In the host name, "-" replaces each character that is a space or no
+ * printable ASCII. Two containers may have the same host name and pid, so 64 random bits make the
+ * id unique. The system provides the bits, because a fork or a copy of a virtual machine would copy
+ * the state of a generator in this process. Two of a million agents have the same bits with a
+ * probability of 3e-8. */
 static void doorman__agent_default_id(char id[DOORMAN_ID_BYTES_MAX + 1], uint64_t random) {
     char host[200] = "";
     if (gethostname(host, sizeof host - 1) != 0) memcpy(host, "unknown", 8);

@@ -146,8 +146,9 @@ bool server_act_add_note(struct act *act, const struct act_note *note) {
     return true;
 }
 
-/* Returns the end of the notes that the next call writes. The notes of one entry are in one call,
- * so that the entry is written whole or not at all, unless there are too many for one call.
+/* Returns the index behind the last note that the next call of the store writes. The notes of one
+ * entry are in one call, so that the entry is written whole or not at all, unless there are too
+ * many for one call.
  *   has_row   the call has the row of the audit too */
 static size_t act_batch_end(const struct act *act, bool has_row) {
     const struct act_note *notes = act->notes.notes;
@@ -287,7 +288,7 @@ static void act_describe_failure(const struct act *act, const struct store *stor
 }
 
 /* Notes that the store has failed. A store that did not answer may have written the act, or may do
- * so soon. So all is read once more, and then what was written counts. */
+ * so soon. So everything is read once more, and what was written then comes into force. */
 static void act_note_failure(const struct act *act, const struct store *store, bool is_sent) {
     struct admin *admin = act->service->admin;
     admin->is_read = false;

@@ -60,8 +60,8 @@ struct act {
     /* Puts the first `written` notes into force. Runs with the lock. NULL: the caller does that. */
     void (*apply)(struct act *act);
 
-    /* With --shards, for acts whose notes all nodes share: looks again at what others may have
-     * changed since `prepare`, and refuses or describes the act as `prepare` does. Runs on the
+    /* Looks again at what others may have changed since `prepare`, and refuses or describes the act
+     * as `prepare` does. Only used with --shards, for acts whose notes all nodes share. Runs on the
      * thread of the notes of the cluster. */
     bool (*look_again)(struct act *act);
 
@@ -202,7 +202,8 @@ bool server_act_confirm(struct act *act, const char *refusal, struct http_respon
  * before, or if too many acts wait. */
 void server_act_write_later(struct act *act);
 
-/* Refuses an act in its function `prepare`. Returns false. */
+/* Refuses an act: sets `code`, `name` and `error`. Returns false, so that `prepare` can return the
+ * result. */
 __attribute__((format(printf, 4, 5))) bool
 server_act_refuse(struct act *act, int code, const char *name, const char *format, ...);
 
@@ -253,7 +254,8 @@ bool server_rows_adopt(struct service *service, struct store *from, struct store
 /* Returns the row of an act for cJSON_Delete, or NULL if the list leaves it out. */
 cJSON *server_audit_find(const struct note_page *page, const struct store_note *note);
 
-/* Does the same for an override. The row also has its state, and what happens at its end. */
+/* Does the same for an override. The row also has the state of the override, and what happens at
+ * the end of the override. */
 cJSON *server_override_find(const struct note_page *page, const struct store_note *note);
 
 /* Sets the override that the body of a request has as JSON, and answers as PUT /v1/overrides. */
@@ -267,7 +269,7 @@ struct undo {
     time_t at;        /* when it was done */
 };
 
-/* Returns the id of the first note that an act has left. */
+/* Returns the id of the first note of the act that is taken back. */
 uint64_t server_undo_note_id(const struct undo *undo);
 
 /* Takes back an act. `undo` is valid during the call. The new act has the kind ACT_UNDO. */
@@ -286,8 +288,8 @@ bool server_undo_begin(struct act *act, const struct undo *undo, const struct ht
  *   name   its members `resource`, `resource_id`, `glob`, `limit` and `key` are those of the act */
 bool server_undo_has_newer(struct act *act, struct store *store, const cJSON *name);
 
-/* Refuses an undo in its function `prepare`, because a third act came later, as above, or because
- * the value that the undone act had set has ended. Returns false.
+/* Refuses an undo in its function `prepare` or `look_again`, because a third act came later, as
+ * above, or because the value that the undone act had set has ended. Returns false.
  *   store   NULL: a third act is not looked for
  *   name    as above */
 bool server_undo_refuse(struct act *act, struct store *store, const cJSON *name);
