@@ -39,8 +39,8 @@
  *    column.
  * V8 With --state, counters of durable limits and bans are in a store, which is read before such
  *    limits decide, unless the reading takes longer than --state-wait. A thread writes changes once
- *    in each --state-interval. No decision waits for this thread. After SIGTERM nothing is lost, not
- *    even leases and holds, unless the exit code is 3. A crash loses the changes of the last
+ *    in each --state-interval. No decision waits for this thread. After SIGTERM nothing is lost,
+ *    not even leases and holds, unless the exit code is 3. A crash loses the changes of the last
  *    interval, and of a write in progress.
  * P33 With --events, each decision, end of a wait, ban, lease, mastership, configuration and act of
  *    administration is an event with a number, for subscribers of an nng PUB socket. Grants are
