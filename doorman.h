@@ -14520,8 +14520,8 @@ static void doorman__read_missing(const doorman__field *field) {
     doorman__read_fail(field, near ? rule : "is missing");
 }
 
-/* Reads the fields of an object. Most texts have the fields in the order of the rows. So the search
- * first compares the value after the one that was found last. */
+/* Reads the fields of an object. Most texts have the fields in the order of the rows. So the
+ * function first tries the value after the last one that it found. */
 static void doorman__read_rows(const doorman__field *object, const doorman__row *rows, void *out) {
     assert(cJSON_IsObject(object->value));
     const cJSON *next = object->value->child;
@@ -14552,7 +14552,7 @@ static bool doorman__key_known(const doorman__row *rows, const char *key) {
     return false;
 }
 
-/* Reads an object. In a configuration a key without a row is refused. */
+/* Reads an object. In a configuration, or a part of one, a key without a row is refused. */
 static void doorman__read_fields(const doorman__field *object, const doorman__row *rows,
                                  void *out) {
     if (!cJSON_IsObject(object->value)) {
@@ -14568,9 +14568,9 @@ static void doorman__read_fields(const doorman__field *object, const doorman__ro
     doorman__read_rows(object, rows, out);
 }
 
-/* Returns whether the writer writes a field that is not ALWAYS. A field with `has` is written if
- * that bool is true, unless `usual` is not 0 and the value is `usual`. Any other field is written
- * if its value is not the default. */
+/* Returns whether the writer writes a field without the flag ALWAYS. If the row has `has`, that
+ * bool must be true. If the row has `usual`, the value must differ from it. A row with neither must
+ * have a value that is not the default. */
 static bool doorman__has_value(const doorman__row *row, const void *from) {
     const unsigned char *base = (const unsigned char *)from;
     const void *at = base + row->at;
@@ -14673,7 +14673,7 @@ static void doorman__put_key(doorman__writer *out, const doorman__row *row) {
     doorman__put_bytes(out, row->written + is_first, row->key_bytes + 4u - is_first);
 }
 
-/* Writes the fields of a struct, without the brackets. */
+/* Writes the fields of a struct, without the braces around them. */
 static void doorman__put_rows(doorman__writer *out, const doorman__row *rows, const void *from) {
     for (const doorman__row *row = rows; row->type; row++) {
         if (row->put) {
@@ -14710,7 +14710,8 @@ static const char *const doorman__kind_names[] = {
 static const char *const doorman__handovers[] = {
     [DOORMAN_CONFIRMED] = "confirmed", [DOORMAN_IMMEDIATE] = "immediate"};
 
-/* The parameters of an algorithm (G7). An algorithm can also have the first two as fields. */
+/* The parameters of an algorithm (G7). The first two can also be fields of the algorithm,
+ * `lease_length` and `refresh_interval`. */
 static const doorman__row doorman__parameter_rows[] = {
     DOORMAN__ROW_AS("lease_duration_secs", DURATION, OPTIONAL, doorman_algorithm, lease_length),
     DOORMAN__ROW(DURATION, OPTIONAL, doorman_algorithm, refresh_interval),
@@ -14772,9 +14773,9 @@ static const doorman__row doorman__algorithm_rows[] = {
     {0},
 };
 
-/* Reads an algorithm. In a configuration the kind and all parameters must be known. A parent may
- * have a newer version than this node, so unknown parameters of a parent are ignored. If a parent
- * sends an unknown kind of algorithm, the function leaves `out` unchanged and returns false. */
+/* Reads an algorithm that a parent has sent. The parent may have a newer version than this node, so
+ * unknown parameters are ignored. If the kind of the algorithm is unknown, the function leaves
+ * `out` unchanged and returns false. */
 static bool doorman__read_algorithm(const doorman__field *field, doorman_algorithm *out) {
     doorman__field kind = doorman__field_of(field, "kind", 4);
     bool is_unknown = !field->reader->problems && cJSON_IsString(kind.value) &&
@@ -14836,7 +14837,8 @@ static void doorman__put_capacity(doorman__writer *out, const void *from) {
     if (!template_->without_capacity) doorman__put(out, "%,'capacity':%x", template_->capacity);
 }
 
-/* Writes the algorithm of a template. A template without has_algorithm takes that of `*` (G3). */
+/* Writes the algorithm of a template, if it has one. Other templates use the algorithm of the
+ * template `*` (G3). */
 static void doorman__put_template_algorithm(doorman__writer *out, const void *from) {
     const doorman_template *template_ = (const doorman_template *)from;
     if (template_->has_algorithm) doorman__put_algorithm(out, &template_->algorithm, false);
@@ -14920,8 +14922,8 @@ static const doorman__field *doorman__walk_path(doorman__walk *walk, const doorm
     return at;
 }
 
-/* Makes the path of a field in JSON, below a template. In JSON the figures of a limit are fields of
- * the limit itself, so "figures." is left out. */
+/* Makes the path of a field in JSON from `object`, which begins it, and `field`. In JSON the
+ * figures of a limit are fields of the limit itself, so "figures." is left out. */
 static void doorman__config_path(const char *object, const char *field, size_t bytes,
                                  char path[256]) {
     static const char figures[] = "figures.";
@@ -15110,7 +15112,8 @@ static bool doorman__method_has_permits(doorman_method method) {
     return method >= DOORMAN_ACQUIRE && method <= DOORMAN_SETTLE;
 }
 
-/* Reads the holder's id. In a release the key says whether the holder is a client or a server. */
+/* Reads the holder's id from client_id or server_id. In a release this key says whether the holder
+ * is a client or a server. */
 static void doorman__read_holder(const doorman__field *body, void *out) {
     doorman_request *request = (doorman_request *)out;
     doorman__field server = doorman__field_of(body, "server_id", 9);
@@ -15140,7 +15143,8 @@ static void doorman__read_path(const doorman__field *body, void *out) {
     (void)out;
 }
 
-/* The one demand of a client. In JSON its fields are fields of the resource. */
+/* The demand of a client for a resource. In JSON the fields of the demand are fields of the
+ * resource. */
 static const doorman__row doorman__demand_rows[] = {
     {DOORMAN__FIELD("priority", PRIORITY, ALWAYS, doorman_demand, priority), .usual = 1},
     DOORMAN__ROW(AMOUNT, REQUIRED, doorman_demand, wants),
@@ -15188,7 +15192,8 @@ static const doorman__row doorman__report_rows[] = {
     {0},
 };
 
-/* The resource id, with which each item begins, and the fields that follow the demand. */
+/* Each item begins with the resource id. doorman__held_rows has the fields that follow the
+ * demand. */
 #define DOORMAN__ROW_RESOURCE(struct_) DOORMAN__ROW(STRING, REQUIRED, struct_, resource_id)
 
 static const doorman__row doorman__held_rows[] = {
@@ -15224,7 +15229,8 @@ static const doorman__row doorman__report_item_rows[] = {
     {0},
 };
 
-/* The content of the requests on leases, by their methods, and of get_server_capacity. */
+/* The content of the requests on leases. The index is the method, or
+ * DOORMAN__GET_SERVER_CAPACITY. */
 #define DOORMAN__RESOURCES(rows)                                                                   \
     DOORMAN__ROW_LIST("resource", REQUIRED, doorman_request, items, item_count, rows)
 #define DOORMAN__HOLDER DOORMAN__ROW_CALL(doorman__read_holder, doorman__put_holder)
@@ -15416,9 +15422,9 @@ static const doorman__row doorman__mastership_rows[] = {
     {0},
 };
 
-/* A client can send the content of a method without the method by mistake, because that is the body
- * of a POST to /v1/METHOD. If the message has a key that only such content has, returns true, and
- * sets an error that explains the two forms. */
+/* Checks whether a message is the content of a method without the method. A client can send this by
+ * mistake, because it is the body of a POST to /v1/METHOD. If the message has a key that only such
+ * content has, the function returns true, and sets an error that explains the two forms. */
 static bool doorman__read_content(const doorman__field *root) {
     static const char *const keys[] = {"client_id", "server_id", "resource", "permit", "entry"};
     bool found = false;
@@ -15433,9 +15439,9 @@ static bool doorman__read_content(const doorman__field *root) {
     return found;
 }
 
-/* Sets an error if the content of a method has a method in it. The client has probably sent a whole
- * message to /v1/METHOD. Called only if the content lacks its last field, because a message that is
- * complete may have unknown fields. */
+/* Sets an error if the content of a method has the name of a method as a key. Then the client has
+ * probably sent a whole message to /v1/METHOD. Called only if the content lacks its last field,
+ * because a message that is complete may have unknown fields. */
 static void doorman__read_nested(const doorman__field *body) {
     for (int i = 0; i <= DOORMAN_METHOD_COUNT; i++) {
         const char *name = doorman__method_name(i);
@@ -15644,9 +15650,9 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
  * In EMPTY, _decide and _write fail with INVALID_ARGUMENT, because there is no message. In READ,
  * _write fails with UNAVAILABLE, because the server has not decided.
  *
- * In DECIDED, permits of the response may be pending. _settle puts a decision into the response.
- * _undo leads back to READ. The two calls have no effect if no permit is pending. _write needs a
- * response without pending permits. */
+ * In DECIDED, permits of the response may be pending: _settle puts the decision on one of them into
+ * the response, and _undo leads back to READ. Both have no effect if no permit is pending. _write
+ * needs a response without pending permits. */
 
 static void doorman__exchange_move(doorman_json_exchange *exchange, doorman__exchange_state next,
                                    doorman_status status) {
@@ -15729,8 +15735,8 @@ static doorman_status doorman__exchange_check_figures(doorman_json_exchange *exc
     return doorman__permits_in_json.refuse_figures(&exchange->request, &exchange->error);
 }
 
-/* Writes a syntax error of a body. The text is not a whole message: it has no method, because the
- * path of the HTTP request has it. Three frequent mistakes have a text of their own. */
+/* Sets the error text for a body that is not JSON. A body is not a whole message: the path of the
+ * HTTP request names the method. Three frequent mistakes have an error text of their own. */
 static void doorman__body_syntax(doorman__reader *reader, const doorman__scan *scan,
                                  const char *text, size_t bytes) {
     const char *cause = NULL;
@@ -15796,7 +15802,7 @@ doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const
     return status;
 }
 
-/* Copies the data that one item of a response to a server points to. */
+/* Copies the algorithm, the terms and the texts of one item of a response to a server. */
 static void doorman__exchange_keep_policy(doorman_json_exchange *exchange, size_t index) {
     size_t count = exchange->response.item_count;
     doorman_capacity_response *items = (doorman_capacity_response *)exchange->kept,
@@ -15931,7 +15937,8 @@ static void doorman__incoming_read(doorman__incoming *incoming, const char *text
     if (reader->status == DOORMAN_NOT_FOUND) reader->status = DOORMAN_INVALID_ARGUMENT;
 }
 
-/* Gives the response to the upstream, or a failure if it is not valid. Frees the response. */
+/* Gives a valid response to the upstream. Reports any other response as a failure, except if memory
+ * has run out. Frees the response. */
 static doorman_status doorman__incoming_give(doorman__incoming *incoming,
                                              doorman_upstream *upstream, uint64_t sequence,
                                              doorman_time now) {
@@ -15975,16 +15982,17 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  *
  * A node with a parent has a transport too. The node's program calls the transport from a thread.
  *
- * The mutex (K7). The thread unlocks the mutex while it closes or dials a connection, sends a
- * request or parses a response. So no call waits for the mutex while the thread uses the network.
- * When the thread waits for the mutex, each call that locks it lets the thread pass once. Otherwise
- * many threads that open and close resources could keep the thread from renewing a lease in time.
- * The thread sleeps on a mutex of its own (wake_mutex), so that it can wake up while a call holds
- * the mutex of the agent. The thread updates 100 resources at a time, and a request has at most 500
- * resources. With 1,000 resources, on a busy machine, the mutex was locked for up to 1.1 ms to make
- * a request, and again to process its response. The callback of nng locks only wake_mutex, to wake
- * the thread. After a request has failed, the next request uses a new connection, because a server
- * that does not respond may have lost the old one.
+ * The mutex (K7). The thread does not hold the mutex while it closes or dials a connection or sends
+ * a request. It usually parses a response before it locks the mutex. So no call waits for the mutex
+ * while the thread uses the network. When the thread waits for the mutex, each call that locks the
+ * mutex lets the thread pass once. Otherwise many application threads that open and close resources
+ * could keep the agent's thread from renewing a lease in time. The thread sleeps on a mutex of its
+ * own (wake_mutex), so that it can wake up while a call holds the mutex of the agent. The thread
+ * updates 100 resources at a time, and a request has at most 500 resources, so that the mutex is
+ * not locked for long. With 1,000 resources in a request, on a busy machine, the mutex was locked
+ * for up to 1.1 ms to make a request, and again to process its response. The callback of nng locks
+ * only wake_mutex, to wake the thread. After a request has failed, the next request uses a new
+ * connection, because a server that does not respond may have lost the old one.
  *
  * Waiting (L1, L2). Among the waiters of a resource, only the first one tries to take units. It
  * sleeps until the limiter could allow its units, or until the lease may have changed. When it
@@ -16001,15 +16009,16 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  *
  * An example with 10,000 units a second and a burst of 0.1 s: after 2 ms of oversleep, waiters get
  * their units 3 % faster than the rate. After 10 ms, they get them 2.8 times as fast. After 12.5
- * ms, there is no pause. The other 7/8 of the burst can still save units while threads oversleep.
+ * ms, there is no pause. If threads oversleep for longer, the limiter still saves units, up to the
+ * whole burst.
  *
  * Condition variables use CLOCK_MONOTONIC. On Linux this clock stops while the machine is
  * suspended, but doorman_clock (CLOCK_BOOTTIME) does not. Therefore a thread sleeps for at most a
  * second at a time.
  *
- * on_change is called with the mutex locked. If on_change calls the agent, the thread locks the
- * mutex again. The mutex reports this as an error, and the call returns DEADLOCK. While an
- * on_change runs (`notifying`), a wait always locks the mutex, so it returns DEADLOCK too.
+ * on_change is called with the mutex locked. If on_change calls a function that locks the mutex
+ * again, the mutex reports an error, and most functions return DEADLOCK. While an on_change runs
+ * (`notifying`), each wait locks the mutex, so a wait that on_change calls returns DEADLOCK too.
  *
  * Fork. A child process has a copy of its parent's memory, but it has only the thread that called
  * fork. So an agent in the child would use leases that the parent still uses. If the parent has
@@ -16018,8 +16027,8 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * It marks each agent as inherited, and makes all its limiters refuse everything, in O(resources)
  * time. Another handler runs before the fork, and locks the list of agents and each agent, so that
  * the child gets a consistent copy. The child unlocks and uses the mutex of the list, but not the
- * mutexes of the agents. The list is in doorman__process, the only global variable of this file
- * that is not constant.
+ * mutexes of the agents. The list of agents is in doorman__process, the only global variable of
+ * this file that is not constant.
  */
 
 #include <nng/nng.h>
@@ -16117,8 +16126,9 @@ doorman_time doorman_clock(void) {
 
 /* ---- nng: processes that fork */
 
-/* The order of the locks: this mutex, that of an agent, that of its permits, and its wake_mutex. A
- * thread that holds one of them locks only later ones, except in fork (below). */
+/* The order of the locks is: this mutex, the mutex of an agent, the mutex of the agent's permits,
+ * and the agent's wake_mutex. A thread that holds one of them locks only later ones, except if an
+ * on_change calls fork (below). */
 static struct doorman__process {
     pthread_mutex_t mutex; /* guards the other fields */
     doorman_agent *agents; /* the agents that run in this process, linked by `next` */
@@ -16127,7 +16137,8 @@ static struct doorman__process {
 } doorman__process = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 /* Locks the list and the agents before a fork. If an on_change calls fork, the thread has already
- * locked its agent. Then this lock fails, and the handlers after the fork do not unlock it. */
+ * locked its agent. Then locking that agent again fails, and the handlers after the fork do not
+ * unlock it. */
 static void doorman__fork_prepare(void) {
     pthread_mutex_lock(&doorman__process.mutex);
     for (doorman_agent *agent = doorman__process.agents; agent; agent = agent->next) {
@@ -16156,7 +16167,7 @@ static void doorman__fork_child(void) {
 }
 
 /* Registers the handlers of fork. Each function that begins to use nng calls this function first.
- * Returns OUT_OF_MEMORY, or UNAVAILABLE if this process must not call nng. */
+ * Returns OK, UNAVAILABLE if this process must not call nng, or OUT_OF_MEMORY. */
 static doorman_status doorman__process_use_nng(void) {
     struct doorman__process *process = &doorman__process;
     pthread_mutex_lock(&process->mutex);
@@ -16198,9 +16209,9 @@ static void doorman__agent_lock_first(doorman_agent *agent) {
     if (agent->passing_count > 0) pthread_cond_broadcast(&agent->passed);
 }
 
-/* Lets the agent's thread lock the mutex before this call, at most once in a call. The mutex is
- * locked before and after. pthread_cond_wait is a point of cancellation, but most calls of an agent
- * are not. So cancellation is disabled during this wait. */
+/* Lets the agent's thread lock the mutex before this call goes on, at most once in a call. The
+ * mutex is locked before and after. pthread_cond_wait is a point of cancellation, but most calls of
+ * an agent are not. So cancellation is disabled during this wait. */
 static void doorman__agent_let_pass(doorman_agent *agent) {
     int before;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
@@ -16299,8 +16310,9 @@ static void doorman__queue_subtract(const doorman__waiter *waiter, doorman_time 
     waiting->waited += now - waiter->since;
 }
 
-/* Appends a waiter. It first adds its units to the sum, and then tries. A release first returns
- * units, and then reads the sum. So the try finds the units, or the release wakes the waiter. */
+/* Appends a waiter. A waiter first adds its units to the sum, and then tries to take them. A
+ * release first returns units, and then reads the sum. So the waiter finds the units, or the
+ * release wakes the waiter. */
 static void doorman__waiters_join(doorman_agent *agent, doorman__waiter *waiter) {
     const doorman__waiter *other = agent->last;
     while (other && other->queue != waiter->queue) other = other->previous;
@@ -16334,7 +16346,7 @@ static void doorman__waiters_leave(doorman_agent *agent, doorman__waiter *waiter
     if (waiter->first) doorman__waiters_wake_next(waiter->next, waiter->queue);
 }
 
-/* Wakes the first waiter of each queue, because its capacity may have changed. */
+/* Wakes the first waiter of each queue, because the capacity of the resource may have changed. */
 static void doorman__waiters_wake(doorman_agent *agent) {
     for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
         if (waiter->first) pthread_cond_signal(&waiter->wake);
@@ -16367,8 +16379,8 @@ static doorman_time doorman__pace_due(doorman_time paced, const doorman__rate_vi
 }
 
 /* Returns the time at which pacing lets this waiter pass, or 0 if pacing does not apply. Pacing
- * applies to the first waiter of the queue, and to a call outside the queue if less than half a
- * burst has passed since the last waiter got its units. */
+ * applies to the first waiter of the queue, and, for the time of half a burst after the last paced
+ * call, to a call outside the queue. It does not apply if the rate is 0. */
 static doorman_time doorman__waiter_pace(const doorman__waiter *waiter,
                                          const doorman__rate_view *view, doorman_time now) {
     doorman_time paced = __atomic_load_n(&waiter->queue->paced, __ATOMIC_RELAXED);
@@ -16466,8 +16478,8 @@ static doorman_status doorman__waiter_block(doorman_agent *agent, doorman__waite
     return status;
 }
 
-/* L4: a call begins to wait. If it waits for units of a gauge, and the server may have more, the
- * agent asks at once. */
+/* L4: a call begins to wait. The agent asks for more at once if the call waits for units of a gauge
+ * whose wants follow the use and were met by the last lease, because the server may have more. */
 static void doorman__waiter_hurry(doorman_agent *agent, const doorman__waiter *waiter) {
     const doorman_client_resource *resource = waiter->resource;
     if (!resource || resource->kind != DOORMAN_GAUGE) return;
@@ -16506,7 +16518,7 @@ static doorman_status doorman__waiter_enqueue(doorman_agent *agent, doorman__wai
 }
 
 /* Takes units, or waits for them. Locks no mutex if no other call waits, there are enough units,
- * and no on_change runs. */
+ * pacing does not apply, and no on_change runs. */
 static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter *waiter,
                                           doorman_time timeout) {
     doorman_time now = doorman_clock(), delay = 0;
@@ -16552,8 +16564,8 @@ doorman_status doorman_resource_release(doorman_resource *resource, double n) {
 typedef struct doorman__socket {
     nng_socket nng;
     /* The upper half is the id of nng's dialer, and the lower half is the id of its connection. 0:
-     * none. Both are in one atomic word, so that a connection of the last dialer cannot count as
-     * one of this dialer. */
+     * none. Both are in one atomic word, so that a connection of the previous dialer cannot count
+     * as one of the present dialer. */
     doorman__shared ids;
 
     /* How the socket closes. The mutex protects `closed` and `abandoned`. */
@@ -16563,7 +16575,8 @@ typedef struct doorman__socket {
     bool abandoned; /* nobody waits; the thread that closes the socket frees the struct */
 } doorman__socket;
 
-/* How long a caller waits until a socket is closed. Closing usually takes less than 1 ms. */
+/* The longest time that a caller waits until a socket is closed. Closing usually takes less than 1
+ * ms. */
 #define DOORMAN__CLOSE_MAX (DOORMAN_SECOND / 2)
 
 static bool doorman__socket_init_close(doorman__socket *own) {
@@ -16638,7 +16651,8 @@ static void doorman__socket_close(doorman__socket *own) {
 /* ---- nng: the transport */
 
 /* Only doorman__transport_move changes the state. The state determines the owner of the request:
- * the caller's thread or nng. Only the owner uses other fields, unless a comment says otherwise.
+ * the caller's thread or nng. Only the owner uses the other fields of the transport, unless a
+ * comment says otherwise.
  *
  *   state      meaning                          owner   leaves it
  *   IDLE       there is no request              caller  _update fetches a request      -> PREPARED
@@ -16664,7 +16678,7 @@ struct doorman_transport {
     doorman_transport_options options;
     doorman__transport_state state; /* atomic */
     /* The texts of authority, certificate and key; NULL: not given. Only the caller's thread uses
-     * this field and the next one, also while nng owns the others. */
+     * this field and the next one, also while nng owns the request. */
     char *pem[3];
     bool has_new_tls; /* the connection does not use these texts yet */
 
@@ -16877,8 +16891,8 @@ static void doorman__transport_look(doorman_transport *transport) {
     transport->options.on_wakeup(transport->options.context);
 }
 
-/* A thread of nng calls this function when nng has sent the request, has a response, or has failed.
- * nng also calls it when it is time to check for failures to connect. */
+/* A thread of nng calls this function when nng has sent the request, has a response, or has failed,
+ * and also when it is time to check for failures to connect. */
 static void doorman__transport_on_aio(void *context) {
     doorman_transport *transport = (doorman_transport *)context;
     int nng_error = nng_aio_result(transport->aio);
@@ -16936,7 +16950,7 @@ static bool doorman__tls_given(const doorman_tls *tls) {
 }
 
 /* Creates a transport. Takes no lock, so the caller may hold the mutex of an agent or of its
- * permits. Precondition: the options are valid, and the process uses nng. */
+ * permits. Precondition: the options are valid, and doorman__process_use_nng has returned OK. */
 static doorman_status doorman__transport_create(doorman_transport **out,
                                                 const doorman_transport_options *options) {
     assert(options->upstream && options->on_wakeup);
@@ -16964,10 +16978,10 @@ doorman_status doorman_transport_create(doorman_transport **out,
 }
 
 /* nng_aio_stop aborts the operation of the aio, and waits until the callback has returned. If the
- * callback tries to send again after the stop, nng does not take the message. The aio is freed
- * before the socket is closed: nng's thread for timeouts uses the socket of an operation that times
- * out, even if the operation ends otherwise at the same time. nng 1.5.2 waits for this thread only
- * in nng_aio_free. */
+ * callback tries to send again after the stop, nng does not take the message, so this function
+ * frees it. The aio is freed before the socket is closed: nng's thread for timeouts uses the socket
+ * of an operation that times out, even if the operation ends otherwise at the same time. nng 1.5.2
+ * waits for this thread only in nng_aio_free. */
 void doorman_transport_destroy(doorman_transport *transport) {
     if (!transport) return;
     if (transport->aio) nng_aio_stop(transport->aio);
@@ -17067,8 +17081,8 @@ static int doorman__transport_open(doorman_transport *transport) {
     return error;
 }
 
-/* Connects to the address, and disconnects from the last one. The server need not run yet, because
- * nng retries every 0.1 s to 1 s.
+/* Closes the previous dialer and its connection, and starts to connect to the address. The server
+ * need not run yet, because nng retries every 0.1 s to 1 s.
  *   returns   nng's error, or 0 */
 static int doorman__transport_connect(doorman_transport *transport) {
     assert(!transport->has_dialer);
@@ -17181,8 +17195,8 @@ void doorman_transport_send(doorman_transport *transport) {
 }
 
 /* Parses a response if one has come. Parsing needs no lock. Returns the state on which the caller
- * decides. A response that comes after this function has read the state is not parsed, and then the
- * function does not return ENDED. */
+ * decides. ENDED means that the request has failed. If a response comes after this call has read
+ * the state, the next call parses it. */
 static doorman__transport_state doorman__transport_parse(doorman_transport *transport) {
     doorman__transport_state state = doorman__transport_get(transport);
     if (state != DOORMAN__TRANSPORT_ENDED || !transport->reply) return state;
@@ -17313,7 +17327,7 @@ static void doorman__agent_keep_error(doorman_agent *agent, const doorman_error 
     agent->last_error_at = now;
 }
 
-/* Keeps the error text when the request in progress is first found to have no connection. */
+/* Keeps the error text once, when an attempt to connect for the request in progress has failed. */
 static void doorman__agent_process_connection(doorman_agent *agent, doorman_time now) {
     const struct doorman__dial_failure *failure = doorman__transport_failure(agent->transport);
     doorman_error error;
@@ -17337,8 +17351,9 @@ static void doorman__agent_process_result(doorman_agent *agent, doorman_time now
     doorman__agent_keep_error(agent, &result.error, now);
 }
 
-/* Updates the client in slices, at most one more than its resources fill. Between two slices the
- * thread sleeps. Otherwise it would lock the mutex again before a waiting thread is awake. */
+/* Updates the client in slices of DOORMAN__SLICE resources. For N resources with a wake-up time
+ * there are at most N / DOORMAN__SLICE + 1 slices. Between two slices the thread sleeps. Otherwise
+ * it would lock the mutex again before a waiting thread is awake. */
 #define DOORMAN__SLICE 100
 #define DOORMAN__SLICE_PAUSE (DOORMAN_SECOND / 20000)
 
@@ -17376,8 +17391,9 @@ static bool doorman__agent_has_to_wait(const doorman_agent *agent, doorman_time 
     return reachable || doorman__client_has_to_release(agent->client, now);
 }
 
-/* Does the work of the agent's thread. The mutex is locked. Returns whether the thread ends: after
- * doorman_agent_stop, when doorman__agent_has_to_wait returns false, or at stop_by. */
+/* Does the work of the agent's thread. The mutex is locked. Returns whether the thread ends. After
+ * doorman_agent_stop, the thread ends when doorman__agent_has_to_wait returns false, and at stop_by
+ * at the latest. */
 static bool doorman__agent_work(doorman_agent *agent) {
     agent->sleeps_until = 0;
     doorman__pause_check(&agent->pause, &agent->client->upstream);
@@ -17409,7 +17425,8 @@ static void doorman__agent_sleep(doorman_agent *agent, doorman_time until) {
     pthread_mutex_unlock(&agent->wake_mutex);
 }
 
-/* A sleep clears `wakeup` before the thread looks for what has changed, so it misses no change. */
+/* doorman__agent_sleep clears `wakeup` before the thread looks for changes, so the thread misses no
+ * change. */
 static void *doorman__agent_main(void *context) {
     doorman_agent *agent = (doorman_agent *)context;
     for (bool ends = false; !ends;) {
@@ -17423,11 +17440,11 @@ static void *doorman__agent_main(void *context) {
     return NULL;
 }
 
-/* Writes "HOST:PID:RANDOM". In the host name, "-" replaces spaces and all but printable ASCII. Two
- * containers may have the same host name and pid, so 64 random bits make the id unique. The system
- * provides the bits, because a fork or a copy of a virtual machine would copy the state of a
- * generator in this process. Two of a million agents have the same bits with a probability of
- * 3e-8. */
+/* Writes "HOST:PID:RANDOM". In the host name, "-" replaces each character that is a space or no
+ * printable ASCII. Two containers may have the same host name and pid, so 64 random bits make the
+ * id unique. The system provides the bits, because a fork or a copy of a virtual machine would copy
+ * the state of a generator in this process. Two of a million agents have the same bits with a
+ * probability of 3e-8. */
 static void doorman__agent_default_id(char id[DOORMAN_ID_BYTES_MAX + 1], uint64_t random) {
     char host[200] = "";
     if (gethostname(host, sizeof host - 1) != 0) memcpy(host, "unknown", 8);
@@ -17674,7 +17691,8 @@ doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info 
 
 /* ---- nng: the resources */
 
-/* Locks the mutex for a call that uses the client, and writes the error text. */
+/* Locks the mutex for a call that opens a resource. Fails if the agent is shut down. Sets the error
+ * text of each failure. */
 static doorman_status doorman__agent_lock_open(doorman_agent *agent, doorman_error *error) {
     doorman_status status = doorman__agent_lock(agent);
     if (status == DOORMAN_DEADLOCK) {

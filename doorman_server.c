@@ -3,11 +3,12 @@
  *
  * Threads: nng calls server_worker_step on its own threads. The same thread handles the request,
  * because passing the request to another thread would cost more than the decision. One mutex guards
- * the server object. A thread holds the mutex only for the decision. It reads and writes JSON
- * without the mutex. The main thread waits for signals. Once a second it does the work that is due.
- * With --parent, one more thread does the work that is due for the link to the parent. Parts have
- * threads too: for permits that wait, for pages and metrics, for the election and the configuration
- * in etcd (--etcd), for the store of counters (--state), and for probes (--http-health).
+ * the server object. A thread of nng holds the mutex only for the decision, and reads and writes
+ * JSON without it. The main thread waits for signals. Once a second it does the work that is due.
+ * With --parent, one more thread does the work that is due for the link to the parent. Some parts
+ * have threads too, for example for permits that wait, for pages and metrics, for the election and
+ * the configuration in etcd (--etcd), for the store of counters (--state), and for probes
+ * (--http-health).
  *
  * With --parent, the capacities come from the parent, so --config may only have limits of permits
  * (G8). When a node gets the first request for a resource, it requests the resource from its parent
@@ -25,10 +26,10 @@
  *    A message has at most 4 MiB (V5). A peer that sends invalid data, or disconnects in the middle
  *    of a message, does not affect other peers.
  * V6 The server writes log lines in logfmt to standard error. A warning that repeats is logged once
- *    a minute, with a count. The line describes the last event. A line about permits describes the
- *    first event since the last line. The line about leases from the parent that have ended names
- *    their resources, and comes every 10 s at most. Refused messages have a line for each method.
- *    Each id that two processes seem to use has a line of its own. Only 8 ids have a line at the
+ *    a minute, with a count. Such a line describes the last event, but a line about permits
+ *    describes the first event since the line before. The line about leases from the parent that
+ *    have ended names their resources, and comes every 10 s at most. Refused messages have a line
+ *    for each method. At most 8 ids that two processes seem to use have lines of their own at the
  *    same time, and all further ids share one line. No thread waits for the log. A line that cannot
  *    be written at once is lost and counted.
  * V7 The exit code is 0 for success, 1 for a failure, 2 for a usage error, and 3 if the server has
@@ -37,10 +38,10 @@
  *    For a configuration, the lines before it list at most 20 errors, each with its line and
  *    column.
  * V8 With --state, counters of durable limits and bans are in a store, which is read before such
- *    limits decide, unless this takes longer than --state-wait. A thread writes changes once in
- *    each --state-interval. No decision waits for this thread. SIGTERM forgets nothing, leases and
- *    holds included, unless the exit code is 3. A crash forgets the changes of the last interval,
- *    and of a write in progress.
+ *    limits decide, unless the reading takes longer than --state-wait. A thread writes changes once
+ *    in each --state-interval. No decision waits for this thread. After SIGTERM nothing is lost,
+ *    not even leases and holds, unless the exit code is 3. A crash loses the changes of the last
+ *    interval, and of a write in progress.
  * P33 With --events, each decision, end of a wait, ban, lease, mastership, configuration and act of
  *    administration is an event with a number, for subscribers of an nng PUB socket. Grants are
  *    sampled. No decision waits until an event is sent. Events that are lost leave a gap in the
@@ -49,8 +50,8 @@
  *
  * The sections of this file: flags, parent link, sockets, signals, main. The files of server/core/
  * that it includes have the rest of the core: the log, the table of parts, the configuration, the
- * way of a message, and the workers. A function that can end the process returns its exit code, an
- * enum exit_status.
+ * way of a message, and the workers. A function that can end the process returns an enum
+ * exit_status: the exit code of the process, or CONTINUE.
  *
  * This file alone is enough for a node of a tree: cc doorman_server.c -lnng -lcjson -pthread. The
  * build adds the parts in the other folders of server/. A part registers itself: see
@@ -431,11 +432,11 @@ static void parent_link_on_wakeup(void *context) {
     server_unlock(&service->lock);
 }
 
-/* Counts the result of a request to the parent, and logs it: a part does, or else this function,
- * which logs only failures. Probes are not counted. */
+/* Counts the result of a request to the parent. A part logs the result. Without such a part, this
+ * function logs failures. Probes are not counted. */
 static void parent_link_note_result(struct service *service, doorman_transport_result *result,
                                     doorman_time now) {
-    /* A stale response belongs to an earlier mastership. */
+    /* A stale response belongs to an earlier mastership, and is no failure. */
     if (result->status == DOORMAN_STALE) result->status = DOORMAN_OK;
     if (!result->is_probe) server_counter_add(&service->counters.parent[result->status], 1);
     bool is_logged = result->status == DOORMAN_OK;
@@ -535,8 +536,8 @@ static void parent_link_stop(struct service *service) {
 /* ---- >>sockets ------------------------------------------------------------------------------ */
 
 /* Starts to listen, and stores the bound address. Keepalive closes connections whose peers
- * vanished, for example after a power failure. Some transports have no keepalive, so its error is
- * ignored. */
+ * vanished, for example after a power failure. Some transports have no keepalive, so an error of
+ * setting it is ignored. */
 static int service_start_listener(struct service *service, nng_listener listener) {
     nng_listener_set_bool(listener, NNG_OPT_TCP_KEEPALIVE, true);
     int error = nng_listener_start(listener, 0);
@@ -582,14 +583,14 @@ int server_listen_again(struct service *service, size_t index) {
     return error;
 }
 
-/* Returns whether this process has made the connection, to see that nng takes connections. */
+/* Returns whether this process has made the connection, as a probe that nng takes connections. */
 static bool is_probe(nng_pipe pipe) {
     uint64_t process = 0;
     int error = nng_pipe_get_uint64(pipe, NNG_OPT_IPC_PEER_PID, &process); /* only ipc:// has it */
     return error == 0 && process == (uint64_t)getpid();
 }
 
-/* Counts the connections, and closes a connection above --max-connections, or of a probe. nng also
+/* Counts the connections. Closes connections above --max-connections, and those of probes. nng also
  * reports the end of a connection that is closed here. So every connection that is added is also
  * subtracted. */
 static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {

@@ -11,16 +11,16 @@
  *
  *     The header includes doorman.h, which must be in the same folder and have the same version.
  *     That C file then has the implementation of doorman.h too. Without DOORMAN_STATIC, no other
- *     file may define DOORMAN_IMPLEMENTATION. If the program has permits too, this file includes
- *     doorman_permits.h first. Other files include the header without this macro. The macros of
- *     doorman.h, for JSON, nng, memory and DOORMAN_STATIC, are defined as for doorman.h. Without
- *     them the throttle needs only the C standard library.
+ *     file may define DOORMAN_IMPLEMENTATION. If the program has permits too, that C file includes
+ *     doorman_permits.h first. Other files include the header without DOORMAN_IMPLEMENTATION. The
+ *     macros of doorman.h, for JSON, nng, memory and DOORMAN_STATIC, are defined as for doorman.h.
+ *     Without them the throttle needs only the C standard library.
  *
  * THE THROTTLE
  *
  * A throttle is a bounded queue in front of the work of a server. It decides which requests the
  * server takes, and in which order. So the server keeps its latency when more requests arrive than
- * it can answer. The section >>throttle states the rules H1 to H10 and H12.
+ * it can answer. The section >>throttle states the rules H1 to H6, H9, H10 and H12.
  *
  * A worked example. A server has 16 workers. A request costs 1 ms of CPU time, which is the unit of
  * cost. So the server can do 16 units in a millisecond, and 1,600 units in 100 ms:
@@ -205,10 +205,10 @@ DOORMAN_API void doorman_throttle_update(doorman_throttle *throttle, doorman_tim
  *   returns   a time, or DOORMAN_NEVER */
 DOORMAN_API doorman_time doorman_throttle_due(const doorman_throttle *throttle);
 
-/* Returns the requests that earlier calls have refused, one by one. A refused request needs memory
- * of the throttle until this call has returned it, and without memory the throttle refuses further
- * requests. So after every call of another function, call doorman_throttle_next_refused until it
- * returns false.
+/* Returns the requests that earlier calls have refused, one by one. A refused request keeps its
+ * memory in the throttle until this call has returned it. If no such memory is free, the throttle
+ * refuses every request. So after every call of another function, call
+ * doorman_throttle_next_refused until it returns false.
  *   out       written only if the call returns true */
 DOORMAN_API bool doorman_throttle_next_refused(doorman_throttle *throttle,
                                                doorman_throttle_refusal *out);
@@ -219,7 +219,7 @@ DOORMAN_API void doorman_throttle_read(const doorman_throttle *throttle,
                                        doorman_throttle_counters *out);
 
 /* Makes a report for doorman_resource_report_overload: what the throttle has counted since the last
- * report, or else since the first call with a time.
+ * report. The first report counts from the first call with a time.
  *   target    overload_target of doorman_resource_info. From now on, a request that waits longer
  *             before it starts is late; 0: none is. Before the first report none is late
  *   out       written in full. If no time has passed since the last report, all fields are 0, and
@@ -283,12 +283,14 @@ DOORMAN_API bool doorman_retry_budget_retry(doorman_retry_budget *budget);
  *    refuses it. If max_wait follows the mean service time, its present value counts for all
  *    requests that wait.
  * H6 The highest criticality goes first. In a criticality the lowest cohort goes first. In a cohort
- *    the oldest goes first. But once its oldest has waited more than half of its limit, the newest
- *    goes first, until the cohort is empty. The cohort of a user is a keyed hash of the user and of
- *    the hour of `now`. It is computed once, at the offer. So a request that waits keeps its cohort
- *    when the hour ends, and the requests of one user can be in two cohorts for at most max_wait.
- * H9 Above the part `warn_at` of either bound, a request is taken with a warning. retry_after is
- *    max(max_wait, 100 ms), multiplied by a random factor from 0.5 to 1.5.
+ *    the oldest goes first. But once the oldest has waited more than half of the time that H5
+ *    allows it, the newest goes first, until the cohort is empty. The cohort of a user is a keyed
+ *    hash of the user and of the hour of `now`. It is computed once, at the offer. So a request
+ *    that waits keeps its cohort when the hour ends, and the requests of one user can be in two
+ *    cohorts for at most max_wait.
+ * H9 If the queue is above the part `warn_at` of one of its two bounds (H2), a request is taken
+ *    with a warning. retry_after is max(max_wait, 100 ms), multiplied by a random factor from 0.5
+ *    to 1.5.
  * H10 Each first try of a client adds 0.1 token. At most 10 tokens are kept. Each retry takes one.
  * H12 Everything is bounded, and no memory is allocated after `create`.
  *
@@ -297,11 +299,12 @@ DOORMAN_API bool doorman_retry_budget_retry(doorman_retry_budget *budget);
  *     the table of ids      finds a request at `finish`; running requests stay in it
  *     the queue of its cohort   16 * 8 lists in order of arrival. Bitmaps show which are not empty
  *     the list of ages      all requests that wait, in order of arrival. max_wait is the same for
- *                           all, so the first one reaches it first, even if it changes
- *     the heap of limits    only requests with a deadline, by when half of the time to it is over
+ *                           all, so the first one reaches it first, even if max_wait changes
+ *     the heap of limits    only requests with a deadline, by the time at which they may no longer
+ *                           wait for it (H5)
  * A slot that is refused is in the list of refusals until the caller has read it. There is one slot
- * more than queue_max + concurrency. So a request that displaces others finds one, if all refusals
- * were read.
+ * more than queue_max + concurrency. So a request that displaces others finds a free slot, if all
+ * refusals were read.
  *
  * While the newest of a cohort goes first and the queue is full, a request that arrives for the
  * cohort can displace its oldest. So an expensive request has a chance too, and requests that are
@@ -681,7 +684,8 @@ static bool doorman__throttle_make_room(doorman_throttle *throttle, unsigned lev
     if (!doorman__throttle_can_have_room(throttle, level, cohort)) return false;
     do {
         uint32_t last;
-        /* No request goes after this one: the sum above was rounded in another order. */
+        /* If no request goes after this one, rounding has made the two sums differ, and there is
+         * room. */
         if (!doorman__throttle_last(throttle, level, cohort, &last)) break;
         doorman__throttle_refuse(throttle, last, DOORMAN_THROTTLE_DISPLACED);
     } while (!doorman__throttle_has_room(throttle, counters->waiting, counters->waiting_cost));

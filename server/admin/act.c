@@ -1,5 +1,6 @@
-/* doorman_server, part ADMIN: acts of administration. An act changes what the counters say, or what
- * the configuration says for a time. So the store keeps each act, with the name of its token.
+/* doorman_server, part ADMIN: acts of administration. An act is a change that people make, for
+ * example to a counter, to an override or to the configuration. The store keeps each act, with the
+ * name of its token.
  *
  *     described   on the thread of pages: who, what, the value before and after, the reason
  *     checked     on the thread of the store: what depends on earlier acts
@@ -7,12 +8,12 @@
  *     applied     there, with the lock of the service
  *     answered    on the thread of pages
  *
- * If the store fails, only what was written is applied, and the answer says why. If the store does
- * not answer in time, the answer says that it is not known whether the act was done. If the store
- * writes the act later, it is applied then.
+ * If the store fails, only what was written is applied, and the answer says how much that is, and
+ * why. If the store does not answer in time, the answer says that it is not known whether the act
+ * was done. If the store writes the act later, its notes come into force then.
  *
- * The audit is a row for each act, whose identity is its number. Numbers have no gaps.
- * audit_trim.c says how long a row stays. */
+ * The audit has a row for each act. The identity of the row is the number of the act. Numbers have
+ * no gaps. audit_trim.c says how long a row stays. */
 #include "audit_trim.h"
 
 #include <stdarg.h>
@@ -20,8 +21,8 @@
 #define TRIM_INTERVAL (3600 * DOORMAN_SECOND)
 #define WAITING_MAX 16 /* acts that are written when this process is master */
 
-/* Only the thread of the store uses it, and the main thread before that one is started. The lock of
- * the service guards the last two members. */
+/* The lock of the service guards the last two members. Only the thread of the store uses the
+ * others, and the main thread while the thread of the store does not run. */
 struct admin {
     bool is_read; /* `audit` and `newest_id` are known */
     struct audit_size audit;
@@ -121,7 +122,8 @@ void server_act_free(struct act *act) {
     server_shares_memory = shared_before;
 }
 
-/* Frees an act on the thread of the store, which always shares memory. */
+/* Frees an act on the thread of the store or of the shards, which always share memory, or on the
+ * main thread at the end. */
 static void act_drop(void *context) {
     struct act *act = (struct act *)context;
     act->shared_before = true;
@@ -144,8 +146,9 @@ bool server_act_add_note(struct act *act, const struct act_note *note) {
     return true;
 }
 
-/* Returns the end of the notes that the next call writes. The notes of one entry are in one call,
- * so that the entry is written whole or not at all, unless there are too many for one call.
+/* Returns the index behind the last note that the next call of the store writes. The notes of one
+ * entry are in one call, so that the entry is written whole or not at all, unless there are too
+ * many for one call.
  *   has_row   the call has the row of the audit too */
 static size_t act_batch_end(const struct act *act, bool has_row) {
     const struct act_note *notes = act->notes.notes;
@@ -156,7 +159,7 @@ static size_t act_batch_end(const struct act *act, bool has_row) {
     return whole > act->written ? whole : end;
 }
 
-/* Returns how many entries of an act are whole among its first notes. */
+/* Returns how many entries of an act are whole among its first `notes` notes. */
 static size_t act_count_entries(const struct act_notes *all, size_t notes) {
     if (all->count == 0) return 0;
     return notes < all->count ? all->notes[notes].entry : all->notes[all->count - 1].entry + 1;
@@ -191,7 +194,7 @@ static enum store_result act_put_some(struct act *act, struct store *store, cons
 }
 
 /* Returns the row of an act as text. If the call that writes the row cannot write all entries, the
- * row says how many it writes. Returns NULL if memory runs out. */
+ * row says how many this call writes. Returns NULL if memory runs out. */
 static char *act_row(struct act *act) {
     const size_t end = act_batch_end(act, true);
     cJSON_DeleteItemFromObject(act->row, "written");
@@ -227,8 +230,8 @@ enum store_result server_act_put_notes(struct act *act, struct store *store) {
     return result;
 }
 
-/* Says what an act is about. If it has several entries, the report only counts them: they are in
- * the row of the audit. */
+/* Makes the report of an act. If the act has several entries, the report only counts them: they are
+ * in the row of the audit. */
 static struct act_report act_report_of(const struct act *act) {
     const cJSON *entries = cJSON_GetObjectItemCaseSensitive(act->row, "entries");
     const int count = entries ? cJSON_GetArraySize(entries) : 1;
@@ -247,7 +250,7 @@ static struct act_report act_report_of(const struct act *act) {
                                .entries = (size_t)count};
 }
 
-/* Notes that an act is written, and puts it into force. */
+/* Counts and logs an act that was written, puts it into force, and reports it to the parts. */
 static void act_apply(struct act *act) {
     struct service *service = act->service;
     const struct act_report report = act_report_of(act);
@@ -285,7 +288,7 @@ static void act_describe_failure(const struct act *act, const struct store *stor
 }
 
 /* Notes that the store has failed. A store that did not answer may have written the act, or may do
- * so soon. So all is read once more, and then what was written counts. */
+ * so soon. So everything is read once more, and what was written then comes into force. */
 static void act_note_failure(const struct act *act, const struct store *store, bool is_sent) {
     struct admin *admin = act->service->admin;
     admin->is_read = false;

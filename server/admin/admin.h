@@ -33,10 +33,11 @@ struct act_notes {
     size_t count, capacity;
 };
 
-/* An act on its way: described, written, applied, answered. Allocated, because the thread of the
- * store may need it longer than the request. Both threads make and delete its JSON. So the thread
- * of pages shares memory (server_shares_memory) from server_act_new to server_act_free. A tree that
- * it made before must not be deleted between the two. */
+/* An act on its way: described, written, applied, answered. It is allocated, because the thread of
+ * the store may need it longer than the request. The thread of pages and the thread of the store
+ * make and delete its JSON. So the thread of pages shares memory (server_shares_memory) from
+ * server_act_new to server_act_free. Between these two calls it must not delete a tree that it made
+ * before them. */
 struct act {
     struct state_call call;
     struct service *service;
@@ -47,19 +48,20 @@ struct act {
     void *detail;                      /* what its kind needs; NULL: nothing */
     void (*free_detail)(void *detail); /* frees it with the act; NULL: nothing to free */
 
-    /* Runs on the thread of the store before anything is written. `id` is known. Returns false if
-     * it refuses the act: then `code`, `name` and `error` are set. NULL: nothing to check. */
+    /* Checks the act, and completes its row. Runs on the thread of the store before anything is
+     * written. `id` is known. Returns false if it refuses the act: then `code`, `name` and `error`
+     * are set. NULL: nothing to check. */
     bool (*prepare)(struct act *act, struct store *store);
 
-    /* Adds to `notes` what is written with the row. Runs after `prepare`, on the same thread.
-     * Returns false if memory runs out. NULL: there is nothing but the row. */
+    /* Adds to `notes` what is written with the row. Runs after `prepare`, or after `look_again`, on
+     * the same thread. Returns false if memory runs out. NULL: there is nothing but the row. */
     bool (*add_notes)(struct act *act);
 
     /* Puts the first `written` notes into force. Runs with the lock. NULL: the caller does that. */
     void (*apply)(struct act *act);
 
-    /* With --shards, for acts whose notes all nodes share: looks again at what others may have
-     * changed since `prepare`, and refuses or describes the act as `prepare` does. Runs on the
+    /* Looks again at what others may have changed since `prepare`, and refuses or describes the act
+     * as `prepare` does. Only used with --shards, for acts whose notes all nodes share. Runs on the
      * thread of the notes of the cluster. */
     bool (*look_again)(struct act *act);
 
@@ -83,15 +85,17 @@ struct act {
 bool server_act_add_note(struct act *act, const struct act_note *note);
 
 /* Writes the row of an act with "known": false, before `prepare` makes a change outside of the
- * store. So the audit has a row also if the process ends meanwhile. When the act is written, its
- * row is written once more. Returns false if the store has failed: then the act is refused. */
+ * store. So the audit has a row even if the process ends during the change. When the act is
+ * written, its row is written once more. Returns false if the store has failed: then the act is
+ * refused. */
 bool server_act_announce(struct act *act, struct store *store);
 
 /* Writes into the row of an announced act why it was refused. Returns false if the store has
  * failed. */
 bool server_act_forget(struct act *act, struct store *store, const char *why);
 
-/* Returns a text of a row of the audit or of a note, or NULL if there is none. */
+/* Returns the text of the field `name` of a row of the audit or of a note, or NULL if there is
+ * none. */
 static inline const char *server_row_text(const cJSON *row, const char *name) {
     return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, name));
 }
@@ -102,7 +106,7 @@ static inline const char *server_row_word(const cJSON *row, const char *name) {
     return text ? text : "";
 }
 
-/* Names where acts are kept, for errors. */
+/* Returns what error texts call the store of the acts. */
 static inline const char *server_acts_store(const struct service *service) {
     return service->state ? "the store of --state" : "etcd";
 }
@@ -119,11 +123,12 @@ struct note_list {
     const char *kind;         /* of the notes */
     const char *const *names; /* of the parameters of its query; ends with NULL */
 
-    /* Adds a line for a note. Runs on the thread of the store, without the lock. Returns false if
-     * the list leaves the note out. */
+    /* Adds a line for a note. Runs on the thread that reads the notes (server_notes_read), without
+     * the lock. Returns false if the list leaves the note out. */
     bool (*add)(struct note_page *page, const struct store_note *note);
 
-    /* Adds where the next part begins. NULL: a line of JSON with the member `next`. */
+    /* Adds where the next page begins. NULL: the page ends with a line of JSON that has the member
+     * `next`. */
     void (*add_next)(struct note_page *page, const char *next);
 };
 
@@ -155,8 +160,8 @@ void server_admin_list(struct service *service, const struct http_request *reque
 /* Returns whether a text is UTF-8, without overlong forms and surrogates. */
 bool server_text_is_utf8(const char *text);
 
-/* Begins an act. Returns NULL if memory runs out: then the response has failed. The caller frees it
- * with server_act_free, unless server_act_run does. */
+/* Begins an act. Returns NULL if memory runs out: then the response has failed. The caller frees
+ * the act with server_act_free, unless server_act_run does. */
 struct act *server_act_new(struct service *service, const struct http_request *request,
                            enum act_kind kind, struct http_response *response);
 void server_act_free(struct act *act); /* NULL: does nothing */
@@ -197,7 +202,8 @@ bool server_act_confirm(struct act *act, const char *refusal, struct http_respon
  * before, or if too many acts wait. */
 void server_act_write_later(struct act *act);
 
-/* Refuses an act in its function `prepare`. Returns false. */
+/* Refuses an act: sets `code`, `name` and `error`. Returns false, so that `prepare` can return the
+ * result. */
 __attribute__((format(printf, 4, 5))) bool
 server_act_refuse(struct act *act, int code, const char *name, const char *format, ...);
 
@@ -248,7 +254,8 @@ bool server_rows_adopt(struct service *service, struct store *from, struct store
 /* Returns the row of an act for cJSON_Delete, or NULL if the list leaves it out. */
 cJSON *server_audit_find(const struct note_page *page, const struct store_note *note);
 
-/* Does the same for an override. The row also has its state, and what happens at its end. */
+/* Does the same for an override. The row also has the state of the override, and what happens at
+ * the end of the override. */
 cJSON *server_override_find(const struct note_page *page, const struct store_note *note);
 
 /* Sets the override that the body of a request has as JSON, and answers as PUT /v1/overrides. */
@@ -262,7 +269,7 @@ struct undo {
     time_t at;        /* when it was done */
 };
 
-/* Returns the id of the first note that an act has left. */
+/* Returns the id of the first note of the act that is taken back. */
 uint64_t server_undo_note_id(const struct undo *undo);
 
 /* Takes back an act. `undo` is valid during the call. The new act has the kind ACT_UNDO. */
@@ -281,14 +288,14 @@ bool server_undo_begin(struct act *act, const struct undo *undo, const struct ht
  *   name   its members `resource`, `resource_id`, `glob`, `limit` and `key` are those of the act */
 bool server_undo_has_newer(struct act *act, struct store *store, const cJSON *name);
 
-/* Refuses an undo in its function `prepare`, because a third act came later, as above, or because
- * the value that the undone act had set has ended. Returns false.
+/* Refuses an undo in its function `prepare` or `look_again`, because a third act came later, as
+ * above, or because the value that the undone act had set has ended. Returns false.
  *   store   NULL: a third act is not looked for
  *   name    as above */
 bool server_undo_refuse(struct act *act, struct store *store, const cJSON *name);
 
-/* Returns how often tokens of the role support have reset a counter in the last day, or have added
- * to it. Call it in a function `prepare`.
+/* Returns how often tokens of the role support have reset a counter, or added to it, in the last
+ * day. Call it in a function `prepare`.
  *   entry   has the resource, the key and, if keys share the counter, the limit and `shared_by` */
 int server_act_count_resets(const struct act *act, const cJSON *entry);
 

@@ -1,10 +1,11 @@
 /* doorman_server, part ADMIN: overrides and plan rows from a time before --shards.
  *
- * A node has kept them in its own store. With --shards all nodes share such rows, and their notes
- * are in etcd. So a new master moves what its store still has: it puts a row into force, writes it
- * to etcd with an id of the cluster, and deletes it from its store. If the cluster already has a
- * row with this name, the master only deletes its own. This also happens if a process ends in
- * between, so that the row is in both places. A row that cannot be read stays. */
+ * Without --shards a node keeps these rows in its own store. With --shards all nodes share such
+ * rows, and their notes are in etcd. So a new master moves what its store still has: it puts a row
+ * into force, writes it to etcd with an id of the cluster, and deletes it from its store. If the
+ * cluster already has a row with this name, the master only deletes its own. So a row that is in
+ * both places, because a process has ended in between, is deleted from the store too. A row that
+ * cannot be read stays. */
 #include "admin.h"
 
 /* Some notes of one kind that are being moved. */
@@ -22,7 +23,8 @@ struct adoption {
     char *texts[STORE_NOTES_MAX];            /* of `news`, for cJSON_free */
 };
 
-/* Returns the text of a note with another id, for cJSON_free, or NULL if memory runs out. */
+/* Returns the text of a note for the cluster, with the id `id`, for cJSON_free. Returns NULL if
+ * memory runs out. */
 static char *adopt_text(const struct adoption *adoption, const struct store_note *note,
                         uint64_t id) {
     cJSON *json = cJSON_Parse(note->text);
@@ -78,7 +80,7 @@ static void adopt_log(const struct adoption *adoption, enum log_level level, con
     server_log(adoption->service->settings, level, what, adoption->kind, identity, LOG_END);
 }
 
-/* Adds a note to delete from the store of the node, and perhaps to write to etcd. */
+/* Adds a note to delete from the store of the node and, if is_written is true, to write to etcd. */
 static void adopt_add(struct adoption *adoption, const struct store_note *note, bool is_written) {
     char *old_identity = adoption->old_identities[adoption->old_count];
     snprintf(old_identity, sizeof adoption->old_identities[0], "%s", note->identity);

@@ -50,8 +50,8 @@ static void *trim_grow(void *items, size_t count, size_t *capacity, size_t bytes
     return grown;
 }
 
-/* Reads the token of a row: ..."token":"NAME","role":"ROLE"... Before this the row only has a
- * number and a time. A name is ASCII, so a backslash only stands before a quote or another
+/* Reads the token of a row: ..."token":"NAME","role":"ROLE"... Only the number and the time of the
+ * row come before the token. A name is ASCII, so a backslash only stands before a quote or another
  * backslash.
  *   returns   whether its role is support */
 static bool trim_read_token(const char *text, char name[TOKEN_NAME_MAX + 1]) {

@@ -16,13 +16,14 @@
 #define AUDIT_SUPPORT_TOKENS 256                  /* more of them share a bound */
 #define AUDIT_IDENTITY 24                         /* bytes of the identity of a note */
 
-/* What a token of the role support has written in the last day. */
+/* What a token of the role support has written in the last day at least. */
 struct audit_writer {
     char token[TOKEN_NAME_MAX + 1]; /* its name; "": of all tokens for which there was no room */
     size_t bytes;
 };
 
-/* How much the audit has. Only the thread of the store uses it. */
+/* How much the audit has. Only the thread of the store uses it, and the main thread after that one
+ * has ended. */
 struct audit_size {
     uint64_t last_id;  /* of the newest row; 0: there is none */
     size_t bytes;      /* of all rows */

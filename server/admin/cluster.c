@@ -1,8 +1,8 @@
 /* doorman_server, part ADMIN: overrides and plans of a cluster.
  *
- * With --shards a key is decided at one node today and at another one tomorrow, and a glob has keys
- * of all nodes. So the rows of overrides and plans are notes that all nodes share
- * (server/shards/shards.h, "the notes of the cluster"). Any master takes an act:
+ * With --shards another node can become the owner of a key, and a glob matches keys of all nodes.
+ * So the rows of overrides and plans are notes that all nodes share (server/shards/shards.h, "the
+ * notes of the cluster"). Any master takes an act:
  *
  *     checked     on the thread of its store: the token, and what its audit says
  *     announced   there: a row of its audit with "known": false
@@ -26,8 +26,8 @@
 
 /* ---- on the thread of the shards ------------------------------------------------------------ */
 
-/* Reads what others have written, and makes the notes of an act for what is there now. Returns
- * false if the act is refused. */
+/* Reads what others have written, and then makes the notes of an act. Returns false if the act is
+ * refused. */
 static bool cluster_prepare(struct act *act, struct store *store) {
     uint64_t revision = 0;
     server_act_clear_notes(act);
@@ -44,8 +44,8 @@ static bool cluster_prepare(struct act *act, struct store *store) {
     return act->add_notes(act) || server_act_refuse(act, 500, "INTERNAL", "out of memory");
 }
 
-/* Writes what is left of an act whose first notes are written. Others may have written in between:
- * the larger id counts, for each row by itself. */
+/* Writes the other notes of an act whose first notes are written. Others may have written in
+ * between: of two rows with one name, the row with the larger id counts. */
 static enum store_result cluster_finish(struct act *act, struct store *store) {
     enum store_result result = STORE_OUTDATED;
     for (int i = 0; i < WRITE_TRIES && result == STORE_OUTDATED; i++) {
@@ -55,7 +55,7 @@ static enum store_result cluster_finish(struct act *act, struct store *store) {
     return result;
 }
 
-/* Refuses an act that is not written, or not whole. */
+/* Refuses an act that could not be written to etcd, or not in full. */
 static void cluster_fail(struct act *act, const struct store *store) {
     const bool is_late = server_store_is_unsure(store);
     act->is_unsure = act->is_unsure || is_late || act->written > 0;
@@ -200,9 +200,9 @@ static bool cluster_read(struct service *service, struct store *store, uint64_t 
     const struct rows_wanted wanted = {.ends_others = is_whole, .late_id = late};
     if (!server_rows_read(service, store, &wanted)) return false;
 #ifdef DOORMAN_SERVER_SHARDS
-    /* An earlier try may have put a row into force, and could not write it to etcd. Only a whole
-     * reading ends such a row. Without that, cluster_adopt would take it for a row of the cluster,
-     * and delete it from the store of the node. */
+    /* An earlier cluster_adopt may have put a row into force, and then failed to write it to etcd.
+     * Only a whole reading ends such a row. Otherwise this call of cluster_adopt would take it for
+     * a row of the cluster, and delete it from the store of the node. */
     if (is_whole) cluster_adopt(service, store);
 #endif
     return true;

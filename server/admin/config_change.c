@@ -95,7 +95,8 @@ static bool change_serves(struct service *service, const struct http_request *re
                          settings->config ? settings->config : "of its parent");
 }
 
-/* Reads what both paths have in common: the version that is replaced, and the reason. */
+/* Reads what a change and a rollback have in common: the version that is replaced, and the
+ * reason. */
 static bool change_read(struct act *act, const struct http_request *request,
                         const char *const *names, struct http_response *response) {
     struct config_detail *detail = change_of(act);
@@ -109,7 +110,8 @@ static bool change_read(struct act *act, const struct http_request *request,
                                                 "reason: is missing; say why, as ?reason=TEXT");
 }
 
-/* Refuses a configuration with an error for people, and the list of errors. */
+/* Writes the response that refuses a configuration: an error text for people, and the list of
+ * errors. */
 static bool change_refuse_config(const struct config_problems *problems,
                                  struct http_response *response) {
     char text[PROBLEM_TEXT];
@@ -130,7 +132,8 @@ static bool change_refuse_config(const struct config_problems *problems,
     return false;
 }
 
-/* Takes the normal form of the new configuration. Returns false if memory runs out. */
+/* Makes the normal form of the new configuration, and the list of its warnings. Returns false if
+ * memory runs out. */
 static bool detail_normalise(struct config_detail *detail) {
     detail->tree = server_config_normalise(detail->config);
     detail->warnings = cJSON_CreateObject();
@@ -172,8 +175,8 @@ static enum config_access_result access_key(struct act *act, struct config_acces
     return result;
 }
 
-/* Takes what is in the key of etcd. If the newest note is of another version, another program has
- * written the key. */
+/* Reads the present version from the key of etcd. If the newest note is of another version, another
+ * program has written the key, and `foreign` gets the text of the key. */
 static bool present_read_key(struct act *act, const cJSON *newest) {
     struct config_detail *detail = change_of(act);
     struct config_access access = {.text = NULL};
