@@ -552,9 +552,9 @@ DOORMAN_API doorman_status doorman_shares(const doorman_algorithm *algorithm, do
  * that an object returns stay valid until the next call on that object. */
 
 /* Why a lease is less than what its holder wants. S14 defines each reason. The value 0 means that
- * there is no reason: the holder was granted all its wants, or the server is of an earlier version
- * without reasons. A reason is for people, for logs and for metrics. No rule for a holder depends
- * on it. */
+ * there is no reason: the holder was granted at least 0.999 of its wants, or the server is of an
+ * earlier version without reasons. A reason is for people, for logs and for metrics. No rule for a
+ * holder depends on it. */
 typedef enum doorman_lease_reason {
     DOORMAN_LEASE_SHARE = 300, /* the lease is the holder's share. No other enum has the value
                                   300 */
@@ -929,10 +929,10 @@ typedef struct doorman_mastership {
                                       is known. `now` or earlier: this server is not master */
     doorman_time predecessor_gone; /* a time by which the previous master had certainly stopped; 0:
                                       that time is `now` */
-    uint64_t term; /* which mastership of the node this is, as the store of the election counts
-                      them; 0: not counted. The server does not use it. An application with a store
-                      of its own sends this number with each write, so that the store can refuse
-                      the writes of an earlier master */
+    uint64_t term; /* the number of this mastership, as the store of the election counts the
+                      masterships of the node; 0: not counted. The server does not use it. An
+                      application with a store of its own sends this number with each write, so that
+                      the store can refuse the writes of an earlier master */
 } doorman_mastership;
 
 /* Sets whether this server is master, and what the address of the master is. A server that becomes
@@ -963,7 +963,8 @@ typedef bool doorman_write(void *context, const void *bytes, size_t count);
  *   write     is called with one part after the other; must not call the server
  *   context   for `write`
  *   returns   OK | INVALID_ARGUMENT (NULL) | UNAVAILABLE: the server is not master, or `write` has
- *             returned false. Then nothing has changed, and what was written must not be used
+ *             returned false. After an error nothing has changed, and what was written must not be
+ *             used
  *   cost      O(holders log holders + holds). A million holders, or holds, are about 100 MB */
 DOORMAN_API doorman_status doorman_server_hand_over(doorman_server *server, doorman_write *write,
                                                     void *context, doorman_time now);
@@ -1117,8 +1118,8 @@ DOORMAN_API size_t doorman_server_lease_count(const doorman_server *server, cons
 /* Returns when the server stops learning (R8), which is when its last resource stops learning. For
  * a root, resources count even if no holder has asked for them yet. Templates without a capacity do
  * not count, and neither do those whose kind of algorithm does not divide the capacity, because
- * they need no learning. A node with a parent knows the time of a resource when its parent has
- * answered for this resource.
+ * they need no learning. A node with a parent knows when a resource stops learning only after its
+ * parent has answered for this resource.
  *   returns   a time after `now`; or 0: the server does not learn, or is not master
  *   cost      O(templates) for a root; O(1) for a node with a parent */
 DOORMAN_API doorman_time doorman_server_learns_until(const doorman_server *server,
@@ -1126,8 +1127,8 @@ DOORMAN_API doorman_time doorman_server_learns_until(const doorman_server *serve
 
 /* ---- election, the public part -------------------------------------------------------------- */
 
-/* An election decides which process of a node is master (V2). It needs a store that all these
- * processes reach, for example etcd. The store has a key for the node. It also has leases of its
+/* An election decides which process of a node is master (V2). It needs a store that all processes
+ * of the node reach, for example etcd. The store has a key for the node. It also has leases of its
  * own, each with a time to live (TTL). They are called store leases here. The store deletes the key
  * when the store lease of the key ends. The election does not call the store. The owner of the
  * election makes the calls, and reports the answers:
@@ -1261,11 +1262,10 @@ DOORMAN_API doorman_election_state doorman_election_mastership(const doorman_ele
  * passed. The answer to a call that was made before this function is STALE. */
 DOORMAN_API void doorman_election_resign(doorman_election *election, doorman_time now);
 
-/* Lets this process stand for election, or not. A process that does not stand is no longer master,
+/* Sets whether this process stands for election. A process that does not stand is no longer master,
  * gives its store lease back, and keeps reading who is master. After this function, pass the result
- * of doorman_election_mastership to the server, and make the calls that are due as always. If
- * `abstains` is true, the answer to a call under way is STALE. After doorman_election_resign the
- * function has no effect.
+ * of doorman_election_mastership to the server, and continue the loop. If `abstains` is true, the
+ * answer to a call under way is STALE. After doorman_election_resign the function has no effect.
  *   abstains   true: this process does not stand; false: it stands, as at the start */
 DOORMAN_API void doorman_election_abstain(doorman_election *election, bool abstains,
                                           doorman_time now);
@@ -1291,13 +1291,13 @@ typedef struct doorman_result {
                           limiter has no max_debt. REFUSED, IMPOSSIBLE: 0 */
     /* ALLOWED: 0. REFUSED: after this time the same call can be allowed, if no other caller takes
      * units. For a rate, this is the time until enough units are saved, or until a larger lease is
-     * expected. A larger lease is expected in two cases only: the server may have free capacity, or
-     * the resource has no lease. For a gauge, this is the time until another lease is expected. If
-     * the wants of a gauge follow use, and the server could not give n units for two windows, the
-     * client asks for n units again after ten windows. In this case the time is at least the time
-     * until the client asks. If the next lease is not larger, the call is refused again. Round the
-     * time up to whole seconds for the header Retry-After. DOORMAN_NEVER: the decision is
-     * IMPOSSIBLE, or no change is expected. */
+     * expected. A larger lease is expected if the resource has no lease, if its lease can never
+     * allow n units, or if its wants follow use and the last lease met them. For a gauge, this is
+     * the time until another lease is expected. If the wants of a gauge follow use, and the server
+     * could not give n units for two windows, the client asks for n units again after ten windows.
+     * In this case retry_after is at least the time until the client asks. If the next lease is not
+     * larger, the call is refused again. Round the time up to whole seconds for the header
+     * Retry-After. DOORMAN_NEVER: the decision is IMPOSSIBLE, or no change is expected. */
     doorman_time retry_after;
     doorman_time reset_after; /* the time until all units are available again, if there are no other
                                  calls. A gauge and CONCURRENCY: 0, because the time is not known */
@@ -1339,12 +1339,12 @@ typedef struct doorman_permit_policy {
     const struct doorman_limit_options *local;
     bool shadow;  /* true: each permit is granted at once. It is also sent, to count refusals */
     double drift; /* as in doorman_server_options, and at least that of the servers; default 0.05 */
-    /* How far ahead units are taken for keys that are used often (P24): from 1 ms to 60 s; default
-     * 0: never. Set it only for limits of kind TOKEN_BUCKET. The client does not know the kinds. So
-     * use another client, without prefetch, for resources whose limits are windows or TIERS. The
-     * cost: in any time t, a process may use what the limit allows in t + 2 * prefetch. It learns
-     * of a ban or a lower limit up to 2 * prefetch later. Units that it does not use are lost to
-     * others. The client needs about 500 bytes for each of at most 10,000 keys */
+    /* How far ahead the client takes units for keys that are used often (P24): from 1 ms to 60 s;
+     * default 0: never. Set it only for limits of kind TOKEN_BUCKET. The client does not know the
+     * kinds. So use another client, without prefetch, for resources whose limits are windows or
+     * TIERS. The cost: in any time t, a process may use what the limit allows in t + 2 * prefetch.
+     * It learns of a ban or a lower limit up to 2 * prefetch later. Units that it does not use are
+     * lost to others. The client needs about 500 bytes for each of at most 10,000 keys */
     doorman_time prefetch;
     doorman_time max_pause; /* the longest time for which the breaker opens (P23): from 1 s to
                                3600 s; default 30 s */
@@ -1415,7 +1415,7 @@ typedef struct doorman_client_resource doorman_client_resource;
 
 typedef struct doorman_resource_info doorman_resource_info;
 
-/* The unit in which a resource is counted. */
+/* Whether the units of a resource are counted per second or at once. */
 typedef enum doorman_resource_kind {
     DOORMAN_RATE, /* units per second, for example requests */
     DOORMAN_GAUGE /* units at once, for example connections; the application must release them */
@@ -1591,8 +1591,8 @@ DOORMAN_API doorman_status doorman_client_release(doorman_client_resource *resou
 
 /* ---- estimates, the public part ------------------------------------------------------------- */
 
-/* Estimates how much of a rate a holder should want, out of counts of its use (L4). The resources
- * of a client have such an estimate inside. A program that asks for leases on behalf of others, and
+/* Estimates how much of a rate a holder should want from counts of its use (L4). The resources of a
+ * client have such an estimate inside. A program that asks for leases on behalf of others, and
  * knows only what they have counted, creates an estimate for each of them. */
 typedef struct doorman_estimate doorman_estimate;
 
@@ -1866,8 +1866,7 @@ typedef struct doorman_config_problems {
  *   out        written only on OK; the caller destroys it. NULL: the call only checks the text
  *   text       used only during the call; it need not end with a NUL
  *   problems   receives the errors, in the order of the templates; after OK the warnings. After an
- *              error its count is at least 1, or 0 if `text`, or `items` of the list, is missing.
- *              May be NULL
+ *              error `count` is at least 1, or 0 if `text` or `items` is missing. May be NULL
  *   returns    as doorman_json_config
  *   cost       as doorman_json_config, plus O(bytes) for each element of `items` */
 DOORMAN_API doorman_status doorman_json_check_config(doorman_config **out, const char *text,
@@ -2006,8 +2005,8 @@ DOORMAN_API doorman_status doorman_json_response(doorman_upstream *upstream, uin
  * more connections, one for each permit that waits in the queue of a server at the same time, and
  * with a map of shards one for each node. Any thread may call the functions of an agent and its
  * resources. Only doorman_resource_wait and doorman_agent_acquire, _transfer, _seize, _settle and
- * _stop can block. If n units may be used now, doorman_resource_wait takes them and returns without
- * a wait.
+ * _stop can block. If n units may be used now, and no other call waits, doorman_resource_wait takes
+ * them and returns at once.
  *
  * Each function of an agent or a resource that returns a status can also return
  *   DEADLOCK      if it is called within an on_change of this agent. The call does nothing.
@@ -2093,10 +2092,10 @@ typedef struct doorman_agent_info {
  *   cost      a mutex */
 DOORMAN_API doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info *out);
 
-/* Turns the kill switch on or off. While it is on, all attempts on the agent's resources are
- * allowed and counted, and no call waits. The switch also affects resources that are opened later.
- * The agent renews its leases as usual. All permits are granted at once, and the agent still sends
- * them (P25).
+/* Turns the kill switch on or off. While the switch is on, all attempts on the agent's resources
+ * are allowed and counted, and no call waits. The switch also affects resources that are opened
+ * later. The agent renews its leases as usual. All permits are granted at once, and the agent still
+ * sends them (P25).
  *   returns   OK */
 DOORMAN_API doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on);
 
@@ -2137,7 +2136,7 @@ DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
  * capacity falls below the units in use, nothing new is allowed until enough units are released.
  * The caller must release the same n. Units are counted in 1/4096, rounded up. A gauge needs leases
  * of whole units, so its template must have "whole": true. If its template does not have this,
- * `gauge_is_divided` of doorman_resource_info is true.
+ * `gauge_is_divided` of doorman_resource_info is true while the gauge has a lease.
  *
  *   n         [0, 1e15]; 0 is always allowed
  *   out       NULL for the fastest call; else written in full
@@ -2337,10 +2336,10 @@ DOORMAN_API void doorman_transport_send(doorman_transport *transport);
  * All other sections use this section: status codes, time, memory, random numbers, ids, the hash
  * table, timers and the exact sum. This section does not know about leases.
  *
- * C1 Before >>nng, each function that depends on time has a parameter `now`, and no section reads a
- *    clock, does I/O, starts a thread or has global state. Random numbers come only from a seed.
- *    With DOORMAN_NNG, random bits of the system replace a seed of 0, except in a throttle. Apart
- *    from that, the same calls with the same seeds give the same results on every machine.
+ * C1 Before >>nng, each public function that depends on time has a parameter `now`, and no section
+ *    reads a clock, does I/O, starts a thread or has global state. Random numbers come only from a
+ *    seed. With DOORMAN_NNG, random bits of the system replace a seed of 0, except in a throttle.
+ *    Apart from that, the same calls with the same seeds give the same results on every machine.
  * C2 Only one thread at a time may use a server. Only one thread at a time may use a client and its
  *    resources, except for doorman_client_try and doorman_client_release. The caller provides the
  *    lock. Any number of threads may use a limiter at once.
@@ -2368,8 +2367,8 @@ const char *doorman_status_name(doorman_status status) {
     return (unsigned)status < DOORMAN_STATUS_COUNT ? names[status] : "UNKNOWN";
 }
 
-/* Returns how many bytes of an error text are the path: see doorman_error. A text with a rule
- * begins with its path, and a path consists of names of fields, of dots and of indexes. */
+/* Returns how many bytes of an error text are the path: see doorman_error. Returns 0 if the text
+ * does not begin with a path. A path has names of fields or arguments, dots and indexes. */
 static size_t doorman__path_bytes(const char *text) {
     const size_t bytes = strspn(text, "abcdefghijklmnopqrstuvwxyz_.[]0123456789");
     return text[bytes] == ':' && text[bytes + 1] == ' ' ? bytes : 0;
@@ -2534,7 +2533,8 @@ static char *doorman__copy(const char *text) {
     return copy;
 }
 
-/* splitmix64 (Steele, Lea and Flood 2014): a bijection that mixes all bits. */
+/* Mixes all bits of a number, as splitmix64 does (Steele, Lea and Flood 2014). The function is a
+ * bijection. */
 static uint64_t doorman__mix(uint64_t x) {
     x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
@@ -2692,10 +2692,10 @@ static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
 /* A hash table with a list of entries for each bucket. Each entry contains its own link, so adding
  * an entry never fails. If there is no memory for a larger array of buckets, the lists get longer.
  * While entries are added, the table has about two to four buckets for each entry, and after
- * removals up to eight. So at least three of four lookups find the entry at the start of its list.
+ * removals up to eight. So more than three of four lookups find the entry at the start of its list.
  * Long lists would be slow, because in a large table the CPU waits for memory at each entry of a
  * list. The upper bits of a hash choose the bucket, so the buckets are always in the order of the
- * hashes. A hash is therefore a position that stays valid while the table changes. */
+ * hashes. So a hash is a position for an iteration, and stays valid while the table changes. */
 typedef struct doorman__link {
     struct doorman__link *next;
     uint64_t hash;
@@ -2846,7 +2846,8 @@ static void doorman__timers_put(doorman__timers *timers, size_t at, doorman__tim
     entry.timer->position = at + 1;
 }
 
-/* Puts a timer at its right position in the heap. The position `at` must be free. */
+/* Puts an entry into the heap. The position `at` must be free. From there the entry moves up or
+ * down until the heap is in order. */
 static void doorman__timers_sift(doorman__timers *timers, size_t at, doorman__timer_entry entry) {
     const doorman__timer_entry *heap = timers->heap;
     for (size_t above; at > 0; at = above) {
@@ -3021,19 +3022,22 @@ static bool doorman__random_bits(void *out, size_t bytes) {
  * G6 The refresh interval is more than 0 and at most the lease length. If there is a template `*`,
  *    it is the last template.
  * G8 A node gets its capacities from its parent. So the configuration of a node with a parent has
- *    only limits. Without a parent and without any capacity, no limit can be leased.
+ *    only limits. If a node has no parent, and none of its templates has a capacity, no limit may
+ *    be leased (P17).
  * G9 If learning_mode_duration is shorter than the longest lease, the configuration is accepted
  *    with a warning: after a change of master the leases may exceed the capacity (R8). The longest
  *    lease lasts for the lease length plus the default drift. A template with `immediate` handover,
- *    STATIC or NO_ALGORITHM needs no learning, so it causes no warning. These also cause a warning:
+ *    STATIC or NO_ALGORITHM needs no learning, so it causes no such warning. These also cause a
+ *    warning:
  *      - a glob with a `[` that has no `]`
- *      - a refresh interval that equals the lease length, and a lease length above an hour
+ *      - a refresh interval that equals the lease length
+ *      - a lease length above an hour
  *      - an empty list of templates
  *      - a safe capacity above the capacity
  *      - empty_at_start, if the limit then refuses permits of cost 1 for more than an hour
- *      - a quota of an hour or more, because only a store keeps it over a restart: a window, a tier
- *        with its cooldown, or a bucket that needs so long to fill. With full_at_start or `shadow`
- *        such a quota causes no warning
+ *      - a quota of an hour or more (a window, a tier with its cooldown, or a bucket that needs so
+ *        long to fill), because only a store keeps it over a restart. With full_at_start or
+ *        `shadow` such a quota causes no warning
  *      - a time to live above an hour, if the limit learns for so long (P16)
  *      - a template, or a key of an override, that an earlier one hides (only 1,000 templates, and
  *        1,000 keys of each limit, are compared)
@@ -3186,7 +3190,7 @@ static bool doorman__divides_capacity(const doorman_algorithm *algorithm) {
 #define DOORMAN__DURATION_OR_ZERO_RULE "must be from 0 to 1e8 seconds"
 
 /* The server and the reader of JSON use these two texts. They are objects, because gcc stores all
- * literals of a function together. If the two functions shared a literal, a client would link all
+ * literals of a function together. With literals in place of these objects, a client would link all
  * literals of the server's function. */
 static const char doorman__duration_rule[] = DOORMAN__DURATION_RULE;
 static const char doorman__lease_id_rule[] = "must be an integer from 1 to 2^53";
@@ -3396,7 +3400,7 @@ typedef struct doorman__config_permits {
 } doorman__config_permits;
 static const doorman__config_permits doorman__permits_in_config;
 
-/* Reports limits and without_capacity, which need doorman_permits.h. */
+/* Adds an error if a template has limits or without_capacity, which need doorman_permits.h. */
 static void doorman__limits_refuse(const doorman_template *template_, size_t index,
                                    const doorman__config_report *report) {
     const char *text = "without_capacity: " DOORMAN__NO_PERMITS;
@@ -3846,7 +3850,8 @@ static size_t doorman__config_place(const doorman_config *config, const doorman_
 }
 
 /* Looks at the templates whose literal start is the first `bytes` bytes of the id. Returns the
- * index of the first of them that matches the id, or `known` if that is smaller. */
+ * index of the first of them that matches the id, or `known` if `known` is smaller or none matches.
+ * */
 static size_t doorman__config_first(const doorman_config *config, const char *id, size_t bytes,
                                     size_t known) {
     assert(known <= config->template_count);
