@@ -886,7 +886,7 @@ typedef struct doorman_server_options {
     size_t resource_max_per_holder; /* the most resources of one client; default 100,000. A child
                                        node has no such limit */
     void (*on_event)(void *context, const doorman_event *event); /* must not call the server */
-    /* Called when the server stops being master, because `until` has passed or
+    /* Called when the server stops being master, because the time of its mastership has passed or
      * doorman_server_set_master has ended the mastership. The server has forgotten nothing yet.
      * on_mastership_end may call doorman_server_permits and doorman_server_hand_over with this
      * server, but no other function of it. Only this server may take over what is handed over here,
@@ -1434,10 +1434,10 @@ typedef struct doorman_resource_options {
     bool has_priority;          /* false: the priority is 1 */
     int priority;
     /* If `wants` is 0, the wants follow use, within the bounds of wants_minimum, wants_maximum and
-     * wants_initial. The use is the sum of the units that were allowed, that were refused, and that
-     * callers waited for, all within the last window. While the server has no more to grant, wants
-     * are at most about eight times what the resource has. This bound is needed because a single
-     * caller can retry many times. */
+     * wants_initial. The use consists of the units that were allowed, that were refused, and that
+     * callers waited for, all within the last window (L4). While the server has no more to grant,
+     * wants are at most about eight times what the resource has. This bound is needed because a
+     * single caller can retry many times. */
     double wants;
     bool has_wants_minimum;    /* true: wants_minimum is given, even if it is 0 */
     double wants_minimum;      /* the wants of an idle resource; default 1 for a rate, and 0 for a
@@ -1517,7 +1517,7 @@ DOORMAN_API doorman_status doorman_client_set_wants(doorman_client_resource *res
 
 /* Counters of the units of all attempts on a resource since it was created. A program can export
  * them as metrics. The counters count in 1/4096 of a unit, and start again from 0 after 2^52 units.
- * Above 2^41 units a double rounds them. */
+ * Above 2^41 units a double rounds the counts. */
 typedef struct doorman_counts {
     double allowed;      /* units that were allowed; exact with any number of threads */
     double refused;      /* units that were refused. This is an estimate if many threads are refused
@@ -2392,7 +2392,7 @@ static void doorman__error_clear(doorman_error *error) {
     error->path_bytes = 0;
 }
 
-/* Reports that the argument `name` is NULL, which is not allowed. */
+/* Reports that the argument `name` is NULL. */
 static doorman_status doorman__missing(doorman_error *error, const char *name) {
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: must not be NULL", name);
 }
@@ -3143,7 +3143,6 @@ static bool doorman__glob_match_bytes(const char *glob, const char *id, size_t b
     }
 }
 
-/* Returns whether a shell glob matches a whole id. */
 static bool doorman__glob_match(const char *glob, const char *id) {
     return doorman__glob_match_bytes(glob, id, strlen(id));
 }
@@ -3301,7 +3300,8 @@ static bool doorman__refused_body_valid(const char *text) {
 
 #define DOORMAN__WHOLE_RULE "must be an integer, since \"whole\" is true"
 
-/* Goes through the rules that a template breaks, except those of its algorithm and its limits. */
+/* Goes through the rules that a template breaks by itself, except those of its algorithm and its
+ * limits. */
 static const char *doorman__template_wrong(const doorman_template *template_, bool last,
                                            size_t *next) {
     const double capacity = template_->capacity, safe = template_->safe_capacity;
@@ -3648,8 +3648,8 @@ static void doorman__safe_capacity_warn(const doorman_template *template_, size_
 }
 
 /* Warns of a template that no resource gets, because an earlier glob covers its glob. A glob
- * without wildcards is the id of one resource, which takes this template even if an earlier glob
- * matches the id (G1). */
+ * without wildcards causes no warning: it is the id of one resource, which takes this template even
+ * if an earlier glob matches the id (G1). */
 static void doorman__hidden_template_warn(const doorman_config_options *options, size_t index,
                                           const doorman__config_report *report) {
     const doorman_template *all = options->templates;
@@ -3850,8 +3850,8 @@ static size_t doorman__config_place(const doorman_config *config, const doorman_
 }
 
 /* Looks at the templates whose literal start is the first `bytes` bytes of the id. Returns the
- * index of the first of them that matches the id, or `known` if `known` is smaller or none matches.
- * */
+ * index of the first of them that matches the id. Returns `known` if `known` is smaller, or if none
+ * of them matches. */
 static size_t doorman__config_first(const doorman_config *config, const char *id, size_t bytes,
                                     size_t known) {
     assert(known <= config->template_count);
@@ -4025,8 +4025,7 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  *    The sum of the leases never exceeds the capacity, because a lease is also at most what is free
  *    (R5).
  * A2 For every kind of algorithm, a change of a demand costs O(log n), where n is the number of
- *    holders. A renewal that changes nothing costs one lookup in a hash table and a read of the
- *    terms.
+ *    holders. A renewal that changes nothing costs lookups in hash tables and a read of the terms.
  * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS and one in
  *    doorman__solvers. The row of a kind that divides the capacity is before that of STATIC. Only
  *    the checks of a configuration also depend on the kind. T2 (in a tree) and A5 (turns for whole
