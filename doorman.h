@@ -1313,7 +1313,8 @@ typedef enum doorman_fallback {
     DOORMAN_OPTIMISTIC   /* the resource may use all its wants */
 } doorman_fallback;
 
-/* Certificates and keys for addresses like tls+tcp://HOST:PORT. All fields are texts in PEM. */
+/* Certificates and keys for addresses that need TLS, such as tls+tcp://HOST:PORT. All fields are
+ * texts in PEM. */
 typedef struct doorman_tls {
     const char *authority; /* required: the authority that has signed the certificates of the
                               servers. A certificate must be for the host in the address of its
@@ -3015,15 +3016,15 @@ static bool doorman__random_bits(void *out, size_t bytes) {
  * G2 If no template matches a resource, its holders get what they ask for. But if reject_unmatched
  *    is true, they are refused. A template without capacity has no leases, so holders that ask for
  *    a lease are refused too.
- * G3 A template without an algorithm takes the algorithm of the template `*`. If the template `*`
- *    has no algorithm or does not exist, the template takes the defaults.
+ * G3 A template without an algorithm takes the algorithm of the template `*`, or the defaults if
+ *    the template `*` has no algorithm or does not exist.
  * G4 If one field is wrong, the whole configuration is refused. An error text names the field. All
  *    fields are checked, so that all errors can be listed.
  * G6 The refresh interval is more than 0 and at most the lease length. If there is a template `*`,
  *    it is the last template.
- * G8 A node gets its capacities from its parent. So the configuration of a node with a parent has
- *    only limits. If a node has no parent, and none of its templates has a capacity, no limit may
- *    be leased (P17).
+ * G8 A node with a parent gets its capacities from the parent. So its configuration has only
+ *    limits. If a node has no parent, and none of its templates has a capacity, no limit may be
+ *    leased (P17).
  * G9 If learning_mode_duration is shorter than the longest lease, the configuration is accepted
  *    with a warning: after a change of master the leases may exceed the capacity (R8). The longest
  *    lease lasts for the lease length plus the default drift. A template with `immediate` handover,
@@ -4021,9 +4022,9 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  *     B+tree of width 40       323         420          824           1480   25-27
  *
  * A1 A target differs from the exact solution by at most one part in 10^9, or by at most the last
- *    bit of the capacity. The sum of the targets exceeds the capacity only by such rounding errors.
- *    The sum of the leases never exceeds the capacity, because a lease is also at most what is free
- *    (R5).
+ *    bit of the capacity. If the kind divides the capacity, the sum of the targets exceeds the
+ *    capacity only by such rounding errors. They never make the sum of the leases exceed the
+ *    capacity, because a lease is also at most what is free (R5).
  * A2 For every kind of algorithm, a change of a demand costs O(log n), where n is the number of
  *    holders. A renewal that changes nothing costs lookups in hash tables and a read of the terms.
  * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS and one in
