@@ -548,12 +548,13 @@ DOORMAN_API doorman_status doorman_shares(const doorman_algorithm *algorithm, do
                                           size_t *terms_count, doorman_error *error);
 
 /* ---- messages: what the wire says, as structs ---------------------------------------------- */
-/* If a message is an argument, its pointers are used only during the call. If an object returns a
- * message, its pointers stay valid until the next call on that object. */
+/* If a message is an argument, its pointers are used only during the call. Pointers in a message
+ * that an object returns stay valid until the next call on that object. */
 
 /* Why a lease is less than what its holder wants. S14 defines each reason. The value 0 means that
- * there is no reason: the holder was granted all its wants, or the server is older and sends no
- * reasons. A reason is for people, for logs and for metrics. No rule for a holder depends on it. */
+ * there is no reason: the holder was granted at least 0.999 of its wants, or the server is of an
+ * earlier version without reasons. A reason is for people, for logs and for metrics. No rule for a
+ * holder depends on it. */
 typedef enum doorman_lease_reason {
     DOORMAN_LEASE_SHARE = 300, /* the lease is the holder's share. No other enum has the value
                                   300 */
@@ -713,7 +714,7 @@ typedef struct doorman_request {
     bool may_wait; /* not on the wire: permits of an ACQUIRE may be pending. The owner of the server
                       then takes decisions from doorman_permits_next_decision */
     uint64_t connection; /* not on the wire: see doorman_permit_request */
-    bool wire_names;     /* not on the wire: true: an error names the fields of this request as they
+    bool wire_names;     /* not on the wire. true: an error names the fields of this request as they
                             are called on the wire, such as "permit[0].item[0].key". A request that
                             is read from JSON has it. false: "permits[0].items[0].key" */
 } doorman_request;
@@ -754,7 +755,7 @@ typedef struct doorman_response {
 
 /* The part of a client or a server that makes requests. It decides which leases to ask for, when,
  * and at which address. It also processes the responses. The client or server owns its upstream and
- * frees it. A doorman_permit_client has an upstream too, which asks for permits. The same loop
+ * frees it. A doorman_permit_client has an upstream too, which asks for permits. The loop below
  * works for a client, a node with a parent, and a root. The upstream of a root has work to do, but
  * nothing to send.
  *
@@ -770,10 +771,9 @@ typedef struct doorman_response {
  *             send the request to request.address
  *
  * At most one request of an upstream is under way. When doorman_upstream_request returns true, the
- * previous request has ended. Close the connection of the previous request. A later response to
- * that request would be STALE. To release all leases of a client, close all its resources, and run
- * the loop until doorman_upstream_due returns DOORMAN_NEVER. examples/event_loop.c has such a
- * loop. */
+ * previous request has ended. If no response to it has come, close its connection, because a later
+ * response would be STALE. To release all leases of a client, close all its resources, and run the
+ * loop until doorman_upstream_due returns DOORMAN_NEVER. examples/event_loop.c has such a loop. */
 typedef struct doorman_upstream doorman_upstream;
 
 /* Returns when to call doorman_upstream_request next.
@@ -788,7 +788,8 @@ DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
 /* Does the work that is due, and then makes the next request if one is due. If the timeout of the
  * last request has passed without a response, the call counts that request as failed. The work is:
  *     client   estimates wants from use, and removes expired leases from the limiters
- *     server   frees memory, removes counters of permits that equal fresh ones, and ends a
+ *     server   removes expired leases and frees their memory, reports leases of the node that have
+ *              ended (on_event), removes counters of permits that equal fresh ones, and ends a
  *              mastership whose time has passed. Responses depend on this work only if more than
  *              1,000 leases of a resource expire together (S2). One call visits at most 10,000
  *              resources and expired leases together, which takes some milliseconds. The call that
@@ -864,10 +865,10 @@ typedef struct doorman_server doorman_server;
 
 typedef struct doorman_server_options {
     const char *node; /* required: the name of this node in the tree */
-    /* Required for a root. The templates of a node with a parent must have limits alone, because
-     * its capacities come from its parent. Such a node refuses all permits if config is NULL. The
-     * configuration must stay valid until doorman_server_configure replaces it, or until the server
-     * is destroyed. */
+    /* Required for a root. The templates of a node with a parent must have only limits, because the
+     * node's capacities come from its parent. Such a node refuses all permits if config is NULL.
+     * The configuration must stay valid until doorman_server_configure replaces it, or until the
+     * server is destroyed. */
     const doorman_config *config;
     const char *const *parents; /* NULL for a root; else 1 to 16 addresses of the parent, tried in
                                    turn */
@@ -885,17 +886,17 @@ typedef struct doorman_server_options {
     size_t resource_max_per_holder; /* the most resources of one client; default 100,000. A child
                                        node has no such limit */
     void (*on_event)(void *context, const doorman_event *event); /* must not call the server */
-    /* Called when the server stops being master, because its time has passed or
-     * doorman_server_set_master has ended its mastership. The server has forgotten nothing yet.
+    /* Called when the server stops being master, because the time of its mastership has passed or
+     * doorman_server_set_master has ended the mastership. The server has forgotten nothing yet.
      * on_mastership_end may call doorman_server_permits and doorman_server_hand_over with this
      * server, but no other function of it. Only this server may take over what is handed over here,
      * and only if it is the next master. May be NULL */
     void (*on_mastership_end)(void *context, doorman_server *server, doorman_time now);
     void *context;
     const doorman_permits_options *permits; /* the bounds and the listener of permits; used only
-                                               during the call. Its config and its seed have no
-                                               effect. NULL: the defaults. Must be NULL in a program
-                                               without doorman_permits.h */
+                                               during the call. The config and the seed in them have
+                                               no effect. NULL: the defaults. Must be NULL in a
+                                               program without doorman_permits.h */
 } doorman_server_options;
 
 /* Creates a server. The server is not master yet.
@@ -928,10 +929,10 @@ typedef struct doorman_mastership {
                                       is known. `now` or earlier: this server is not master */
     doorman_time predecessor_gone; /* a time by which the previous master had certainly stopped; 0:
                                       that time is `now` */
-    uint64_t term; /* which mastership of the node this is, as the store of the election counts
-                      them; 0: not counted. The server does not use it. An application with a store
-                      of its own sends this number with each write, so that the store can refuse
-                      the writes of an earlier master */
+    uint64_t term; /* the number of this mastership, as the store of the election counts the
+                      masterships of the node; 0: not counted. The server does not use it. An
+                      application with a store of its own sends this number with each write, so that
+                      the store can refuse the writes of an earlier master */
 } doorman_mastership;
 
 /* Sets whether this server is master, and what the address of the master is. A server that becomes
@@ -954,15 +955,16 @@ typedef bool doorman_write(void *context, const void *bytes, size_t count);
 
 /* Hands the leases of a master over to the next master of its node, for a stop that is planned. In
  * one step the server writes all its leases and stops being master (D8). The next master then need
- * not learn. doorman_server_set_master does not make this server master again until one call of it
- * has said that this server is not master. So the caller can store the bytes first, where the next
- * master finds them, and then resign. The bytes are the same on every machine. They have the holds
- * of permits too, but not the counters, which are in rows (see doorman_permits_next_changed).
- * Permits that wait end without a decision.
+ * not learn. After that, doorman_server_set_master must be called once with an `until` that has
+ * passed, before it can make this server master again. So the caller can first store the bytes
+ * where the next master finds them, and then leave the election. The bytes are the same on every
+ * machine. They include the holds of permits, but not the counters, which the store has in rows
+ * (see doorman_permits_next_changed). Permits that wait end without a decision.
  *   write     is called with one part after the other; must not call the server
  *   context   for `write`
  *   returns   OK | INVALID_ARGUMENT (NULL) | UNAVAILABLE: the server is not master, or `write` has
- *             returned false. Then nothing has changed, and what was written must not be used
+ *             returned false. After an error nothing has changed, and what was written must not be
+ *             used
  *   cost      O(holders log holders + holds). A million holders, or holds, are about 100 MB */
 DOORMAN_API doorman_status doorman_server_hand_over(doorman_server *server, doorman_write *write,
                                                     void *context, doorman_time now);
@@ -982,19 +984,19 @@ DOORMAN_API doorman_status doorman_server_take_over(doorman_server *server,
                                                     const unsigned char *bytes, size_t count,
                                                     doorman_error *error, doorman_time now);
 
-/* Says what time it is, for limits of kind FIXED_WINDOW (P26). Call it before the server becomes
- * master, and then about once a second, because somebody may set the clock of the machine. Without
- * a call the calendar begins at `now` = 0.
+/* Sets the time of the calendar, for limits of kind FIXED_WINDOW (P26). Call it before the server
+ * becomes master, and then about once a second, because somebody may set the clock of the machine.
+ * Without a call the calendar begins at `now` = 0.
  *   epoch   the time since 1970 in nanoseconds, at `now` */
 DOORMAN_API void doorman_server_set_epoch(doorman_server *server, doorman_time epoch,
                                           doorman_time now);
 
 /* Answers one request. A call that returns an error changes nothing, with one exception: if memory
- * runs out in a message on permits, some of its units may have been charged (P9). So a repeated
- * message may be refused too early, but is never granted too often.
+ * runs out in a message on permits, some of its units may have been charged (P9). So a limit may
+ * refuse a repeat of the message too early, but never grants too much.
  *   request   used only during the call; checked
- *   response  written only on OK; pointers in it are valid until the next call on the server error
- *   may be NULL; describes the error
+ *   response  written only on OK; pointers in it are valid until the next call on the server
+ *   error     may be NULL; describes the error
  *   returns   OK (also if this server is not master: see doorman_response) | INVALID_ARGUMENT |
  *             NOT_FOUND | RESOURCE_EXHAUSTED (a bound of doorman_permits_options) | OUT_OF_MEMORY
  *   cost      O(1) for each resource in the request if its renewal changes nothing, else O(log
@@ -1041,10 +1043,10 @@ typedef struct doorman_server_resource {
     doorman_time learned_at;  /* when the server stops learning; DOORMAN_NEVER: not known yet */
     /* By how much `has` exceeds what the node may have in force at this moment, in the resource's
      * units. 0 if the leases fit, or if divides_capacity is false. S12 says what the node may have.
-     * After a cut, that amount includes the older, larger capacity until its leases have ended. So
-     * a cut alone causes no overshoot. With `immediate` handover the parent of a node does not wait
-     * for that end, so a cut of the node's lease causes an overshoot. The overshoot includes only
-     * what this server has granted or taken over. So it includes neither what clients use without a
+     * After a cut, the older, larger capacity counts until its leases have ended. So a cut alone
+     * causes no overshoot. With `immediate` handover the parent of a node does not wait for that
+     * end, so a cut of the node's lease can cause an overshoot. The overshoot includes only what
+     * this server has granted or taken over. So it includes neither what clients use without a
      * lease, nor leases of an earlier master that no holder has claimed. If two processes use one
      * id, each of them uses the whole lease, but the overshoot includes the lease once. */
     double overshoot;
@@ -1076,7 +1078,7 @@ typedef struct doorman_server_lease {
 
 /* The position of an iteration. The caller initialises the cursor with {0}, and need not free it. A
  * caller may store `position`, and later continue the iteration with a cursor {position, false}.
- * The position is only valid for the same server object. */
+ * The position is valid only for the same function and the same object. */
 typedef struct doorman_cursor {
     uint64_t position; /* a number without a meaning for the caller */
     bool at_end;       /* private */
@@ -1114,9 +1116,10 @@ DOORMAN_API size_t doorman_server_lease_count(const doorman_server *server, cons
                                               bool is_server);
 
 /* Returns when the server stops learning (R8), which is when its last resource stops learning. For
- * a root, this includes resources for which no holder has asked yet. It does not include templates
- * without a capacity, because they have no leases. A node with a parent knows the time of a
- * resource when its parent has answered for this resource.
+ * a root, resources count even if no holder has asked for them yet. Templates without a capacity do
+ * not count, and neither do those whose kind of algorithm does not divide the capacity, because
+ * they need no learning. A node with a parent knows when a resource stops learning only after its
+ * parent has answered for this resource.
  *   returns   a time after `now`; or 0: the server does not learn, or is not master
  *   cost      O(templates) for a root; O(1) for a node with a parent */
 DOORMAN_API doorman_time doorman_server_learns_until(const doorman_server *server,
@@ -1124,8 +1127,8 @@ DOORMAN_API doorman_time doorman_server_learns_until(const doorman_server *serve
 
 /* ---- election, the public part -------------------------------------------------------------- */
 
-/* An election decides which process of a node is master (V2). It needs a store that all these
- * processes reach, for example etcd. The store has a key for the node. It also has leases of its
+/* An election decides which process of a node is master (V2). It needs a store that all processes
+ * of the node reach, for example etcd. The store has a key for the node. It also has leases of its
  * own, each with a time to live (TTL). They are called store leases here. The store deletes the key
  * when the store lease of the key ends. The election does not call the store. The owner of the
  * election makes the calls, and reports the answers:
@@ -1253,17 +1256,16 @@ DOORMAN_API doorman_election_state doorman_election_mastership(const doorman_ele
                                                                doorman_time now);
 
 /* Leaves the election. The state is RESIGNED from now on. After this function, pass the result of
- * doorman_election_mastership to the server, and then make the last call to the store. If this
- * process was master, the last call deletes the key, so another process can become master at once.
- * Without the last call, the key lasts until its TTL has passed. The answer to a call that was made
- * before this function is STALE. */
+ * doorman_election_mastership to the server, and then make the last call to the store, which
+ * doorman_election_next returns. If this process was master, the last call deletes the key, so
+ * another process can become master at once. Without the last call, the key lasts until its TTL has
+ * passed. The answer to a call that was made before this function is STALE. */
 DOORMAN_API void doorman_election_resign(doorman_election *election, doorman_time now);
 
-/* Lets this process stand for election, or not. A process that does not stand is no longer master,
+/* Sets whether this process stands for election. A process that does not stand is no longer master,
  * gives its store lease back, and keeps reading who is master. After this function, pass the result
- * of doorman_election_mastership to the server, and make the calls that are due as always. If
- * `abstains` is true, the answer to a call under way is STALE. After doorman_election_resign the
- * function has no effect.
+ * of doorman_election_mastership to the server, and continue the loop. If `abstains` is true, the
+ * answer to a call under way is STALE. After doorman_election_resign the function has no effect.
  *   abstains   true: this process does not stand; false: it stands, as at the start */
 DOORMAN_API void doorman_election_abstain(doorman_election *election, bool abstains,
                                           doorman_time now);
@@ -1289,13 +1291,13 @@ typedef struct doorman_result {
                           limiter has no max_debt. REFUSED, IMPOSSIBLE: 0 */
     /* ALLOWED: 0. REFUSED: after this time the same call can be allowed, if no other caller takes
      * units. For a rate, this is the time until enough units are saved, or until a larger lease is
-     * expected. A larger lease is expected in two cases only: the server may have free capacity, or
-     * the resource has no lease. For a gauge, this is the time until another lease is expected. If
-     * the wants of a gauge follow use, and the server could not give n units for two windows, the
-     * client asks for n units again after ten windows. In this case the time is at least the time
-     * until the client asks. If the next lease is not larger, the call is refused again. Round the
-     * time up to whole seconds for the header Retry-After. DOORMAN_NEVER: the decision is
-     * IMPOSSIBLE, or no change is expected. */
+     * expected. A larger lease is expected if the resource has no lease, if its lease can never
+     * allow n units, or if its wants follow use and the last lease met them. For a gauge, this is
+     * the time until another lease is expected. If the wants of a gauge follow use, and the server
+     * could not give n units for two windows, the client asks for n units again after ten windows.
+     * In this case retry_after is at least the time until the client asks. If the next lease is not
+     * larger, the call is refused again. Round the time up to whole seconds for the header
+     * Retry-After. DOORMAN_NEVER: the decision is IMPOSSIBLE, or no change is expected. */
     doorman_time retry_after;
     doorman_time reset_after; /* the time until all units are available again, if there are no other
                                  calls. A gauge and CONCURRENCY: 0, because the time is not known */
@@ -1311,7 +1313,8 @@ typedef enum doorman_fallback {
     DOORMAN_OPTIMISTIC   /* the resource may use all its wants */
 } doorman_fallback;
 
-/* Certificates and keys for addresses like tls+tcp://HOST:PORT. All fields are texts in PEM. */
+/* Certificates and keys for addresses that need TLS, such as tls+tcp://HOST:PORT. All fields are
+ * texts in PEM. */
 typedef struct doorman_tls {
     const char *authority; /* required: the authority that has signed the certificates of the
                               servers. A certificate must be for the host in the address of its
@@ -1332,17 +1335,17 @@ typedef enum doorman_permit_fallback {
 /* How a client treats its permits. */
 typedef struct doorman_permit_policy {
     doorman_permit_fallback fallback; /* default FAIL_OPEN */
-    /* FAIL_LOCAL: required, the limit of each resource and key. A TOKEN_BUCKET without max_debt, a
+    /* FAIL_LOCAL: required, the limit of each resource and key: a TOKEN_BUCKET without max_debt, a
      * FIXED_WINDOW or a SLIDING_WINDOW. Used only during the call. Other fallbacks: NULL */
     const struct doorman_limit_options *local;
     bool shadow;  /* true: each permit is granted at once. It is also sent, to count refusals */
     double drift; /* as in doorman_server_options, and at least that of the servers; default 0.05 */
-    /* How far ahead units are taken for keys that are used often (P24): from 1 ms to 60 s; default
-     * 0: never. Only for limits of kind TOKEN_BUCKET. The client does not know the kinds. So use
-     * another client, without prefetch, for resources whose limits are windows or TIERS. The cost:
-     * in any time t, a process may use what the limit allows in t + 2 * prefetch. It learns of a
-     * ban or a lower limit up to 2 * prefetch later. Units that it does not use are lost to others.
-     * The client needs about 500 bytes for each of at most 10,000 keys */
+    /* How far ahead the client takes units for keys that are used often (P24): from 1 ms to 60 s;
+     * default 0: never. Set it only for limits of kind TOKEN_BUCKET. The client does not know the
+     * kinds. So use another client, without prefetch, for resources whose limits are windows or
+     * TIERS. The cost: in any time t, a process may use what the limit allows in t + 2 * prefetch.
+     * It learns of a ban or a lower limit up to 2 * prefetch later. Units that it does not use are
+     * lost to others. The client needs about 500 bytes for each of at most 10,000 keys */
     doorman_time prefetch;
     doorman_time max_pause; /* the longest time for which the breaker opens (P23): from 1 s to
                                3600 s; default 30 s */
@@ -1390,9 +1393,10 @@ typedef struct doorman_client_options {
     /* Required: 1 to 16 addresses, tried in turn. doorman_agent_start lists the forms of address
      * that an agent accepts. A client without a thread also accepts any other text. But no text may
      * begin or end with a space. If an address begins with tcp://, tcp4:// or tcp6://, with tls+
-     * and one of these, or with ws:// or wss://, it must not contain a space, and its port must be
-     * from 1 to 65535. doorman_request.address is one of these addresses, or the address of a
-     * master that a server has sent. The address of a master may have another scheme. */
+     * and one of these, or with ws:// or wss://, it must not contain a space, and its port, if it
+     * has one, must be from 1 to 65535. doorman_request.address is one of these addresses, or the
+     * address of a master that a server has sent. The address of a master may have a scheme that
+     * none of these addresses has. */
     const char *const *addresses;
     size_t address_count;
     uint64_t seed;                 /* required: a random number that is new for each client. If
@@ -1412,7 +1416,7 @@ typedef struct doorman_client_resource doorman_client_resource;
 
 typedef struct doorman_resource_info doorman_resource_info;
 
-/* The unit in which a resource is counted. */
+/* Whether the units of a resource are counted per second or at once. */
 typedef enum doorman_resource_kind {
     DOORMAN_RATE, /* units per second, for example requests */
     DOORMAN_GAUGE /* units at once, for example connections; the application must release them */
@@ -1430,11 +1434,11 @@ typedef struct doorman_resource_options {
     doorman_resource_kind kind; /* default RATE */
     bool has_priority;          /* false: the priority is 1 */
     int priority;
-    /* If `wants` is 0, the wants follow use, within the bounds of the next three fields. The use is
-     * the sum of the units that were allowed, that were refused, and that callers waited for, all
-     * within the last window. While the server has no more to grant, wants are at most about eight
-     * times what the resource has. This bound is needed because a single caller can retry many
-     * times. */
+    /* If `wants` is 0, the wants follow use, within the bounds of wants_minimum, wants_maximum and
+     * wants_initial. The use consists of the units that were allowed, that were refused, and that
+     * callers waited for, all within the last window (L4). While the server has no more to grant,
+     * wants are at most about eight times what the resource has. This bound is needed because a
+     * single caller can retry many times. */
     double wants;
     bool has_wants_minimum;    /* true: wants_minimum is given, even if it is 0 */
     double wants_minimum;      /* the wants of an idle resource; default 1 for a rate, and 0 for a
@@ -1503,8 +1507,8 @@ DOORMAN_API doorman_status doorman_client_open(doorman_client_resource **out,
                                                doorman_error *error, doorman_time now);
 
 /* Ends one opening of a resource. After the last close the caller must not use the resource any
- * more. After that, the next request to the server releases the lease. The lease of a gauge with
- * units in use is not released. Such a lease ends when its time has passed. */
+ * more, and the upstream releases the lease at the server. The lease of a gauge with units in use
+ * is not released. Such a lease ends when its time has passed. */
 DOORMAN_API void doorman_client_close(doorman_client_resource *resource, doorman_time now);
 
 /* Sets the wants, in the resource's units. After this call the wants do not follow use.
@@ -1513,8 +1517,8 @@ DOORMAN_API doorman_status doorman_client_set_wants(doorman_client_resource *res
                                                     doorman_time now);
 
 /* Counters of the units of all attempts on a resource since it was created. A program can export
- * them as metrics. Units are counted in 1/4096 of a unit, and start again from 0 after 2^52 units.
- * Above 2^41 units a double rounds them. */
+ * them as metrics. The counters count in 1/4096 of a unit, and start again from 0 after 2^52 units.
+ * Above 2^41 units a double rounds the counts. */
 typedef struct doorman_counts {
     double allowed;      /* units that were allowed; exact with any number of threads */
     double refused;      /* units that were refused. This is an estimate if many threads are refused
@@ -1550,9 +1554,9 @@ struct doorman_resource_info {
     double safe_capacity;    /* if has_safe_capacity is true: the last safe capacity from a server,
                                 or DOORMAN_UNLIMITED */
     bool whole;              /* true: leases are whole units, because the template says so */
-    doorman_time overload_target; /* from the last response: a request that waits longer at the
-                                     servers behind the resource is late; 0: reports of overload
-                                     have no effect. See doorman_client_report_overload */
+    doorman_time overload_target; /* from the last response: a request that waits longer than this
+                                     at the servers behind the resource is late; 0: reports of
+                                     overload have no effect. See doorman_client_report_overload */
     bool gauge_is_divided; /* true: the leases of this gauge are not whole units, so even one unit
                               may never be allowed */
     doorman_fallback fallback;
@@ -1588,9 +1592,9 @@ DOORMAN_API doorman_status doorman_client_release(doorman_client_resource *resou
 
 /* ---- estimates, the public part ------------------------------------------------------------- */
 
-/* Estimates how much of a rate a holder should want, out of counts of its use (L4). The resources
- * of a client have such an estimate inside. A program that asks for leases on behalf of others, and
- * knows only what they have counted, creates an estimate for each holder. */
+/* Estimates how much of a rate a holder should want from counts of its use (L4). The resources of a
+ * client have such an estimate inside. A program that asks for leases on behalf of others, and
+ * knows only what they have counted, creates an estimate for each of them. */
 typedef struct doorman_estimate doorman_estimate;
 
 typedef struct doorman_estimate_options {
@@ -1653,18 +1657,18 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  *                                doorman_limiter_try(&limiter, &limit, 1, NULL, now)
  *
  * TOKEN_BUCKET: a bucket that holds at most `size` units. It is full at first, and gains `rate`
- * units each second. With max_debt the bucket also lends the units that it will gain in this time,
- * so the bucket can have a debt. Each caller must wait until the debt from before its call is paid
- * back. The field `wait` of the result has this time. A bucket has three uses:
+ * units each second. With max_debt the bucket also lends the units that it will gain within
+ * max_debt, so the bucket can have a debt. Each caller must wait until the debt from before its
+ * call is paid back. The field `wait` of the result has this time. A bucket has three uses:
  *
  *     token bucket      only size is set. Unused units are saved for a burst
  *     leaky bucket      only max_debt is set. The bucket is a queue. It has room for the units that
  *                       the bucket gains in the time max_debt. Units leave the queue evenly. An
  *                       allowed caller is in the queue, and may continue after `wait`
- *     bucket with debt  size and max_debt are set. A caller may take more units than the bucket
- *                       has, and continues at once. The next callers wait. Example with 10 units a
- *                       second, a size of 5 units and a max_debt of 1 s: at 0 s a caller takes 15
- *                       units and continues at once. The next caller waits 1 s
+ *     bucket with debt  size and max_debt are set. A caller that finds no debt may take more units
+ *                       than the bucket has, and continues at once. The next callers wait. Example
+ *                       with 10 units a second, a size of 5 units and a max_debt of 1 s: at 0 s a
+ *                       caller takes 15 units and continues at once. The next caller waits 1 s
  *
  *   promise   at most size + rate * t units in any time t, if all callers wait as long as `wait`
  *             says. A bucket with debt may exceed this bound by the n of one caller. Times are
@@ -1789,8 +1793,8 @@ DOORMAN_API doorman_status doorman_limiter_init(doorman_limiter *limiter,
                                                 doorman_arrival *arrivals, doorman_time now);
 
 /* Takes n units if they may be used now. An n of 0 is always allowed, and takes nothing.
- *   out       written in full. Required if callers of this limit may have to wait, else NULL is
- *             possible
+ *   out       written in full. Required if callers of this limit may have to wait, else it may be
+ *             NULL
  *   returns   ALLOWED | REFUSED | IMPOSSIBLE: n is more than the limiter ever allows, negative, or
  *             NaN; or `out` is missing; or the limit, or the limiter of a SLIDING_LOG, is not
  *             initialised, for example zeroed
@@ -1863,8 +1867,7 @@ typedef struct doorman_config_problems {
  *   out        written only on OK; the caller destroys it. NULL: the call only checks the text
  *   text       used only during the call; it need not end with a NUL
  *   problems   receives the errors, in the order of the templates; after OK the warnings. After an
- *              error its count is at least 1, or 0 if `text`, or `items` of the list, is missing.
- *              May be NULL
+ *              error `count` is at least 1, or 0 if `text` or `items` is missing. May be NULL
  *   returns    as doorman_json_config
  *   cost       as doorman_json_config, plus O(bytes) for each element of `items` */
 DOORMAN_API doorman_status doorman_json_check_config(doorman_config **out, const char *text,
@@ -1886,9 +1889,9 @@ DOORMAN_API doorman_status doorman_json_check_config(doorman_config **out, const
 DOORMAN_API doorman_status doorman_json_write_config(const doorman_config_options *options,
                                                      doorman_buffer *text);
 
-/* Serves one message: parses the text, calls doorman_server_handle and writes the reply. There is
- * always a reply to send. If the message is wrong, the reply describes the error. Over nng a
- * message is one request, and over HTTP it is the body of a POST to /v1.
+/* Serves one message: parses the text, calls doorman_server_handle and writes the reply. If the
+ * message is wrong, the reply describes the error. Over nng a message is one request, and over HTTP
+ * it is the body of a POST to /v1.
  *   reply     in/out: its text is replaced
  *   epoch     the seconds since 1970 at `now`. The reply uses them in the field expiry_time, which
  *             is only for people. 0: the reply does not have this field
@@ -1943,9 +1946,9 @@ DOORMAN_API void doorman_json_exchange_uninit(doorman_json_exchange *exchange);
 /* Step 1: reads a message, and allocates the memory for a response on leases. The call drops the
  * previous message of the exchange.
  *   method    NULL: the text is a whole message, {"METHOD": {...}}. Otherwise the name of the
- *             method, such as "get_capacity", used only during the call. The text is then only the
- *             inner object, and so is the reply, unless it is an error. Over HTTP the path has the
- *             method
+ *             method, such as "get_capacity", used only during the call. With a method the text is
+ *             only the inner object, and so is the reply, unless the reply is an error. Over HTTP
+ *             the path has the method
  *   text      used only during the call. A message of more than DOORMAN_MESSAGE_BYTES_MAX is
  *             refused before it is read. For such a message the caller may pass NULL, and need not
  *             receive the whole message
@@ -1998,12 +2001,13 @@ DOORMAN_API doorman_status doorman_json_response(doorman_upstream *upstream, uin
 #define DOORMAN__DECLARES_NNG
 /* ---- agent and resources, the public part --------------------------------------------------- */
 
-/* A client with a clock, a thread and a connection of its own. Once it has been asked for permits,
- * it has a second thread and a second connection. It opens one more connection, up to 64, for each
- * permit that waits in the queue of a server at the same time. Any thread may call the functions of
- * an agent and its resources. Only doorman_resource_wait and doorman_agent_acquire, _transfer,
- * _seize and _stop block. If n units may be used now, doorman_resource_wait takes them and returns
- * without a wait.
+/* A client with a clock, a thread and a connection of its own. The first permit, report, settle,
+ * transfer or seizure starts a second thread with a second connection. The agent opens up to 64
+ * more connections, one for each permit that waits in the queue of a server at the same time, and
+ * with a map of shards one for each node. Any thread may call the functions of an agent and its
+ * resources. Only doorman_resource_wait and doorman_agent_acquire, _transfer, _seize, _settle and
+ * _stop can block. If n units may be used now, and no other call waits, doorman_resource_wait takes
+ * them and returns at once.
  *
  * Each function of an agent or a resource that returns a status can also return
  *   DEADLOCK      if it is called within an on_change of this agent. The call does nothing.
@@ -2036,8 +2040,8 @@ DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
                                                doorman_error *error);
 
 /* The first of two steps to stop an agent. Calls of doorman_resource_wait and of
- * doorman_agent_acquire, _transfer and _seize that are in progress return UNAVAILABLE. Later calls
- * of these functions, of doorman_resource_open, doorman_agent_acquire_async and
+ * doorman_agent_acquire, _transfer, _seize and _settle that are in progress return UNAVAILABLE.
+ * Later calls of these functions, of doorman_resource_open, doorman_agent_acquire_async and
  * doorman_agent_report return UNAVAILABLE at once. All other calls work as before. Any thread may
  * call doorman_agent_shutdown, any number of times. Threads that wait without a timeout can be
  * stopped like this:
@@ -2054,12 +2058,12 @@ DOORMAN_API doorman_status doorman_agent_shutdown(doorman_agent *agent);
 /* The second of two steps to stop an agent. The call also does the first step, if this was not done
  * before. The call releases all leases, except the leases of gauges with units in use. To release
  * leases, the call waits at most a second for the server. In the same second the agent sends the
- * reports that are left. The call does not wait if nothing can be released or sent, or if no server
- * can be reached. At the end the call closes the sockets of its connections, and waits at most
- * another half second for each of them. Then the call frees the agent and its resources. No other
- * thread may use the agent or its resources during the call or later, with one exception: a thread
- * may already be blocked in doorman_resource_wait, or in doorman_agent_acquire, _transfer or
- * _seize. NULL has no effect.
+ * reports and settles that are left. The call does not wait if nothing can be released or sent, or
+ * if no server can be reached. At the end the call closes the sockets of its connections, and waits
+ * at most another half second for each of them. Then the call frees the agent and its resources. No
+ * other thread may use the agent or its resources during the call or later, with one exception: a
+ * thread may already be blocked in doorman_resource_wait, or in doorman_agent_acquire, _transfer,
+ * _seize or _settle. NULL has no effect.
  *   returns   OK | DEADLOCK or UNAVAILABLE (see doorman_agent; nothing is freed) */
 DOORMAN_API doorman_status doorman_agent_stop(doorman_agent *agent);
 
@@ -2070,7 +2074,7 @@ typedef struct doorman_agent_info {
                                                next request */
     bool connected;                         /* nng has a connection to `address` */
     /* true: the last request had no useful response, or nng cannot connect for the present request.
-     * The agent notices a server that refuses connections within 0.2 s after nng has tried to
+     * If a server refuses connections, the agent notices this within 0.2 s after nng has tried to
      * connect. If the network does not respond at all, `failing` becomes true when the request
      * times out. */
     bool failing;
@@ -2089,10 +2093,10 @@ typedef struct doorman_agent_info {
  *   cost      a mutex */
 DOORMAN_API doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info *out);
 
-/* Turns the kill switch on or off. While it is on, all attempts on the agent's resources are
- * allowed and counted, and no call waits. The switch also affects resources that are opened later.
- * The agent renews its leases as usual. All permits are granted at once, and the agent still sends
- * them (P25).
+/* Turns the kill switch on or off. While the switch is on, all attempts on the agent's resources
+ * are allowed and counted, and no call waits. The switch also affects resources that are opened
+ * later. The agent renews its leases as usual. All permits are granted at once, and the agent still
+ * sends them (P25).
  *   returns   OK */
 DOORMAN_API doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on);
 
@@ -2122,27 +2126,27 @@ DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
  *
  * A rate allows at most rate * (t + burst) units in any time t (L1). The time of n units is n /
  * rate. If it is longer than the burst, it replaces the burst for this call. Example: at 100 units
- * a second, a call with n = 20 is allowed 0.2 s after the last units were taken. With burst_units,
- * at most rate * t + b units are allowed in any time t, and an n of more than b is IMPOSSIBLE. b is
- * burst_units, but at least 1. An unlimited capacity allows any n. A rate starts with nothing
- * saved. The time of one unit is rounded up to 1/256 ns. Therefore at most 2.56e11 single units are
- * allowed in a second, and a rate of about 1e8 units a second is up to 0.04 % too slow. A rate
- * below 2.8e-8 units a second, which is one unit in 407 days, allows no whole unit.
+ * a second, a call with n = 20 is allowed at the latest 0.2 s after the last units were taken. With
+ * burst_units, at most rate * t + b units are allowed in any time t, and an n of more than b is
+ * IMPOSSIBLE. b is burst_units, but at least 1. An unlimited capacity allows any n. A rate starts
+ * with nothing saved. The time of one unit is rounded up to 1/256 ns. Therefore at most 2.56e11
+ * single units are allowed in a second, and a rate of about 1e8 units a second is up to 0.04 % too
+ * slow. A rate below 2.8e-8 units a second, which is one unit in 407 days, allows no whole unit.
  *
- * A gauge never has more units in use than its capacity. If the capacity falls below the units in
- * use, nothing new is allowed until enough units are released. The caller must release the same n.
- * Units are counted in 1/4096, rounded up. A gauge needs leases of whole units, so its template
- * must have "whole": true. If its template does not have this, `gauge_is_divided` of
- * doorman_resource_info is true.
+ * A gauge allows n units only if its units in use, including these n, fit into its capacity. If the
+ * capacity falls below the units in use, nothing new is allowed until enough units are released.
+ * The caller must release the same n. Units are counted in 1/4096, rounded up. A gauge needs leases
+ * of whole units, so its template must have "whole": true. If its template does not have this,
+ * `gauge_is_divided` of doorman_resource_info is true while the gauge has a lease.
  *
  *   n         [0, 1e15]; 0 is always allowed
  *   out       NULL for the fastest call; else written in full
  *   returns   ALLOWED | REFUSED | IMPOSSIBLE: n can never be allowed. For a gauge, n is more than
- *             the largest possible capacity. For a rate, n is more than burst_units, or takes more
- *             than 208 days at the largest possible capacity. The largest possible capacity is the
- *             larger of two numbers: the capacity in force, and the most that the resource can
- *             want. A resource can want the wants that are set. If the wants follow use, it can
- *             want wants_maximum. Units that are not allowed count as refused
+ *             the largest possible capacity. For a rate, n is more than b, or the time of n units
+ *             at the largest possible capacity is more than 208 days. The largest possible capacity
+ *             is the larger of two numbers: the capacity in force, and the most that the resource
+ *             can want: the wants that are set, or wants_maximum if the wants follow use. Units
+ *             that are not allowed count as refused
  *   cost      no lock and no system call except a read of the clock; one compare-and-swap if the
  *             units are allowed. With `out` the call also reads the state a second time and makes
  *             up to three divisions
@@ -2151,13 +2155,13 @@ DOORMAN_API doorman_decision doorman_resource_try(doorman_resource *resource, do
                                                   doorman_result *out);
 
 /* Waits until n units may be used, and takes them. Waiters are served in the order of their
- * arrival. A call of doorman_resource_try does not wait behind the waiters. So many small attempts
- * can starve a waiter that needs many units. Waiters can also starve an attempt that needs many
- * units. A waiter sees a change of the lease at once. Callers that wait for a rate return one by
- * one at about that rate, as long as less than an eighth of the burst has been saved. This pacing
- * ends half a burst after the last waiter has returned. If a thread wakes too late, the delay is
- * compensated gradually. If the present lease is too small for n, the call waits for a larger
- * lease. A thread may be cancelled while it waits.
+ * arrival. A call of doorman_resource_try does not wait behind the waiters. So a series of small
+ * attempts can starve a waiter that needs many units. Waiters can also starve an attempt that needs
+ * many units. A waiter sees a change of the lease at once. Callers that wait for a rate return one
+ * by one at about that rate, as long as less than an eighth of the burst has been saved. This
+ * pacing ends half a burst after the last waiter has returned. If a thread wakes too late, the
+ * delay is compensated gradually. If the present lease is too small for n, the call waits for a
+ * larger lease. A thread may be cancelled while it waits.
  *   n         [0, 1e15], in the resource's units
  *   timeout   0 or less: does not wait; DOORMAN_NEVER: waits as long as necessary
  *   returns   OK | TIMED_OUT (nothing is taken) | RESOURCE_EXHAUSTED (n is IMPOSSIBLE: see
@@ -2226,10 +2230,10 @@ typedef struct doorman_transport_options {
      * lock is held. The text must outlive the transport. */
     const char *http_address;
     /* true: while the upstream has nothing to request, the transport sends probes. A probe is a
-     * DISCOVERY. So the caller learns whether a server answers before its first request. The first
-     * probe is sent at once, and the next one a minute after the last result. After a failure, or
-     * without a connection, the next probe is sent after 5 s. A caller that sets `probes` calls
-     * doorman_transport_update about once a second. */
+     * DISCOVERY. So even before its first request the caller learns whether a server answers. The
+     * first probe is sent at once, and the next one a minute after the last result. After a
+     * failure, or without a connection, the next probe is sent after 5 s. A caller that sets
+     * `probes` calls doorman_transport_update about once a second. */
     bool probes;
 } doorman_transport_options;
 
@@ -2333,15 +2337,18 @@ DOORMAN_API void doorman_transport_send(doorman_transport *transport);
  * All other sections use this section: status codes, time, memory, random numbers, ids, the hash
  * table, timers and the exact sum. This section does not know about leases.
  *
- * C1 A function that depends on time has a parameter `now`. No section before >>nng reads a clock,
- *    does I/O, starts a thread or has global state. Random numbers come only from a seed. With
- *    DOORMAN_NNG, random bits of the system replace a seed of 0, except in a throttle. Otherwise
- *    the same calls with the same seeds give the same results on every machine.
+ * C1 Before >>nng, each public function that depends on time has a parameter `now`, and no section
+ *    reads a clock, does I/O, starts a thread or has global state. Random numbers come only from a
+ *    seed. With DOORMAN_NNG, random bits of the system replace a seed of 0, except in a throttle.
+ *    Apart from that, the same calls with the same seeds give the same results on every machine.
  * C2 Only one thread at a time may use a server. Only one thread at a time may use a client and its
- *    resources. The caller provides the lock. Any number of threads may use a limiter at once.
- * C3 An option that is zero has its default value. Each create function has a destroy function.
- * C4 Memory comes from DOORMAN_MALLOC, _REALLOC and _FREE. A call that returns a status, and runs
- *    out of memory, returns OUT_OF_MEMORY and leaves the state unchanged. P9 is the only exception.
+ *    resources, except for doorman_client_try and doorman_client_release. The caller provides the
+ *    lock. Any number of threads may use a limiter at once.
+ * C3 An option that has a default, and is zero, has that default. Each create function has a
+ *    destroy function.
+ * C4 Memory is allocated with DOORMAN_MALLOC and _REALLOC, and freed with _FREE. A call that
+ *    returns a status, and runs out of memory, returns OUT_OF_MEMORY and leaves the state
+ *    unchanged. P9 is the only exception.
  * C5 Ids, amounts, priorities, durations and pointers are checked where they enter the library. A
  *    wrong request changes nothing. A wrong response counts as a failed request, and changes no
  *    lease. Asserts check only for mistakes of this library.
@@ -2361,8 +2368,8 @@ const char *doorman_status_name(doorman_status status) {
     return (unsigned)status < DOORMAN_STATUS_COUNT ? names[status] : "UNKNOWN";
 }
 
-/* Returns how many bytes of an error text are the path: see doorman_error. A text with a rule
- * begins with its path, and a path consists of names of fields, of dots and of indexes. */
+/* Returns how many bytes of an error text are the path: see doorman_error. Returns 0 if the text
+ * does not begin with a path. A path has names of fields or arguments, dots and indexes. */
 static size_t doorman__path_bytes(const char *text) {
     const size_t bytes = strspn(text, "abcdefghijklmnopqrstuvwxyz_.[]0123456789");
     return text[bytes] == ':' && text[bytes + 1] == ' ' ? bytes : 0;
@@ -2386,7 +2393,7 @@ static void doorman__error_clear(doorman_error *error) {
     error->path_bytes = 0;
 }
 
-/* Reports that the argument `name` is NULL, which is not allowed. */
+/* Reports that the argument `name` is NULL. */
 static doorman_status doorman__missing(doorman_error *error, const char *name) {
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: must not be NULL", name);
 }
@@ -2416,7 +2423,8 @@ static bool doorman__amount_valid(double amount) {
     return amount >= 0 && amount <= DOORMAN_AMOUNT_MAX;
 }
 
-/* Enlarges the array. It is a function of its own, so that compilers inline doorman__reserve. */
+/* Enlarges an array. This part of doorman__reserve is a function of its own, so that compilers
+ * inline the rest. */
 __attribute__((noinline)) static bool doorman__grow(void *array, size_t *capacity, size_t count,
                                                     size_t item_bytes) {
     void *items = NULL;
@@ -2464,7 +2472,8 @@ static void *doorman__zalloc(size_t bytes) {
 }
 
 /* An arena has the memory for the parts of one message. The parts never move, and are freed
- * together. The arena keeps its chunks, whose bytes are behind the struct, for the next message. */
+ * together. The arena keeps its chunks for the next message. The bytes of a chunk are behind its
+ * struct. */
 typedef struct doorman__chunk {
     struct doorman__chunk *next;
     size_t bytes;
@@ -2525,7 +2534,8 @@ static char *doorman__copy(const char *text) {
     return copy;
 }
 
-/* splitmix64 (Steele, Lea and Flood 2014): a bijection that mixes all bits. */
+/* Mixes all bits of a number, as splitmix64 does (Steele, Lea and Flood 2014). The function is a
+ * bijection. */
 static uint64_t doorman__mix(uint64_t x) {
     x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
@@ -2580,7 +2590,8 @@ static inline bool doorman__word_is_ascii(uint64_t word) {
     return ((word | (word + each)) & tops) == 0 && ((word + 0x60 * each) & tops) == tops;
 }
 
-/* Returns the first byte of a text that is not printable ASCII: mostly the NUL at the end. */
+/* Returns a pointer to the first byte that is not printable ASCII. This is usually the NUL at the
+ * end. */
 static const char *doorman__ascii_end(const char *text, const char *end) {
     while (end - text >= 8 && doorman__word_is_ascii(doorman__word((const unsigned char *)text))) {
         text += 8;
@@ -2605,8 +2616,9 @@ static bool doorman__id_valid(const char *id) {
 #define DOORMAN__AMOUNT_RULE "must be a finite number from 0 to 1e15"
 
 /* Copies a text for people into `room` bytes. A text that does not fit is cut off between two
- * characters. A control character, and a byte that is not UTF-8, becomes a space. So JSON needs at
- * most two bytes for each byte of the copy. NULL is copied as an empty text. */
+ * characters. A control character, and a byte that is not UTF-8, becomes a space. So JSON escapes
+ * only quotes and backslashes in the copy, and needs at most two bytes for each of its bytes. NULL
+ * is copied as an empty text. */
 static void doorman__text_copy(char *to, size_t room, const char *text) {
     size_t bytes = 0;
     if (!text) text = "";
@@ -2681,10 +2693,10 @@ static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
 /* A hash table with a list of entries for each bucket. Each entry contains its own link, so adding
  * an entry never fails. If there is no memory for a larger array of buckets, the lists get longer.
  * While entries are added, the table has about two to four buckets for each entry, and after
- * removals up to eight. So about three of four lookups find the entry at the start of its list.
+ * removals up to eight. So more than three of four lookups find the entry at the start of its list.
  * Long lists would be slow, because in a large table the CPU waits for memory at each entry of a
  * list. The upper bits of a hash choose the bucket, so the buckets are always in the order of the
- * hashes. A hash is therefore a position that stays valid while the table changes. */
+ * hashes. So a hash is a position for an iteration, and stays valid while the table changes. */
 typedef struct doorman__link {
     struct doorman__link *next;
     uint64_t hash;
@@ -2835,7 +2847,8 @@ static void doorman__timers_put(doorman__timers *timers, size_t at, doorman__tim
     entry.timer->position = at + 1;
 }
 
-/* Puts a timer at its right position in the heap. The position `at` must be free. */
+/* Puts an entry into the heap. The position `at` must be free. From there the entry moves up or
+ * down until the heap is in order. */
 static void doorman__timers_sift(doorman__timers *timers, size_t at, doorman__timer_entry entry) {
     const doorman__timer_entry *heap = timers->heap;
     for (size_t above; at > 0; at = above) {
@@ -2862,7 +2875,8 @@ static void doorman__timer_clear(doorman__timers *timers, doorman__timer *timer)
     timer->position = 0;
 }
 
-/* Sets a timer, or clears it with DOORMAN_NEVER. With the same time, a timer keeps its order. */
+/* Sets a timer. DOORMAN_NEVER clears it. A timer that is set to the same time again keeps its
+ * order. */
 static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, doorman_time at) {
     if (timer->position && timer->at == at) return;
     if (at == DOORMAN_NEVER) {
@@ -2877,7 +2891,7 @@ static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, d
     assert(timers->heap[timer->position - 1].timer == timer);
 }
 
-/* Returns a pointer to the object that contains `part`: a timer or a link in the field `field`. */
+/* Returns a pointer to the object whose field `field` is at `part`, such as a timer or a link. */
 #define DOORMAN__WITHIN(type, field, part)                                                         \
     ((type *)(void *)((unsigned char *)(part)-offsetof(type, field)))
 #define DOORMAN__WITHIN_CONST(type, field, part)                                                   \
@@ -3002,26 +3016,29 @@ static bool doorman__random_bits(void *out, size_t bytes) {
  * G2 If no template matches a resource, its holders get what they ask for. But if reject_unmatched
  *    is true, they are refused. A template without capacity has no leases, so holders that ask for
  *    a lease are refused too.
- * G3 A template without an algorithm takes the algorithm of the template `*`. If the template `*`
- *    has no algorithm or does not exist, the template takes the defaults.
+ * G3 A template without an algorithm takes the algorithm of the template `*`, or the defaults if
+ *    the template `*` has no algorithm or does not exist.
  * G4 If one field is wrong, the whole configuration is refused. An error text names the field. All
  *    fields are checked, so that all errors can be listed.
  * G6 The refresh interval is more than 0 and at most the lease length. If there is a template `*`,
  *    it is the last template.
- * G8 A node gets its capacities from its parent. So the configuration of a node with a parent has
- *    only limits. Without a parent and without any capacity, no limit can be leased.
+ * G8 A node with a parent gets its capacities from the parent. So its configuration has only
+ *    limits. If a node has no parent, and none of its templates has a capacity, no limit may be
+ *    leased (P17).
  * G9 If learning_mode_duration is shorter than the longest lease, the configuration is accepted
  *    with a warning: after a change of master the leases may exceed the capacity (R8). The longest
  *    lease lasts for the lease length plus the default drift. A template with `immediate` handover,
- *    STATIC or NO_ALGORITHM needs no learning, so it causes no warning. These also cause a warning:
+ *    STATIC or NO_ALGORITHM needs no learning, so it causes no such warning. These also cause a
+ *    warning:
  *      - a glob with a `[` that has no `]`
- *      - a refresh interval that equals the lease length, and a lease length above an hour
+ *      - a refresh interval that equals the lease length
+ *      - a lease length above an hour
  *      - an empty list of templates
  *      - a safe capacity above the capacity
  *      - empty_at_start, if the limit then refuses permits of cost 1 for more than an hour
- *      - a quota of an hour or more, because only a store keeps it over a restart: a window, a tier
- *        with its cooldown, or a bucket that needs so long to fill. With full_at_start or `shadow`
- *        it causes none
+ *      - a quota of an hour or more (a window, a tier with its cooldown, or a bucket that needs so
+ *        long to fill), because only a store keeps it over a restart. With full_at_start or
+ *        `shadow` such a quota causes no warning
  *      - a time to live above an hour, if the limit learns for so long (P16)
  *      - a template, or a key of an override, that an earlier one hides (only 1,000 templates, and
  *        1,000 keys of each limit, are compared)
@@ -3127,7 +3144,6 @@ static bool doorman__glob_match_bytes(const char *glob, const char *id, size_t b
     }
 }
 
-/* Returns whether a shell glob matches a whole id. */
 static bool doorman__glob_match(const char *glob, const char *id) {
     return doorman__glob_match_bytes(glob, id, strlen(id));
 }
@@ -3147,8 +3163,9 @@ static bool doorman__duration_valid(doorman_time duration) {
 #define DOORMAN__LEASE_LENGTH (60 * DOORMAN_SECOND) /* the default */
 #define DOORMAN__DRIFT 0.05                         /* the default */
 
-/* Returns an algorithm with defaults for the durations and the decay_factor that it does not give.
- * A learning_mode_duration that is not given has no fixed default (R8), so it stays as it is. */
+/* Returns a copy of an algorithm that has the defaults for durations and a decay_factor that are
+ * not given. A learning_mode_duration that is not given has no fixed default (R8), so it stays as
+ * it is. */
 static doorman_algorithm doorman__algorithm_resolve(const doorman_algorithm *given) {
     doorman_algorithm all = *given;
     if (!all.lease_length) all.lease_length = DOORMAN__LEASE_LENGTH;
@@ -3172,8 +3189,9 @@ static bool doorman__divides_capacity(const doorman_algorithm *algorithm) {
 #define DOORMAN__HOUR_RULE "must be more than 0 and at most an hour"
 #define DOORMAN__DURATION_OR_ZERO_RULE "must be from 0 to 1e8 seconds"
 
-/* The server and the reader of JSON use these two texts. They are objects, because gcc stores a
- * shared literal with all literals of a function, and a client would link those of the server. */
+/* The server and the reader of JSON use these two texts. They are objects, because gcc stores all
+ * literals of a function together. With literals in place of these objects, a client would link all
+ * literals of the server's function. */
 static const char doorman__duration_rule[] = DOORMAN__DURATION_RULE;
 static const char doorman__lease_id_rule[] = "must be an integer from 1 to 2^53";
 
@@ -3250,7 +3268,7 @@ static const char *doorman__algorithm_unused(const doorman_algorithm *algorithm,
     return DOORMAN__RULE_NEXT(rules, next);
 }
 
-/* Returns whether an algorithm has a value although its template says that it has no algorithm. */
+/* Returns whether the algorithm of a template has a value although has_algorithm is false. */
 static bool doorman__template_hides_algorithm(const doorman_template *template_) {
     const doorman_algorithm *given = &template_->algorithm;
     bool has_durations = given->lease_length || given->refresh_interval ||
@@ -3283,7 +3301,8 @@ static bool doorman__refused_body_valid(const char *text) {
 
 #define DOORMAN__WHOLE_RULE "must be an integer, since \"whole\" is true"
 
-/* Goes through the rules that a template breaks, except those of its algorithm and its limits. */
+/* Goes through the rules that a template breaks by itself, except those of its algorithm and its
+ * limits. */
 static const char *doorman__template_wrong(const doorman_template *template_, bool last,
                                            size_t *next) {
     const double capacity = template_->capacity, safe = template_->safe_capacity;
@@ -3357,7 +3376,7 @@ static void doorman__config_report_format(const doorman__config_report *report, 
 #endif
 #define DOORMAN__NO_PERMITS "this program has no permits: see doorman_permits.h"
 
-/* The functions of the section >>limits that this section calls. */
+/* The functions of doorman_permits.h that this section calls. */
 typedef struct doorman__config_permits {
     void (*check_limits)(const doorman_template *template_, size_t index,
                          const doorman__config_report *report);
@@ -3382,7 +3401,7 @@ typedef struct doorman__config_permits {
 } doorman__config_permits;
 static const doorman__config_permits doorman__permits_in_config;
 
-/* Reports limits and without_capacity, which need doorman_permits.h. */
+/* Adds an error if a template has limits or without_capacity, which need doorman_permits.h. */
 static void doorman__limits_refuse(const doorman_template *template_, size_t index,
                                    const doorman__config_report *report) {
     const char *text = "without_capacity: " DOORMAN__NO_PERMITS;
@@ -3460,16 +3479,17 @@ static bool doorman__glob_is_open(const char *glob) {
                                     compared with earlier ones */
 
 /* Returns whether the glob `wide` matches all that the glob `narrow` matches. May return false by
- * mistake if `wide` has a `?`, or if one of the globs has brackets or escapes. If `wide` has only
- * literal characters and `*`, its literal characters can only match those of `narrow`, and its `*`
- * matches the rest. */
+ * mistake if `wide` has a `?`, or if one of the globs has brackets or escapes. If the result is
+ * true, the literal characters of `wide` match equal ones of `narrow`, and its `*` match all the
+ * rest of `narrow`, whatever that matches. */
 static bool doorman__glob_covers(const char *wide, const char *narrow) {
     if (strcmp(wide, narrow) == 0) return true;
     return !wide[strcspn(wide, "?[\\")] && !narrow[strcspn(narrow, "[\\")] &&
            doorman__glob_match(wide, narrow);
 }
 
-/* Warns of fields that only leases use. Other templates may use the algorithm of "*" (G3). */
+/* Warns of fields that only leases use. The algorithm of "*" causes no warning, because other
+ * templates may use it (G3). */
 static void doorman__without_capacity_warn(const doorman_template *template_, size_t index,
                                            bool last, const doorman__config_report *report) {
     if (!template_->without_capacity) return;
@@ -3485,9 +3505,9 @@ static void doorman__without_capacity_warn(const doorman_template *template_, si
     }
 }
 
-/* H11: reports a template that has `overload`, although its capacity is not divided, so that
- * reports could not change the capacity. A template without an algorithm has the algorithm of the
- * template "*" (G3). */
+/* H11: adds an error if a template has `overload`, but its kind of algorithm does not divide the
+ * capacity. Reports of overload could not change such a capacity. A template without an algorithm
+ * has the algorithm of the template "*" (G3). */
 static void doorman__template_check_overload(const doorman_config_options *options, size_t index,
                                              const doorman__config_report *report) {
     const doorman_template *template_ = &options->templates[index];
@@ -3544,7 +3564,8 @@ static void doorman__first_problem_add(const doorman__config_report *report, siz
     (void)doorman__fail(first->error, DOORMAN_OK, "%s%s%.*s", template_, object, bytes, text);
 }
 
-/* Adds the number of further errors or warnings, `count` - 1, to an error. 0 clears the error. */
+/* Adds the number of further errors or warnings, `count` - 1, to an error. A count of 0 clears the
+ * error. */
 static void doorman__error_end(doorman_error *error, size_t count) {
     if (!error) return;
     if (count == 0) doorman__error_clear(error);
@@ -3628,8 +3649,8 @@ static void doorman__safe_capacity_warn(const doorman_template *template_, size_
 }
 
 /* Warns of a template that no resource gets, because an earlier glob covers its glob. A glob
- * without wildcards is the id of one resource, which takes this template even if an earlier glob
- * matches the id (G1). */
+ * without wildcards causes no warning: it is the id of one resource, which takes this template even
+ * if an earlier glob matches the id (G1). */
 static void doorman__hidden_template_warn(const doorman_config_options *options, size_t index,
                                           const doorman__config_report *report) {
     const doorman_template *all = options->templates;
@@ -3830,7 +3851,8 @@ static size_t doorman__config_place(const doorman_config *config, const doorman_
 }
 
 /* Looks at the templates whose literal start is the first `bytes` bytes of the id. Returns the
- * index of the first of them that matches the id, or `known` if that is smaller. */
+ * index of the first of them that matches the id. Returns `known` if `known` is smaller, or if none
+ * of them matches. */
 static size_t doorman__config_first(const doorman_config *config, const char *id, size_t bytes,
                                     size_t known) {
     assert(known <= config->template_count);
@@ -3982,8 +4004,8 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  * wants, the subclients and the number of all demands below the child. When a child changes, its
  * sums are computed again from the entries of the child. So no rounding error remains after a large
  * demand has left, and the sums of an empty index are exactly 0 (C9). The index stores copies of
- * demands, and equal demands are one entry with a count. So nothing points into the index, and a
- * band with one demand takes 40 bytes.
+ * demands, and equal demands are one entry with a count. So nothing points into the index. A band
+ * with one demand takes 40 bytes.
  *
  * A node of the B+tree has many entries, so a search reads a few groups of adjacent cache lines. In
  * a binary tree a search would wait for about twenty separate cache lines. The table compares a
@@ -4000,12 +4022,11 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  *     B+tree of width 40       323         420          824           1480   25-27
  *
  * A1 A target differs from the exact solution by at most one part in 10^9, or by at most the last
- *    bit of the capacity. The sum of the targets exceeds the capacity only by such rounding errors.
- *    The sum of the leases never exceeds the capacity, because a lease is also at most what is free
- *    (R5).
+ *    bit of the capacity. If the kind divides the capacity, the sum of the targets exceeds the
+ *    capacity only by such rounding errors. They never make the sum of the leases exceed the
+ *    capacity, because a lease is also at most what is free (R5).
  * A2 For every kind of algorithm, a change of a demand costs O(log n), where n is the number of
- *    holders. A renewal that changes nothing costs one lookup in a hash table and a read of the
- *    terms.
+ *    holders. A renewal that changes nothing costs lookups in hash tables and a read of the terms.
  * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS and one in
  *    doorman__solvers. The row of a kind that divides the capacity is before that of STATIC. Only
  *    the checks of a configuration also depend on the kind. T2 (in a tree) and A5 (turns for whole
