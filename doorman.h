@@ -8817,8 +8817,8 @@ static size_t doorman__upward_group(const doorman__upward *upward, doorman_deman
 }
 
 /* R3: reports the demands and the committed amount of one resource to the upstream, without expired
- * entries (S2). A node that does not learn gives back what its holders neither want nor have
- * committed. */
+ * entries (S2). A node that does not learn gives back what its holders do not want and what is not
+ * committed for them. */
 static void doorman__upward_report(doorman__upward *upward, doorman_time now) {
     doorman_upstream *upstream = &upward->resource->server->upstream;
     doorman__lease_table *leases = &upward->resource->leases;
@@ -9850,8 +9850,8 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *    bytes. The details:
  *       - The bytes have u, g and v of each holder, and the id of its last lease. So claims confirm
  *         leases (R4), and the next master continues a round (see "round" in >>leases).
- *       - The last master grants nothing after it has written the bytes. So the bytes have all its
- *       grants.
+ *       - The last master grants nothing after it has written the bytes. So all its grants are in
+ *         the bytes.
  *       - For each end, the bytes have the time that was left (the rest), because the clocks of two
  *         machines have no common start. An entry ends when its rest, plus the drift, has passed
  *         since the reading. So the amount of a holder that has gone stays committed for longer,
@@ -9867,10 +9867,10 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *         reports the amount that its holders may use as `outstanding`. Either the parent still has
  *         this amount committed (R4), or the node's lease has ended, and the leases of the holders
  *         with it (S6).
- *       - Of the permits, holds and transfers are handed over (see >>permit_handover). The store
- *         has the counters in rows. The leases that the permits hold are not handed over. If the
- *         permits held a lease of a resource (P17), the next master learns this resource as after a
- *         crash.
+ *       - Of the permits, holds and transfers are handed over (see >>permit_handover). Counters are
+ *         not: those of durable limits have rows in a store (D1). The leases that the permits hold
+ *         are not handed over. If the permits held a lease of a resource (P17), the next master
+ *         learns this resource as after a crash.
  *    No promise needs the following, so it is not handed over: the lags of whole units (A5), the
  *    signs of shared ids (S10), the reports of overload (H11), the paths below the node (T8),
  *    permits that wait (P7).
@@ -10750,8 +10750,9 @@ void doorman_election_abstain(doorman_election *election, bool abstains, doorman
  *    how long to wait before a try. The calls that wait are in the section >>nng. The ceiling is
  *    the largest capacity that the limiter can ever get. A try for n units is IMPOSSIBLE if n is
  *    not an amount, or does not fit at the ceiling. A try is REFUSED if n does not fit now, but
- *    fits at the ceiling. A ceiling of 0 is not known yet. Then any n fits at the ceiling, but not
- *    more than a burst in units. A refusal counts as demand, so a larger lease may come.
+ *    fits at the ceiling. A ceiling of 0 means that the ceiling is not known yet. In this case any
+ *    amount n fits at the ceiling, unless n is more than a burst in units. A refusal counts as
+ *    demand, so a larger lease may come.
  * L3 Limiters take no lock and make no system call. So any number of threads may share a limiter
  *    (C2). A try of a resource performs no division if its `out` is NULL: divisions by an amount
  *    are done when the amount changes. A try with its clock read takes 33 ns, and a refused try
@@ -12013,9 +12014,9 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
 
 /* ---- client: demand */
 /*
- * This part estimates how much a resource should want. The result of the estimator depends only on
- * what the limiters have counted, and on what the responses of the server show. The estimator takes
- * a sample every tenth of the window.
+ * This part estimates how much a resource should want. The inputs of the estimator are its options,
+ * what the limiters have counted, and what the responses of the server show. The estimator takes a
+ * sample every tenth of the window.
  *
  * Refused units count as demand. If they did not count, a resource that has too little would never
  * grow. But a caller that repeats its try in a loop may be refused a million times for one unit. So
@@ -13441,20 +13442,20 @@ doorman_status doorman_client_report_overload(doorman_client_resource *resource,
 
 /* ---- >>json --------------------------------------------------------------------------------- */
 /*
- * This section reads configurations, and reads and writes the wire protocol. Each message is one
- * JSON object. A request has one key, the method. Its response has the same key, or `error`.
+ * This section reads and writes configurations and the messages of the wire protocol. Each message
+ * is one JSON object. A request has one key, the method. Its response has the same key, or `error`.
  * Unknown fields in a message are ignored. Unknown fields in a configuration are refused, because
  * they are probably typing errors. If a message has an error, the whole message is refused. Errors
  * are a missing field, a field of the wrong type, a value out of range, and a key that an object
  * has twice.
  *
- * The reading of a message stops at its first error. The reading of a configuration continues after
- * the error of a field, so that one call finds several errors. A syntax error ends both. An error
- * of a message has the number of the byte, or the path of the field. An error in a field of a
- * configuration has the path, the line and the column of the field. A syntax error has a line and a
- * column. cJSON keeps no positions. But the tree of cJSON has its values in the order of the text.
- * So the n-th value of the tree is the n-th value of the text, and a second syntax check that stops
- * there finds its position.
+ * Of a message, only the first error is reported. The reading of a configuration continues after
+ * the error of a field, so that one call finds several errors. A syntax error ends the reading. The
+ * text of an error in a message has the number of the byte, or the path of the field. An error in a
+ * field of a configuration has the path, the line and the column of the field. A syntax error of a
+ * configuration has a line and a column. cJSON keeps no positions. But the tree of cJSON has its
+ * values in the order of the text. So the n-th value of the tree is the n-th value of the text. A
+ * second syntax check stops at the n-th value, and so finds the position.
  *
  * docs/protocol.md is the reference of the protocol. It has the fields of each message, their
  * defaults, an example of each message, the errors, and the duties of a client. A parent may have a
@@ -13473,9 +13474,10 @@ doorman_status doorman_client_report_overload(doorman_client_resource *resource,
  *
  * A number in a message reads back as the same double, so a lease may need 17 digits. Fewer digits
  * would need a direction of rounding for each field: a lease down, what a holder reports as
- * outstanding up, and `has` exactly as the lease. A sum of leases that is exact in one process (C9)
- * would differ from the sum in another. So only texts for people and monitoring have fewer digits:
- * the status page, the status and the metrics of doorman_server (see server/http/text.c).
+ * outstanding up, and `has` exactly as the lease. With fewer digits, a sum of leases that is exact
+ * in one process (C9) would differ from the sum in another. So only texts for people and monitoring
+ * have fewer digits: the status page, the status and the metrics of doorman_server (see
+ * server/http/text.c).
  */
 
 #define DOORMAN__JSON_DEPTH_MAX 32
@@ -13524,8 +13526,8 @@ static size_t doorman__scan_digits(doorman__scan *scan) {
     return (size_t)(at - first);
 }
 
-/* Returns true for numbers near 2^53 that cJSON may round to 2^53, for example 2^53 + 1. Numbers
- * with an exponent are not recognised. */
+/* Returns true for numbers near 2^53 that cJSON may round to 2^53, for example 2^53 + 1. A number
+ * with another position of the point, as in 9.007199254740993e15, is not recognised. */
 static bool doorman__rounds_to_id_max(const char *number, size_t bytes) {
     bool near = bytes >= 16 && memcmp(number, "900719925474099", 15) == 0;
     return near && (bytes > 16 || number[15] == '3');
@@ -13676,7 +13678,7 @@ static const char doorman__json_end_rule[] = "not JSON: expected the end of the 
 
 /* Checks a text and parses it into a tree. The caller deletes the tree. cJSON fails for a valid
  * text in two cases: there is no memory, or the decimal separator of the locale is longer than one
- * byte. Both return OUT_OF_MEMORY.
+ * byte. In both cases the function returns OUT_OF_MEMORY.
  *   scan   written in full. After a syntax error it has the position and the rule. If the whole
  *          text is too large, the position is NULL */
 static doorman_status doorman__json_parse(cJSON **out, doorman__scan *scan, const char *text,
@@ -13863,7 +13865,8 @@ static void doorman__read_unique_keys(const doorman__field *object, size_t count
     DOORMAN_FREE(keys);
 }
 
-/* Refuses a key that appears twice in any object, even if the object is not read. */
+/* Refuses each key that an object has twice. Checks all objects of the text, even those that are
+ * not read. */
 static void doorman__read_unique(const doorman__field *field) {
     bool object = cJSON_IsObject(field->value);
     size_t count = 0;
@@ -13889,8 +13892,7 @@ static bool doorman__text_is_marked(const char *text, size_t bytes) {
 
 /* Finds a likely cause why a text that people write is not JSON: the text is empty, or an editor
  * has saved it with a byte-order mark or as UTF-16. UTF-16 begins with a mark, or one of the first
- * two bytes is 0. Returns NULL if there is no such cause; then the rule of the syntax is the
- * error. */
+ * two bytes is 0. Returns NULL if there is no such cause. */
 static const char *doorman__syntax_cause(const char *text, size_t bytes) {
     if (doorman__text_is_blank(text, bytes)) return "not JSON: the text is empty";
     if (doorman__text_is_marked(text, bytes)) {
@@ -13903,7 +13905,8 @@ static const char *doorman__syntax_cause(const char *text, size_t bytes) {
     return NULL;
 }
 
-/* Writes a syntax error. People write configurations, so their errors may name a likely cause. */
+/* Writes a syntax error. A configuration is written by people, so its syntax error may name a
+ * likely cause. */
 static void doorman__read_syntax(doorman__reader *reader, const doorman__scan *scan,
                                  const char *text, size_t bytes) {
     doorman__problems *problems = reader->problems;
@@ -14004,12 +14007,11 @@ static void doorman__put_seconds(doorman__writer *out, doorman_time time) {
 
 /* Writes the decimal point of `size` and the digits behind the point. Precondition: `size` is at
  * least 1/64 and less than 2^53. So it has at most 58 bits behind the point. The method is that of
- * Steele and White (1990). The loop writes digits until `size` is the double nearest to the written
- * number. The loop ends when the written number differs from `size` by less than `near`. The
- * written number may also be the one with the last digit incremented. Two doubles of this size
- * differ by at least size / 2^53. `near` is half of this difference, so the function may write one
- * digit more than needed. The increment never changes a 9 to a 10, because the loop would have
- * ended one digit earlier. */
+ * Steele and White (1990). The loop writes digits until the written number, or that number with its
+ * last digit incremented, differs from `size` by less than `near`. Then `size` is the double
+ * nearest to it. Two doubles of this size differ by at least size / 2^53. `near` is half of size /
+ * 2^53, so the function may write one digit more than needed. The increment never changes a 9 to a
+ * 10, because the loop would have ended one digit earlier. */
 static void doorman__put_fraction(doorman__writer *out, double size) {
     assert(size >= 1.0 / 64 && size < DOORMAN__INTEGER_MAX);
     const uint64_t one = UINT64_C(1) << 60;
@@ -14066,8 +14068,9 @@ static void doorman__put_amount(doorman__writer *out, double amount, bool shorte
 
 /* Writes the rest of a string, from its first character that is not plain (see
  * doorman__json_plain). Error messages, descriptions and addresses over HTTP are not checked. So
- * they can have control characters, and bytes that are not UTF-8. An example is an incomplete
- * character at the end of a long error message that was cut. */
+ * they can have control characters, which the function escapes, and bytes that are not UTF-8, for
+ * which it writes U+FFFD. An example is an incomplete character at the end of a long error message
+ * that was cut. */
 static void doorman__put_escaped(doorman__writer *out, const char *text, const char *end) {
     const char *plain = text;
     while (text < end) {
