@@ -7865,7 +7865,7 @@ static doorman__maximum doorman__resource_maximum(const doorman__resource_entry 
 }
 
 /* Stores `before`, the amount before a change, as an older amount, unless `before` has ended, or
- * the present amount is at least as large and lasts as long. */
+ * the present amount is at least as large and lasts at least as long. */
 static void doorman__resource_add_older(doorman__resource_entry *resource,
                                         doorman__maximum before) {
     const doorman_server *server = resource->server;
@@ -8093,7 +8093,8 @@ static double doorman__resource_capacity(const doorman__resource_entry *resource
     return doorman__leases_round_down(&resource->leases, overload->capacity);
 }
 
-/* Returns how long a request may wait before it is late (H11); 0: reports have no effect. */
+/* Returns how long a request to the resource may wait before it is late (H11). 0: reports have no
+ * effect. */
 static doorman_time doorman__resource_overload_target(const doorman__resource_entry *resource) {
     bool divides = doorman__divides_capacity(resource->leases.algorithm);
     return divides ? resource->settings->overload.target : 0;
@@ -8114,7 +8115,7 @@ static void doorman__resource_bound(doorman__resource_entry *resource) {
     }
 }
 
-/* Sets the template and the capacity in force of a root's resource, if one of them has changed. */
+/* Sets the template of a root's resource, and updates the capacity in force of the resource. */
 static void doorman__resource_adjust(doorman__resource_entry *resource,
                                      const doorman_template *settings) {
     doorman__lease_table *leases = &resource->leases;
@@ -8131,7 +8132,8 @@ static void doorman__resource_adjust(doorman__resource_entry *resource,
     doorman__resource_add_older(resource, before);
 }
 
-/* Allocates what the first report on a resource needs. Returns false if memory runs out. */
+/* Allocates the overload state of a root's resource, if it has none and the report needs one.
+ * Returns false if memory runs out. */
 static bool doorman__resource_reserve_report(doorman__resource_entry *resource,
                                              const doorman_overload_report *report) {
     bool used = report->interval && !resource->upward && !resource->overload;
@@ -8273,7 +8275,8 @@ static const char *doorman__name(const doorman_request *request, const char *in_
     return request->wire_names ? on_wire : in_c;
 }
 
-/* Reports that a field of an item breaks a rule. */
+/* Returns INVALID_ARGUMENT, with an error that names a field of an item and the rule that it
+ * breaks. */
 static doorman_status doorman__item_wrong(const doorman_request *request, size_t index,
                                           const char *field, const char *rule,
                                           doorman_error *error) {
@@ -8672,7 +8675,7 @@ static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm
     return doorman__earlier(algorithm->minimum_interval, refresh_interval / 2);
 }
 
-/* Passes the capacity of the node's own lease to the lease table. */
+/* Passes the capacity, K and the end of the node's own lease to the lease table. */
 static void doorman__upward_apply_lease(doorman__upward *upward) {
     doorman__lease_table *leases = &upward->resource->leases;
     const doorman__held_lease *held = &upward->held;
@@ -8724,8 +8727,8 @@ static void doorman__upward_expedite(doorman__upward *upward) {
     }
 }
 
-/* Writes the different levels of the parent's terms to `levels`, and returns their number. Stops
- * after `most` levels, and leaves out levels of 0 and of terms with the slope 1. */
+/* Writes the levels of the parent's terms to `levels`, each level once, and returns their number.
+ * Stops after `most` levels. Leaves out levels of 0, and levels of terms with the slope 1. */
 static size_t doorman__upward_levels(const doorman__upward *upward, double *levels, size_t most) {
     const doorman__lease_table *leases = &upward->resource->leases;
     size_t count = 0;
@@ -8849,7 +8852,7 @@ static void doorman__upward_set_algorithm(doorman__upward *upward,
     assert(algorithm->lease_length > 0 && algorithm->refresh_interval > 0);
 }
 
-/* T6: sets the time at which the learning of the resource ends, but never to a later time than
+/* R8, T6: sets the time at which the learning of the resource ends, but never to a later time than
  * before. At that time the node sends a request, so that its parent knows of the end. `learn_for`
  * includes the drift, so it is long enough even if a clock is slow. */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
@@ -8891,7 +8894,8 @@ static doorman__maximum doorman__upward_maximum_before(const doorman__upward *up
 #define DOORMAN__DESCRIPTION_BYTES_MAX 256 /* on the wire; a configuration has no limit */
 #define DOORMAN__TEXTS_BYTES_MAX (DOORMAN__DESCRIPTION_BYTES_MAX + 1 + DOORMAN_UNIT_BYTES_MAX + 1)
 
-/* Copies both texts to `texts`, and sets the pointers to the copies. Returns the bytes of both. */
+/* Copies the description and the unit to `texts`, and sets the pointers to the copies. Returns how
+ * many bytes the copies have together. */
 static size_t doorman__texts_copy(char texts[DOORMAN__TEXTS_BYTES_MAX], const char **description,
                                   const char **unit) {
     doorman__text_copy(texts, DOORMAN__DESCRIPTION_BYTES_MAX + 1, *description);
@@ -9278,9 +9282,9 @@ static doorman__item_state doorman__context_next(const doorman__request_context 
     return context->returned ? DOORMAN__ITEM_RESTORE : DOORMAN__ITEM_GRANT;
 }
 
-/* R6: grants again what a holder claims under a lease of this node, or what holders have given
- * back. If both are 0, the holder gets a lease of 0. A holder that names no lease of this node must
- * try later (S4). Returns the committed amount. */
+/* R6: grants again what a holder claims under a lease of this node, or more if holders have given
+ * back capacity. If the claim is 0 and nothing was given back, the holder gets a lease of 0. A
+ * holder that names no lease of this node must try later (S4). Returns the committed amount. */
 static double doorman__context_learn(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     if (!context->granted_here) {
@@ -9928,7 +9932,7 @@ typedef struct doorman__handover_reader {
     doorman_time learns_until, longest;
 } doorman__handover_reader;
 
-/* How the permits are handed over. The section >>permit_handover has the functions. */
+/* The functions of the section >>permit_handover that this section calls. */
 typedef struct doorman__handover_permits {
     void (*hand_over)(doorman_server *server, doorman__handover_writer *out);
     bool (*has_holds)(const doorman_server *server);
@@ -10415,17 +10419,17 @@ doorman_status doorman_server_take_over(doorman_server *server, const unsigned c
  * master after a long sleep, even before it polls again.
  *
  * A process that abstains from an election (doorman_election_abstain) first revokes its store
- * lease. It tries this until the store has answered or the lease is over. Then it only reads the
- * key, and a missing key means NO_MASTER. After one TTL it polls at the usual period, even if there
- * is no master.
+ * lease. The process repeats this call until the store has answered or the store lease has ended.
+ * After that the process only reads the key, and a missing key means NO_MASTER. When one TTL has
+ * passed since the abstention, the process polls at the usual period, even if there is no master.
  *
- * A process that was master at its last poll does not create a missing key at once. Another process
- * may have held the key since that poll. So the state of this process becomes NO_MASTER first. If
- * this process wins at the next poll, its server learns again.
+ * A process that was master at its last poll does not create a missing key at once, because another
+ * process may have held the key since that poll. First the state of this process becomes NO_MASTER.
+ * If this process creates the key in the next poll, its server learns again.
  *
  * The value of the key may be the address of this process, although another store lease holds the
  * key. Such a key is from an earlier process at this address, and the store removes it after its
- * TTL. The address is not used, because clients would be redirected to this process.
+ * TTL. This process does not use the address, because it would redirect its clients to itself.
  *
  * The learning of a new master starts at the time at which its predecessor was known to be gone
  * (R8). This is the time of the first poll that found no key. Normally the process creates the key
@@ -10843,9 +10847,9 @@ static inline int64_t doorman__bucket_level(const doorman__bucket *bucket, uint6
     return level > bucket->saved_most || level <= -future ? bucket->saved_most : level;
 }
 
-/* An allowed attempt adds its price to paid_until. Its caller waits until the debt of earlier
- * attempts is paid back. An attempt is refused if it would raise the debt above debt_most, or if
- * its caller would wait longer than wait_most. */
+/* Makes an attempt. An allowed attempt adds its price to paid_until, and its caller waits until the
+ * debt of earlier attempts is paid back. An attempt is refused if it would raise the debt above
+ * debt_most, or if its caller would wait longer than wait_most. */
 DOORMAN__INLINE doorman__attempt doorman__bucket_try(const doorman__bucket *bucket,
                                                      uint64_t paid_until, int64_t price,
                                                      uint64_t now) {
@@ -10960,8 +10964,8 @@ static inline uint64_t doorman__window_carry(uint64_t units, doorman_time rest,
     return (uint64_t)doorman__round_up((double)units * (double)rest / (double)length);
 }
 
-/* Returns how much time is left of the current window at the moment when the `units` of the
- * previous window count as `room` or less. */
+/* Returns how much time is left of the current window when the `units` of the previous window first
+ * count as at most `room`. */
 static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_time length) {
     if (units <= room) return length;
     doorman_time rest = (doorman_time)((double)room * (double)length / (double)units);
@@ -11011,11 +11015,12 @@ DOORMAN__INLINE doorman__attempt doorman__sliding_try(uint64_t most, doorman_tim
 
 /* ---- limiters: log */
 
-/* An arrival is the time at which a unit was asked for, also if it was refused. A ring has one
- * arrival for each unit of the limit. Each new unit replaces the oldest arrival, and is allowed if
- * this arrival is at least a whole window old. So at most as many units are allowed in a window as
- * the ring has arrivals. A later arrival is never replaced by an earlier one, even if the clock of
- * this thread is behind the clock of another thread. */
+/* Makes an attempt for one unit, whose arrival replaces the arrival `before`. An arrival is the
+ * time at which a unit was asked for, also if it was refused. A ring has one arrival for each unit
+ * of the limit. Each new unit replaces the oldest arrival, and is allowed if this arrival is at
+ * least a whole window old. So at most as many units are allowed in a window as the ring has
+ * arrivals. A later arrival is never replaced by an earlier one, even if the clock of this thread
+ * is behind the clock of another thread. */
 static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman_time before,
                                                     doorman_time now) {
     assert(window > 0);
@@ -11201,7 +11206,7 @@ doorman_status doorman_limiter_init(doorman_limiter *limiter, const doorman_limi
     return DOORMAN_OK;
 }
 
-/* Returns n rounded up to whole units, or UINT64_MAX if n is above the limit or no amount. */
+/* Returns n rounded up to whole units, or UINT64_MAX if n is negative, NaN or above the limit. */
 static uint64_t doorman__log_units(const doorman_limit *limit, double n) {
     return n >= 0 && n <= (double)limit->most ? (uint64_t)doorman__round_up(n) : UINT64_MAX;
 }
@@ -11496,8 +11501,8 @@ static inline void doorman__usage_note_size(doorman__usage *usage, uint64_t unit
     doorman__raise(&usage->largest, units);
 }
 
-/* Counts an attempt that no lease can allow, so it is no demand (L2). Returns the decision that the
- * caller gets. */
+/* Counts an attempt that is IMPOSSIBLE. No lease can allow it, so it is no demand (L2). Returns the
+ * decision that the caller gets. */
 static doorman_decision doorman__count_impossible(doorman__usage *usage, uint64_t units) {
     const bool bypass = doorman__bypass(usage);
     doorman__shared *count = bypass ? &usage->impossible_excess : &usage->impossible_refused;
@@ -11506,8 +11511,8 @@ static doorman_decision doorman__count_impossible(doorman__usage *usage, uint64_
 }
 
 /* Counts an attempt, and returns the decision that the caller gets. Allowed units are counted
- * exactly, because wants follow them. The count of refused units uses no locked instruction, so
- * refusals at the same time may be lost. */
+ * exactly, because wants follow them. The count of refused units uses no locked instruction, so it
+ * may lose units that two threads refuse at the same time. */
 static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t units,
                                               doorman_decision decision, doorman_time now) {
     assert(units > 0);
@@ -11531,7 +11536,7 @@ static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t un
  * time to check for refusals (0.2 s) and to ask the server. */
 #define DOORMAN__REFRESH_MIN (DOORMAN_SECOND / 4)
 
-/* Returns how long it takes until another amount may come. */
+/* Returns how long it takes until the limiter may get another amount. */
 static doorman_time doorman__usage_refresh_in(const doorman__usage *usage, doorman_time now) {
     doorman_time at = __atomic_load_n(&usage->refresh_at, __ATOMIC_RELAXED);
     return at == DOORMAN_NEVER ? DOORMAN_NEVER : doorman__later(at - now, DOORMAN__REFRESH_MIN);
@@ -12018,21 +12023,22 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * what the limiters have counted, and what the responses of the server show. The estimator takes a
  * sample every tenth of the window.
  *
- * Refused units count as demand. If they did not count, a resource that has too little would never
- * grow. But a caller that repeats its try in a loop may be refused a million times for one unit. So
- * while the server has no more capacity (it grants less than was wanted), refused units count only
- * up to a bound: seven times the units that were allowed, or seven times what the capacity allows
- * if that is more. So a resource with endless demand asks for at most eight times what it has.
+ * Refused units count as demand. If they did not count, the wants of a resource that has too little
+ * would never grow. But a caller that repeats its try in a loop may be refused a million times for
+ * one unit. So while the server has no more capacity (it grants less than was wanted), refused
+ * units count only up to a bound: seven times the units that were allowed, or seven times what the
+ * capacity allows if that is more. So a resource with endless demand asks for at most eight times
+ * what it has.
  *
  * Example: a lease of 50 units a second allows 50 units a second, and 10,000 units a second are
  * refused. The bound is 7 * 50 = 350. So the demand is 50 + 350 = 400 units a second.
  *
  * A caller that waits for units of a rate is not refused. Therefore the estimator also looks at
  * workers. A worker waits for a unit, is busy with the unit, and waits for the next unit. The
- * estimator assumes as many workers as have waited at the same time. On average `waiting` of them
- * wait. If no worker had to wait, all together would use workers / (workers - waiting) times as
- * much. The additional units are the demand of the waiting workers. This demand never exceeds the
- * bound. If all workers wait, the demand is equal to the bound.
+ * estimator assumes that there are as many workers as have waited at the same time. On average
+ * `waiting` of them wait. If no worker had to wait, all together would use workers / (workers -
+ * waiting) times as much. The additional units are the demand of the waiting workers. This demand
+ * never exceeds the bound. If all workers wait, the demand is equal to the bound.
  *
  * Example with 50 units a second: there are two workers, and a unit keeps a worker busy for 20 ms.
  * On average one worker is busy, and one waits. Without the wait the workers would use 2 / (2 - 1)
@@ -12146,7 +12152,7 @@ typedef struct doorman__estimator {
     doorman_time raised_until;
     double largest; /* the largest request, until largest_until */
     doorman_time largest_until;
-    /* Of the fields below, a rate uses only `wants` and `unmet`. */
+    /* Of the fields below, only `wants` and `unmet` have a meaning for a rate. */
     bool served; /* as many units as `largest` were in use at the same time */
     doorman_time
         short_since; /* since when `largest` has not fitted into the lease; NEVER: it fits */
@@ -12628,8 +12634,9 @@ void doorman_client_read(const doorman_client_resource *resource, doorman_resour
 
 static doorman_time doorman__resource_update_wants_due(const doorman_client_resource *resource);
 
-/* Sets when the client next has work for the resource. Must be called after a change of the state,
- * the end of the lease, the newest sample, the refused units, or whether the wants follow use. */
+/* Sets when the client next has work for the resource. Must be called when one of these has
+ * changed: the state, the end of the lease, the newest sample, the refused units, and
+ * wants_follow_use. */
 static void doorman__resource_set_wake(doorman_client_resource *resource) {
     doorman_time at =
         resource->wants_follow_use ? doorman__resource_update_wants_due(resource) : DOORMAN_NEVER;
@@ -12695,8 +12702,9 @@ static void doorman__resource_notify(doorman_client_resource *resource) {
     __atomic_store_n(&resource->client->notifying, false, __ATOMIC_RELAXED);
 }
 
-/* Passes the capacity in force to the limiter, and then to the application. Once gauge_is_divided
- * is true, it stays true until the resource is closed and opened again. */
+/* Passes the capacity in force to the limiter. Then calls on_change, if the capacity or what
+ * explains it has changed (K4). Once gauge_is_divided is true, it stays true until the resource is
+ * closed and opened again. */
 static void doorman__resource_publish(doorman_client_resource *resource, doorman_time now) {
     doorman_resource_info info, before = resource->published;
     doorman_client_read(resource, &info, now);
