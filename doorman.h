@@ -8041,10 +8041,10 @@ static void doorman__server_begin_learning(doorman_server *server) {
 /* Returns when the learning ends of new resources that match the template `settings` of a new
  * configuration. If the last configuration has a template with the same glob, the result is the end
  * for that template. While the server learns, the result may be later, because the predecessor may
- * have had the new configuration, with longer leases. If the last configuration has no such
- * template, the result is the latest end for any of its templates. But if some resources matched no
- * template, requests for them may have been granted (G2). Then the result is at least the time when
- * such leases have ended, or as learning_mode_duration says (G5). */
+ * have had the new configuration, with longer leases. Without a template with the same glob, the
+ * result is the latest end for all templates of the last configuration. If resources could match
+ * none of these templates, leases without an entry may exist (G2). Then the result is at least
+ * their end, or as learning_mode_duration says (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
                                             const doorman_template *settings, size_t index) {
     const doorman_config *last = server->config;
@@ -12044,8 +12044,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * On average one worker is busy, and one waits. Without the wait the workers would use 2 / (2 - 1)
  * = 2 times as much, which is 100 units a second.
  *
- * For a gauge, the bound on refused units always applies, because a caller that tries again does
- * not need a second unit.
+ * For a gauge, the bound on refused units also applies while the server may have more capacity,
+ * because a caller that tries again does not need a second unit.
  *
  * A rate saves units for a request of n units (L1). The largest n raises the wants to a rate that
  * saves n units within a fifth of a window. A request for n units of a gauge must fit into its
@@ -14039,8 +14039,8 @@ static void doorman__put_fraction(doorman__writer *out, double size) {
 
 /* Writes a number with the fewest digits that give the same double when they are read. The function
  * first tries 15 digits, and then 16 and 17. It tries no smaller count, because printf omits zeros
- * at the end. A number below DBL_MIN is less exact, so for such a number the function first tries 1
- * digit. The decimal separator is `.` in every locale. */
+ * at the end. A number below DBL_MIN has fewer significant bits, so fewer digits may be enough, and
+ * the function first tries 1 digit. The decimal separator is `.` in every locale. */
 static void doorman__put_shortest(doorman__writer *out, double size) {
     char text[40];
     int count = size < DBL_MIN ? 1 : 15;
