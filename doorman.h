@@ -7801,8 +7801,8 @@ static void doorman__server_free_closed(doorman_server *server) {
     }
 }
 
-/* Reports once that a lease of this node has ended without a renewal. A lease that this node gives
- * back is not reported. */
+/* Reports once that a lease of this node has ended without a renewal. The end of a lease that this
+ * node is releasing is not reported. */
 static void doorman__server_note_end(doorman_server *server, doorman__held_lease *held) {
     bool has_ended = held->lease_id && held->end <= server->now;
     if (!has_ended || held->ended_id == held->lease_id) return;
@@ -7813,9 +7813,10 @@ static void doorman__server_note_end(doorman_server *server, doorman__held_lease
                           held->capacity);
 }
 
-/* Removes a resource that has no holders. A node first releases its own lease, but keeps the lease
- * while it learns: the resource may have holders that are not known yet (R10). If the lease has
- * ended together with those of the holders, the end is reported while the resource still exists. */
+/* Removes a resource that has no holders. A node with a parent first releases its own lease. But
+ * while the node learns, it keeps the lease and the resource, because the resource may have holders
+ * that are not known yet (R10). If the node's own lease has already ended, its end is reported
+ * before the resource is removed. */
 static void doorman__resource_remove(doorman__resource_entry *resource) {
     assert(resource->leases.entries.count == 0);
     if (!resource->upward) {
@@ -7859,7 +7860,7 @@ static size_t doorman__resource_expire(doorman__resource_entry *resource, size_t
     return count;
 }
 
-/* Forgets all leases: those of the server's holders, and its own. */
+/* Drops all resources, with the leases of the holders and the server's own leases. */
 static void doorman__server_drop_leases(doorman_server *server) {
     doorman__upstream_forget(&server->upstream);
     for (doorman__timer *due = NULL; (due = doorman__timers_first(&server->dues));) {
@@ -7901,7 +7902,8 @@ static doorman_time doorman__server_advance(doorman_server *server, doorman_time
 
 /* ---- server: the maximum */
 
-/* Returns the present amount of the maximum: the capacity of a root, or K. */
+/* Returns the present amount of the maximum (S12): the capacity in a root, or K in a node with a
+ * parent. If the algorithm does not divide the capacity, the amount is DBL_MAX. */
 static doorman__maximum doorman__resource_maximum(const doorman__resource_entry *resource) {
     const doorman__lease_table *leases = &resource->leases;
     const doorman__held_lease *held = resource->upward ? &resource->upward->held : NULL;
@@ -7916,7 +7918,7 @@ static doorman__maximum doorman__resource_maximum(const doorman__resource_entry 
 }
 
 /* Stores `before`, the amount before a change, as an older amount, unless `before` has ended, or
- * the present amount is at least as large and lasts as long. */
+ * the present amount is at least as large and lasts at least as long. */
 static void doorman__resource_add_older(doorman__resource_entry *resource,
                                         doorman__maximum before) {
     const doorman_server *server = resource->server;
@@ -7935,7 +7937,7 @@ static void doorman__resource_add_older(doorman__resource_entry *resource,
     }
 }
 
-/* Makes the older amounts count at least until a time. */
+/* Makes the older amounts that still count do so at least until the time `until`. */
 static void doorman__resource_keep_older(doorman__resource_entry *resource, doorman_time until) {
     assert(until >= resource->server->now);
     for (size_t i = 0; i < 2; i++) {
@@ -7946,8 +7948,8 @@ static void doorman__resource_keep_older(doorman__resource_entry *resource, door
     }
 }
 
-/* S12: returns the overshoot, if it is more than a rounding error (A1), one part in 10^9. Also
- * returns 0 while leases that have ended are still a part of `has` (S2). */
+/* S12: returns the overshoot, or 0 if it is at most a rounding error (A1): 10^-9 of the maximum.
+ * Also returns 0 while leases that have ended are still a part of `has` (S2). */
 static double doorman__resource_overshoot(const doorman__resource_entry *resource) {
     const doorman__lease_entry *first = doorman__leases_first(&resource->leases);
     doorman__maximum maximum = doorman__resource_maximum(resource);
@@ -8066,9 +8068,9 @@ void doorman_server_destroy(doorman_server *server) {
     DOORMAN_FREE(server);
 }
 
-/* R8: returns when a master has learned about a resource that it knows nothing about. The leases of
- * a predecessor that was gone at `gone_at`, or of earlier configurations, have ended then, unless
- * learning_mode_duration is set. */
+/* R8: returns when the learning of a new resource ends. By this time the leases of a predecessor
+ * that was gone at `gone_at`, and those of earlier configurations, have ended. If
+ * learning_mode_duration is set, it alone decides. */
 static doorman_time doorman__server_learned_at(const doorman_server *server,
                                                const doorman_algorithm *algorithm,
                                                doorman_time gone_at) {
@@ -8080,7 +8082,7 @@ static doorman_time doorman__server_learned_at(const doorman_server *server,
     return doorman__later(last, server->drains_at);
 }
 
-/* R8: sets when a new master has learned about resources that it knows nothing about. */
+/* R8: sets, for each template, when the learning of a new resource ends. */
 static void doorman__server_begin_learning(doorman_server *server) {
     for (size_t i = 0; server->config && i < server->config->template_count; i++) {
         const doorman_algorithm *algorithm = &server->config->templates[i].algorithm;
@@ -8089,11 +8091,13 @@ static void doorman__server_begin_learning(doorman_server *server) {
     }
 }
 
-/* Returns when new resources with a template of a new configuration have learned. If the last
- * configuration has a template with the same glob, the end for that template counts. While the
- * server learns, the end may be later, because the predecessor may have had the new configuration,
- * with longer leases. Without such a template, every request may have been granted. So the
- * resources learn for as long as any granted lease may last (G5). */
+/* Returns when the learning ends of new resources that match the template `settings` of a new
+ * configuration. If the last configuration has a template with the same glob, the result is the end
+ * for that template. While the server learns, the result may be later, because the predecessor may
+ * have had the new configuration, with longer leases. Without a template with the same glob, the
+ * result is the latest end for all templates of the last configuration. If resources could match
+ * none of these templates, leases without an entry may exist (G2). Then the result is at least
+ * their end, or as learning_mode_duration says (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
                                             const doorman_template *settings, size_t index) {
     const doorman_config *last = server->config;
@@ -8116,9 +8120,9 @@ static doorman_time doorman__server_inherit(const doorman_server *server,
     return doorman__later(learned_at, gained);
 }
 
-/* Returns when the learning of the resources ends that may match another template of a new
- * configuration (G1): their template of the last configuration is gone, or is now behind a template
- * that was behind it. Returns 0 if there are none. */
+/* A resource may match another template in a new configuration (G1) if its last template is gone,
+ * or is now behind a template that was behind it. Returns the latest end of the learning for all
+ * such last templates, or 0 if there are none. */
 static doorman_time doorman__server_inherit_moved(const doorman_server *server,
                                                   const doorman_config *config) {
     const doorman_config *last = server->config;
@@ -8142,13 +8146,15 @@ static double doorman__resource_capacity(const doorman__resource_entry *resource
     return doorman__leases_round_down(&resource->leases, overload->capacity);
 }
 
-/* Returns how long a request may wait before it is late (H11); 0: reports have no effect. */
+/* Returns how long a request to the resource may wait before it is late (H11). 0: reports have no
+ * effect. */
 static doorman_time doorman__resource_overload_target(const doorman__resource_entry *resource) {
     bool divides = doorman__divides_capacity(resource->leases.algorithm);
     return divides ? resource->settings->overload.target : 0;
 }
 
-/* Passes the settings of a root's resource to its state of H11, if it has one. */
+/* H11: applies new settings to the overload state of a root's resource, if it has one. If reports
+ * have no effect any more, frees the state. */
 static void doorman__resource_bound(doorman__resource_entry *resource) {
     doorman__overload_state *overload = resource->overload;
     if (!overload) return;
@@ -8162,7 +8168,7 @@ static void doorman__resource_bound(doorman__resource_entry *resource) {
     }
 }
 
-/* Sets the template and the capacity in force of a root's resource, if one of them has changed. */
+/* Sets the template of a root's resource, and updates the capacity in force of the resource. */
 static void doorman__resource_adjust(doorman__resource_entry *resource,
                                      const doorman_template *settings) {
     doorman__lease_table *leases = &resource->leases;
@@ -8179,7 +8185,8 @@ static void doorman__resource_adjust(doorman__resource_entry *resource,
     doorman__resource_add_older(resource, before);
 }
 
-/* Allocates what the first report on a resource needs. Returns false if memory runs out. */
+/* Allocates the overload state of a root's resource, if it has none and the report needs one.
+ * Returns false if memory runs out. */
 static bool doorman__resource_reserve_report(doorman__resource_entry *resource,
                                              const doorman_overload_report *report) {
     bool used = report->interval && !resource->upward && !resource->overload;
@@ -8190,14 +8197,14 @@ static bool doorman__resource_reserve_report(doorman__resource_entry *resource,
     return resource->overload != NULL;
 }
 
-/* Makes the steps of the capacity in force that are due (H11). */
+/* Raises the capacity in force by the steps that are due (H11). */
 static void doorman__resource_grow_capacity(doorman__resource_entry *resource) {
     doorman__overload_state *overload = resource->overload;
     if (!overload || !doorman__overload_grow(overload, resource->server->now)) return;
     doorman__resource_adjust(resource, resource->settings);
 }
 
-/* H11: uses a report. A node with a parent passes it on later. Precondition:
+/* H11: applies a report. A node with a parent passes the report on later. Precondition:
  * doorman__resource_reserve_report has succeeded. */
 static void doorman__resource_add_report(doorman__resource_entry *resource, const char *holder_id,
                                          const doorman_overload_report *report) {
@@ -8315,13 +8322,14 @@ doorman_time doorman_server_learns_until(const doorman_server *server, doorman_t
 
 /* ---- server: checking a request */
 
-/* C10: returns the name that a field of a request has for its caller. */
+/* C10: returns the name of a field: on the wire if the request was a message, or else in C. */
 static const char *doorman__name(const doorman_request *request, const char *in_c,
                                  const char *on_wire) {
     return request->wire_names ? on_wire : in_c;
 }
 
-/* Reports that a field of an item breaks a rule. */
+/* Returns INVALID_ARGUMENT, with an error that names a field of an item and the rule that it
+ * breaks. */
 static doorman_status doorman__item_wrong(const doorman_request *request, size_t index,
                                           const char *field, const char *rule,
                                           doorman_error *error) {
@@ -8329,7 +8337,8 @@ static doorman_status doorman__item_wrong(const doorman_request *request, size_t
                          doorman__name(request, "items", "resource"), index, field, rule);
 }
 
-/* Checks the demands of an item. On the wire, the demand of a client is flat, in the item. */
+/* Checks the demands of an item. On the wire, the fields of a client's demand are fields of the
+ * item itself. */
 static doorman_status doorman__demands_check(const doorman_request *request, size_t index,
                                              doorman_error *error) {
     const doorman_capacity_request *item_request = &request->items[index];
@@ -8356,7 +8365,7 @@ static doorman_status doorman__demands_check(const doorman_request *request, siz
     return DOORMAN_OK;
 }
 
-/* T8: refuses a loop in the path, and a path that is too long or does not begin with its sender. */
+/* T8: refuses a path that has a loop, is too long, or does not begin with the sender. */
 static doorman_status doorman__server_check_path(const doorman_server *server,
                                                  const doorman_request *request,
                                                  doorman_error *error) {
@@ -8399,7 +8408,7 @@ static const char *doorman__overload_report_wrong(const doorman_overload_report 
     return report->late >= 0 && report->late <= report->finished ? NULL : "overload.late";
 }
 
-/* Returns the field of what a holder claims that breaks its rule, or NULL. */
+/* Returns the field of a holder's claim that breaks its rule, or NULL. */
 static const char *doorman__claim_wrong(const doorman_capacity_request *item_request,
                                         const char **rule) {
     const doorman_lease *has = &item_request->has;
@@ -8485,8 +8494,8 @@ static doorman__resource_entry *doorman__server_find(doorman_server *server, uin
     return NULL;
 }
 
-/* Looks up the items of a request. The look-up comes before the other checks. While those run, the
- * CPU can load the buckets in which the lease tables have the entries of the holder. */
+/* Checks the ids of a request, and finds the resources of its items. This comes before the other
+ * checks. While those checks run, the CPU can load the holder's buckets in the lease tables. */
 static doorman_status doorman__server_look_up(doorman_server *server,
                                               const doorman_request *request,
                                               doorman_error *error) {
@@ -8545,7 +8554,7 @@ static void doorman__item_move(doorman__request_item *item, doorman__item_state 
 }
 
 /* Called for a node with a parent. Adds the node's held lease of one resource. Until the parent
- * responds, the held lease has no capacity, and the lease table learns. */
+ * grants a lease, the held lease has no capacity, and the lease table learns. */
 static bool doorman__upward_create(doorman__resource_entry *resource) {
     doorman_upstream *upstream = &resource->server->upstream;
     assert(!doorman__server_is_root(resource->server) && !resource->upward);
@@ -8612,7 +8621,8 @@ static doorman_status doorman__server_count(doorman_server *server, uint64_t has
     return DOORMAN_OK;
 }
 
-/* Finds or creates a resource. Moves to UNMATCHED without a template, and to FULL at the limit. */
+/* Finds or creates the resource of an item. If no template with a capacity matches, moves the item
+ * to UNMATCHED. If the server has resource_max resources already, moves the item to FULL. */
 static doorman_status doorman__item_find_resource(doorman_server *server,
                                                   doorman__request_item *item,
                                                   const char *resource_id) {
@@ -8663,7 +8673,7 @@ static doorman_status doorman__item_find_entry(doorman_server *server, doorman__
     return DOORMAN_OK;
 }
 
-/* Finds or creates what one item of a request needs. */
+/* Finds or creates the resource and the lease entry of one item, and reserves their memory. */
 static doorman_status doorman__item_make_room(doorman_server *server, doorman__request_item *item,
                                               const doorman_request *request) {
     assert(item->index < request->item_count);
@@ -8685,7 +8695,7 @@ static doorman_status doorman__item_make_room(doorman_server *server, doorman__r
     return room ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-/* Finds or creates what all items need. If memory runs out, changes nothing. */
+/* Makes room for all items. If memory runs out, removes again what was created for the items. */
 static doorman_status doorman__server_make_room(doorman_server *server,
                                                 const doorman_request *request) {
     doorman_status status = DOORMAN_OK;
@@ -8718,19 +8728,19 @@ static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm
     return doorman__earlier(algorithm->minimum_interval, refresh_interval / 2);
 }
 
-/* Passes the capacity of the node's own lease to the lease table. */
+/* Passes the capacity, K and the end of the node's own lease to the lease table. */
 static void doorman__upward_apply_lease(doorman__upward *upward) {
     doorman__lease_table *leases = &upward->resource->leases;
     const doorman__held_lease *held = &upward->held;
     assert(held->committed >= held->capacity);
-    /* A parent of an older version may grant a fraction of a unit. */
+    /* Rounds down, because a parent of an older version may grant a fraction of a unit. */
     double capacity = doorman__leases_round_down(leases, held->capacity);
     upward->settings.capacity = capacity;
     doorman__leases_set_capacity(leases, capacity, held->committed, held->end);
 }
 
-/* Called when a holder asks for the resource. If the node's own lease is about to be released,
- * keeps that lease. Returns whether the node's own lease is in force. */
+/* Called when a holder asks for the resource. If the node has closed its own lease of the resource,
+ * reopens that lease. Returns whether the node's own lease is in force. */
 static bool doorman__upward_renew(doorman__upward *upward) {
     doorman_server *server = upward->resource->server;
     doorman__held_lease *held = &upward->held;
@@ -8770,8 +8780,8 @@ static void doorman__upward_expedite(doorman__upward *upward) {
     }
 }
 
-/* Writes the different levels of the parent's terms to `levels`, and returns their number. Stops
- * after `most` levels, and leaves out levels of 0 and of terms with the slope 1. */
+/* Writes the levels of the parent's terms to `levels`, each level once, and returns their number.
+ * Stops after `most` levels. Leaves out levels of 0, and levels of terms with the slope 1. */
 static size_t doorman__upward_levels(const doorman__upward *upward, double *levels, size_t most) {
     const doorman__lease_table *leases = &upward->resource->leases;
     size_t count = 0;
@@ -8827,7 +8837,8 @@ static void doorman__upward_add_frozen(const doorman__lease_table *leases, int b
     }
 }
 
-/* T2: puts the demands of one band into groups. */
+/* T2: adds up the demands of one band in groups. Writes one demand for each group to `out`, and
+ * returns their number. */
 static size_t doorman__upward_group_band(const doorman__upward *upward, int band,
                                          doorman_demand *out) {
     const doorman__lease_table *leases = &upward->resource->leases;
@@ -8862,7 +8873,8 @@ static size_t doorman__upward_group(const doorman__upward *upward, doorman_deman
 }
 
 /* R3: reports the demands and the committed amount of one resource to the upstream, without expired
- * entries (S2). A node that does not learn gives back what no holder wants. */
+ * entries (S2). A node that does not learn gives back what its holders do not want and what is not
+ * committed for them. */
 static void doorman__upward_report(doorman__upward *upward, doorman_time now) {
     doorman_upstream *upstream = &upward->resource->server->upstream;
     doorman__lease_table *leases = &upward->resource->leases;
@@ -8893,9 +8905,9 @@ static void doorman__upward_set_algorithm(doorman__upward *upward,
     assert(algorithm->lease_length > 0 && algorithm->refresh_interval > 0);
 }
 
-/* R8: sets the time at which the learning of the node ends. At that time the node sends a request,
- * so that its parent knows. `learn_for` includes the drift, so it is long enough even if a clock is
- * slow. */
+/* R8, T6: sets the time at which the learning of the resource ends, but never to a later time than
+ * before. At that time the node sends a request, so that its parent knows of the end. `learn_for`
+ * includes the drift, so it is long enough even if a clock is slow. */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->resource->server;
     doorman__lease_table *leases = &upward->resource->leases;
@@ -8918,8 +8930,10 @@ static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_fo
     doorman__held_lease_request_at(&server->upstream, held, request_at);
 }
 
-/* Returns the present amount of the maximum before the last response. The lease table may still
- * have an older K, because the node may have claimed less since then (R3). */
+/* Returns what the present amount of the maximum (S12) was before the last response. The amount is
+ * K of the lease table, or the node's last claim if that is less, because the node has limited
+ * itself to the claim (R3). If the algorithm does not divide the capacity, the amount is
+ * DBL_MAX. */
 static doorman__maximum doorman__upward_maximum_before(const doorman__upward *upward) {
     const doorman__lease_table *leases = &upward->resource->leases;
     const doorman_server *server = upward->resource->server;
@@ -8933,7 +8947,8 @@ static doorman__maximum doorman__upward_maximum_before(const doorman__upward *up
 #define DOORMAN__DESCRIPTION_BYTES_MAX 256 /* on the wire; a configuration has no limit */
 #define DOORMAN__TEXTS_BYTES_MAX (DOORMAN__DESCRIPTION_BYTES_MAX + 1 + DOORMAN_UNIT_BYTES_MAX + 1)
 
-/* Copies both texts to `texts`, and sets the pointers to the copies. Returns the bytes of both. */
+/* Copies the description and the unit to `texts`, and sets the pointers to the copies. Returns how
+ * many bytes the copies have together. */
 static size_t doorman__texts_copy(char texts[DOORMAN__TEXTS_BYTES_MAX], const char **description,
                                   const char **unit) {
     doorman__text_copy(texts, DOORMAN__DESCRIPTION_BYTES_MAX + 1, *description);
@@ -9027,8 +9042,9 @@ static void doorman__server_note_path(doorman_server *server, const doorman_requ
 
 /* ---- server: answering */
 
-/* R1: returns a new lease id from 1 to 2^53, which JSON carries safely. The id is a keyed hash, so
- * a holder cannot guess the lease ids of others, and cannot derive the seed from its own. */
+/* R1: returns a new lease id. The id is less than 2^53, so JSON carries it safely. The id is a
+ * keyed hash, so a holder cannot guess the lease ids of others, and cannot derive the seed from its
+ * own ids. */
 static uint64_t doorman__server_lease_id(doorman_server *server) {
     uint64_t id = doorman__hash_number(server->options.seed, ++server->lease_count) >> 11;
     return id ? id : 1;
@@ -9113,7 +9129,7 @@ static doorman__request_context doorman__context_start(doorman_server *server,
         .out = &server->items[item->index]};
 }
 
-/* Reports a claim of an unknown lease (S9), or of more than is committed. It has no effect. */
+/* Reports a claim of an unknown lease (S9), or of more than is committed. */
 static void doorman__context_report_claim(const doorman__request_context *context) {
     const doorman_lease *has = &context->item_request->has;
     bool unknown = context->item->state == DOORMAN__ITEM_ADDED && has->id &&
@@ -9185,7 +9201,8 @@ static doorman_time doorman__context_refresh(const doorman__request_context *con
     const doorman_algorithm *algorithm = leases->algorithm;
     const double target = context->target;
     doorman_time now = context->now;
-    /* Less than a lease length if the holder got its last lease again (R11). */
+    /* The time until the lease ends. It is less than the lease length if a lease is repeated
+     * (R11). */
     doorman_time left = entry->lease_end - now;
     assert(left >= 0);
     doorman_time least = algorithm->minimum_refresh_interval;
@@ -9211,9 +9228,9 @@ static doorman_time doorman__context_refresh(const doorman__request_context *con
 }
 
 /* Sets the end of a holder's entry: now, plus `length`, plus the drift (S8). `length` is the length
- * of the lease. For a holder that gets no lease, it is at most three refresh intervals, or the time
- * until the lease ends that the holder claims (T4). So the wants of a holder that is gone soon stop
- * taking capacity from others. */
+ * of the lease. For a holder that gets no lease, `length` is at most three times the interval after
+ * which the holder should ask again, or the rest of the lease that the holder claims if that is
+ * longer (T4). So if such a holder is gone, its wants soon stop taking capacity from others. */
 static void doorman__context_set_end(const doorman__request_context *context, doorman_time length) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
@@ -9232,10 +9249,10 @@ static doorman_time doorman__entry_defer(const doorman__lease_entry *entry) {
     return DOORMAN__DEFER_MAX - doorman__scale(DOORMAN__DEFER_SPREAD, part);
 }
 
-/* T4: responds for a node that has no lease of its own. If the node learns, it commits what the
- * holder claims under a lease of this node, so that its own claim to its parent is complete. The
- * node keeps the wants of the holder for at least three times the interval after which the holder
- * should ask again. */
+/* T4: responds to an item while the node has no lease of its own. If the node learns, it commits
+ * what the holder claims under a lease of this node, so that the node's own claim to its parent is
+ * complete. If the holder never had a lease, the node keeps its wants for at least three times the
+ * interval after which the holder should ask again. */
 static void doorman__context_defer(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
@@ -9318,9 +9335,9 @@ static doorman__item_state doorman__context_next(const doorman__request_context 
     return context->returned ? DOORMAN__ITEM_RESTORE : DOORMAN__ITEM_GRANT;
 }
 
-/* R6: grants again what a holder claims under a lease of this node, or what holders have given
- * back. If both are 0, the holder gets a lease of 0. A holder that names no lease of this node must
- * try later (S4). Returns the committed amount. */
+/* R6: grants again what a holder claims under a lease of this node, or more if holders have given
+ * back capacity. If the claim is 0 and nothing was given back, the holder gets a lease of 0. A
+ * holder that names no lease of this node must try later (S4). Returns the committed amount. */
 static double doorman__context_learn(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     if (!context->granted_here) {
@@ -9406,7 +9423,8 @@ static doorman_lease_reason doorman__context_reason(const doorman__request_conte
     return capacity >= target * DOORMAN__MET ? DOORMAN_LEASE_SHARE : DOORMAN_LEASE_RESERVED;
 }
 
-/* S14: adds the reason to a lease, and stores it. A repeated lease keeps its old reason (R11). */
+/* S14: sets the reason in the response and in the entry. If a repeated lease needs a reason and had
+ * one, it keeps the old one (R11). */
 static void doorman__context_note_reason(const doorman__request_context *context) {
     doorman__lease_entry *entry = context->entry;
     doorman_lease *lease = &context->out->gets;
@@ -9416,9 +9434,9 @@ static void doorman__context_note_reason(const doorman__request_context *context
     doorman__entry_set_reason(entry, lease->reason);
 }
 
-/* Adds what a child node receives with its lease (T2, T3, T6). The child receives the terms of
- * every priority, even if it wants nothing of that priority. Each of these terms may have the level
- * of the reserve, at which the child needs a boundary of its groups (T2). Terms that hold for all
+/* Adds what a child node receives with its lease (T2, T3, T6). The child also receives the terms of
+ * priorities for which it has no demand. The level in any of these terms may be the level of the
+ * reserve, and the child needs a boundary of its groups at that level (T2). Terms that hold for all
  * priorities are sent once for each priority that the request of the child names. */
 static void doorman__context_write_terms(const doorman__request_context *context,
                                          doorman_terms *terms) {
@@ -9684,8 +9702,9 @@ static size_t doorman__resource_update(doorman__resource_entry *resource, size_t
     return count + 1;
 }
 
-/* Removes expired leases, and frees their memory. Calls that read the leases of a resource remove
- * the expired ones first (S2), so an update need not run more than once a second. */
+/* Visits the resources that are due, and removes their expired leases. One call visits at most
+ * DOORMAN__UPDATE_MAX leases and resources. Calls that read the leases of a resource remove the
+ * expired ones first (S2), so an update need not run more than once a second. */
 static void doorman__server_update(doorman_server *server) {
     size_t left = DOORMAN__UPDATE_MAX;
     while (doorman__timers_due(&server->dues) <= server->now) {
@@ -9884,26 +9903,31 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *
  * D8 The next master knows what the last one knew about leases, so it need not learn (R6). If the
  *    last master was still learning, the next one learns for the rest of that time. In the proof of
- *    T7 the two count as one master that did nothing in between:
+ *    T7 the two masters count as one, which does nothing between the writing and the reading of the
+ *    bytes. The details:
  *       - The bytes have u, g and v of each holder, and the id of its last lease. So claims confirm
  *         leases (R4), and the next master continues a round (see "round" in >>leases).
- *       - The last master grants nothing after it has written the bytes. So no grant is missing.
+ *       - The last master grants nothing after it has written the bytes. So all its grants are in
+ *         the bytes.
  *       - For each end, the bytes have the time that was left (the rest), because the clocks of two
  *         machines have no common start. An entry ends when its rest, plus the drift, has passed
- *         since the reading. So a holder that has gone stays committed for longer, which is safe.
- *         The learning becomes longer too.
- *       - Within the minimum interval (S3) the next master grants a new lease. It cannot repeat a
- *         lease of the last one with the same end (R11), because the bytes do not have that end.
+ *         since the reading. So the amount of a holder that has gone stays committed for longer,
+ *         which is safe. The learning becomes longer too.
+ *       - For a request within the minimum interval (S3) the next master grants a new lease. It
+ *         cannot repeat a lease of the last master with the same end (R11), because the bytes have
+ *         the end of the entry, not of the lease.
  *       - The next master learns the resources of a template whose glob the last one did not have
- *         (R8), because that one may have granted requests for them without a lease entry (G2).
- *         Leases of a resource without a template are dropped (G5).
+ *         (R8), because the last master may have granted requests for them without a lease entry
+ *         (G2). Leases of a resource without a template are dropped (G5).
  *       - A new master of a node with a parent does not take over the node's own lease, which may
- *         have ended. It grants nothing until the parent has answered (T4). The amount that its
- *         holders may use is its `outstanding`. Either the parent still has this amount committed
- *         (R4), or the node's lease has ended, and the leases of the holders with it (S6).
- *       - Of the permits, holds and transfers are handed over (see >>permit_handover). The store
- *         has the counters in rows. The leases that the permits hold are not handed over. If they
- *         held one of a resource (P17), the next master learns this resource as after a crash.
+ *         have ended. The new master grants nothing until the parent has granted a lease (T4). It
+ *         reports the amount that its holders may use as `outstanding`. Either the parent still has
+ *         this amount committed (R4), or the node's lease has ended, and the leases of the holders
+ *         with it (S6).
+ *       - Of the permits, holds and transfers are handed over (see >>permit_handover). Counters are
+ *         not: those of durable limits have rows in a store (D1). The leases that the permits hold
+ *         are not handed over. If the permits held a lease of a resource (P17), the next master
+ *         learns this resource as after a crash.
  *    No promise needs the following, so it is not handed over: the lags of whole units (A5), the
  *    signs of shared ids (S10), the reports of overload (H11), the paths below the node (T8),
  *    permits that wait (P7).
@@ -9961,7 +9985,7 @@ typedef struct doorman__handover_reader {
     doorman_time learns_until, longest;
 } doorman__handover_reader;
 
-/* How the permits are handed over. The section >>permit_handover has the functions. */
+/* The functions of the section >>permit_handover that this section calls. */
 typedef struct doorman__handover_permits {
     void (*hand_over)(doorman_server *server, doorman__handover_writer *out);
     bool (*has_holds)(const doorman_server *server);
@@ -10102,7 +10126,7 @@ static void doorman__handover_fail(doorman__handover_reader *in, doorman_status 
     in->left = 0;
 }
 
-/* Returns the next bytes, or NULL if there are fewer. */
+/* Returns the next `count` bytes, or NULL if fewer are left. */
 static const unsigned char *doorman__handover_take(doorman__handover_reader *in, size_t count) {
     if (count > in->left) {
         doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "they end too early");
@@ -10175,7 +10199,8 @@ static void doorman__handover_take_template(doorman__handover_reader *in, size_t
     if (index < server->config->template_count) server->learned_at[index] = learned_at;
 }
 
-/* Adds a resource without entries. Returns NULL: a fault, or this root has no template for it. */
+/* Adds a resource without entries. Returns NULL after a fault, or if this root has no template for
+ * the resource. */
 static doorman__resource_entry *doorman__handover_take_resource(doorman__handover_reader *in) {
     doorman_server *server = in->server;
     const char *id = doorman__handover_take_id(in);
@@ -10278,8 +10303,8 @@ static doorman__lease_entry *doorman__handover_add_holder(doorman__handover_read
 }
 
 /* D8: called if the node's permits held a lease of the resource, which they do not get back. So the
- * server learns the resource as after a crash. Its template learns too, because the resource may be
- * removed, and asked for again, before the learning ends. */
+ * server learns the resource as after a crash. In a root, new resources of its template learn for
+ * as long, because the resource may be removed, and asked for again, before the learning ends. */
 static void doorman__handover_learn(doorman__resource_entry *resource) {
     doorman_server *server = resource->server;
     doorman__lease_table *leases = &resource->leases;
@@ -10427,8 +10452,9 @@ doorman_status doorman_server_take_over(doorman_server *server, const unsigned c
  *
  * A process polls the store every second, or five times within the TTL if that is more often. While
  * the store answers but shows no master, the process polls every 0.1 s, because some process will
- * soon create the key. Both periods run from the start of a poll. The state changes only at the end
- * of a poll. Each call of a poll depends on the answer to the previous call:
+ * soon create the key. Both periods run from the start of a poll. Only the end of a poll,
+ * doorman_election_abstain and doorman_election_resign change the state. Each call of a poll
+ * depends on the answer to the previous call:
  *
  *     call         is made if                     answer                   next call
  *     KEEP_ALIVE   there is a store lease         any                      READ_KEY
@@ -10446,17 +10472,17 @@ doorman_status doorman_server_take_over(doorman_server *server, const unsigned c
  * master after a long sleep, even before it polls again.
  *
  * A process that abstains from an election (doorman_election_abstain) first revokes its store
- * lease. It tries this until the store has answered or the lease is over. Then it only reads the
- * key, and a missing key means NO_MASTER. After one TTL it polls at the usual period, even if there
- * is no master.
+ * lease. The process repeats this call until the store has answered or the store lease has ended.
+ * After that the process only reads the key, and a missing key means NO_MASTER. When one TTL has
+ * passed since the abstention, the process polls at the usual period, even if there is no master.
  *
- * A process that was master at its last poll does not create a missing key at once. Another process
- * may have held the key since that poll. So the state of this process becomes NO_MASTER first. If
- * this process wins at the next poll, its server learns again.
+ * A process that was master at its last poll does not create a missing key at once, because another
+ * process may have held the key since that poll. First the state of this process becomes NO_MASTER.
+ * If this process creates the key in the next poll, its server learns again.
  *
  * The value of the key may be the address of this process, although another store lease holds the
  * key. Such a key is from an earlier process at this address, and the store removes it after its
- * TTL. The address is not used, because clients would be redirected to this process.
+ * TTL. This process does not use the address, because it would redirect its clients to itself.
  *
  * The learning of a new master starts at the time at which its predecessor was known to be gone
  * (R8). This is the time of the first poll that found no key. Normally the process creates the key
@@ -10723,10 +10749,11 @@ void doorman_election_abstain(doorman_election *election, bool abstains, doorman
  * with the same arithmetic. A doorman_limiter needs no server, and follows a doorman_limit. A
  * doorman__rate or doorman__gauge belongs to a resource, and follows its lease.
  *
- * Each kind of limiter has one pure function for an attempt to take units. Its arguments are the
- * limits, the state, the time and an amount of units. Its result is a doorman__attempt: the
- * decision, the new state, the wait and what is left. The callers load the state, and store the new
- * state by compare-and-swap in a loop. Code that holds a lock needs no loop.
+ * Each kind of limiter has one pure function for an attempt to take units. The arguments of the
+ * function are the limits, the state, an amount of units, and the time if the kind needs it. The
+ * result is a doorman__attempt: the decision, the new state, the wait and what is left. The callers
+ * load the state, and store the new state by compare-and-swap in a loop. Code that holds a lock
+ * needs no loop.
  *
  *   kind             function                    state
  *   token bucket     doorman__bucket_try         paid_until (see L1)
@@ -10737,9 +10764,10 @@ void doorman_election_abstain(doorman_election *election, bool abstains, doorman
  *
  * A rate is a token bucket without debt, and a gauge is a concurrency limiter. Both follow an
  * allowance, which has one quota until a point in time and another quota from then on. So a limiter
- * stops using a lease when it ends, even if no function of the client is called then. Only one
- * thread at a time writes an allowance. An allowance has two slots. The thread fills the slot that
- * is not in use, and then increments the version, which tells readers the slot in use.
+ * stops using a lease when the lease ends, even if no function of the client is called at that
+ * time. Only one thread at a time writes an allowance. An allowance has two slots. The thread fills
+ * the slot that is not in use, and then increments the version, which tells readers the slot in
+ * use.
  *
  * L1 In any t seconds, a rate allows at most rate * (t + burst) units. A single request may have
  *    more than rate * burst units. With such a request of n units, the bound is rate * t + n. A
@@ -10748,26 +10776,27 @@ void doorman_election_abstain(doorman_election *election, bool abstains, doorman
  *
  *    A token bucket stores one time, paid_until (GCRA). A request for n units moves it forward by
  *    n times the time of one unit, 1 / rate. The time from paid_until to now is saved for later
- *    units, but at most `burst` of it. When a rate falls, the saved time is worth fewer units. A
- *    rate starts with nothing saved.
+ *    units, but at most `burst` of it. When a rate falls, the saved time is worth fewer units
+ *    (doorman__quota_carry has exceptions). A rate starts with nothing saved.
  *       An example with 10 units a second and a burst of 0.1 s: at 5.00 s, paid_until is 4.00 s.
  *    Of the difference of 1 s, only 0.1 s is saved. One unit takes 0.1 s and fits exactly. After
  *    this unit, paid_until is 5.00 s, and the next unit fits at 5.10 s.
  *       If the time of one unit is longer than the burst, the bucket saves the time of one unit. If
  *    it saved less, no unit would ever fit. Example: at 0.5 units a second, one unit takes 2 s. A
- *    request for n units may use all the time since paid_until, up to the time of n units. So no
- *    request is refused for ever because it is larger than the burst. Example: at 100 units a
- *    second, 20 units fit 0.2 s after the last units were taken.
+ *    request for n units may use all the time since paid_until, up to the time of n units. So a
+ *    request that is larger than the burst fits after some time. Example: at 100 units a second, 20
+ *    units fit 0.2 s after the last units were taken.
  *       The burst may also be a number of units. Such a burst is a hard bound: a larger request is
  *    IMPOSSIBLE. The bucket saves the time that this number of units takes at the rate in force.
  *
  *    Times are in ticks of 1/256 ns, and wrap around after 2^64 ticks (834 days). paid_until is in
- *    the future if it is ahead of the clock by less than 18 minutes plus the largest debt. There
- *    are two causes: another thread has read the clock after this thread, or units were taken as a
- *    debt. Any other paid_until is in the past. A rate saves at most 9e18 ticks (407 days), so a
- *    rate below 2.8e-8 units a second (one unit in 407 days) never allows a whole unit. The time of
- *    a unit is rounded up to a tick. So requests for one unit get at most 2.56e11 units in a
- *    second. At rates of about 1e8 units a second, they get up to 0.04 % too few.
+ *    the future if it is ahead of the clock by less than 18 minutes plus the largest debt.
+ *    paid_until gets ahead of the clock in two cases: another thread has read the clock after this
+ *    thread, or units were taken as a debt. Any other paid_until is in the past. A rate saves at
+ *    most 9e18 ticks (407 days), so a rate below 2.8e-8 units a second (one unit in 407 days) never
+ *    allows a whole unit. The time of a unit is rounded up to a tick. So requests for one unit get
+ *    at most 2.56e11 units in a second. At rates of about 1e8 units a second, they get up to 0.04 %
+ *    too few.
  *
  *    A gauge counts the units in flight. A thread that takes units adds them to this count, and
  *    then checks that the allowance is still the one that the thread has read. The client first
@@ -10778,19 +10807,20 @@ void doorman_election_abstain(doorman_election *election, bool abstains, doorman
  *    how long to wait before a try. The calls that wait are in the section >>nng. The ceiling is
  *    the largest capacity that the limiter can ever get. A try for n units is IMPOSSIBLE if n is
  *    not an amount, or does not fit at the ceiling. A try is REFUSED if n does not fit now, but
- *    fits at the ceiling, or if the ceiling is 0, which means not known. Such a refusal counts as
+ *    fits at the ceiling. A ceiling of 0 means that the ceiling is not known yet. In this case any
+ *    amount n fits at the ceiling, unless n is more than a burst in units. A refusal counts as
  *    demand, so a larger lease may come.
  * L3 Limiters take no lock and make no system call. So any number of threads may share a limiter
- *    (C2). A try of a resource without an `out` performs no division: divisions by an amount are
- *    done when the amount changes. A try with its clock read takes 33 ns, and a refused try takes
- *    27 ns (make bench). On the same machine a clock read alone takes 24 ns, and a compare-and-swap
- *    alone takes 30 ns.
+ *    (C2). A try of a resource performs no division if its `out` is NULL: divisions by an amount
+ *    are done when the amount changes. A try with its clock read takes 33 ns, and a refused try
+ *    takes 27 ns (make bench). On the same machine a clock read alone takes 24 ns, and a
+ *    compare-and-swap alone takes 30 ns.
  * L5 Shadow mode and the kill switch allow a try that the limiter would refuse without them. Such a
  *    try counts as excess. A try checks the two flags only if the limiter refuses.
  *
- * A refusal shows demand (L4, see >>client). The first refusal after a check of the client sets a
- * flag that all limiters of the client share, and its limiter stores the time. So the client reads
- * one flag to learn whether any limiter has refused a try.
+ * A refusal shows demand (L4, see >>client). The first refusal of a limiter after a check of the
+ * client sets a flag that all limiters of the client share. The limiter stores the time of this
+ * refusal. So the client reads one flag to learn whether any limiter has refused a try.
  */
 
 /* ---- limiters: amounts and times */
@@ -10870,9 +10900,9 @@ static inline int64_t doorman__bucket_level(const doorman__bucket *bucket, uint6
     return level > bucket->saved_most || level <= -future ? bucket->saved_most : level;
 }
 
-/* An allowed attempt adds its price to paid_until. Its caller waits until the debt of earlier
- * attempts is paid back. An attempt is refused if it would raise the debt above debt_most, or if
- * its caller would wait longer than wait_most. */
+/* Makes an attempt. An allowed attempt adds its price to paid_until, and its caller waits until the
+ * debt of earlier attempts is paid back. An attempt is refused if it would raise the debt above
+ * debt_most, or if its caller would wait longer than wait_most. */
 DOORMAN__INLINE doorman__attempt doorman__bucket_try(const doorman__bucket *bucket,
                                                      uint64_t paid_until, int64_t price,
                                                      uint64_t now) {
@@ -10897,8 +10927,8 @@ DOORMAN__INLINE doorman__attempt doorman__bucket_try(const doorman__bucket *buck
 
 /* ---- limiters: concurrency */
 
-/* When units will be released is not known. So a refusal has the wait DOORMAN_NEVER, and no attempt
- * sets reset_after. */
+/* Makes an attempt with units that are released later. The time of the release is not known. So a
+ * refusal has the wait DOORMAN_NEVER, and no attempt sets reset_after. */
 DOORMAN__INLINE doorman__attempt doorman__concurrency_try(uint64_t most, uint64_t in_use,
                                                           uint64_t units) {
     uint64_t room = in_use < most ? most - in_use : 0;
@@ -10987,8 +11017,8 @@ static inline uint64_t doorman__window_carry(uint64_t units, doorman_time rest,
     return (uint64_t)doorman__round_up((double)units * (double)rest / (double)length);
 }
 
-/* Returns how much time is left of the current window at the moment when the `units` of the
- * previous window count as `room` or less. */
+/* Returns how much time is left of the current window when the `units` of the previous window first
+ * count as at most `room`. */
 static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_time length) {
     if (units <= room) return length;
     doorman_time rest = (doorman_time)((double)room * (double)length / (double)units);
@@ -11008,8 +11038,9 @@ static doorman_time doorman__sliding_delay(uint64_t last, uint64_t here, uint64_
     return rest - doorman__window_rest(last, room - here, length);
 }
 
-/* counts[0] is for windows with an even number, and counts[1] is for windows with an odd number. So
- * the count of a new window replaces the count that is two windows older. */
+/* Makes an attempt in a sliding window. counts[0] is for windows with an even number, and counts[1]
+ * is for windows with an odd number. So the count of a new window replaces the count that is two
+ * windows older. */
 DOORMAN__INLINE doorman__attempt doorman__sliding_try(uint64_t most, doorman_time length,
                                                       const uint64_t *counts, uint64_t units,
                                                       doorman__window window) {
@@ -11037,11 +11068,12 @@ DOORMAN__INLINE doorman__attempt doorman__sliding_try(uint64_t most, doorman_tim
 
 /* ---- limiters: log */
 
-/* An arrival is the time at which a unit was asked for, also if it was refused. A ring has one
- * arrival for each unit of the limit. Each new unit replaces the oldest arrival, and is allowed if
- * this arrival is at least a whole window old. So at most as many units are allowed in a window as
- * the ring has arrivals. A later arrival is never replaced by an earlier one, even if the clock of
- * this thread is behind the clock of another thread. */
+/* Makes an attempt for one unit, whose arrival replaces the arrival `before`. An arrival is the
+ * time at which a unit was asked for, also if it was refused. A ring has one arrival for each unit
+ * of the limit. Each new unit replaces the oldest arrival, and is allowed if this arrival is at
+ * least a whole window old. So at most as many units are allowed in a window as the ring has
+ * arrivals. A later arrival is never replaced by an earlier one, even if the clock of this thread
+ * is behind the clock of another thread. */
 static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman_time before,
                                                     doorman_time now) {
     assert(window > 0);
@@ -11227,7 +11259,7 @@ doorman_status doorman_limiter_init(doorman_limiter *limiter, const doorman_limi
     return DOORMAN_OK;
 }
 
-/* Returns n rounded up to whole units, or UINT64_MAX if n is above the limit or no amount. */
+/* Returns n rounded up to whole units, or UINT64_MAX if n is negative, NaN or above the limit. */
 static uint64_t doorman__log_units(const doorman_limit *limit, double n) {
     return n >= 0 && n <= (double)limit->most ? (uint64_t)doorman__round_up(n) : UINT64_MAX;
 }
@@ -11418,8 +11450,8 @@ static void doorman__allowance_set(doorman__allowance *allowance, doorman__quota
 
 /* Reads the quota in force, and returns the version of the allowance. The loop repeats if the
  * writer writes during this read. __builtin_expect makes compilers use a branch on `until`, which
- * the processor predicts. Without it, they compute an address from `until`, and the loads wait for
- * the clock. */
+ * the processor predicts. Without __builtin_expect, compilers compute the address of the quota from
+ * this comparison, so the loads of the quota wait for the clock. */
 static inline uint32_t doorman__allowance_read(const doorman__allowance *allowance,
                                                doorman__quota *out, doorman_time now) {
     uint32_t version;
@@ -11464,7 +11496,7 @@ typedef struct DOORMAN__ALIGNED doorman__usage {
 } doorman__usage;
 
 /* Amounts that threads share are aligned to 8 bytes in their structs. On 32-bit x86 the type double
- * does not say so, and this type does. */
+ * promises only 4 bytes, but this type promises 8. */
 typedef double doorman__shared_amount DOORMAN__ALIGNED;
 
 static double doorman__load(const double *from) {
@@ -11505,8 +11537,9 @@ static inline bool doorman__bypass(const doorman__usage *usage) {
     return __atomic_load_n(&usage->bypass, __ATOMIC_RELAXED) != 0;
 }
 
-/* Tells the client of a refusal, unless it knows of one. The client clears its flag client_unmet
- * before it reads unmet_since. So the client finds the time of the refusal that has set it. */
+/* Tells the client of a refusal, unless unmet_since already has the time of an earlier refusal. The
+ * client clears its flag client_unmet before it reads unmet_since. So the client finds the time of
+ * the refusal that has set the flag. */
 static inline void doorman__usage_signal(doorman__usage *usage, doorman_time now) {
     if (__atomic_load_n(&usage->unmet_since, __ATOMIC_RELAXED)) return;
     /* the bit keeps the time different from 0, which means that there was no refusal */
@@ -11521,8 +11554,8 @@ static inline void doorman__usage_note_size(doorman__usage *usage, uint64_t unit
     doorman__raise(&usage->largest, units);
 }
 
-/* Counts an attempt that no lease can allow, so it is no demand (L2). Returns the decision that the
- * caller gets. */
+/* Counts an attempt that is IMPOSSIBLE. No lease can allow it, so it is no demand (L2). Returns the
+ * decision that the caller gets. */
 static doorman_decision doorman__count_impossible(doorman__usage *usage, uint64_t units) {
     const bool bypass = doorman__bypass(usage);
     doorman__shared *count = bypass ? &usage->impossible_excess : &usage->impossible_refused;
@@ -11531,8 +11564,8 @@ static doorman_decision doorman__count_impossible(doorman__usage *usage, uint64_
 }
 
 /* Counts an attempt, and returns the decision that the caller gets. Allowed units are counted
- * exactly, because wants follow them. The count of refused units uses no locked instruction, so
- * refusals at the same time may be lost. */
+ * exactly, because wants follow them. The count of refused units uses no locked instruction, so it
+ * may lose units that two threads refuse at the same time. */
 static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t units,
                                               doorman_decision decision, doorman_time now) {
     assert(units > 0);
@@ -11556,7 +11589,7 @@ static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t un
  * time to check for refusals (0.2 s) and to ask the server. */
 #define DOORMAN__REFRESH_MIN (DOORMAN_SECOND / 4)
 
-/* Returns how long it takes until another amount may come. */
+/* Returns how long it takes until the limiter may get another amount. */
 static doorman_time doorman__usage_refresh_in(const doorman__usage *usage, doorman_time now) {
     doorman_time at = __atomic_load_n(&usage->refresh_at, __ATOMIC_RELAXED);
     return at == DOORMAN_NEVER ? DOORMAN_NEVER : doorman__later(at - now, DOORMAN__REFRESH_MIN);
@@ -11602,8 +11635,8 @@ static doorman__quota doorman__rate_quota(const doorman__rate *rate, double amou
 }
 
 /* Limits what the quota `after` can save, so that a rise of the rate does not increase the number
- * of saved units. One unit can always be saved. After a fall, the saved time is worth less
- * anyway. */
+ * of saved units. One unit can always be saved. A fall of the rate needs no limit, because the
+ * saved time is worth fewer units after it. */
 static void doorman__quota_limit_rise(doorman__quota *after, const doorman__quota *before) {
     if (!(after->amount > before->amount)) return;
     double depth = (double)before->most * (before->amount / after->amount);
@@ -11699,7 +11732,8 @@ static inline int64_t doorman__rate_price(const doorman__quota *quota, double n)
 }
 
 /* Returns the price of a request that is larger than the burst. The rate saves up for such a
- * request (L1). Returns -1 if the burst is in units, or the rate cannot save that much. */
+ * request (L1). Returns -1 if the burst is in units, the rate is 0 or unlimited, the rate cannot
+ * save that much, or n is not an amount. */
 static int64_t doorman__rate_large_price(const doorman__rate *rate, const doorman__quota *quota,
                                          double n) {
     if (rate->burst_units > 0 || !(quota->amount > 0) || !doorman__amount_valid(n)) return -1;
@@ -11792,8 +11826,10 @@ static doorman_time doorman__rate_delay(const doorman__rate *rate, double n, doo
 
 /* Returns how long the rate of the next lease takes to save n units. If the wants follow use, a
  * refusal of n units raises them to a rate that saves n units in the growth time (L4), unless
- * wants_maximum is less. Example: an idle resource without a wants_maximum refuses 100 units. The
- * retry_after is 2.25 s. For a million units it is 2.25 s too. */
+ * wants_maximum is less. So the result is at most the growth time, or the time at the rate of the
+ * ceiling if that is longer. Example: an idle resource without a wants_maximum refuses 100 units.
+ * The retry_after is 2.25 s: 0.25 s until a new lease may come, and 2 s of growth time. For a
+ * million units it is 2.25 s too. */
 static doorman_time doorman__usage_saves_in(const doorman__usage *usage, double n,
                                             double expected) {
     assert(n >= 0 && expected >= 0);
@@ -11809,7 +11845,7 @@ static doorman_time doorman__usage_saves_in(const doorman__usage *usage, double 
 }
 
 /* Returns how long to wait after a refusal before another try: until n units are saved at the rate
- * in force, or until a larger lease may come. */
+ * in force, or until a larger lease may have saved them if that is earlier. */
 static doorman_time doorman__rate_retry_after(const doorman__rate *rate, double n,
                                               doorman_time now) {
     doorman_time delay = doorman__rate_delay(rate, n, now);
@@ -11999,12 +12035,13 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * K5 A resource that is opened twice is still one resource, with one limiter and the options of the
  *    first opening. A later opening reports the first option that differs. It fails if it asks for
  *    another kind of limiter (rate or gauge). The last close releases the lease. In an agent, the
- *    release waits 0.1 s. A resource that is opened again in this time keeps its lease, and no
- *    message is sent unless its priority is another one. doorman_agent_stop releases at once.
+ *    release waits 0.1 s. A resource that is opened again in this time keeps its lease. The opening
+ *    then causes no message unless the priority is another one or the wants have changed by more
+ *    than a tenth. doorman_agent_stop releases at once.
  * K6 Either the application sets the wants, or the wants follow use. Wants that follow use begin at
  *    an initial value, and stay between a minimum and a maximum. An idle resource wants the
- *    minimum. The default is 1 for a rate, so that its first call need not wait. The default is 0
- *    for a gauge, so that idle clients take no unit from others. With the minimum 0, an idle
+ *    minimum. The default of the minimum is 1 for a rate, so that its first call need not wait. For
+ *    a gauge it is 0, so that idle clients take no unit from others. With the minimum 0, an idle
  *    resource has a lease of 0, so the server knows the resource. When the resource is used, it
  *    wants at least 1. So the first call after an idle time needs a request to the server.
  * K7 Neither a response of a server nor a missing response can block or crash the application.
@@ -12018,15 +12055,16 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *
  * How soon a lease follows demand. A limiter that refuses units sets a flag, which the client
  * checks every 0.2 s. The client waits until 0.1 s have passed since the refusal, because the
- * counts show the rate of the demand only after this time. For a gauge it does not wait. Then the
- * client asks at once if the last response granted all wants. Example: a resource is idle, and its
- * capacity is free at the server. After the first refusal, the resource gets its whole share within
- * 250 ms and one round trip. When a call waits for a gauge of an agent, the agent asks at once.
+ * counts show the rate of the demand only after this time. For a gauge the client does not wait.
+ * After the wait the client asks the server at once, if the last response granted all wants.
+ * Example: a resource is idle, and its capacity is free at the server. After the first refusal, the
+ * resource gets its whole share within 250 ms and one round trip. When a call waits for a gauge of
+ * an agent, the agent asks at once.
  *
  * An idle resource asks only for its minimum, even if its safe capacity is larger. A safe capacity
  * that is not configured is the capacity divided by the number of clients. If each idle resource
- * asked for it, idle clients would hold the whole capacity, and another client would have to wait
- * until they ask again: up to a refresh interval, instead of 250 ms.
+ * asked for this safe capacity, idle clients would hold the whole capacity. Another client would
+ * then have to wait until the idle clients ask again: up to a refresh interval, instead of 250 ms.
  *
  * While all callers of a rate wait, no refusals show how much capacity is missing. The resource
  * then asks for at least its safe capacity, as long as the server grants all wants.
@@ -12034,32 +12072,33 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
 
 /* ---- client: demand */
 /*
- * This part estimates how much a resource should want. The estimator is a pure structure. Its input
- * is what the limiters have counted, and what the responses of the server show. It takes a sample
- * every tenth of the window.
+ * This part estimates how much a resource should want. The inputs of the estimator are its options,
+ * what the limiters have counted, and what the responses of the server show. The estimator takes a
+ * sample every tenth of the window.
  *
- * Refused units count as demand. If they did not count, a resource that has too little would never
- * grow. But a caller that repeats its try in a loop may be refused a million times for one unit. So
- * while the server has no more capacity (it grants less than was wanted), refused units count only
- * up to a bound: seven times the units that were allowed, or seven times what the capacity allows
- * if that is more. So a resource with endless demand asks for at most eight times what it has.
+ * Refused units count as demand. If they did not count, the wants of a resource that has too little
+ * would never grow. But a caller that repeats its try in a loop may be refused a million times for
+ * one unit. So while the server has no more capacity (it grants less than was wanted), refused
+ * units count only up to a bound: seven times the units that were allowed, or seven times what the
+ * capacity allows if that is more. So a resource with endless demand asks for at most eight times
+ * what it has.
  *
  * Example: a lease of 50 units a second allows 50 units a second, and 10,000 units a second are
  * refused. The bound is 7 * 50 = 350. So the demand is 50 + 350 = 400 units a second.
  *
  * A caller that waits for units of a rate is not refused. Therefore the estimator also looks at
  * workers. A worker waits for a unit, is busy with the unit, and waits for the next unit. The
- * estimator assumes as many workers as have waited at the same time. On average `waiting` of them
- * wait. If no worker had to wait, all together would use workers / (workers - waiting) times as
- * much. The additional units are the demand of the waiting workers. This demand counts up to the
- * bound. If all workers wait, the demand is equal to the bound.
+ * estimator assumes that there are as many workers as have waited at the same time. On average
+ * `waiting` of them wait. If no worker had to wait, all together would use workers / (workers -
+ * waiting) times as much. The additional units are the demand of the waiting workers. This demand
+ * never exceeds the bound. If all workers wait, the demand is equal to the bound.
  *
  * Example with 50 units a second: there are two workers, and a unit keeps a worker busy for 20 ms.
  * On average one worker is busy, and one waits. Without the wait the workers would use 2 / (2 - 1)
  * = 2 times as much, which is 100 units a second.
  *
- * For a gauge, the bound on refused units always applies, because a caller that tries again does
- * not need a second unit.
+ * For a gauge, the bound on refused units also applies while the server may have more capacity,
+ * because a caller that tries again does not need a second unit.
  *
  * A rate saves units for a request of n units (L1). The largest n raises the wants to a rate that
  * saves n units within a fifth of a window. A request for n units of a gauge must fit into its
@@ -12071,17 +12110,18 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * A request for n units of a gauge may be larger than what the server can give. The estimator
  * assumes this after n has not fitted into the lease for two windows, although more was wanted. For
  * the next ten windows, requests that are larger than this lease do not count as demand. If they
- * counted, the resource would take capacity from other clients without using it. Nor does a request
- * that is IMPOSSIBLE (L2).
+ * counted, the resource would take capacity from other clients without using it. A request that is
+ * IMPOSSIBLE (L2) does not count either.
  *
- * The bound is also at least seven times the minimum, where a minimum of 0 counts as 1. A resource
- * that is not idle also wants at least this minimum. Otherwise a resource with a lease of 0 would
- * never ask for its first unit.
+ * The bound on refused units is at least seven times the minimum, where a minimum of 0 counts as 1.
+ * A resource that is not idle also wants at least this minimum. Otherwise a resource with a lease
+ * of 0 would never ask for its first unit.
  *
- * While the server may have more, the estimator also looks at the counts between two samples. For
- * the time of two samples, a look can raise the wants of a rate to the rate of requests after the
- * first refusal. The first refused request only starts the measured time. If it were counted, one
- * refused caller would count as ten units a second, because a look comes 0.1 s after the refusal.
+ * While the server may have more, the estimator also looks at the counts between two samples. Such
+ * a look can raise the wants of a rate to the rate of the requests since the first refusal. The
+ * raise lasts for the time of two samples. The first refused request only starts the measured time.
+ * If it were counted, one refused caller would count as ten units a second, because a look comes
+ * 0.1 s after the refusal.
  */
 
 #define DOORMAN__SAMPLES 11
@@ -12165,7 +12205,7 @@ typedef struct doorman__estimator {
     doorman_time raised_until;
     double largest; /* the largest request, until largest_until */
     doorman_time largest_until;
-    /* Of the fields below, a rate uses only `wants` and `unmet`. */
+    /* Of the fields below, only `wants` and `unmet` have a meaning for a rate. */
     bool served; /* as many units as `largest` were in use at the same time */
     doorman_time
         short_since; /* since when `largest` has not fitted into the lease; NEVER: it fits */
@@ -12298,7 +12338,8 @@ static double doorman__estimator_mean(const doorman__estimator *estimator) {
 }
 
 /* Returns a lower bound of the wants, so that wants rise sooner than they fall: the smallest rate
- * of the last three intervals, or the rate of the newest one if demand was not met in it. */
+ * of the last three intervals. If demand was not met in the newest interval, the bound is at least
+ * the rate of that interval. */
 static double doorman__estimator_recent(const doorman__estimator *estimator) {
     double recent = 0, lately = DBL_MAX;
     for (size_t age = 0; age < 3 && age + 1 < estimator->sample_count; age++) {
@@ -12315,10 +12356,10 @@ static double doorman__estimator_recent(const doorman__estimator *estimator) {
 #define DOORMAN__WINDOWS_REMEMBERED 10
 #define DOORMAN__WINDOWS_SHORT 2
 
-/* Remembers the largest request. A rate may be saving units for it (L1). A gauge forgets a request
- * that can never fit, because it is more than the maximum of the wants, or than the server can
- * give. Returns true if the largest request of this reading can never fit; then refused units are
- * no demand. Returns false for a rate. */
+/* Remembers the largest request, because a rate may be saving units for it (L1). A gauge forgets a
+ * request for more units than the maximum of the wants, or than the server can give, because such a
+ * request can never fit. Returns true if the largest request of this reading can never fit; then
+ * refused units are no demand. Returns false for a rate. */
 static bool doorman__estimator_remember(doorman__estimator *estimator,
                                         const doorman__reading *reading,
                                         const doorman__supply *supply) {
@@ -12446,8 +12487,9 @@ static void doorman__estimator_look(doorman__estimator *estimator, const doorman
     doorman__estimator_conclude(estimator, reading, supply, futile);
 }
 
-/* Returns when to check whether a gauge has become idle. A check notices only use that came before
- * it. So there are four checks in the time after which a gauge without use is idle. */
+/* Returns when to check whether a gauge has become idle. A check takes its own time as the time of
+ * any use since the check before. To keep this error small, there are four checks in the time after
+ * which a gauge without use is idle. */
 static doorman_time doorman__estimator_check_at(const doorman__estimator *estimator,
                                                 const doorman__supply *supply) {
     if (!estimator->is_gauge || estimator->wants <= estimator->minimum) return DOORMAN_NEVER;
@@ -12466,9 +12508,10 @@ static void doorman__estimator_check(doorman__estimator *estimator, const doorma
 
 /* ---- client: estimates without a client */
 
-/* An estimate gets counts that other processes have made, late, and for a long time at once. They
- * are spread evenly over the time since the last sample. So an estimate has as many samples as the
- * estimator of a resource, and depends on the window, but not on how often counts arrive. */
+/* An estimate gets the counts of other processes. The counts arrive late, and each covers a long
+ * time. So doorman_estimate_add spreads them evenly over the time since the last sample. So an
+ * estimate has as many samples as the estimator of a resource, and depends on the window, but not
+ * on how often counts arrive. */
 struct doorman_estimate {
     doorman__estimator estimator;
     doorman__reading total; /* all counts, also those that are not in a sample yet */
@@ -12644,8 +12687,9 @@ void doorman_client_read(const doorman_client_resource *resource, doorman_resour
 
 static doorman_time doorman__resource_update_wants_due(const doorman_client_resource *resource);
 
-/* Sets when the client next has work for the resource. Must be called after a change of the state,
- * the end of the lease, the newest sample, the refused units, or whether the wants follow use. */
+/* Sets when the client next has work for the resource. Must be called when one of these has
+ * changed: the state, the end of the lease, the newest sample, the refused units, and
+ * wants_follow_use. */
 static void doorman__resource_set_wake(doorman_client_resource *resource) {
     doorman_time at =
         resource->wants_follow_use ? doorman__resource_update_wants_due(resource) : DOORMAN_NEVER;
@@ -12711,8 +12755,9 @@ static void doorman__resource_notify(doorman_client_resource *resource) {
     __atomic_store_n(&resource->client->notifying, false, __ATOMIC_RELAXED);
 }
 
-/* Passes the capacity in force to the limiter, and then to the application. Once gauge_is_divided
- * is true, it stays true until the resource is closed and opened again. */
+/* Passes the capacity in force to the limiter. Then calls on_change, if the capacity or what
+ * explains it has changed (K4). Once gauge_is_divided is true, it stays true until the resource is
+ * closed and opened again. */
 static void doorman__resource_publish(doorman_client_resource *resource, doorman_time now) {
     doorman_resource_info info, before = resource->published;
     doorman_client_read(resource, &info, now);
@@ -12865,7 +12910,8 @@ static doorman_time doorman__resource_look_at(const doorman_client_resource *res
     return resource->kind == DOORMAN_GAUGE ? since : doorman__after(since, DOORMAN__LOOK_MIN);
 }
 
-/* Returns when to update the wants next. If the server has no more, refusals wait for a sample. */
+/* Returns when to update the wants next. If the server has no more capacity, refusals count only
+ * with the next sample. */
 static doorman_time doorman__resource_update_wants_due(const doorman_client_resource *resource) {
     doorman__supply supply = doorman__resource_supply(resource, resource->client->upstream.now);
     const doorman__estimator *estimator = &resource->estimator;
@@ -13356,7 +13402,8 @@ static doorman_client_resource *doorman__client_add(doorman_client *client,
 /* Opens a new resource, or a closed resource that is not released yet. A closed resource gets the
  * new options, and keeps its units in use. It keeps its lease, unless the lease is being released.
  * If the release was still waiting for its delay (K5), the lease is renewed at its usual time,
- * unless the priority is another one. Otherwise each such opening would send a message. */
+ * unless the priority is another one. A renewal at once would send a message for each such
+ * opening. */
 static void doorman__resource_reopen(doorman_client_resource *resource,
                                      const doorman_resource_options *options, doorman_time now) {
     assert(resource->opened == 1);
@@ -13456,20 +13503,20 @@ doorman_status doorman_client_report_overload(doorman_client_resource *resource,
 
 /* ---- >>json --------------------------------------------------------------------------------- */
 /*
- * This section reads configurations, and reads and writes the wire protocol. Each message is one
- * JSON object. A request has one key, the method. Its response has the same key, or `error`.
+ * This section reads and writes configurations and the messages of the wire protocol. Each message
+ * is one JSON object. A request has one key, the method. Its response has the same key, or `error`.
  * Unknown fields in a message are ignored. Unknown fields in a configuration are refused, because
  * they are probably typing errors. If a message has an error, the whole message is refused. Errors
  * are a missing field, a field of the wrong type, a value out of range, and a key that an object
  * has twice.
  *
- * The reading of a message stops at its first error. The reading of a configuration continues after
- * the error of a field, so that one call finds several errors. A syntax error ends both. An error
- * of a message has the number of the byte, or the path of the field. An error in a field of a
- * configuration has the path, the line and the column of the field. A syntax error has a line and a
- * column. cJSON keeps no positions. But the tree of cJSON has its values in the order of the text.
- * So the n-th value of the tree is the n-th value of the text, and a second syntax check that stops
- * there finds its position.
+ * Of a message, only the first error is reported. The reading of a configuration continues after
+ * the error of a field, so that one call finds several errors. A syntax error ends the reading. The
+ * text of an error in a message has the number of the byte, or the path of the field. An error in a
+ * field of a configuration has the path, the line and the column of the field. A syntax error of a
+ * configuration has a line and a column. cJSON keeps no positions. But the tree of cJSON has its
+ * values in the order of the text. So the n-th value of the tree is the n-th value of the text. A
+ * second syntax check stops at the n-th value, and so finds the position.
  *
  * docs/protocol.md is the reference of the protocol. It has the fields of each message, their
  * defaults, an example of each message, the errors, and the duties of a client. A parent may have a
@@ -13488,9 +13535,10 @@ doorman_status doorman_client_report_overload(doorman_client_resource *resource,
  *
  * A number in a message reads back as the same double, so a lease may need 17 digits. Fewer digits
  * would need a direction of rounding for each field: a lease down, what a holder reports as
- * outstanding up, and `has` exactly as the lease. A sum of leases that is exact in one process (C9)
- * would differ from the sum in another. So only texts for people and monitoring have fewer digits:
- * the status page, the status and the metrics of doorman_server (see server/http/text.c).
+ * outstanding up, and `has` exactly as the lease. With fewer digits, a sum of leases that is exact
+ * in one process (C9) would differ from the sum in another. So only texts for people and monitoring
+ * have fewer digits: the status page, the status and the metrics of doorman_server (see
+ * server/http/text.c).
  */
 
 #define DOORMAN__JSON_DEPTH_MAX 32
@@ -13539,8 +13587,8 @@ static size_t doorman__scan_digits(doorman__scan *scan) {
     return (size_t)(at - first);
 }
 
-/* Returns true for numbers near 2^53 that cJSON may round to 2^53, for example 2^53 + 1. Numbers
- * with an exponent are not recognised. */
+/* Returns true for numbers near 2^53 that cJSON may round to 2^53, for example 2^53 + 1. A number
+ * with another position of the point, as in 9.007199254740993e15, is not recognised. */
 static bool doorman__rounds_to_id_max(const char *number, size_t bytes) {
     bool near = bytes >= 16 && memcmp(number, "900719925474099", 15) == 0;
     return near && (bytes > 16 || number[15] == '3');
@@ -13691,7 +13739,7 @@ static const char doorman__json_end_rule[] = "not JSON: expected the end of the 
 
 /* Checks a text and parses it into a tree. The caller deletes the tree. cJSON fails for a valid
  * text in two cases: there is no memory, or the decimal separator of the locale is longer than one
- * byte. Both return OUT_OF_MEMORY.
+ * byte. In both cases the function returns OUT_OF_MEMORY.
  *   scan   written in full. After a syntax error it has the position and the rule. If the whole
  *          text is too large, the position is NULL */
 static doorman_status doorman__json_parse(cJSON **out, doorman__scan *scan, const char *text,
@@ -13878,7 +13926,8 @@ static void doorman__read_unique_keys(const doorman__field *object, size_t count
     DOORMAN_FREE(keys);
 }
 
-/* Refuses a key that appears twice in any object, even if the object is not read. */
+/* Refuses each key that an object has twice. Checks all objects of the text, even those that are
+ * not read. */
 static void doorman__read_unique(const doorman__field *field) {
     bool object = cJSON_IsObject(field->value);
     size_t count = 0;
@@ -13904,8 +13953,7 @@ static bool doorman__text_is_marked(const char *text, size_t bytes) {
 
 /* Finds a likely cause why a text that people write is not JSON: the text is empty, or an editor
  * has saved it with a byte-order mark or as UTF-16. UTF-16 begins with a mark, or one of the first
- * two bytes is 0. Returns NULL if there is no such cause; then the rule of the syntax is the
- * error. */
+ * two bytes is 0. Returns NULL if there is no such cause. */
 static const char *doorman__syntax_cause(const char *text, size_t bytes) {
     if (doorman__text_is_blank(text, bytes)) return "not JSON: the text is empty";
     if (doorman__text_is_marked(text, bytes)) {
@@ -13918,7 +13966,8 @@ static const char *doorman__syntax_cause(const char *text, size_t bytes) {
     return NULL;
 }
 
-/* Writes a syntax error. People write configurations, so their errors may name a likely cause. */
+/* Writes a syntax error. A configuration is written by people, so its syntax error may name a
+ * likely cause. */
 static void doorman__read_syntax(doorman__reader *reader, const doorman__scan *scan,
                                  const char *text, size_t bytes) {
     doorman__problems *problems = reader->problems;
@@ -14019,12 +14068,11 @@ static void doorman__put_seconds(doorman__writer *out, doorman_time time) {
 
 /* Writes the decimal point of `size` and the digits behind the point. Precondition: `size` is at
  * least 1/64 and less than 2^53. So it has at most 58 bits behind the point. The method is that of
- * Steele and White (1990). The loop writes digits until `size` is the double nearest to the written
- * number. The loop ends when the written number differs from `size` by less than `near`. The
- * written number may also be the one with the last digit incremented. Two doubles of this size
- * differ by at least size / 2^53. `near` is half of this difference, so the function may write one
- * digit more than needed. The increment never changes a 9 to a 10, because the loop would have
- * ended one digit earlier. */
+ * Steele and White (1990). The loop writes digits until the written number, or that number with its
+ * last digit incremented, differs from `size` by less than `near`. Then `size` is the double
+ * nearest to it. Two doubles of this size differ by at least size / 2^53. `near` is half of size /
+ * 2^53, so the function may write one digit more than needed. The increment never changes a 9 to a
+ * 10, because the loop would have ended one digit earlier. */
 static void doorman__put_fraction(doorman__writer *out, double size) {
     assert(size >= 1.0 / 64 && size < DOORMAN__INTEGER_MAX);
     const uint64_t one = UINT64_C(1) << 60;
@@ -14044,8 +14092,8 @@ static void doorman__put_fraction(doorman__writer *out, double size) {
 
 /* Writes a number with the fewest digits that give the same double when they are read. The function
  * first tries 15 digits, and then 16 and 17. It tries no smaller count, because printf omits zeros
- * at the end. A number below DBL_MIN is less exact, so for such a number the function first tries 1
- * digit. The decimal separator is `.` in every locale. */
+ * at the end. A number below DBL_MIN has fewer significant bits, so fewer digits may be enough, and
+ * the function first tries 1 digit. The decimal separator is `.` in every locale. */
 static void doorman__put_shortest(doorman__writer *out, double size) {
     char text[40];
     int count = size < DBL_MIN ? 1 : 15;
@@ -14081,8 +14129,9 @@ static void doorman__put_amount(doorman__writer *out, double amount, bool shorte
 
 /* Writes the rest of a string, from its first character that is not plain (see
  * doorman__json_plain). Error messages, descriptions and addresses over HTTP are not checked. So
- * they can have control characters, and bytes that are not UTF-8. An example is an incomplete
- * character at the end of a long error message that was cut. */
+ * they can have control characters, which the function escapes, and bytes that are not UTF-8, for
+ * which it writes U+FFFD. An example is an incomplete character at the end of a long error message
+ * that was cut. */
 static void doorman__put_escaped(doorman__writer *out, const char *text, const char *end) {
     const char *plain = text;
     while (text < end) {
