@@ -11728,6 +11728,7 @@ static void doorman__rate_init(doorman__rate *rate, double amount, doorman_time 
  * burst, or the rate is 0 or unlimited. The usual case of one unit needs no arithmetic. */
 static inline int64_t doorman__rate_price(const doorman__quota *quota, double n) {
     if (n == 1) return quota->unit_price;
+    if (!(n <= DOORMAN_AMOUNT_MAX)) return -1;
     return doorman__price(n * quota->unit_time, quota->most);
 }
 
