@@ -24059,7 +24059,7 @@ static void doorman__call_bypass(doorman__call *call, doorman_time now) {
     (void)doorman__call_start(copy, now);
 }
 
-/* Refuses a call, because its hold was released or is gone. */
+/* Refuses a call, because its hold was released, is gone, or has no units to transfer. */
 static void doorman__call_revoke(doorman__call *call) {
     doorman__reservation_give_back(call, call->client->home.batch.upstream.now);
     memset(&call->acquired, 0, sizeof call->acquired);
@@ -24214,8 +24214,9 @@ static doorman_status doorman__client_settle_check(const doorman_settle_request 
     return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "items: have too many bytes");
 }
 
-/* Decides on a settle that needs no message: without a number, of a refused copy, or beyond
- * DOORMAN__SETTLES_MAX. Returns false if the settle needs a message.
+/* Decides on a settle that needs no message: it has no number, its reservation is a copy that was
+ * refused, or DOORMAN__SETTLES_MAX settles wait already. Returns false if the settle needs a
+ * message.
  *   result   the call that gets the result; NULL: nobody waits */
 static bool doorman__client_settle_is_local(doorman_permit_client *client,
                                             const doorman_settle_request *request,
@@ -24511,8 +24512,8 @@ void doorman_permit_client_kill_switch(doorman_permit_client *client, bool on) {
     client->kill_switch = on;
 }
 
-/* Returns whether the breaker of a node that owns a shard is open, or without a map that of
- * home. */
+/* Without a map, returns whether the breaker of home is open. With a map, returns whether the
+ * breaker of any node that owns a shard is open. */
 static bool doorman__permit_client_is_pausing(const doorman_permit_client *client) {
     const doorman__routes *routes = client->routes;
     const doorman_time now = client->home.batch.upstream.now;
@@ -24545,8 +24546,8 @@ void doorman_permit_client_read(const doorman_permit_client *client,
 #ifdef DOORMAN_JSON
 /* ---- >>permit_json -------------------------------------------------------------------------- */
 /*
- * This section has the tables of fields of limits and of messages on permits, for the section
- * >>json.
+ * This section has tables by which the section >>json reads and writes messages and configurations.
+ * The tables list the fields of limits, and of messages on permits.
  */
 
 /* ---- permit JSON: limits */
@@ -24614,8 +24615,8 @@ static const doorman__row doorman__figure_rows[] = {
     {0},
 };
 
-/* Checks strings in place of a rate or a limit. Returns whether `key` is a string, which must be
- * "leased".
+/* Refuses strings in the fields `rate` and `limit`, except "leased" in the field `key`. Returns
+ * whether the field `key` is a string.
  *   key   the only field that may be a string; NULL: none */
 static bool doorman__read_leased(const doorman__field *object, const char *key) {
     static const char *const keys[] = {"rate", "limit"};
@@ -25117,7 +25118,7 @@ typedef struct doorman__named_shard {
     bool is_lost;
 } doorman__named_shard;
 
-/* A map as it is in JSON: `shards` instead of the owners of `map`. */
+/* A map as it is in JSON: with `shards` instead of `map.owners`. */
 typedef struct doorman__shard_map_text {
     doorman_shard_map map;
     doorman__named_shard *shards;
@@ -25543,7 +25544,8 @@ static void doorman__put_permit_details(doorman__writer *out, const doorman_perm
     doorman__put(out, "]");
 }
 
-/* The fields that say why a permit is refused, without those of the refused item. */
+/* The fields that say why a permit is refused, without the fields that say which item is
+ * refused. */
 #define DOORMAN__REASON_ROW(struct_, flags_)                                                       \
     {                                                                                              \
         DOORMAN__FIELD("reason", CHOICE, LENIENT | (flags_), struct_, reason),                     \
@@ -25855,7 +25857,8 @@ static const doorman__row doorman__permit_responses[][3] = {
       .put = doorman__put_settlements}},
 };
 
-/* Returns how many bytes the longest of the names takes: the resource_id and the key of an item. */
+/* Returns how many bytes the longest name of an item takes. A name is the resource_id and the
+ * key. */
 static size_t doorman__item_name_bytes(const doorman_permit_item *items, size_t count) {
     size_t longest = 0;
     for (size_t i = 0; i < count; i++) {
@@ -26002,11 +26005,11 @@ static const doorman__json_permits doorman__permits_in_json = {
 #ifdef DOORMAN_NNG
 /* ---- >>permit_agent ------------------------------------------------------------------------- */
 /*
- * An agent has a permit client with a mutex, a thread and a connection of their own. So a slow
- * response with leases does not delay a permit, and many permits do not delay a lease. Each lane,
- * and each node of a map of shards (N9), has one more connection. The thread starts with the first
- * permit, report, settle, transfer or seizure, so an agent without permits does not have it. It
- * repeats these steps:
+ * For permits, an agent has a permit client, a mutex, a thread and a connection, apart from those
+ * for leases. So a slow response with leases does not delay a permit, and many permits do not delay
+ * a lease. Each lane, and each node of a map of shards (N9), has one more connection. The thread
+ * starts with the first permit, report, settle, transfer or seizure, so an agent without permits
+ * has no such thread. The thread repeats these steps:
  *
  *   1. Parse the responses that have come, without the mutex.
  *   2. Pass them to the client, and take the next messages and all decisions from the client.
@@ -26133,7 +26136,7 @@ static doorman_status doorman__agent_permits_add_transport(doorman__agent_permit
 }
 
 /* Adds a lane with a transport of its own. If memory runs out, permits wait for the other lanes. If
- * there are none, permits travel among the other messages. */
+ * there are no other lanes, permits that may wait travel among the other messages. */
 static void doorman__agent_permits_add_lane(doorman__agent_permits *permits) {
     doorman_permit_client *client = permits->client;
     doorman_upstream *upstream = NULL;
@@ -26145,7 +26148,7 @@ static void doorman__agent_permits_add_lane(doorman__agent_permits *permits) {
     permits->lanes_failed = status != DOORMAN_OK;
 }
 
-/* Gives each new port a transport (N9). If memory runs out, the client tries again after a
+/* Gives each new port a transport (N9). If memory runs out, the agent tries again after a
  * second. */
 static void doorman__agent_permits_add_ports(doorman__agent_permits *permits, doorman_time now) {
     doorman_permit_client *client = permits->client;
@@ -26246,8 +26249,9 @@ static void doorman__agent_permits_tell_holds(doorman__agent_permits *permits, d
     }
 }
 
-/* Processes a result of the other part of an agent: its two parts are leases and permits. An answer
- * of a master ends the pause of this part. Returns whether the thread of this part must run. */
+/* An agent has two parts: leases and permits. Processes a result of one part: if a master has
+ * answered, ends the pause of the other part. Returns whether the thread of the other part must
+ * run. */
 static bool doorman__pause_end(doorman__pause *pause, const doorman_transport_result *result) {
     bool answered = result->has_ended && result->status == DOORMAN_OK && result->is_master;
     if (!answered || !__atomic_load_n(&pause->lasts, __ATOMIC_SEQ_CST)) return false;
@@ -26737,7 +26741,7 @@ static void doorman__agent_permits_free(doorman_agent *agent) {
     DOORMAN_FREE(permits);
 }
 
-/* Processes each result of a request for leases: see doorman__pause_end. */
+/* Processes the result of a request for leases: see doorman__pause_end. */
 static void doorman__agent_permits_note_result(doorman_agent *agent,
                                                const doorman_transport_result *result) {
     doorman__agent_permits *permits = agent->permits;
