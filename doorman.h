@@ -8,10 +8,9 @@
  * further message to the server while it has the lease.
  *
  * PERMITS. A server grants or refuses a PERMIT for each request, by rules for each of very many
- * keys. If the units of a granted permit stay taken, until they are released or their time ends,
- * the permit is a HOLD. A program that has permits includes doorman_permits.h in place of this
- * header. In a program without permits, those fields of messages and configurations that are for
- * permits must be empty.
+ * keys. A granted permit is a HOLD if its units stay taken until they are released or its time
+ * ends. A program with permits includes doorman_permits.h in place of this header. In any other
+ * program, the fields of messages and configurations that are for permits must be empty.
  *
  * THROTTLE. A loaded server decides which requests it takes: see doorman_throttle.h.
  *
@@ -246,8 +245,8 @@
  *     >>json            the wire protocol
  *     >>nng             a client with its own thread, and the transport of clients and nodes
  *
- *     Other sections are in doorman_permits.h (>>limits to >>permit_agent, with the rules P, N and
- *     D1 to D5) and in doorman_throttle.h (>>throttle, with the rules H except H11).
+ *     Other sections are in doorman_permits.h (>>limits to >>permit_agent, with the rules P, N, E,
+ *     W and D1 to D5) and in doorman_throttle.h (>>throttle, with the rules H except H11).
  *
  * MIT licence, at the end of the file.
  */
