@@ -20242,8 +20242,8 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  * its counter would be written with the units back, and the next owner could give them back again.
  * Then come holds, and then transfers, because a transfer can only be restored after its source.
  *
- * A step visits whole buckets of a table, in an order that stays correct while other calls add and
- * remove entries (see doorman__chains_visited).
+ * Each call for the rows of a shard visits some buckets of a table, in an order that stays correct
+ * while other calls add and remove entries (see doorman__chains_visited).
  *
  * No node decides for a shard while it is written. So its entries must be found quickly among those
  * of all shards. An index is made before the move, in steps between decisions. It divides the
@@ -20257,10 +20257,11 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  *
  * No shard is missing in a set: a visit of all tables notes the entries that existed when the index
  * was begun, and later entries are noted when they are added. An entry keeps its hash. It keeps its
- * shard until the next configuration, which ends the index. A set may have too many shards, because
- * entries are removed, and because shards whose numbers are equal modulo 64 count as one. This only
- * costs time. With 2 to 4 entries in a range, a visit of one of 64 shards looks at about 5 % of the
- * buckets. Until the index has all entries, a visit does not use it, and looks at all buckets.
+ * shard until the next configuration, which ends the index. A set may have too many shards: it
+ * keeps the shards of removed entries, and shards whose numbers are equal modulo 64 count as one.
+ * This only costs time. With 2 to 4 entries in a range, a visit of one of 64 shards looks at about
+ * 5 % of the buckets. Until the index has all entries, a visit does not use it, and looks at all
+ * buckets.
  */
 
 #define DOORMAN__SHARD_PART_VERSION 1
@@ -20984,9 +20985,9 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
 
 /* ---- >>permit_client ------------------------------------------------------------------------ */
 /*
- * A permit client asks servers for permits on behalf of many callers. It is passive, like a client.
- * Its upstream has the address (K3), the states of a request, and the check of a response (R2), but
- * no held leases.
+ * A permit client asks servers for permits on behalf of many callers. Like a client, it acts only
+ * when it is called. Its upstream has the address (K3), the states of a request, and the check of a
+ * response (R2), but no held leases.
  *
  * P21 Permits travel in batches. While one message is under way, the next one fills. So a single
  *    caller waits only for one round trip, and many callers share a message. A message has at most
@@ -20998,8 +20999,8 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  *    decided.
  * About P22: the client counts valid_for of a refusal from the time at which it sent the message.
  *    The server decided later, so a refusal never lasts longer than the server allows. The client
- *    remembers at most DOORMAN__REFUSALS_MAX refusals, the newest ones. An idle client forgets them
- *    when all have ended.
+ *    remembers at most DOORMAN__REFUSALS_MAX refusals, the newest ones. A client that receives no
+ *    more refusals forgets them when all have ended.
  * About P23: a message has failed if it has no valid response of a master, and no redirect that the
  *    client follows (K3). Its permits are sent again, each time to the next address. A client with
  *    three addresses gives up a permit after four failures. After the first failure the permit
@@ -21017,11 +21018,11 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  *    it. If its message fails, the permit is not sent again, because it may have charged units.
  *       Units that were taken ahead are lost at the latest twice `prefetch` after their message was
  *    sent. So they never last longer than twice `prefetch` after the server has charged them. A
- *    stock has at most two lots of units with different ends. Costs are rounded up as servers do
- *    it. A permit gets no more out of the stock than the most that a server has granted to one
- *    permit, because a limit may have a max_cost. A key that is banned loses its stock. The client
- *    keeps at most DOORMAN__STOCKS_MAX stocks: those that were used or filled last. An idle client
- *    forgets them.
+ *    stock has at most two lots of units with different ends. Costs are rounded up to 1/4096 of a
+ *    unit, as on a server. A permit gets no more out of the stock than the most that a server has
+ *    granted to one permit, because a limit may have a max_cost. A key that is banned loses its
+ *    stock. The client keeps at most DOORMAN__STOCKS_MAX stocks: those that were used or filled
+ *    last. A client that no longer uses its stocks forgets them.
  *
  * About P27: the number of a reservation is the request_id on the wire. A client does not remember
  *    its reservations, only the settles that have no answer yet. A server remembers a settlement
@@ -21048,13 +21049,13 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  *    that node may have moved. A lane sends permits of all ports, in turn.
  *       A call goes to the owner of its shard. If the call names a hold or a transfer by its id,
  *    the id contains the shard (N4). Otherwise the shard is that of the first item of the call. A
- *    permit whose items are in two shards is refused as SHARDS (N5). A later map moves the calls in
- *    the queues. A call that was refused as MOVED waits for MOVED_PAUSE at first, and after each
- *    further such refusal for twice as long, up to 1 s. After this wait, or when the next map
- *    comes, the call is sent to the node that then owns its shard. A permit, a report and a seizure
- *    may be refused as MOVED MOVES_MAX times. At the next such refusal the fallback decides. A
- *    settle is sent again for as long as after LEARNING. Renewals, releases and transfers are sent
- *    again for as long as after a message that has failed.
+ *    permit whose items are in two shards is refused as SHARDS (N5). A later map moves the calls
+ *    that wait in queues to the ports of the new owners. A call that was refused as MOVED waits for
+ *    MOVED_PAUSE at first, and after each further such refusal for twice as long, up to 1 s. After
+ *    this wait, or when the next map comes, the call is sent to the node that then owns its shard.
+ *    A permit, a report and a seizure may be refused as MOVED MOVES_MAX times. At the next such
+ *    refusal the fallback decides. A settle is sent again for as long as after LEARNING. Renewals,
+ *    releases and transfers are sent again for as long as after a message that has failed.
  *       A call keeps its request_id when its node changes. The new owner knows what the last owner
  *    knew. So it neither grants nor settles the call twice. When a shard moves, the client keeps
  *    its refusals that are still valid (P22) and its units taken ahead (P24).
@@ -21093,8 +21094,8 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  * way is the test of the breaker. Otherwise the breaker is closed.
  */
 
-/* With the longest names of limits, the response to a message with this many items and bytes of
- * text fits in 4 MiB. Servers take up to 10,000 items by default. */
+/* Even if all names of limits are as long as possible, the response to a message with this many
+ * items and bytes of text fits in 4 MiB. Servers take up to 10,000 items by default. */
 #define DOORMAN__MESSAGE_ITEMS ((size_t)4000)
 #define DOORMAN__MESSAGE_TEXT ((size_t)256 << 10)
 #define DOORMAN__REFUSALS_MAX ((size_t)10000)
@@ -21104,11 +21105,11 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
 #define DOORMAN__SETTLES_MAX ((size_t)10000)
 #define DOORMAN__COPIES_MAX ((size_t)10000)
 
-/* How long a settle waits for its first message, how long it is sent after that, how long it waits
- * after LEARNING, and in how many messages it may fail. In an outage of SETTLE_TIME fewer messages
- * fail, because the breaker opens for at least a second. After LEARNING a report is also sent
- * again, until REPORT_TIME has passed: a server refuses a report as LEARNING for at most 10
- * minutes. */
+/* How long a settle waits for its first message, how long it is repeated after that, how long it
+ * waits after each LEARNING, and in how many messages it may fail. In an outage of SETTLE_TIME
+ * fewer messages fail, because the breaker opens for at least a second. After LEARNING a report is
+ * also sent again, until REPORT_TIME has passed: a server refuses a report as LEARNING for at most
+ * 10 minutes. */
 #define DOORMAN__SETTLE_WAIT (300 * DOORMAN_SECOND)
 #define DOORMAN__SETTLE_TIME (45 * DOORMAN_SECOND)
 #define DOORMAN__SETTLE_PAUSE DOORMAN_SECOND
@@ -21318,8 +21319,9 @@ typedef struct doorman__port {
 } doorman__port;
 #define DOORMAN__NO_NODE SIZE_MAX
 
-/* What a client knows of shards (N9). A port is freed only with the client, because the loop of the
- * caller may use its upstream. A port without a node is used again for the next new node. */
+/* What a client knows of shards (N9). When a map is in force, its ports are freed only with the
+ * client, because the loop of the caller may use their upstreams. A port without a node is used
+ * again for the next new node. */
 typedef struct doorman__routes {
     doorman_shard_map *map; /* NULL: only until the first map is set */
     doorman__port *by_node[DOORMAN_SHARD_NODES_MAX];
@@ -21716,7 +21718,8 @@ static doorman__known *doorman__known_oldest(const doorman__known_table *known, 
     return oldest->until <= now || known->table.count >= most ? oldest : NULL;
 }
 
-/* Returns when all objects can be forgotten. An idle client wakes up then, and frees them. */
+/* Returns when all objects can be forgotten. The client is due at this time, and then frees
+ * them. */
 static doorman_time doorman__known_due(const doorman__known_table *known) {
     return known->order.first ? known->end : DOORMAN_NEVER;
 }
@@ -22089,7 +22092,7 @@ static void doorman__acquired_reservation(doorman__call *call, doorman_time sett
     call->acquired.settle_by = settle_by;
 }
 
-/* Grants a call the cost of each item, or without in_full only the minimum of each item. */
+/* Grants a call the cost of each item, or if in_full is false, the minimum of each item. */
 static void doorman__call_grant(doorman__call *call, bool in_full) {
     assert(call->request.item_count <= DOORMAN_PERMIT_ITEMS_MAX);
     call->acquired.granted = true;
@@ -22642,8 +22645,9 @@ static void doorman__sent_return(doorman__sent *sent, doorman__failure failure, 
     doorman__client_hold_plan(hold, now);
 }
 
-/* Takes all calls out of a message that has no valid response of a master. Goes from the last call
- * to the first one, because each becomes the first of its queue. */
+/* Takes all calls out of a message that has no valid response of a master. Each call becomes the
+ * first of its queue. So the calls are taken from the last one to the first one, and keep their
+ * order. */
 static void doorman__batch_return(doorman__batch *batch, doorman__failure failure,
                                   doorman_time now) {
     assert(batch->count <= batch->capacity);
@@ -22694,7 +22698,8 @@ static void doorman__map_ask(doorman__port *port, doorman_time now) {
     if (!doorman__breaker_is_open(port, now)) client->map_port = port;
 }
 
-/* Notes the epoch of the map of a node. If the client has an earlier map, it asks the node. */
+/* Notes the epoch of the map of a node. If the client has an earlier map or none, it asks the node
+ * for the map. */
 static void doorman__map_note(doorman__port *port, uint64_t epoch, doorman_time now) {
     if (epoch > doorman__map_epoch(port->batch.client)) doorman__map_ask(port, now);
 }
@@ -22913,8 +22918,8 @@ static bool doorman__routes_set(doorman_permit_client *client, const doorman_sha
     return true;
 }
 
-/* Returns the address of the next message of a port. The text is valid until the message after that
- * one, also if the map changes in this time. */
+/* Returns the address of the next message of a port. The text stays valid until the following
+ * message is made, even if the map changes before that. */
 static const char *doorman__port_address(doorman__port *port) {
     const char *address = doorman__upstream_address(&port->batch.upstream);
     if (port == &port->batch.client->home) return address;
@@ -23064,8 +23069,8 @@ static bool doorman__batch_fits(const doorman__batch *batch, const doorman__call
 }
 
 /* Prepares a permit for a message. Its max_wait in the message is at most what is left of the
- * timeout. For a permit that may queue, up to 1 s of this time is kept for the answer, and the time
- * since its first message counts in max_wait. */
+ * timeout. If the permit may wait at a server, a quarter of this rest, but at most 1 s, is kept for
+ * the answer, and the time since its first message counts towards max_wait. */
 static void doorman__permit_put(doorman__call *call, doorman_permit_request *to, doorman_time now) {
     doorman_time rest = doorman__later(call->deadline - now, 0);
     if (call->kind == DOORMAN__CALL_WAIT) {
@@ -24450,9 +24455,9 @@ bool doorman_permit_client_next_change(doorman_permit_client *client, doorman_he
     return true;
 }
 
-/* Ends a call that a caller waits for. The status OK means the kill switch (P25), which ends only
- * permits: a permit is granted in full, or as a server has granted it already. If a message with
- * the permit is under way, the hold is kept if a server grants it.
+/* Ends a call that a caller waits for. The status OK means that the kill switch ends the call
+ * (P25). The kill switch ends only permits: a permit is granted in full, or as a server has granted
+ * it already. If a message with the permit is under way, the hold is kept if a server grants it.
  *   call   NULL: none */
 static void doorman__call_end(doorman__call *call, doorman_status status) {
     if (!call || !call->attended) return;
@@ -24738,7 +24743,8 @@ static void doorman__put_leased(doorman__writer *out, const doorman_permit_limit
     if (all->max_wait) doorman__put(out, ",'max_wait':%t", all->max_wait);
 }
 
-/* Writes the figures of a limit. A default of max_debt, max_wait or queue is left out. */
+/* Writes the figures of a limit. Leaves out max_debt, max_wait and queue if they have their
+ * defaults. */
 static void doorman__put_figures(doorman__writer *out, const doorman_permit_limit *limit) {
     doorman_figures all = limit->figures; /* the has_ fields say what is written */
     all.has_size = limit->kind == DOORMAN_TOKEN_BUCKET;
@@ -26014,7 +26020,7 @@ static const doorman__json_permits doorman__permits_in_json = {
  *   1. Parse the responses that have come, without the mutex.
  *   2. Pass them to the client, and take the next messages and all decisions from the client.
  *   3. Send the messages, without the mutex. Then tell the callers their decisions.
- *   4. Sleep until the client is due or something has changed.
+ *   4. Sleep until the client is due, or until another thread wakes this one.
  *
  * The messages are sent first, so that the servers work while the callers wake up.
  *
@@ -26461,8 +26467,8 @@ static void doorman__acquirer_give_back(const doorman__acquirer *acquirer) {
     (void)doorman_permit_client_settle(client, &settle, NULL, NULL, doorman_clock());
 }
 
-/* Gives up the call of a cancelled thread, and what it was granted. The acquirer's mutex is
- * locked. */
+/* Gives up the call of a cancelled thread, and the hold and the reservation that the call was
+ * granted. The acquirer's mutex is locked. */
 static void doorman__acquirer_cancel(void *context) {
     doorman__acquirer *acquirer = (doorman__acquirer *)context;
     pthread_mutex_unlock(&acquirer->mutex);
@@ -26481,8 +26487,9 @@ static void doorman__acquirer_cancel(void *context) {
 }
 
 /* Waits for the decision until the timeout. If the thread is cancelled, a cleanup handler ends the
- * call. `until` is a field of the acquirer, and not a variable of a function that is called here:
- * AddressSanitizer would still guard the frame of that function when the cleanup handler runs. */
+ * call. `until` is a field of the acquirer, and not a variable of a function that is called here,
+ * because AddressSanitizer would still guard the frame of that function when the cleanup handler
+ * runs. */
 static void doorman__acquirer_wait(doorman__acquirer *acquirer) {
     doorman_time now;
     pthread_mutex_lock(&acquirer->mutex);
