@@ -21005,11 +21005,11 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  *    client follows (K3). Its permits are sent again, each time to the next address. A client with
  *    three addresses gives up a permit after four failures. After the first failure the permit
  *    travels alone, so that a permit that a server refuses to read harms no other permit. After
- *    such a refusal the next message goes to the same server. Renewals, releases and transfers that
- *    a server refuses to read are sent again. So the breaker counts these refusals. Otherwise the
- *    client would repeat such a message without a pause. A message whose answer was lost may have
- *    charged units, and its permits may charge them again. So permits may be refused too early, but
- *    a limit never grants too much.
+ *    such a refusal the next message goes to the same server, because that server works. Renewals,
+ *    releases and transfers that a server refuses to read are sent again. So the breaker counts
+ *    these refusals. Otherwise the client would repeat such a message without a pause. A message
+ *    whose answer was lost may have charged units, and its permits may charge them again. So
+ *    permits may be refused too early, but a limit never grants too much.
  * About P24: the client keeps a stock for each (resource, key) that was used a short time ago. The
  *    stock counts the use in four slices, each of a quarter of the time `prefetch`. So it knows the
  *    use of at least the last 3/4 of `prefetch`. After a grant that leaves at most half of this use
@@ -21026,7 +21026,7 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  *
  * About P27: the number of a reservation is the request_id on the wire. A client does not remember
  *    its reservations, only the settles that have no answer yet. A server remembers a settlement
- *    for a minute. So the client sends a settle for less than a minute. After a reservation has
+ *    for a minute. So the client repeats a settle for less than a minute. After a reservation has
  *    ended, a server remembers it for 10 minutes. So a settle that the application makes in time
  *    may wait for 5 minutes, and the server still knows the reservation. A settle that a server can
  *    only process later (LEARNING) is sent again after a second. A caller that gets a refusal does
@@ -21041,12 +21041,12 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  *    `lost`. Reports that wait for this second count towards DOORMAN__REPORTS_MAX.
  *
  * N9 A client without a map of shards sends all calls to the addresses of its options. If a
- *    response has a later map_epoch than that of its map, the client asks the same node for the map
- *    with DISCOVERY. With a map the client has a port for each node: an upstream with the addresses
- *    of the node, queues, and a breaker. So a node that fails stops only its own keys (P23), and
- *    messages are batched by node (P21). The first port, `home`, has the addresses of the options.
- *    With a map, home sends only DISCOVERY, after a message to a node has failed: the shards of
- *    that node may have moved. A lane sends permits of all ports, in turn.
+ *    response has a map_epoch, and the client has an earlier map or none, the client asks the same
+ *    node for the map with DISCOVERY. With a map the client has a port for each node: an upstream
+ *    with the addresses of the node, queues, and a breaker. So a node that fails stops only its own
+ *    keys (P23), and messages are batched by node (P21). The first port, `home`, has the addresses
+ *    of the options. With a map, home sends only DISCOVERY, after a message to a node has failed:
+ *    the shards of that node may have moved. A lane sends permits of all ports, in turn.
  *       A call goes to the owner of its shard. If the call names a hold or a transfer by its id,
  *    the id contains the shard (N4). Otherwise the shard is that of the first item of the call. A
  *    permit whose items are in two shards is refused as SHARDS (N5). A later map moves the calls
@@ -21065,8 +21065,9 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  *       The packages of other languages ask over HTTP, where any node forwards calls. So they have
  *    no breaker for each node. They send a call to a server of the options, which forwards it, in
  *    these cases: the node has not answered a DISCOVERY yet, or since its last failure; the call
- *    has failed once; the node has no HTTP address that the client may use. A node has a pause of 1
- *    s after a failure, and twice as long each time, up to max_pause.
+ *    has failed once; the node has no HTTP address that the client may use. After a failure nothing
+ *    is sent to a node for 1 s, and after each further failure in a row for twice as long, up to
+ *    max_pause.
  *
  * A call is a permit, a report, a settle or a request about a hold, from its beginning to its
  * result. Only doorman__call_move changes the state of a call, except that the action of a hold
@@ -22070,7 +22071,8 @@ static void doorman__client_holds_work(doorman_permit_client *client, doorman_ti
     }
 }
 
-/* Ends a transfer, and the call that gets its result. Ends the hold if no units are left. */
+/* Ends a transfer, and the call that gets its result. Ends the hold if no units and no other
+ * transfers are left. */
 static void doorman__transfer_end(doorman__call *call, doorman_time now) {
     doorman__client_hold *hold = call->hold;
     assert(call->kind == DOORMAN__CALL_TRANSFER && hold->transfers > 0);
