@@ -491,8 +491,8 @@ DOORMAN_API void doorman_config_read(const doorman_config *config, doorman_confi
  *   returns   NULL: no template matches, or an argument is missing or not valid. The template
  *             belongs to config, and has the defaults filled in
  *   cost      the literal start of a glob is the part before its first * ? [ or \. One hash lookup
- *             for each length that such a start has, and one match for each glob whose literal start
- *             is the start of the id */
+ *             for each length that such a start has, and one match for each glob whose literal
+ *             start is the start of the id */
 DOORMAN_API const doorman_template *doorman_config_find(const doorman_config *config,
                                                         const char *resource_id);
 
