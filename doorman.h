@@ -105,11 +105,11 @@
  * WHAT IT IS NOT
  *
  *     A lease does not protect a resource from clients that cheat. Each client must limit itself to
- *     its lease. Use permits against strangers, and let a gateway ask for them. Doorman promises
- *     that the sum of the leases does not exceed the capacity, except after a cut until the older
- *     leases have ended. What clients use without a lease is not part of this sum. The promise
- *     needs CONFIRMED handover, which is the default, and clocks whose rates differ by at most the
- *     drift, which is 5 % by default.
+ *     its lease. If clients may cheat, use permits, and let a gateway ask for them. Doorman
+ *     promises that the sum of the leases does not exceed the capacity, except after a cut until
+ *     the older leases have ended. What clients use without a lease is not part of this sum. The
+ *     promise needs CONFIRMED handover, which is the default, and clocks whose rates differ by at
+ *     most the drift, which is 5 % by default.
  *
  * MACROS that you may define before you include the header
  *

@@ -20106,7 +20106,7 @@ static void doorman__handover_take_hold(doorman__handover_reader *in, doorman__h
     }
 }
 
-/* Makes a hold without units and without an end. Returns NULL after a fault.
+/* Makes a hold without takes and without an end. Returns NULL after a fault.
  *   source   written: the source of a transfer; NULL: there is none */
 static doorman__hold *doorman__handover_make_hold(doorman__handover_reader *in,
                                                   const doorman__handed_hold *handed,
@@ -23053,8 +23053,8 @@ static void doorman__batch_fail(doorman__batch *batch, doorman__failure failure,
     doorman__map_note_failure(batch, now);
 }
 
-/* Returns how many items the message, or its response, has for a call. A seizure counts with the
- * maximum, because the number of its items is not known. */
+/* Returns how many items the message, or its response, has for a call. A seizure counts as
+ * DOORMAN_PERMIT_ITEMS_MAX items, because the number of its items is not known. */
 static size_t doorman__call_items(const doorman__call *call) {
     bool seizes = call->kind == DOORMAN__CALL_SEIZURE;
     return seizes ? DOORMAN_PERMIT_ITEMS_MAX : call->request.item_count;
@@ -23192,8 +23192,8 @@ static void doorman__client_report_work(doorman__call *call, doorman_time now) {
     doorman__timer_set(&client->timers, &call->timer, call->deadline);
 }
 
-/* Does what is due for calls and holds. Forgets the refusals, the stocks or the refused copies when
- * all of them have ended. */
+/* Does what is due for calls and holds. Forgets the refusals when all refusals have ended. Does the
+ * same with the stocks and the refused copies. */
 static void doorman__permit_client_work(doorman_permit_client *client, doorman_time now) {
     now = doorman__upstream_now(&client->home.batch.upstream, now);
     doorman__client_holds_work(client, now);
@@ -25523,8 +25523,8 @@ static const doorman__row doorman__detail_rows[] = {
     {0},
 };
 
-/* Reads the list `limits` of an item or of an inspection. `details` has room for it behind the
- * details of the items before it. */
+/* Reads the list `limits` of an item or of an inspection. `details` has room for the list, behind
+ * the details of earlier items. */
 static void doorman__read_permit_details(const doorman__field *object, size_t item_index,
                                          doorman_permit_detail *details, doorman_permit *out) {
     doorman__field list = doorman__field_of(object, "limits", 6);
@@ -26060,7 +26060,7 @@ struct doorman__agent_permits {
     struct doorman__acquirer *unused; /* the structs of threads that waited before; atomic */
 };
 
-/* Gets the decision on a call. */
+/* The receiver of the decision on a call. */
 typedef struct doorman__receiver {
     void (*on_decided)(void *context, doorman_status status, const doorman_acquired *acquired);
     void *context;
