@@ -7,10 +7,10 @@
  * amount that it may use for a limited time. The process limits itself to that amount, and needs no
  * further message to the server while it has the lease.
  *
- * PERMITS. A server decides on each request, by rules for each of very many keys. A granted permit
- * whose units stay taken, until they are released or its time ends, is a HOLD. A program that has
- * permits includes doorman_permits.h in place of this header. In a program without permits, the
- * fields for permits of messages and configurations must be empty.
+ * PERMITS. A server grants or refuses a PERMIT for each request, by rules for each of very many
+ * keys. A granted permit is a HOLD if its units stay taken until they are released or its time
+ * ends. A program with permits includes doorman_permits.h in place of this header. In any other
+ * program, the fields of messages and configurations that are for permits must be empty.
  *
  * THROTTLE. A loaded server decides which requests it takes: see doorman_throttle.h.
  *
@@ -105,9 +105,9 @@
  * WHAT IT IS NOT
  *
  *     A lease does not protect a resource from clients that cheat. Each client must limit itself to
- *     its lease. Use permits against strangers, and let a gateway ask for them. Doorman promises
- *     that the sum of the leases never exceeds the capacity. After a cut this holds again when the
- *     older leases have ended. What clients use without a lease is not part of this sum. The
+ *     its lease. If clients may cheat, use permits, and let a gateway ask for them. Doorman
+ *     promises that the sum of the leases does not exceed the capacity, except after a cut until
+ *     the older leases have ended. What clients use without a lease is not part of this sum. The
  *     promise needs CONFIRMED handover, which is the default, and clocks whose rates differ by at
  *     most the drift, which is 5 % by default.
  *
@@ -126,17 +126,17 @@
  *                              never check the arguments of a call
  *
  *     Define them before the first include of the header. With DOORMAN_NNG the implementation needs
- *     POSIX names: with -std=c11, include doorman.h before the first system header, or define
- *     _DEFAULT_SOURCE before that one. Otherwise the compiler reports an error.
+ *     POSIX names: with -std=c11, include doorman.h or define _DEFAULT_SOURCE before the first
+ *     system header. Otherwise the compiler reports an error.
  *
  * MEMORY
  *
- *     Each create function has a destroy function. Limiters without a server, and elections, are in
+ *     Each create function has a destroy function. A doorman_limiter and a doorman_election are in
  *     the caller's memory, which the library never frees. Arguments, and the memory that they point
  *     to, are used only during the call, except where a comment says otherwise. Pointers in a
  *     result stay valid until the next call on the object that returned them. A call that returns a
- *     status, and runs out of memory, returns OUT_OF_MEMORY and changes nothing. Messages on
- *     permits have an exception: see doorman_server_handle.
+ *     status, and runs out of memory, returns OUT_OF_MEMORY and changes nothing. There is an
+ *     exception for messages on permits: see doorman_server_handle.
  *
  * ERRORS
  *
@@ -146,19 +146,19 @@
  *     its name: `key: must be 0 to 256 bytes of UTF-8`, or `templates[2].limits[0].figures.rate:
  *     must be ...`. The field `path_bytes` of the error says where the name ends, so no program has
  *     to search for the end. A field has its name in C if the caller has passed it in C, and its
- *     name in JSON if it was read from JSON. Missing capacity is not an error. A function whose
- *     name ends in `_try` returns a doorman_decision, not a status. A doorman_resource_info says
- *     whether a resource has a lease.
+ *     name in JSON if it was read from JSON. Missing capacity is not an error: a function whose
+ *     name ends in `_try` returns a doorman_decision, not a status, and a doorman_resource_info
+ *     says whether a resource has a lease.
  *
  *     A pointer or a callback may be NULL only where a comment says so. There is one exception, the
  *     calls that end an object: _destroy, _uninit, _close, _shutdown, _stop and _resign accept
- *     NULL, and do nothing. Every other call checks what it needs when it is called. If a pointer
- *     that it needs is NULL, a call that returns a status returns INVALID_ARGUMENT. A try returns
- *     DOORMAN_IMPOSSIBLE. Any other call does nothing. It returns false, 0, NULL or NO_MASTER. But
- *     a call whose result is the time of the next call, or a delay, returns DOORMAN_NEVER. An `out`
- *     that is written in full is then written with zeros, with three exceptions: a doorman_result
- *     is IMPOSSIBLE, a doorman_election_call is due DOORMAN_NEVER, and
- *     doorman_permit_client_read_hold says that the hold is gone.
+ *     NULL, and do nothing. Every other call checks the pointers that it needs. If one of them is
+ *     NULL, a call that returns a status returns INVALID_ARGUMENT, and a try returns
+ *     DOORMAN_IMPOSSIBLE. A call whose result is the time of the next call, or a delay, returns
+ *     DOORMAN_NEVER. Any other call does nothing, and returns false, 0, NULL or NO_MASTER. In each
+ *     of these cases an `out` that is documented as written in full is filled with zeros, with
+ *     three exceptions: a doorman_result is IMPOSSIBLE, a doorman_election_call is due
+ *     DOORMAN_NEVER, and doorman_permit_client_read_hold says that the hold is gone.
  *
  * THREADS AND TIME
  *
@@ -245,8 +245,8 @@
  *     >>json            the wire protocol
  *     >>nng             a client with its own thread, and the transport of clients and nodes
  *
- *     Other sections are in doorman_permits.h (>>limits to >>permit_agent, with the rules P and D2
- *     to D5) and in doorman_throttle.h (>>throttle, with the rules H except H11).
+ *     Other sections are in doorman_permits.h (>>limits to >>permit_agent, with the rules P, N, E,
+ *     W and D1 to D5) and in doorman_throttle.h (>>throttle, with the rules H except H11).
  *
  * MIT licence, at the end of the file.
  */
@@ -482,17 +482,17 @@ DOORMAN_API void doorman_config_destroy(doorman_config *config);
 
 /* Describes a configuration by options. doorman_config_create makes an equal configuration from
  * them.
- *   out    written in full. The templates are in their order, and have the defaults filled in. They
- *          belong to config
+ *   out    written in full. The templates are in the order in which they were given, and have the
+ *          defaults filled in. They belong to config
  *   cost   O(1) */
 DOORMAN_API void doorman_config_read(const doorman_config *config, doorman_config_options *out);
 
 /* Finds the template of a resource (G1).
  *   returns   NULL: no template matches, or an argument is missing or not valid. The template
  *             belongs to config, and has the defaults filled in
- *   cost      one hash lookup for each length that a literal start of a glob has, and one match for
- *             each glob whose literal start is the start of the id. The literal start is the part
- *             before the first * ? [ or \ */
+ *   cost      the literal start of a glob is the part before its first * ? [ or \. One hash lookup
+ *             for each length that such a start has, and one match for each glob whose literal
+ *             start is the start of the id */
 DOORMAN_API const doorman_template *doorman_config_find(const doorman_config *config,
                                                         const char *resource_id);
 
@@ -539,8 +539,8 @@ typedef struct doorman_terms {
  *   terms_count  written on OK: how many elements of `terms` were written. PRIORITY_SHARE writes
  *                one element for each different priority of the demands. The other kinds of
  *                algorithm write one element. May be NULL if terms is NULL
- *   error        may be NULL; describes the error: "demands[3].wants: must be ..." returns OK |
- *   INVALID_ARGUMENT | OUT_OF_MEMORY
+ *   error        may be NULL; describes the error: "demands[3].wants: must be ..."
+ *   returns      OK | INVALID_ARGUMENT | OUT_OF_MEMORY
  *   cost         O(demands log demands) */
 DOORMAN_API doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacity,
                                           const doorman_demand *demands, size_t demand_count,

@@ -19723,7 +19723,7 @@ static void doorman__permit_node_set_epoch(doorman_server *server, doorman_time 
     doorman_permits_set_epoch(server->permits, epoch, server->now);
 }
 
-/* Checks a message. A master also decides what is in the message, even while it learns. The
+/* Checks a message. If the server is master, it then answers the message, even while it learns. The
  * response points into the arena. */
 static doorman_status doorman__permit_node_answer(doorman_server *server,
                                                   const doorman_request *request,
@@ -19754,7 +19754,8 @@ static doorman_status doorman__permit_node_answer(doorman_server *server,
     return status;
 }
 
-/* Adds the map to the response to a DISCOVERY, if the sender asks and has an older one or none. */
+/* Adds the map to the response to a DISCOVERY, if the sender asks for it and has an older map or
+ * none. */
 static bool doorman__permit_node_add_map(const doorman_server *server,
                                          const doorman_request *request, doorman_response *response,
                                          doorman__arena *arena) {
@@ -19784,7 +19785,8 @@ doorman_permits *doorman_server_permits(doorman_server *server) {
     return server->is_master ? server->permits : NULL;
 }
 
-/* Returns the most bytes that a map takes in a message. An escape may double a byte of a text. */
+/* Returns the most bytes that a map takes in a message. In JSON an escape may turn one byte of a
+ * text into two. */
 static size_t doorman__shard_map_bytes(const doorman_shard_map *map) {
     size_t addresses = 0, bytes = 1024 + 2 * doorman__shard_map_measure(map, &addresses);
     bytes += 4 * addresses + 64 * (map->node_count + map->rule_count);
@@ -19915,8 +19917,8 @@ static void doorman__map_remove(doorman_limiter_map *map, doorman__entry *entry)
     DOORMAN_FREE(entry);
 }
 
-/* Returns after how much time an entry equals a new one; 0 if it does so now. DOORMAN_NEVER: units
- * of CONCURRENCY are in use. */
+/* Returns after how much time an entry equals a new one: 0 if they are equal now, DOORMAN_NEVER
+ * while units of CONCURRENCY are in use. */
 static doorman_time doorman__map_distance(const doorman_limiter_map *map,
                                           const doorman__entry *entry) {
     const uint64_t *words = entry->limiter.state.words;
@@ -19940,7 +19942,8 @@ static void doorman__map_sweep(doorman_limiter_map *map, size_t visits) {
     }
 }
 
-/* Forgets the one of 8 sampled entries that equals a new one soonest; none if all are in use. */
+/* Samples 8 entries, and forgets the one that will be the first to equal a new entry. Returns false
+ * if units of CONCURRENCY are in use in all of them. */
 static bool doorman__map_evict(doorman_limiter_map *map) {
     doorman__chain *samples[DOORMAN__EVICT_SAMPLES];
     doorman__entry *best = NULL;
@@ -20036,18 +20039,21 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
 /* ---- >>permit_handover ---------------------------------------------------------------------- */
 /*
  * A master that stops as planned hands its holds over with its leases (D8). The section >>handover
- * writes the bytes, and calls this section through the table doorman__permits_in_handover.
+ * writes and reads the bytes of a handover, and calls this section through the table
+ * doorman__permits_in_handover.
  *
- * For P8 to P16, both masters act like one master that stood still during the handover:
+ * The rules P8 to P16 hold as if both masters were one that stood still during the handover:
  *    - The bytes have all holds and transfers, also transfers without units, with their ids and
- *      request_ids. So a repeated request has the same answer as before (P9, P11). If a transfer
- *      was forgotten, its repeat could take units from its source a second time.
- *    - The bytes have how much longer a hold lasts. When they are read, this time begins again,
- *      lengthened by the drift. So a hold never ends before the end that its holder knows.
+ *      request_ids. So a repeated request has the same answer as before (P9, P11). If the next
+ *      master did not know a transfer, a repeated request for the transfer could take units from
+ *      its source a second time.
+ *    - For each hold, the bytes have the time that is left until its end. In the next master the
+ *      hold lasts for this time, plus the drift, after the bytes are read. So a hold never ends
+ *      before the end that its holder knows.
  *    - The next master counts the holds under its own configuration, as after a change of the
- *      configuration (P15). So a limit that is new needs no learning, and a smaller one may be
- *      exceeded until holds end. If the last master was still learning, all limits of CONCURRENCY
- *      of the next one learn for the rest of that time.
+ *      configuration (P15). So a new limit needs no learning, and if a limit has become smaller,
+ *      holds may exceed it until they end. If the last master was still learning, all limits of
+ *      CONCURRENCY of the next one learn for the rest of that time.
  *    - A hold of a leased limit stays counted until its end. If its holder renews it before the
  *      permits have a lease that covers it (P17), the hold ends for the holder at once.
  *    - Permits that wait are not handed over. Their callers ask again. If a permit was granted, but
@@ -20130,7 +20136,7 @@ static uint64_t doorman__handover_take_bounded(doorman__handover_reader *in, uin
     return 0;
 }
 
-/* A hold as it is in the bytes. Its items are in `made` of the holds. */
+/* A hold as it is in the bytes. Its items are in permits->holds.made. */
 typedef struct doorman__handed_hold {
     const char *client_id;
     doorman__hold_state state;
@@ -20183,7 +20189,7 @@ static void doorman__handover_take_hold(doorman__handover_reader *in, doorman__h
     }
 }
 
-/* Makes a hold without units and without an end. Returns NULL after a fault.
+/* Makes a hold without takes and without an end. Returns NULL after a fault.
  *   source   written: the source of a transfer; NULL: there is none */
 static doorman__hold *doorman__handover_make_hold(doorman__handover_reader *in,
                                                   const doorman__handed_hold *handed,
@@ -20243,8 +20249,9 @@ static size_t doorman__holds_made_shard(const doorman_permits *permits) {
     return doorman_permits_shard_of(permits, doorman__place_id(first->place), first->key);
 }
 
-/* Fails if the id of a hold does not tell its shard (N4), because the last master had no shards:
- * the hold could not move with its counter. Then all holds are learned, and this one is lost. */
+/* Fails if the id of a hold does not tell its shard (N4), because the last master had no shards.
+ * Such a hold could not move with its counter. After the failure the next master learns all holds,
+ * and this one is lost. */
 static void doorman__handover_check_shard(doorman__handover_reader *in, uint64_t id) {
     const doorman_permits *permits = in->permits;
     if (in->wrong || !permits->shards.of.count) return;
@@ -20272,7 +20279,8 @@ static void doorman__permit_handover_take_over(doorman__handover_reader *in) {
 }
 
 /* Counts the holds, as after a change of the configuration. The last master may have had another
- * configuration. So if this server is master again soon, all limits learn for the longest time. */
+ * configuration. So if this server loses its mastership soon and becomes master again, all limits
+ * learn for the longest time to live (P16). */
 static void doorman__permit_handover_finish(doorman__handover_reader *in) {
     doorman_permits *permits = in->permits;
     doorman__holds *holds = &permits->holds;
@@ -20311,19 +20319,19 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  *                        'l': for how much longer the shard learns its holds (P16), 8 bytes
  *               4        the bytes that follow
  *
- * Rows are also written of limits that are not durable, because a move must forget nothing. While a
- * shard is written, nothing of it changes, except that reservations and holds may end. So counters
- * come before reservations: otherwise a reservation that was written as open could end, its counter
- * would be written with the units back, and the next owner could give them back again. Then come
- * holds, and then transfers, because a transfer can only be restored after its source.
+ * Counters of limits that are not durable have rows too, because a move must forget nothing. While
+ * a shard is written, nothing of it changes, except that reservations and holds may end. So
+ * counters come before reservations: otherwise a reservation that was written as open could end,
+ * its counter would be written with the units back, and the next owner could give them back again.
+ * Then come holds, and then transfers, because a transfer can only be restored after its source.
  *
- * A step visits whole buckets of a table, in an order that stays correct while other calls add and
- * remove entries (see doorman__chains_visited).
+ * Each call for the rows of a shard visits some buckets of a table, in an order that stays correct
+ * while other calls add and remove entries (see doorman__chains_visited).
  *
  * No node decides for a shard while it is written. So its entries must be found quickly among those
  * of all shards. An index is made before the move, in steps between decisions. It divides the
- * hashes into ranges, in the order of a visit, and has a set of shards for each range. A visit
- * skips the ranges whose set does not have its shard. One index serves all tables.
+ * hashes into ranges, in the order of a visit, and has a set of shards for each range. A visit for
+ * one shard skips the ranges whose set does not have this shard. One index serves all tables.
  *
  *     range        0           1           2           3           of 2^bits
  *     hashes       0...        4...        8...        c...        with the lowest bit first
@@ -20332,10 +20340,11 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  *
  * No shard is missing in a set: a visit of all tables notes the entries that existed when the index
  * was begun, and later entries are noted when they are added. An entry keeps its hash. It keeps its
- * shard until the next configuration, which ends the index. A set may have too many shards, because
- * entries are removed, and because shards whose numbers are equal modulo 64 count as one. This only
- * costs time. With 2 to 4 entries in a range, a visit of one of 64 shards looks at about 5 % of the
- * buckets. A visit uses the index only if it is whole, and looks at all buckets otherwise.
+ * shard until the next configuration, which ends the index. A set may have too many shards: it
+ * keeps the shards of removed entries, and shards whose numbers are equal modulo 64 count as one.
+ * This only costs time. With 2 to 4 entries in a range, a visit of one of 64 shards looks at about
+ * 5 % of the buckets. Until the index has all entries, a visit does not use it, and looks at all
+ * buckets.
  */
 
 #define DOORMAN__SHARD_PART_VERSION 1
@@ -20378,7 +20387,7 @@ static bool doorman__reservation_in_shard(const doorman_permits *permits,
 typedef bool doorman__visit_bucket(doorman_permits *permits, size_t shard,
                                    const doorman_shard_cursor *cursor);
 
-/* Returns the table that a cursor visits, or NULL behind the last one of its phase. */
+/* Returns the table that a cursor visits, or NULL if its phase has no further table. */
 static doorman__chains *doorman__shard_table(doorman_permits *permits,
                                              const doorman_shard_cursor *cursor) {
     if (cursor->phase == DOORMAN__SHARD_COUNTERS) {
@@ -20389,9 +20398,9 @@ static doorman__chains *doorman__shard_table(doorman_permits *permits,
     return &permits->holds.by_id;
 }
 
-/* Moves a cursor over at most DOORMAN__SHARD_SKIPS ranges, to the next one that may have a shard.
- * Behind the last one the position is 0. Returns whether such a range was found: without an index
- * each range is one. */
+/* Moves a cursor to the next range that may have entries of a shard, over at most
+ * DOORMAN__SHARD_SKIPS ranges. After the last range the position is 0. Returns whether the cursor
+ * is at such a range. If the visit uses no index, returns true, and does not move the cursor. */
 static bool doorman__shard_seek(const doorman_permits *permits, size_t shard,
                                 doorman_shard_cursor *cursor) {
     const doorman__shard_index *index = &permits->shards.index;
@@ -20490,7 +20499,7 @@ static doorman__chain *doorman__shard_bucket(doorman_permits *permits,
     return *doorman__chains_at(table, doorman__chains_visited(table, cursor->position));
 }
 
-/* Returns the hold or transfer of an entry, if it is of the shard and of the phase, or NULL. */
+/* Returns the hold or transfer of an entry. Returns NULL if it is of another shard or phase. */
 static doorman__hold *doorman__shard_hold(const doorman_permits *permits,
                                           const doorman_shard_cursor *cursor, size_t shard,
                                           doorman__chain *node) {
@@ -20596,8 +20605,8 @@ static bool doorman__part_add_row(doorman_permits *permits, char type, const uns
     return true;
 }
 
-/* Adapts all counters of a bucket to the present configuration, so that none moves while they are
- * written. Returns false if memory runs out. */
+/* Adapts all counters of a bucket to the present configuration, so that the list of the bucket does
+ * not change while it is written. Returns false if memory runs out. */
 static bool doorman__bucket_adapt(doorman_permits *permits, doorman__slot *slot,
                                   const doorman_shard_cursor *cursor) {
     bool failed = false;
@@ -20704,7 +20713,8 @@ static doorman_time doorman__shard_learns_until(const doorman_permits *permits, 
     return until;
 }
 
-/* Writes for how much longer a shard learns. The next owner knows no more holds than this one. */
+/* Writes for how much longer a shard learns. The next owner must learn for as long, because it
+ * knows no more holds than this one. */
 static bool doorman__shard_write_learning(doorman_permits *permits, size_t shard) {
     const size_t begin = permits->shards.part_bytes;
     const doorman_time until = doorman__shard_learns_until(permits, shard);
@@ -20762,7 +20772,8 @@ static doorman__counter *doorman__hold_counter(doorman_permits *permits,
     return counter;
 }
 
-/* Returns the limits of the resource of an item, and their number. An item without units has 0. */
+/* Returns the limits of the resource of an item, and their number. For an item without units the
+ * number is 0. */
 static const doorman_permit_limit *doorman__hold_limits(const doorman__hold_item *item,
                                                         size_t *count) {
     const doorman_template *found = item->place->template_;
@@ -20770,7 +20781,8 @@ static const doorman_permit_limit *doorman__hold_limits(const doorman__hold_item
     return *count ? found->limits : NULL;
 }
 
-/* Charges the units of a hold without takes to its counters. Returns false if memory runs out. */
+/* Charges the units of a hold that has no takes yet to its counters. Returns false if memory runs
+ * out. */
 static bool doorman__hold_count_takes(doorman_permits *permits, doorman__hold *hold) {
     const doorman_time life = hold->takes.time_to_live;
     const uint64_t most = doorman__grains_floor(DOORMAN__SUM_MAX);
@@ -20803,8 +20815,7 @@ static bool doorman__hold_count_takes(doorman_permits *permits, doorman__hold *h
     return true;
 }
 
-/* Frees a hold or a transfer, and gives its units back. Precondition: it is no transfer of a hold
- * that exists. */
+/* Frees a hold or a transfer, and gives its units back. Precondition: it has no source. */
 static void doorman__hold_drop(doorman_permits *permits, doorman__hold *hold) {
     assert(hold->state >= DOORMAN__HELD && !hold->source);
     doorman__hold_return(permits, hold);
@@ -20819,8 +20830,8 @@ static void doorman__transfer_unlink(doorman__hold *transfer) {
     transfer->source = NULL;
 }
 
-/* Restores a hold. It replaces a hold with the same id, which was restored before, or stayed here
- * because its limit is leased. */
+/* Restores a hold. The restored hold replaces a hold with the same id, which was restored before,
+ * or stayed here because its limit is leased. */
 static void doorman__shard_restore_hold(doorman__handover_reader *in, size_t shard) {
     doorman_permits *permits = in->permits;
     doorman__handed_hold handed;
@@ -21057,86 +21068,89 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
 
 /* ---- >>permit_client ------------------------------------------------------------------------ */
 /*
- * A permit client asks servers for permits on behalf of many callers. It is passive, like a client.
- * Its upstream has the address (K3), the states of a request, and the check of a response (R2), but
- * no held leases.
+ * A permit client asks servers for permits on behalf of many callers. Like a client, it acts only
+ * when it is called. Its upstream has the address (K3), the states of a request, and the check of a
+ * response (R2), but no held leases.
  *
  * P21 Permits travel in batches. While one message is under way, the next one fills. So a single
- *    caller waits for one round trip, and many callers share one. A message has at most
+ *    caller waits only for one round trip, and many callers share a message. A message has at most
  *    DOORMAN__MESSAGE_ITEMS items and DOORMAN__MESSAGE_TEXT bytes of text, and only calls of one
  *    kind. The kinds alternate. A server answers a message when all its permits are decided. So a
  *    permit that may wait for units of CONCURRENCY travels alone, in a lane: an upstream that sends
- *    its own messages beside those of the client. Without lanes such a permit travels alone among
- *    the other messages of the client, and the next message waits until the permit is decided.
- * About P22: a refusal is valid from the time at which its message was sent. A server decided
- *    later, so a refusal never lasts longer than the server allows. The client remembers at most
- *    DOORMAN__REFUSALS_MAX refusals, the newest ones. An idle client forgets them when all have
- *    ended.
+ *    its own messages beside those of the client. Without lanes such a permit has a message of its
+ *    own in the sequence of the client's messages, and the next message waits until the permit is
+ *    decided.
+ * About P22: the client counts valid_for of a refusal from the time at which it sent the message.
+ *    The server decided later, so a refusal never lasts longer than the server allows. The client
+ *    remembers at most DOORMAN__REFUSALS_MAX refusals, the newest ones. A client that receives no
+ *    more refusals forgets them when all have ended.
  * About P23: a message has failed if it has no valid response of a master, and no redirect that the
  *    client follows (K3). Its permits are sent again, each time to the next address. A client with
- *    three addresses gives a permit up after four failures. After the first failure the permit
+ *    three addresses gives up a permit after four failures. After the first failure the permit
  *    travels alone, so that a permit that a server refuses to read harms no other permit. After
- *    such a refusal the next message goes to the same server. Renewals, releases and transfers that
- *    a server refuses to read are sent again. So the breaker counts these refusals. Otherwise the
- *    client would send them without a pause. A message whose answer was lost may have charged
- *    units, and its permits may charge them again. So they may be refused too early, but a limit
- *    never grants too much.
+ *    such a refusal the next message goes to the same server, because that server works. Renewals,
+ *    releases and transfers that a server refuses to read are sent again. So the breaker counts
+ *    these refusals. Otherwise the client would repeat such a message without a pause. A message
+ *    whose answer was lost may have charged units, and its permits may charge them again. So
+ *    permits may be refused too early, but a limit never grants too much.
  * About P24: the client keeps a stock for each (resource, key) that was used a short time ago. The
- *    stock counts the use in four slices of the time `prefetch`. So it knows the use of the last
- *    3/4 of this time, or more. After a grant that leaves at most half of this use in stock, the
- *    client queues a permit that no caller waits for. That permit asks for the missing units with a
- *    minimum of 0. So it is never refused for lack of units, and no ban counts it. If its message
- *    fails, the permit is not sent again, because it may have charged units.
+ *    stock counts the use in four slices, each of a quarter of the time `prefetch`. So it knows the
+ *    use of at least the last 3/4 of `prefetch`. After a grant that leaves at most half of this use
+ *    in stock, the client queues a permit that no caller waits for. That permit asks for the
+ *    missing units with a minimum of 0. So it is never refused for lack of units, and no ban counts
+ *    it. If its message fails, the permit is not sent again, because it may have charged units.
  *       Units that were taken ahead are lost at the latest twice `prefetch` after their message was
  *    sent. So they never last longer than twice `prefetch` after the server has charged them. A
- *    stock has at most two lots of units with different ends. Costs are rounded up as servers do
- *    it. A permit gets no more out of the stock than the most that a server has granted to one
- *    permit, because a limit may have a max_cost. A key that is banned loses its stock. The client
- *    keeps at most DOORMAN__STOCKS_MAX stocks: those that were used or filled last. An idle client
- *    forgets them.
+ *    stock has at most two lots of units with different ends. Costs are rounded up to 1/4096 of a
+ *    unit, as on a server. A permit gets no more out of the stock than the most that a server has
+ *    granted to one permit, because a limit may have a max_cost. A key that is banned loses its
+ *    stock. The client keeps at most DOORMAN__STOCKS_MAX stocks: those that were used or filled
+ *    last. A client that no longer uses its stocks forgets them.
  *
  * About P27: the number of a reservation is the request_id on the wire. A client does not remember
  *    its reservations, only the settles that have no answer yet. A server remembers a settlement
- *    for a minute. So the client sends a settle for less than a minute. A server remembers a
- *    reservation that has ended for 10 minutes. So the reservation is still known if its settle is
- *    made in time, and then waits for 5 minutes. A settle that a server can only process later
- *    (LEARNING) is sent again after a second. A caller that gets a refusal does not settle. If a
- *    server may have charged the reservation, the client settles it with a cost of 0. If memory
- *    runs out, or too many settles wait, the reservation ends by itself. If the copy of a
- *    reservation is refused (P25), the client remembers the number, so that the settle charges
- *    nothing. It remembers at most DOORMAN__COPIES_MAX numbers.
+ *    for a minute. So the client repeats a settle for less than a minute. After a reservation has
+ *    ended, a server remembers it for 10 minutes. So a settle that the application makes in time
+ *    may wait for 5 minutes, and the server still knows the reservation. A settle that a server can
+ *    only process later (LEARNING) is sent again after a second. A caller that gets a refusal does
+ *    not settle. If a server may have charged the reservation in spite of the refusal, the client
+ *    settles it with a cost of 0. If memory runs out, or too many settles wait, the reservation
+ *    ends by itself. If the copy of a reservation is refused (P25), the client remembers the
+ *    number, so that the settle charges nothing. It remembers at most DOORMAN__COPIES_MAX numbers.
  * About P28: if a server cannot remember a report, it charges nothing. Then the client sends the
  *    report again without a request_id. A server that does not know yet whether a predecessor has
  *    counted the report (LEARNING) charges nothing either. Then the report keeps its request_id,
  *    and is sent again after a second, for 11 minutes. After that it is lost, and counted as
- *    `lost`. Reports that wait for this second count in DOORMAN__REPORTS_MAX.
+ *    `lost`. Reports that wait for this second count towards DOORMAN__REPORTS_MAX.
  *
  * N9 A client without a map of shards sends all calls to the addresses of its options. If a
- *    response has a later map_epoch than that of its map, the client asks the same node for the map
- *    with DISCOVERY. With a map it has a port for each node: an upstream with the addresses of the
- *    node, queues, and a breaker. So a node that fails stops only its own keys (P23), and messages
- *    are batched by node (P21). The first port, `home`, has the addresses of the options. With a
- *    map, home sends only DISCOVERY, after a message to a node has failed: the shards of that node
- *    may have moved. A lane sends permits of all ports, in turn.
- *       A call goes to the owner of its shard. The id of its hold or transfer contains the shard
- *    (N4). Without an id, the shard is that of its first item. A permit whose items are in two
- *    shards is refused as SHARDS (N5). A later map moves the calls in the queues. A call that was
- *    refused as MOVED waits for MOVED_PAUSE, and twice as long each time, up to 1 s. Then, or with
- *    the next map, it is sent to the owner of that moment. A permit, a report and a seizure may be
- *    refused MOVES_MAX times, and the fallback decides on the next refusal. A settle is sent again
- *    for as long as after LEARNING. Renewals, releases and transfers are sent again for as long as
- *    after a message that has failed.
+ *    response has a map_epoch, and the client has an earlier map or none, the client asks the same
+ *    node for the map with DISCOVERY. With a map the client has a port for each node: an upstream
+ *    with the addresses of the node, queues, and a breaker. So a node that fails stops only its own
+ *    keys (P23), and messages are batched by node (P21). The first port, `home`, has the addresses
+ *    of the options. With a map, home sends only DISCOVERY, after a message to a node has failed:
+ *    the shards of that node may have moved. A lane sends permits of all ports, in turn.
+ *       A call goes to the owner of its shard. If the call names a hold or a transfer by its id,
+ *    the id contains the shard (N4). Otherwise the shard is that of the first item of the call. A
+ *    permit whose items are in two shards is refused as SHARDS (N5). A later map moves the calls
+ *    that wait in queues to the ports of the new owners. A call that was refused as MOVED waits for
+ *    MOVED_PAUSE at first, and after each further such refusal for twice as long, up to 1 s. After
+ *    this wait, or when the next map comes, the call is sent to the node that then owns its shard.
+ *    A permit, a report and a seizure may be refused as MOVED MOVES_MAX times. At the next such
+ *    refusal the fallback decides. A settle is sent again for as long as after LEARNING. Renewals,
+ *    releases and transfers are sent again for as long as after a message that has failed.
  *       A call keeps its request_id when its node changes. The new owner knows what the last owner
- *    knew. So it neither grants nor settles the call twice. Refusals that are still valid (P22) and
- *    units taken ahead (P24) stay.
+ *    knew. So it neither grants nor settles the call twice. When a shard moves, the client keeps
+ *    its refusals that are still valid (P22) and its units taken ahead (P24).
  *       A map whose addresses are not valid, or lead from TLS to plain text (K3), is not taken. If
- *    memory runs out, the last map stays. Then the client asks again after the next response, at
- *    most once in each MOVED_PAUSE.
+ *    it is not taken, or if memory runs out, the client keeps the last map, and asks again after
+ *    the next response, at most once in each MOVED_PAUSE.
  *       The packages of other languages ask over HTTP, where any node forwards calls. So they have
  *    no breaker for each node. They send a call to a server of the options, which forwards it, in
  *    these cases: the node has not answered a DISCOVERY yet, or since its last failure; the call
- *    has failed once; the node has no HTTP address that the client may use. A node has a pause of 1
- *    s after a failure, and twice as long each time, up to max_pause.
+ *    has failed once; the node has no HTTP address that the client may use. After a failure nothing
+ *    is sent to a node for 1 s, and after each further failure in a row for twice as long, up to
+ *    max_pause.
  *
  * A call is a permit, a report, a settle or a request about a hold, from its beginning to its
  * result. Only doorman__call_move changes the state of a call, except that the action of a hold
@@ -21156,15 +21170,16 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  *                                             and its wait ends                    -> QUEUED
  *   DECIDED  its caller has no result yet     its caller takes the result          (freed)
  *
- * A call is also DECIDED if its hold is released, by the kill switch, or when the agent ends.
+ * A call also becomes DECIDED when its hold is released, when the kill switch is set, and when the
+ * agent ends.
  *
- * The upstream of a port, not that of a lane, has the state of the breaker. BACKING_OFF: the
- * breaker is open until retry_at. REQUESTED after 5 failures: the message under way is the test.
- * Otherwise: the breaker is closed.
+ * The state of the upstream of a port is the state of the breaker. Lanes have no breaker.
+ * BACKING_OFF: the breaker is open until retry_at. REQUESTED after 5 failures: the message under
+ * way is the test of the breaker. Otherwise the breaker is closed.
  */
 
-/* With the longest names of limits, the response to a message with this many items and bytes of
- * text fits in 4 MiB. Servers take up to 10,000 items by default. */
+/* Even if all names of limits are as long as possible, the response to a message with this many
+ * items and bytes of text fits in 4 MiB. Servers take up to 10,000 items by default. */
 #define DOORMAN__MESSAGE_ITEMS ((size_t)4000)
 #define DOORMAN__MESSAGE_TEXT ((size_t)256 << 10)
 #define DOORMAN__REFUSALS_MAX ((size_t)10000)
@@ -21174,10 +21189,11 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
 #define DOORMAN__SETTLES_MAX ((size_t)10000)
 #define DOORMAN__COPIES_MAX ((size_t)10000)
 
-/* How long a settle waits for its first message, how long it is sent after that, how long it waits
- * after LEARNING, and in how many messages it may fail. An outage of SETTLE_TIME fails fewer
- * messages, because the breaker opens for at least a second. A report also waits after LEARNING,
- * until REPORT_TIME has passed: a server refuses it for at most 10 minutes. */
+/* How long a settle waits for its first message, how long it is repeated after that, how long it
+ * waits after each LEARNING, and in how many messages it may fail. In an outage of SETTLE_TIME
+ * fewer messages fail, because the breaker opens for at least a second. After LEARNING a report is
+ * also sent again, until REPORT_TIME has passed: a server refuses a report as LEARNING for at most
+ * 10 minutes. */
 #define DOORMAN__SETTLE_WAIT (300 * DOORMAN_SECOND)
 #define DOORMAN__SETTLE_TIME (45 * DOORMAN_SECOND)
 #define DOORMAN__SETTLE_PAUSE DOORMAN_SECOND
@@ -21311,7 +21327,7 @@ typedef struct doorman__stock {
     char limit[DOORMAN_ID_BYTES_MAX + 1];
 } doorman__stock;
 
-/* A hold of the application: see "permit client: holds". */
+/* The states of a hold of the application: see "permit client: holds". */
 typedef enum doorman__client_hold_state {
     DOORMAN__HOLD_NEW,
     DOORMAN__HOLD_ASKED,
@@ -21370,7 +21386,7 @@ typedef struct doorman__batch {
     doorman__call_kind kind; /* of the last message */
 } doorman__batch;
 
-/* One message with one permit that may wait in the queue of a server. */
+/* A lane: its message has one permit, which may wait in the queue of a server. */
 typedef struct doorman__permit_lane {
     doorman__batch batch; /* points to the other fields */
     doorman__sent sent;
@@ -21387,8 +21403,9 @@ typedef struct doorman__port {
 } doorman__port;
 #define DOORMAN__NO_NODE SIZE_MAX
 
-/* What a client knows of shards (N9). A port is freed only with the client, because the loop of the
- * caller may use its upstream. A port without a node is used again for the next new node. */
+/* What a client knows of shards (N9). When a map is in force, its ports are freed only with the
+ * client, because the loop of the caller may use their upstreams. A port without a node is used
+ * again for the next new node. */
 typedef struct doorman__routes {
     doorman_shard_map *map; /* NULL: only until the first map is set */
     doorman__port *by_node[DOORMAN_SHARD_NODES_MAX];
@@ -21561,12 +21578,13 @@ static void doorman__call_move(doorman__call *call, doorman__call_state state) {
     if (to) doorman__list_insert(to, returns ? NULL : to->last, &call->link);
 }
 
-/* Returns the bytes of a resource and a key, with both NULs. */
+/* Returns how many bytes a resource and a key take, with both NULs. */
 static size_t doorman__pair_bytes(const char *resource_id, const char *key) {
     return strlen(resource_id) + strlen(key ? key : "") + 2;
 }
 
-/* Copies a resource and a key, and points to the copies. Returns the address behind them. */
+/* Copies a resource and a key, and lets both pointers point to the copies. Returns the address
+ * behind the copies. */
 static char *doorman__pair_copy(char *to, const char **resource_id, const char **key) {
     const char *from_key = *key ? *key : "";
     size_t id_bytes = strlen(*resource_id) + 1, key_bytes = strlen(from_key) + 1;
@@ -21643,7 +21661,8 @@ static void doorman__call_free(doorman__call *call) {
     client->action_count--;
 }
 
-/* Notes that `acquired` has the result of a call. A peer does not change this result any more. */
+/* Makes a call DECIDED, because its field `acquired` has the result. The peer no longer changes the
+ * result. */
 static void doorman__call_settle(doorman__call *call) {
     doorman__timer_clear(&call->client->timers, &call->timer);
     doorman__call_part(call);
@@ -21774,8 +21793,8 @@ static void doorman__known_forget(doorman__known_table *known, doorman__known *o
     DOORMAN_FREE(object);
 }
 
-/* Returns the object that was kept the longest time ago, if its time has passed or the table is
- * full; else NULL. */
+/* Returns the object whose last call of doorman__known_keep was the earliest, if its time has
+ * passed or the table is full; else NULL. */
 static doorman__known *doorman__known_oldest(const doorman__known_table *known, size_t most,
                                              doorman_time now) {
     if (!known->order.first) return NULL;
@@ -21783,7 +21802,8 @@ static doorman__known *doorman__known_oldest(const doorman__known_table *known, 
     return oldest->until <= now || known->table.count >= most ? oldest : NULL;
 }
 
-/* Returns when all objects can be forgotten. An idle client wakes up then, and frees them. */
+/* Returns when all objects can be forgotten. The client is due at this time, and then frees
+ * them. */
 static doorman_time doorman__known_due(const doorman__known_table *known) {
     return known->order.first ? known->end : DOORMAN_NEVER;
 }
@@ -21876,12 +21896,13 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman__ca
  * the server answers `gone`, it may be a new master. Then the client renews again at once, and says
  * what it holds (P16). If the server answers `gone` to this renewal too, the hold is gone.
  *
- * Nothing leaks while a server answers. The client releases units that a server may count and the
- * application does not use. This happens after a timeout, a release, a decision that comes too
- * late, and the end of the hold. The client repeats the release until a server has answered. If a
- * message that asked for the hold ends later with a grant or without an answer, the client releases
- * again. The client stops one time to live after the end of the hold. If the hold was never in use,
- * it stops when the hold has been ENDING for DOORMAN__RELEASE_TIME.
+ * No units leak while a server answers: the client releases the units that a server may count and
+ * the application does not use. The client does so after a timeout, a release, a decision that
+ * comes too late, and the end of the hold. The client repeats the release until a server has
+ * answered. If a message that asked for the hold ends later with a grant or without an answer, the
+ * client releases again. The client gives up the release one time to live after the end of the
+ * hold. If the hold was never in use, the client gives up when the hold has been ENDING for
+ * DOORMAN__RELEASE_TIME.
  *
  * A release, a renewal or a transfer that is repeated does no harm, because a release names what is
  * kept, and a transfer has a request_id. A transfer is repeated until it has an answer, even after
@@ -21983,7 +22004,7 @@ static bool doorman__client_hold_ask(doorman__client_hold *hold,
     return true;
 }
 
-/* Sets whether the application has to learn of a change. */
+/* Sets whether the application still has to learn that a hold is smaller or gone. */
 static void doorman__client_hold_set_changed(doorman__client_hold *hold, bool changed) {
     doorman__list *changes = &hold->client->changes;
     assert(changes->count <= hold->client->all_holds.count);
@@ -22133,7 +22154,8 @@ static void doorman__client_holds_work(doorman_permit_client *client, doorman_ti
     }
 }
 
-/* Ends a transfer, and the call that gets its result. Ends the hold if no units are left. */
+/* Ends a transfer, and the call that gets its result. Ends the hold if no units and no other
+ * transfers are left. */
 static void doorman__transfer_end(doorman__call *call, doorman_time now) {
     doorman__client_hold *hold = call->hold;
     assert(call->kind == DOORMAN__CALL_TRANSFER && hold->transfers > 0);
@@ -22155,7 +22177,7 @@ static void doorman__acquired_reservation(doorman__call *call, doorman_time sett
     call->acquired.settle_by = settle_by;
 }
 
-/* Grants a call the cost of each item, or without in_full only the minimum of each item. */
+/* Grants a call the cost of each item, or if in_full is false, the minimum of each item. */
 static void doorman__call_grant(doorman__call *call, bool in_full) {
     assert(call->request.item_count <= DOORMAN_PERMIT_ITEMS_MAX);
     call->acquired.granted = true;
@@ -22201,7 +22223,7 @@ static void doorman__stocks_forget(doorman_permit_client *client, doorman_time n
     }
 }
 
-/* Returns the stock of an item, which is new if there is none. Returns NULL if memory runs out. */
+/* Returns the stock of an item. Makes one if there is none. Returns NULL if memory runs out. */
 static doorman__stock *doorman__stock_open(doorman_permit_client *client,
                                            const doorman_permit_item *item, doorman_time now) {
     doorman__stock *stock = doorman__stock_find(client, item);
@@ -22236,7 +22258,7 @@ static void doorman__stock_use(doorman_permit_client *client, doorman__stock *st
     doorman__stock_keep(client, stock, now);
 }
 
-/* Returns how many units to take ahead now: whole units, or 0. */
+/* Returns how many whole units to take ahead now. */
 static double doorman__stock_missing(const doorman__stock *stock) {
     double used = 0, stored = doorman__stock_units(stock);
     size_t times = 0;
@@ -22284,7 +22306,7 @@ static void doorman__prefetch_end(doorman__call *call) {
     doorman__call_finish(call);
 }
 
-/* Returns whether the units of a permit may be taken ahead. */
+/* Returns whether a permit may be granted out of a stock. */
 static bool doorman__call_uses_stock(const doorman__call *call) {
     const doorman_permit_request *request = &call->request;
     return call->client->policy.prefetch && call->kind == DOORMAN__CALL_PERMIT && call->attended &&
@@ -22322,9 +22344,10 @@ static bool doorman__stock_spend(doorman__call *call, doorman_time now) {
     return true;
 }
 
-/* Stores the units that a server has granted ahead. If both lots have units, the new units end with
- * the second lot, which is earlier than they have to. If the grant has a wait, the units are lost,
- * because no caller waits for them. The units of a stock that was forgotten are lost too. */
+/* Stores the units that a server has granted ahead. If both lots have units, the new units end
+ * together with the second lot, which is earlier than necessary. If the grant has a wait, the units
+ * are lost, because no caller waits for them. The units of a stock that was forgotten are lost
+ * too. */
 static void doorman__stock_receive(const doorman__call *call, doorman__stock *stock,
                                    const doorman_permit *permit, doorman_time sent_at,
                                    doorman_time now) {
@@ -22383,8 +22406,8 @@ static void doorman__stock_learn(const doorman__call *call, const doorman_permit
 
 /* ---- permit client: reservations (P27) */
 
-/* Makes an item of the number of a refused copy, because a table of known objects finds them by
- * items. The empty key follows the resource_id, as in all items of calls. */
+/* Makes an item out of the number of a reservation, because the table of refused copies finds them
+ * by items. The empty key follows the resource_id, as in all items of calls. */
 static doorman_permit_item doorman__copy_item(char text[32], uint64_t number) {
     const size_t bytes = 32;
     memset(text, 0, bytes);
@@ -22515,8 +22538,8 @@ static void doorman__client_settle_decide(doorman__call *call, const doorman_set
 
 /* ---- permit client: decisions without a server */
 
-/* Returns whether the local limiters allow all items. If one of them refuses, the units of the
- * items before that item stay taken. */
+/* Takes the units of all items from the local limiters, and returns whether this succeeded. If the
+ * limiter of one item refuses, the units of the items before it stay taken. */
 static bool doorman__call_is_local(doorman__call *call, doorman_time now) {
     doorman_permit_client *client = call->client;
     for (size_t i = 0; i < call->request.item_count; i++) {
@@ -22707,8 +22730,9 @@ static void doorman__sent_return(doorman__sent *sent, doorman__failure failure, 
     doorman__client_hold_plan(hold, now);
 }
 
-/* Takes all calls out of a message that has no valid response of a master. Goes from the last call
- * to the first one, because each becomes the first of its queue. */
+/* Takes all calls out of a message that has no valid response of a master. Each call becomes the
+ * first of its queue. So the calls are taken from the last one to the first one, and keep their
+ * order. */
 static void doorman__batch_return(doorman__batch *batch, doorman__failure failure,
                                   doorman_time now) {
     assert(batch->count <= batch->capacity);
@@ -22751,20 +22775,22 @@ static uint64_t doorman__map_epoch(const doorman_permit_client *client) {
     return client->routes ? client->routes->map->epoch : 0;
 }
 
-/* Lets a port ask for a map, unless a port already asks, the last answer had no map that could be
- * taken and came a moment ago, or the breaker of the port is open. */
+/* Lets a port ask for a map. Does nothing if a port already asks, if the time map_ask_at has not
+ * come yet, or if the breaker of the port is open. */
 static void doorman__map_ask(doorman__port *port, doorman_time now) {
     doorman_permit_client *client = port->batch.client;
     if (client->map_port || now < client->map_ask_at) return;
     if (!doorman__breaker_is_open(port, now)) client->map_port = port;
 }
 
-/* Notes the epoch of the map of a node. If the client has an earlier map, it asks the node. */
+/* Notes the epoch of the map of a node. If the client has an earlier map or none, it asks the node
+ * for the map. */
 static void doorman__map_note(doorman__port *port, uint64_t epoch, doorman_time now) {
     if (epoch > doorman__map_epoch(port->batch.client)) doorman__map_ask(port, now);
 }
 
-/* Notes that a message to a node has failed. Its shards may have moved, so home asks for a map. */
+/* Notes that a message to a node has failed. The shards of the node may have moved, so home asks
+ * for a map. */
 static void doorman__map_note_failure(const doorman__batch *batch, doorman_time now) {
     doorman_permit_client *client = batch->client;
     const doorman__port *port = batch->port;
@@ -22928,8 +22954,8 @@ static bool doorman__call_has_fallback(const doorman__call *call) {
            call->kind == DOORMAN__CALL_REPORT || call->kind == DOORMAN__CALL_SEIZURE;
 }
 
-/* Moves calls whose shards have other owners now. If a breaker there is open, the fallback
- * decides. */
+/* Moves the calls of a port whose shards have other owners now. If the breaker of the new owner is
+ * open, the fallback decides on those calls for which there is one. */
 static void doorman__port_follow(doorman__port *port, doorman_time now) {
     for (int kind = 0; kind < DOORMAN__CALL_KIND_COUNT; kind++) {
         doorman__list *queue = &port->queues[kind];
@@ -22977,8 +23003,8 @@ static bool doorman__routes_set(doorman_permit_client *client, const doorman_sha
     return true;
 }
 
-/* Returns the address of the next message of a port. The text is valid until the message after that
- * one, also if the map changes in this time. */
+/* Returns the address of the next message of a port. The text stays valid until the following
+ * message is made, even if the map changes before that. */
 static const char *doorman__port_address(doorman__port *port) {
     const char *address = doorman__upstream_address(&port->batch.upstream);
     if (port == &port->batch.client->home) return address;
@@ -23006,8 +23032,9 @@ static void doorman__map_request(doorman__port *port, doorman_request *out, door
 
 /* ---- permit client: calls that were refused as MOVED (N9) */
 
-/* Processes a refusal as MOVED. The call waits, and is then sent to the owner at that time. The
- * refusal has no effect, so if no answer to the call was lost, no server has granted it. */
+/* Processes a refusal as MOVED. The call waits, and then goes to the node that owns its shard at
+ * that time. A refused call has no effect (N3), so if no earlier answer to the call was lost, no
+ * server has granted it. */
 static void doorman__call_pause(doorman__call *call, doorman_time now) {
     doorman_permit_client *client = call->client;
     doorman_time end = call->deadline;
@@ -23034,8 +23061,8 @@ static void doorman__call_pause(doorman__call *call, doorman_time now) {
                        doorman__earlier(doorman__after(now, pause), end));
 }
 
-/* Does what is due for a call that was refused as MOVED: it waits until a map that was asked for is
- * there, is sent again, or ends. */
+/* Does what is due for a call that was refused as MOVED: the call waits longer while the client
+ * asks for a map, is sent again, or ends. */
 static void doorman__call_resume(doorman__call *call, doorman_time now) {
     doorman_permit_client *client = call->client;
     const bool transfers = call->kind == DOORMAN__CALL_TRANSFER;
@@ -23076,7 +23103,8 @@ static void doorman__sent_move(doorman__sent sent, doorman_time now) {
 
 /* ---- permit client: the end of a message */
 
-/* Returns whether a refusal to read the message ends its calls, or sends them again alone. */
+/* Returns whether the calls of a message end, or are sent again alone, if a server refuses to read
+ * the message. Renewals, releases and transfers are sent again together. */
 static bool doorman__batch_is_given_up(const doorman__batch *batch) {
     return batch->count && batch->kind != DOORMAN__CALL_RENEWAL &&
            batch->kind != DOORMAN__CALL_RELEASE && batch->kind != DOORMAN__CALL_TRANSFER;
@@ -23108,8 +23136,8 @@ static void doorman__batch_fail(doorman__batch *batch, doorman__failure failure,
     doorman__map_note_failure(batch, now);
 }
 
-/* Returns how many items the message, or its response, has for a call. A seizure counts with the
- * maximum, because the number of its items is not known. */
+/* Returns how many items the message, or its response, has for a call. A seizure counts as
+ * DOORMAN_PERMIT_ITEMS_MAX items, because the number of its items is not known. */
 static size_t doorman__call_items(const doorman__call *call) {
     bool seizes = call->kind == DOORMAN__CALL_SEIZURE;
     return seizes ? DOORMAN_PERMIT_ITEMS_MAX : call->request.item_count;
@@ -23126,8 +23154,8 @@ static bool doorman__batch_fits(const doorman__batch *batch, const doorman__call
 }
 
 /* Prepares a permit for a message. Its max_wait in the message is at most what is left of the
- * timeout. For a permit that may queue, up to 1 s of this time is kept for the answer, and the time
- * since its first message counts in max_wait. */
+ * timeout. If the permit may wait at a server, a quarter of this rest, but at most 1 s, is kept for
+ * the answer, and the time since its first message counts towards max_wait. */
 static void doorman__permit_put(doorman__call *call, doorman_permit_request *to, doorman_time now) {
     doorman_time rest = doorman__later(call->deadline - now, 0);
     if (call->kind == DOORMAN__CALL_WAIT) {
@@ -23140,7 +23168,8 @@ static void doorman__permit_put(doorman__call *call, doorman_permit_request *to,
     assert(to->max_wait >= 0);
 }
 
-/* Prepares a settle for a message. DOORMAN__SETTLE_TIME begins with its first message. */
+/* Prepares a settle for a message. DOORMAN__SETTLE_TIME begins with its first message. If no
+ * message has failed, it begins again after LEARNING and MOVED. */
 static void doorman__settle_put(doorman__call *call, doorman_settle_request *to, doorman_time now) {
     if (call->deadline == call->waits_until) {
         call->deadline =
@@ -23246,8 +23275,8 @@ static void doorman__client_report_work(doorman__call *call, doorman_time now) {
     doorman__timer_set(&client->timers, &call->timer, call->deadline);
 }
 
-/* Does what is due for calls and holds. Forgets the refusals, the stocks or the refused copies when
- * all of them have ended. */
+/* Does what is due for calls and holds. Forgets the refusals when all refusals have ended. Does the
+ * same with the stocks and the refused copies. */
 static void doorman__permit_client_work(doorman_permit_client *client, doorman_time now) {
     now = doorman__upstream_now(&client->home.batch.upstream, now);
     doorman__client_holds_work(client, now);
@@ -23276,8 +23305,8 @@ static void doorman__batch_work(doorman_upstream *upstream, doorman_time now) {
     doorman__permit_client_work(DOORMAN__WITHIN(doorman__batch, upstream, upstream)->client, now);
 }
 
-/* Returns the kind of the next message of a port, or KIND_COUNT if its queues are empty. The kinds
- * alternate. Permits that may wait at a server travel in lanes, if there are lanes. */
+/* Returns the kind of the next message of a port, or KIND_COUNT if there is none. The kinds
+ * alternate. If there are lanes, the lanes send the permits that may wait at a server. */
 static doorman__call_kind doorman__queue_next(const doorman__batch *batch) {
     const doorman__port *port = batch->port;
     for (int i = 1; i <= DOORMAN__CALL_KIND_COUNT; i++) {
@@ -23346,8 +23375,8 @@ static doorman_time doorman__batch_due(const doorman_upstream *upstream) {
     return doorman__earlier(due, doorman__port_opens(batch->port, home->now));
 }
 
-/* Gives the next message of a lane its port and its address. This is the address that the port uses
- * now, or another one if a message with the permit has failed. */
+/* Gives the next message of a lane its port and its address. The address is the one that the port
+ * uses now, or another one if a message with the permit has failed. */
 static void doorman__lane_begin(doorman__batch *lane, doorman__port *port) {
     const doorman_upstream *from = &port->batch.upstream;
     const doorman__call *call = doorman__call_at(port->queues[DOORMAN__CALL_WAIT].first);
@@ -23440,8 +23469,8 @@ static bool doorman__batch_request(doorman_upstream *upstream, doorman_request *
 
 /* ---- permit client: a response */
 
-/* Checks the decision on a permit. If the call has its result already, the hold may still need the
- * decision. If both are NULL, nothing reads the decision. */
+/* Checks the decision on a permit. If sent->call is NULL, the call has its result already, but
+ * sent->hold may still need the decision. If both are NULL, nothing reads the decision. */
 static bool doorman__decision_valid(const doorman_permit *permit, const doorman__sent *sent) {
     if (!sent->call && !sent->hold) return true;
     if (permit->detail_count && !permit->details) return false;
@@ -23738,8 +23767,8 @@ static void doorman__seizure_decide(doorman__sent sent, const doorman_hold *resu
     doorman__client_hold_plan(hold, now);
 }
 
-/* Processes the answer to a report. If a server cannot remember the report, it is sent again
- * without a request_id. If a server learns, the report is sent again later, with its request_id
+/* Processes the answer to a report. A report that a server cannot remember is sent again without a
+ * request_id. A report that is refused as LEARNING is sent again later, with its request_id
  * (P28). */
 static void doorman__report_decide(doorman__call *call, const doorman_permit_result *result,
                                    doorman_time now) {
@@ -23764,7 +23793,7 @@ static void doorman__report_decide(doorman__call *call, const doorman_permit_res
     doorman__call_finish(call);
 }
 
-/* Returns whether another node owns the shard of a call of a message (N3). */
+/* Returns whether a server has refused a call of a message as MOVED (N3). */
 static bool doorman__result_is_moved(const doorman_response *response, size_t place) {
     doorman_reason reason = DOORMAN_NO_REASON;
     if (response->method == DOORMAN_ACQUIRE) {
@@ -23826,7 +23855,8 @@ static doorman_status doorman__map_response(doorman__port *port, const doorman_r
     return DOORMAN_OK;
 }
 
-/* Processes a response. Calls that have timed out meanwhile are not in the message any more. */
+/* Processes a response. A call that has timed out since the message was sent is no longer in the
+ * message. */
 static doorman_status doorman__batch_response(doorman_upstream *upstream, uint64_t sequence,
                                               const doorman_response *response, doorman_time now) {
     doorman__batch *batch = DOORMAN__WITHIN(doorman__batch, upstream, upstream);
@@ -24119,7 +24149,7 @@ static void doorman__call_bypass(doorman__call *call, doorman_time now) {
     (void)doorman__call_start(copy, now);
 }
 
-/* Refuses a call, because its hold was released or is gone. */
+/* Refuses a call, because its hold was released, is gone, or has no units to transfer. */
 static void doorman__call_revoke(doorman__call *call) {
     doorman__reservation_give_back(call, call->client->home.batch.upstream.now);
     memset(&call->acquired, 0, sizeof call->acquired);
@@ -24274,8 +24304,9 @@ static doorman_status doorman__client_settle_check(const doorman_settle_request 
     return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "items: have too many bytes");
 }
 
-/* Decides on a settle that needs no message: without a number, of a refused copy, or beyond
- * DOORMAN__SETTLES_MAX. Returns false if the settle needs a message.
+/* Decides on a settle that needs no message: it has no number, its reservation is a copy that was
+ * refused, or DOORMAN__SETTLES_MAX settles wait already. Returns false if the settle needs a
+ * message.
  *   result   the call that gets the result; NULL: nobody waits */
 static bool doorman__client_settle_is_local(doorman_permit_client *client,
                                             const doorman_settle_request *request,
@@ -24509,9 +24540,9 @@ bool doorman_permit_client_next_change(doorman_permit_client *client, doorman_he
     return true;
 }
 
-/* Ends a call that a caller waits for. The status OK means the kill switch (P25), which ends only
- * permits: a permit is granted in full, or as a server has granted it already. If a message with
- * the permit is under way, the hold is kept if a server grants it.
+/* Ends a call that a caller waits for. The status OK means that the kill switch ends the call
+ * (P25). The kill switch ends only permits: a permit is granted in full, or as a server has granted
+ * it already. If a message with the permit is under way, the hold is kept if a server grants it.
  *   call   NULL: none */
 static void doorman__call_end(doorman__call *call, doorman_status status) {
     if (!call || !call->attended) return;
@@ -24571,8 +24602,8 @@ void doorman_permit_client_kill_switch(doorman_permit_client *client, bool on) {
     client->kill_switch = on;
 }
 
-/* Returns whether the breaker of a node that owns a shard is open, or without a map that of
- * home. */
+/* Without a map, returns whether the breaker of home is open. With a map, returns whether the
+ * breaker of any node that owns a shard is open. */
 static bool doorman__permit_client_is_pausing(const doorman_permit_client *client) {
     const doorman__routes *routes = client->routes;
     const doorman_time now = client->home.batch.upstream.now;
@@ -24605,8 +24636,8 @@ void doorman_permit_client_read(const doorman_permit_client *client,
 #ifdef DOORMAN_JSON
 /* ---- >>permit_json -------------------------------------------------------------------------- */
 /*
- * This section has the tables of fields of limits and of messages on permits, for the section
- * >>json.
+ * This section has tables by which the section >>json reads and writes messages and configurations.
+ * The tables list the fields of limits, and of messages on permits.
  */
 
 /* ---- permit JSON: limits */
@@ -24674,8 +24705,8 @@ static const doorman__row doorman__figure_rows[] = {
     {0},
 };
 
-/* Checks strings in place of a rate or a limit. Returns whether `key` is a string, which must be
- * "leased".
+/* Refuses strings in the fields `rate` and `limit`, except "leased" in the field `key`. Returns
+ * whether the field `key` is a string.
  *   key   the only field that may be a string; NULL: none */
 static bool doorman__read_leased(const doorman__field *object, const char *key) {
     static const char *const keys[] = {"rate", "limit"};
@@ -24797,7 +24828,8 @@ static void doorman__put_leased(doorman__writer *out, const doorman_permit_limit
     if (all->max_wait) doorman__put(out, ",'max_wait':%t", all->max_wait);
 }
 
-/* Writes the figures of a limit. A default of max_debt, max_wait or queue is left out. */
+/* Writes the figures of a limit. Leaves out max_debt, max_wait and queue if they have their
+ * defaults. */
 static void doorman__put_figures(doorman__writer *out, const doorman_permit_limit *limit) {
     doorman_figures all = limit->figures; /* the has_ fields say what is written */
     all.has_size = limit->kind == DOORMAN_TOKEN_BUCKET;
@@ -25177,7 +25209,7 @@ typedef struct doorman__named_shard {
     bool is_lost;
 } doorman__named_shard;
 
-/* A map as it is in JSON: `shards` instead of the owners of `map`. */
+/* A map as it is in JSON: with `shards` instead of `map.owners`. */
 typedef struct doorman__shard_map_text {
     doorman_shard_map map;
     doorman__named_shard *shards;
@@ -25574,8 +25606,8 @@ static const doorman__row doorman__detail_rows[] = {
     {0},
 };
 
-/* Reads the list `limits` of an item or of an inspection. `details` has room for it behind the
- * details of the items before it. */
+/* Reads the list `limits` of an item or of an inspection. `details` has room for the list, behind
+ * the details of earlier items. */
 static void doorman__read_permit_details(const doorman__field *object, size_t item_index,
                                          doorman_permit_detail *details, doorman_permit *out) {
     doorman__field list = doorman__field_of(object, "limits", 6);
@@ -25603,7 +25635,8 @@ static void doorman__put_permit_details(doorman__writer *out, const doorman_perm
     doorman__put(out, "]");
 }
 
-/* The fields that say why a permit is refused, without those of the refused item. */
+/* The fields that say why a permit is refused, without the fields that say which item is
+ * refused. */
 #define DOORMAN__REASON_ROW(struct_, flags_)                                                       \
     {                                                                                              \
         DOORMAN__FIELD("reason", CHOICE, LENIENT | (flags_), struct_, reason),                     \
@@ -25915,7 +25948,8 @@ static const doorman__row doorman__permit_responses[][3] = {
       .put = doorman__put_settlements}},
 };
 
-/* Returns how many bytes the longest of the names takes: the resource_id and the key of an item. */
+/* Returns how many bytes the longest name of an item takes. A name is the resource_id and the
+ * key. */
 static size_t doorman__item_name_bytes(const doorman_permit_item *items, size_t count) {
     size_t longest = 0;
     for (size_t i = 0; i < count; i++) {
@@ -26062,16 +26096,16 @@ static const doorman__json_permits doorman__permits_in_json = {
 #ifdef DOORMAN_NNG
 /* ---- >>permit_agent ------------------------------------------------------------------------- */
 /*
- * An agent has a permit client with a mutex, a thread and a connection of their own. So a slow
- * response with leases does not delay a permit, and many permits do not delay a lease. Each lane,
- * and each node of a map of shards (N9), has one more connection. The thread starts with the first
- * permit, report, settle, transfer or seizure, so an agent without permits does not have it. It
- * repeats these steps:
+ * For permits, an agent has a permit client, a mutex, a thread and a connection, apart from those
+ * for leases. So a slow response with leases does not delay a permit, and many permits do not delay
+ * a lease. Each lane, and each node of a map of shards (N9), has one more connection. The thread
+ * starts with the first permit, report, settle, transfer or seizure, so an agent without permits
+ * has no such thread. The thread repeats these steps:
  *
  *   1. Parse the responses that have come, without the mutex.
  *   2. Pass them to the client, and take the next messages and all decisions from the client.
  *   3. Send the messages, without the mutex. Then tell the callers their decisions.
- *   4. Sleep until the client is due or something has changed.
+ *   4. Sleep until the client is due, or until another thread wakes this one.
  *
  * The messages are sent first, so that the servers work while the callers wake up.
  *
@@ -26109,7 +26143,7 @@ struct doorman__agent_permits {
     struct doorman__acquirer *unused; /* the structs of threads that waited before; atomic */
 };
 
-/* Gets the decision on a call. */
+/* The receiver of the decision on a call. */
 typedef struct doorman__receiver {
     void (*on_decided)(void *context, doorman_status status, const doorman_acquired *acquired);
     void *context;
@@ -26193,7 +26227,7 @@ static doorman_status doorman__agent_permits_add_transport(doorman__agent_permit
 }
 
 /* Adds a lane with a transport of its own. If memory runs out, permits wait for the other lanes. If
- * there are none, permits travel among the other messages. */
+ * there are no other lanes, permits that may wait travel among the other messages. */
 static void doorman__agent_permits_add_lane(doorman__agent_permits *permits) {
     doorman_permit_client *client = permits->client;
     doorman_upstream *upstream = NULL;
@@ -26205,7 +26239,7 @@ static void doorman__agent_permits_add_lane(doorman__agent_permits *permits) {
     permits->lanes_failed = status != DOORMAN_OK;
 }
 
-/* Gives each new port a transport (N9). If memory runs out, the client tries again after a
+/* Gives each new port a transport (N9). If memory runs out, the agent tries again after a
  * second. */
 static void doorman__agent_permits_add_ports(doorman__agent_permits *permits, doorman_time now) {
     doorman_permit_client *client = permits->client;
@@ -26306,8 +26340,9 @@ static void doorman__agent_permits_tell_holds(doorman__agent_permits *permits, d
     }
 }
 
-/* Processes a result of the other part of an agent: its two parts are leases and permits. An answer
- * of a master ends the pause of this part. Returns whether the thread of this part must run. */
+/* An agent has two parts: leases and permits. Processes a result of one part: if a master has
+ * answered, ends the pause of the other part. Returns whether the thread of the other part must
+ * run. */
 static bool doorman__pause_end(doorman__pause *pause, const doorman_transport_result *result) {
     bool answered = result->has_ended && result->status == DOORMAN_OK && result->is_master;
     if (!answered || !__atomic_load_n(&pause->lasts, __ATOMIC_SEQ_CST)) return false;
@@ -26517,8 +26552,8 @@ static void doorman__acquirer_give_back(const doorman__acquirer *acquirer) {
     (void)doorman_permit_client_settle(client, &settle, NULL, NULL, doorman_clock());
 }
 
-/* Gives up the call of a cancelled thread, and what it was granted. The acquirer's mutex is
- * locked. */
+/* Gives up the call of a cancelled thread, and the hold and the reservation that the call was
+ * granted. The acquirer's mutex is locked. */
 static void doorman__acquirer_cancel(void *context) {
     doorman__acquirer *acquirer = (doorman__acquirer *)context;
     pthread_mutex_unlock(&acquirer->mutex);
@@ -26537,8 +26572,9 @@ static void doorman__acquirer_cancel(void *context) {
 }
 
 /* Waits for the decision until the timeout. If the thread is cancelled, a cleanup handler ends the
- * call. `until` is a field of the acquirer, and not a variable of a function that is called here:
- * AddressSanitizer would still guard the frame of that function when the cleanup handler runs. */
+ * call. `until` is a field of the acquirer, and not a variable of a function that is called here,
+ * because AddressSanitizer would still guard the frame of that function when the cleanup handler
+ * runs. */
 static void doorman__acquirer_wait(doorman__acquirer *acquirer) {
     doorman_time now;
     pthread_mutex_lock(&acquirer->mutex);
@@ -26797,7 +26833,7 @@ static void doorman__agent_permits_free(doorman_agent *agent) {
     DOORMAN_FREE(permits);
 }
 
-/* Processes each result of a request for leases: see doorman__pause_end. */
+/* Processes the result of a request for leases: see doorman__pause_end. */
 static void doorman__agent_permits_note_result(doorman_agent *agent,
                                                const doorman_transport_result *result) {
     doorman__agent_permits *permits = agent->permits;
