@@ -497,6 +497,16 @@ TEST(invalid_amounts_are_impossible) {
     }
 }
 
+/* L2: also where the burst of a rate would have room for them. */
+TEST(more_units_than_there_can_be_are_impossible) {
+    const double none[] = {(double)INFINITY, 1e19, 2.25e15, 1.001e15};
+    doorman__rate rate = rate_of(1e9, DOORMAN_DURATION_MAX, 0);
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        assert_int_equal(doorman__rate_try(&rate, none[i], MINUTE), DOORMAN_IMPOSSIBLE);
+    }
+    assert_int_equal(doorman__rate_try(&rate, DOORMAN_AMOUNT_MAX, 0), DOORMAN_REFUSED);
+}
+
 /* L2 */
 TEST(an_amount_of_0_is_always_allowed) {
     const double rates[] = {0, 1e-9, 10, DOORMAN_UNLIMITED};
