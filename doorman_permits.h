@@ -15,10 +15,10 @@
  *         #include "doorman_permits.h"
  *
  *     The header includes doorman.h, which must be in the same folder and have the same version.
- *     This one file then has the implementation of both, so no other file may define
- *     DOORMAN_IMPLEMENTATION. Where a file defines it, doorman_permits.h comes before doorman.h and
- *     doorman_throttle.h. Other files include the header without this macro. The macros are those
- *     of doorman.h.
+ *     This C file then has the implementation of both headers, so no other file may define
+ *     DOORMAN_IMPLEMENTATION. If this file also includes doorman.h or doorman_throttle.h,
+ *     doorman_permits.h comes first. Other files include the header without DOORMAN_IMPLEMENTATION.
+ *     doorman.h describes all macros.
  *
  *     docs/permits.md has solutions for common tasks. examples/permit_client.c asks a server
  *     for a permit, examples/permits_only.c has permits without a network, and examples/job_pool.c
@@ -29,8 +29,8 @@
  *     permit          a decision on one request, for strict limits on very many keys
  *     hold            a granted permit whose units stay taken until they are released, or until its
  *                     time to live ends. Its client renews the hold
- *     reservation     an amount that was charged before the cost is known. Its client settles it:
- *                     it says what the cost really was
+ *     reservation     an amount that was charged before the cost is known. Its client settles it
+ *                     later, with the real cost
  *     limit           a rule that a permit must satisfy. It has a name, a scope and a kind
  *     key             on whose behalf a permit is asked
  *     item            one resource, one key and a cost. A permit has one or several items
@@ -81,8 +81,8 @@
  *                     limit, can change each of these numbers except the 16
  *     descriptors     1,000 rules of a configuration, 16 entries of a rule
  *
- * NAMES AND UNITS. A limit of permits and a limit of one process have the same names and units. A
- * field of a configuration has the same name in C and in JSON, unless a row below has two names. A
+ * NAMES AND UNITS. doorman_figures and doorman_limit_options have the same names and units. A field
+ * of a configuration has the same name in C and in JSON, unless a row below has two names. A
  * duration is a doorman_time in C, in nanoseconds, and a number of seconds in JSON.
  *
  *     in C                              in JSON                       unit
@@ -111,7 +111,8 @@
  *       .reserve, .handover
  *
  * CONTENTS. Search for a tag to find its section. A section uses only doorman.h and the sections
- * before it. Other tags, and rules with other letters than P and H, are in doorman.h.
+ * before it. The rules D1 to D5, E, N, P and W are in this header, H1 to H10 and H12 in
+ * doorman_throttle.h, and all others in doorman.h, with the other tags.
  *
  *     (the API)         from here to "the API ends here"
  *     >>limits          the limits of a configuration
@@ -159,9 +160,9 @@ extern "C" {
 #endif
 
 /* ---- permits, the public part --------------------------------------------------------------- */
-/* A permit is a decision on one request. A lease serves a few programs that keep to what they are
- * granted. Permits serve very many keys, such as users, tenants or addresses. One process decides
- * on each request.
+/* A permit is a decision on one request. Leases are for a few programs that use no more than they
+ * are granted. Permits are for very many keys, such as users, tenants or addresses, and one process
+ * decides on each request.
  *
  *     limit      a rule that a permit must satisfy. It has a name, a scope and a kind
  *     key        on whose behalf a permit is asked: 0 to 256 bytes of UTF-8, chosen by the caller
@@ -173,121 +174,129 @@ extern "C" {
  * These rules concern the users of permits. The sections from >>counters to >>permit_client have
  * the other rules.
  *
- * P12 A window of SLIDING_WINDOW or TIERS has 16 slices. The units of the last 16 slices count. So
- *    the window covers 15/16 to 1 of its length, and never refuses what an exact window allows. The
- *    slices of SLIDING_WINDOW begin at multiples of window / 16. The slices of a tier begin at the
- *    hit that entered it while its window was empty. So no unit of that hit returns before a whole
- *    window has passed.
- *       A tier is inactive, active for `active` after the hit that entered it, or cools down for
- *    `cooldown` after that. The current tier is the active tier with the highest index. A hit
- *    counts only in the window of the current tier. What does not fit there enters the next tier.
- *    If no tier is active, there is no current tier, and a hit enters the first one. A tier that is
- *    entered again has its earlier units, as long as they are in its window. Otherwise the end of a
- *    tier would free them early: a tier of 10 units in 2 s that is active for 2 s could grant 19
- *    within 0.1 s. A tier that cools down blocks: permits are refused. If it is skippable, it is
- *    passed over instead. A tier whose `active` is 0 is passed over too. One permit may pass
- *    through several tiers, and enters each of them, also one that has no room for it. A window
- *    shorter than 16 ns counts as one of 16 ns.
+ * P12 A window of SLIDING_WINDOW or TIERS is counted in slices of 1/16 of its length. The units of
+ *    the last 16 slices count, and the last slice has only begun. So these slices cover 15/16 to 1
+ *    of the length, and never refuse what an exact window allows. The slices of SLIDING_WINDOW
+ *    begin at multiples of window / 16. The slices of a tier begin at the hit that entered it while
+ *    its window was empty. So no unit of that hit returns before a whole window has passed.
+ *       A hit is what one permit or report charges. After the hit that entered it, a tier is active
+ *    for the time `active`, and then cools down for the time `cooldown`. Otherwise it is inactive.
+ *    The current tier is the active tier with the highest index. A hit counts only in the window of
+ *    the current tier. What does not fit there enters the next tier. If no tier is active, there is
+ *    no current tier, and a hit enters the first one. A tier that is entered again has its earlier
+ *    units, as long as they are in its window. Without these units, the end of a tier would free
+ *    them early: a tier of 10 units in 2 s that is active for 2 s could grant 19 within 0.1 s. A
+ *    tier that cools down blocks: permits are refused. If the tier is skippable, it is passed over
+ *    instead. A tier whose `active` is 0 is passed over too. One permit may pass through several
+ *    tiers, and enters each of them, also one that has no room for it. A window shorter than 16 ns
+ *    counts as one of 16 ns.
  *       Example with the tiers {limit 100, window 60, active 60} and {limit 300, window 60,
  *    active 120, cooldown 600}: at 0 s, a permit of 150 units enters tier 1 with 100 units and tier
  *    2 with 50. Tier 2 is current until 120 s. At 120 s no tier is active, so the next permit
  *    enters tier 1. When tier 1 is full, tier 2 blocks until 720 s.
  * P13 A report charges all limits of a (resource, key), except those of kind CONCURRENCY. One
- *    report charges at most max_cost, which without has_max_cost is the most that the limit can
- *    ever grant. The debt of a bucket grows to at most the larger of max_debt and size / rate. A
- *    window grows to at most twice its limit. TIERS take what fits. A negative report gives units
- *    back, at most until the counter is fresh, where the limit has `refunds`.
- * P15 A changed configuration finds the counters of a key or a resource by (resource, key, name of
- *    the limit), and those of a template by (glob, name). Kind and scope must be the same. A bucket
- *    keeps what it has saved up to the new size, and counts the time since its last use at the new
- *    rate. A window of changed length starts fresh. Tiers keep their state by index. Bans
- *    stay until they end, also if their limit has no ban any more: a file that is wrong for a
- *    moment must not end the bans of all keys. A reset of all limits of a key ends its ban.
+ *    report charges at most max_cost, or without has_max_cost the most that the limit can ever
+ *    grant. The debt of a bucket grows to at most the larger of max_debt and size / rate. The use
+ *    of a window grows to at most twice its limit. TIERS take what fits. If the limit has
+ *    `refunds`, a report with a negative cost gives units back, at most until the counter is fresh.
+ * P15 After a change of the configuration, a limit per key or per resource keeps the counters with
+ *    its (resource, key, name of the limit), and a limit per template those with its (glob, name of
+ *    the limit), if its kind and scope are the same. A bucket keeps what it has saved up to the new
+ *    size, and counts the time since its last use at the new rate. A window of changed length
+ *    starts fresh. Each tier keeps the state of the tier that had its index. Bans stay until they
+ *    end, also if their limit has no ban any more, so that a wrong configuration does not end the
+ *    bans of all keys. A reset of all limits of a key ends its ban.
  * P17 A leased limit has no amount of its own. Its amount is a lease. The permits of a server are
  *    one more holder of the resource, beside clients and other nodes. So leases and permits
  *    together never exceed the capacity. In a tree, each node decides out of its own lease. The
- *    wants of this holder follow grants and refusals (L4). Its id is "(permits)", which no other
- *    client may use.
- *       A leased TOKEN_BUCKET has the same burst as a rate of an agent (L1), and no debt. A permit
- *    may cost more than the burst, if nothing was taken for long enough. Without a lease, permits
- *    are refused with LEARNING, and retry_after is 1 s. The first permit for a resource is refused
- *    in this way, because the permits have no lease yet. A lease that was not used for a minute is
- *    released.
+ *    wants of the permits follow their grants and refusals (L4). The client_id of the permits is
+ *    "(permits)", which no other client may use.
+ *       A leased TOKEN_BUCKET has the same burst as a rate of an agent (L1), and no debt. If
+ *    nothing was taken for long enough, a permit may cost more than the burst (L1). Without a
+ *    lease, permits are refused with LEARNING, and retry_after is 1 s. The first permit for a
+ *    resource is refused in this way, because the permits have no lease yet. A lease that was not
+ *    used for a minute is released.
  *       A leased CONCURRENCY grants units only as far as its lease has room. A hold ends no later
  *    than the lease: each grant and each renewal lasts at most the rest of the lease, divided by
  *    1 + drift. If the lease shrinks below what is held, no permit is granted until the holds fit.
  *    A new master does not believe renewals of such holds, because they end with the lease of its
  *    predecessor. Permits may wait in the queue for a larger lease.
- *       A report charges at most what is saved. What does not fit raises the wants. A
- *    doorman_permits without a server has no leases, so its leased limits refuse every permit.
+ *       A report charges a leased TOKEN_BUCKET at most what is saved. The rest of its cost raises
+ *    the wants. A doorman_permits without a server has no leases, so its leased limits grant no
+ *    units.
  * P22 A client and an agent remember a refusal of a permit of one item while the refusal is valid
  *    (P5). In that time they refuse every permit with an item of the same resource and key, if the
- *    minimum of this item is not smaller than that of the refused item, and the max_wait of this
- *    permit is not longer than that of the refused permit.
+ *    minimum of this item is not smaller than that of the refused item, and if the permit has no
+ *    longer max_wait than the refused permit.
  * P23 The fallback decides in each of these cases: no server answers within the timeout; the
  *    message of the call has failed more often than there are addresses; a server answers
  *    INVALID_ARGUMENT to a message with this call alone; a server refuses with UNMATCHED; 100,000
  *    calls wait already. A refusal with LEARNING is a decision, so the fallback does not replace
  *    it: others may have the units, although the server does not know it yet.
  *       A breaker saves the callers from waiting for servers that fail. After 5 failed messages in
- *    a row the breaker opens. An answer INVALID_ARGUMENT to the calls of an application does not
- *    count: the server works. While the breaker is open, the fallback decides at once. The breaker
- *    opens for 1 s at first. The next message is a test. If it fails, the breaker opens again, each
- *    time for twice as long, up to `max_pause`, but for at most 4 s while servers answer that they
- *    know no master, because an election ends soon. When a master answers the leases of an agent,
- *    the test of its permits is due at once, but not within 1 s after the last one. An answer about
- *    permits does the same for the test of the leases.
+ *    a row the breaker opens. An answer INVALID_ARGUMENT to permits, reports, settles or seizures
+ *    is not a failure here, because the server works. While the breaker is open, the fallback
+ *    decides at once. The breaker opens for 1 s at first. The next message is a test. If the test
+ *    fails, the breaker opens again, each time for twice as long, up to `max_pause`. While servers
+ *    answer that they know no master, it opens for at most 4 s, because an election ends soon. When
+ *    a master answers a request for the leases of an agent, the next test of its permits is due at
+ *    once, but not within 1 s after the last message. In the same way, an answer about permits ends
+ *    a pause of the leases.
  * P24 If the duration `prefetch` is set, a client and an agent take units ahead for a resource and
- *    key that had at least two granted permits in about this time. They take at most what the
- *    callers used in this time, and at most half of what remains according to the last answer.
- *    Later permits are granted out of these units at once and in full, without a message. What is
- *    not used is lost at the latest twice `prefetch` after it was asked for. Units are taken ahead
- *    only for permits of one item that hold nothing and are not `equal`. A server never refuses
- *    units that are taken ahead for lack of units, because it may grant fewer, or none.
+ *    key that had at least two granted permits in about the last `prefetch`. They take at most what
+ *    the callers used in this time, and at most half of `remaining` in the last answer. Later
+ *    permits are granted out of these units at once and in full, without a message. Units that are
+ *    not used are lost at the latest twice `prefetch` after they were asked for. Units are taken
+ *    ahead only for permits of one item that hold and reserve nothing, and are not `equal`. Missing
+ *    units are no reason for a server to refuse such a request, because it accepts fewer units, or
+ *    none.
  * P25 While the kill switch is on, or with `shadow` of its policy, a client grants each permit in
- *    full, and at once. It sends a copy, so that it and the server count what would be refused.
+ *    full, and at once. It sends a copy of the permit to the server, so that both count what would
+ *    be refused.
  * P27 A permit with `settle_within` is a reservation. It charges its cost now, and remembers what
- *    each limit was charged. doorman_permits_settle says what it has really cost. If that is less,
- *    the difference comes back to the counter that was charged: to a FIXED_WINDOW if its window is
- *    still the same one, to the slice of a SLIDING_WINDOW that was charged while that slice counts,
- *    and to a bucket as far as it has not gained the units back by itself. TIERS and leased limits
- *    give nothing back. A counter that was reset or evicted meanwhile does not either, unless it is
- *    a window that another reservation has charged since then. If the real cost is more, the
- *    difference is charged as by a report (P13). A limit in shadow charges only what exceeds the
- *    granted units, because it does not charge what it would have refused.
+ *    each limit was charged. Its client settles it with doorman_permits_settle, and says what it
+ *    has really cost. If the real cost is less, the difference comes back to the counter that was
+ *    charged: to a FIXED_WINDOW if its window is still the same one, to the slice of a
+ *    SLIDING_WINDOW that was charged while that slice counts, and to a bucket as far as it has not
+ *    gained the units back by itself. TIERS and leased limits give nothing back. A counter that was
+ *    reset or evicted after the charge gives nothing back either, unless it is a window that
+ *    another reservation has charged since then. If the real cost is more, the difference is
+ *    charged as by a report (P13). A limit in shadow charges only what exceeds the granted units,
+ *    also if it was charged less than these, because it does not charge what it would have refused.
  *    No counter gets more back than it was charged.
  *       A bucket never has more than if each reservation had charged its real cost from the
- *    beginning, and all else had been the same. In that case the bucket might have been full, and
- *    have lost units. Such units do not come back. All this also holds if the rate or the size of
- *    the bucket has changed, or if an override row has given it units.
- *    While several reservations of a bucket are open, they share what may come back, so it may get
- *    less: in random histories 95 % of that. The section >>counters says how, and why.
+ *    beginning, and all else had been the same. With the real costs, the bucket might have been
+ *    full, and have lost units. Such units do not come back. All this also holds if the rate or the
+ *    size of the bucket has changed, or if an override row has given it units. While several
+ *    reservations of a bucket are open, they share what may come back, so the bucket may get back
+ *    less than that: in random histories 95 %. The section >>counters says how, and why.
  *       A settle is idempotent: the answer to a repeat says what the first one has counted. A
  *    repeat with other figures is refused as REPEATED. A reservation that is not settled in time
  *    ends: what was charged stays, or comes back where the limit has refund_unsettled. A settle
  *    that comes later is `late`. If its cost is more than what stayed charged, it charges the
  *    difference. It gives nothing back. A settle without a known reservation is `unknown`, and is
  *    charged as a report. While the rows of a store are not read, the reservation may be in one of
- *    them. So an unknown settle that a durable limit concerns is then refused as LEARNING, and is
- *    sent again. If the rows could not be read (UNREAD), this ends after 70 minutes, except with
- *    refuse_unread.
+ *    them. So an unknown settle that a durable limit concerns is then refused as LEARNING, and its
+ *    client sends it again. If the rows could not be read (UNREAD), these refusals end after 70
+ *    minutes, except with refuse_unread.
  *       A reservation with units of CONCURRENCY is a hold too, which ends as any hold. A settle
  *    releases it.
- *       If a permit is repeated with the same client_id, request_id and items, the answer says what
- *    was granted, and nothing is charged. A repeat with other items is refused as REPEATED, and so
- *    is a permit with the request_id of a reservation that was settled or has ended.
- *       Settled reservations are remembered for a minute, and those that have ended for 10
+ *       If a reservation is asked for again with the same client_id, request_id and items, the
+ *    answer says what was granted, and nothing is charged. A repeat with other items is refused as
+ *    REPEATED, and so is a permit with the request_id of a reservation that was settled or has
+ *    ended.
+ *       The permits remember a settled reservation for a minute, and one that has ended for 10
  *    minutes. A client repeats a settle for less than a minute. Open reservations count in the
  *    bounds on holds (P19).
- *       A reservation that a durable limit has counted is in the store (D3), and so is its
- *    settlement. So after a restart nothing is charged twice. A reservation that is not in the
- *    store is lost in a restart, and so are the counters that it has charged.
+ *       The store has each reservation that a durable limit has counted, and its settlement (D3).
+ *    So after a restart nothing is charged twice. A restart loses all other reservations, and the
+ *    counters that they have charged.
  * P28 A report with a request_id counts once: the answer to a repeat within 10 minutes says what
- *    the first one charged. Beyond client_request_max or request_max such a report, an unknown
- *    settle and a new reservation are refused as REPEATS. While the rows of a store are not read, a
- *    predecessor may have counted the report already. So a report that a durable limit concerns is
- *    then refused as LEARNING, as in P27 but with 10 minutes instead of 70, and is sent again with
- *    the same request_id. */
+ *    the first one charged. Beyond client_request_max or request_max, new reservations, unknown
+ *    settles and reports with a request_id are refused as REPEATS. While the rows of a store are
+ *    not read, a predecessor may have counted the report already. So a report with a request_id
+ *    that a durable limit concerns is then refused as LEARNING, as in P27 but with 10 minutes
+ *    instead of 70. Its client sends it again with the same request_id. */
 
 /* Which permits share one counter of a limit. */
 typedef enum doorman_scope {
@@ -307,8 +316,9 @@ typedef enum doorman_calendar {
     DOORMAN_CALENDAR_COUNT
 } doorman_calendar;
 
-/* One tier of TIERS. A hit that does not fit in the previous tier enters this one. The tier is then
- * active. After `active` the tier cools down. Its window continues in that time: P12. */
+/* One tier of TIERS. What does not fit in the previous tier enters this one. This tier is then
+ * active for the time `active`, and cools down after that. The units in its window still count then
+ * (P12). */
 typedef struct doorman_tier {
     double limit;          /* units in a window, [0, 1e15] */
     doorman_time window;   /* required, (0, 1e8 s] */
@@ -320,15 +330,15 @@ typedef struct doorman_tier {
 } doorman_tier;
 
 /* The figures of a limit. Fields that the kind does not use must be 0. An override changes the
- * figures whose has_ field is true. Figures without a has_ field change if they are not 0. `window`
- * and `calendar` change together. All other figures are those of the limit. */
+ * figures whose has_ field is true, and the figures without a has_ field that are not 0. `window`
+ * and `calendar` change together. An override has all other figures of its limit. */
 typedef struct doorman_figures {
     /* TOKEN_BUCKET. size and max_debt must not both be 0. */
     double rate;           /* required: units a second that the bucket gains; (0, 1e15] */
     double size;           /* units that can be saved, [0, 1e15]; worth at most 1e8 s of the rate */
     doorman_time max_debt; /* the longest time that gaining lent units back may take, [0, 1e8 s] */
-    doorman_time max_wait; /* how long a caller may have to wait, [0, 1e8 s]. CONCURRENCY: how long
-                              a permit may wait in the queue; default 0 */
+    doorman_time max_wait; /* the longest wait of a granted permit (P3), [0, 1e8 s]. CONCURRENCY:
+                              how long a permit may wait in the queue; default 0 */
 
     /* CONCURRENCY. `limit` below is the number of units that are held at once. */
     doorman_time time_to_live; /* how long a hold lasts that is not renewed, (0, 1e8 s]; default
@@ -345,7 +355,7 @@ typedef struct doorman_figures {
     uint32_t weight; /* only of a fair limit, [1, DOORMAN_WEIGHT_MAX]; default 1. Keys share the
                         limit in proportion to their weights (P29) */
 
-    /* Which fields an override gives. A limit needs none of them except has_max_wait. */
+    /* Which fields an override gives. A limit does not need these fields, except has_max_wait. */
     bool has_size, has_max_debt, has_queue, has_limit, has_tiers;
     bool has_max_wait; /* of a TOKEN_BUCKET; false: max_wait is max_debt */
 
@@ -373,9 +383,9 @@ typedef struct doorman_plan {
 #define DOORMAN_PLAN_BYTES_MAX 64 /* of the name of a plan */
 
 /* Refuses a key that keeps sending after refusals. The first refusal with RATE by the limit begins
- * a count. The first one that comes more than `window` after this beginning begins a new count.
- * When the count reaches `refusals`, every permit with this (resource, key) is refused for
- * `duration`. */
+ * a count of such refusals. The first one that comes more than `window` after the beginning of a
+ * count begins a new count. When a count reaches `refusals`, every permit with this (resource, key)
+ * is refused for `duration`. */
 typedef struct doorman_ban {
     uint32_t refusals;     /* 1 to 1e9; 0: there is no ban, and the other fields must be 0 */
     doorman_time window;   /* (0, 1e8 s] */
@@ -396,12 +406,12 @@ struct doorman_permit_limit {
                                 any. NULL: all keys are concerned */
     size_t key_count;        /* 0 to 10,000 */
     doorman_figures figures;
-    const doorman_override *overrides; /* other figures for some keys; only for DOORMAN_PER_KEY, and
-                                          weights for a fair limit. A key has the figures of the
+    const doorman_override *overrides; /* other figures for some keys; only for DOORMAN_PER_KEY. A
+                                          fair limit: other weights. A key has the figures of the
                                           first override that concerns it */
     size_t override_count;             /* 0 to 10,000 */
-    const doorman_plan *plans; /* figures of keys that have a plan (E2); only for DOORMAN_PER_KEY,
-                                  and weights for a fair limit */
+    const doorman_plan *plans; /* figures of keys that have a plan (E2); only for DOORMAN_PER_KEY. A
+                                  fair limit: weights */
     size_t plan_count;         /* 0 to DOORMAN_PLANS_MAX */
     double warn_at;  /* a grant carries a warning if more than this fraction of the limit is used,
                         (0, 1]; 0: no warning */
@@ -435,8 +445,8 @@ struct doorman_permit_limit {
                             holds of a predecessor. Other kinds: true: there is no warning that
                             counters begin fresh after a restart (G9). Not together with
                             empty_at_start */
-    bool refunds;          /* true: a report may have a negative cost. Only for TOKEN_BUCKET and
-                            FIXED_WINDOW */
+    bool refunds;          /* true: a report with a negative cost gives units back. Only for
+                            TOKEN_BUCKET and FIXED_WINDOW */
     bool refund_unsettled; /* true: what a reservation has charged comes back if it is not settled
                               in time. false: it stays charged (P27). Not for TIERS and
                               CONCURRENCY, and not if leased */
@@ -445,9 +455,9 @@ struct doorman_permit_limit {
                             lasts as long */
     bool durable; /* the counters and bans have rows, which a store keeps over a restart: see D3.
                      Not if leased, and not for CONCURRENCY */
-    bool refuse_unread; /* only if durable. true: while the rows could not be read, permits are
-                           refused with LEARNING. false: counters begin as after a restart without
-                           a store. See doorman_permits_set_rows */
+    bool refuse_unread; /* only if durable. true: with DOORMAN_ROWS_UNREAD, permits are refused with
+                           LEARNING. false: counters begin then as after a restart without a store.
+                           See doorman_permits_set_rows */
 
     /* The amount can be the lease that the permits of the server have: see P17. */
     bool leased;          /* only for DOORMAN_PER_RESOURCE, for a TOKEN_BUCKET without figures, and
@@ -495,17 +505,18 @@ DOORMAN_API const char *doorman_reason_name(doorman_reason reason);
 
 /* Figures that a caller brings for one limit of an item.
  *
- * P31 A gateway may know figures that the configuration does not have. What it brings with an item
- *    concerns one limit per key of kind TOKEN_BUCKET, FIXED_WINDOW or SLIDING_WINDOW, for the key
- *    of the item. Figures that it does not give are those of the limit. `rate`, `size` and `limit`
- *    are at most set_max times those of the limit, and so is the quotient limit / window. The first
- *    of these that exists decides the figures of a key: an override row (E1), the figures that a
- *    caller brings, a plan (E2), an override of the configuration, the limit.
- *       A counter remembers the figures with which a permit was granted last, until it is fresh.
- *    Permits, reports and inspections without figures use them. So if callers bring different
- *    figures for one key, the last ones are in force, and set_changes of the limit counts how often
- *    they have differed. What was used stays used, as in P15, except in a window of another length,
- *    which starts fresh. A row of a store does not have the figures: after a restart a counter has
+ * P31 A gateway may know figures that the configuration does not have. Each doorman_permit_set of
+ *    an item brings figures of one limit for the key of the item. The limit must be per key, and of
+ *    kind TOKEN_BUCKET, FIXED_WINDOW or SLIDING_WINDOW. Figures that are not brought are those of
+ *    the limit. `rate`, `size` and `limit` are at most set_max times those of the limit, and so is
+ *    the quotient limit / window. The first of these that exists decides the figures of a key: an
+ *    override row (E1), the figures that a caller brings, a plan (E2), an override of the
+ *    configuration, the limit.
+ *       Until a counter is fresh, it remembers the figures that the last granted permit has
+ *    brought. Permits, reports and inspections without figures use these. So if callers bring
+ *    different figures for one key, the last ones are in force, and set_changes of the limit counts
+ *    how often they have differed. As in P15, what was used stays used, but a window of another
+ *    length starts fresh. A row of a store does not have the figures: after a restart a counter has
  *    those of the configuration until a caller brings figures again.
  *       A permit that brings figures never waits in a queue. Permit clients and agents bring none.
  */
@@ -550,14 +561,16 @@ struct doorman_permit_request {
     bool has_priority;          /* false: the priority is 1 */
     int priority;               /* of a permit that waits, 0 to 15; higher is earlier. A repeat with
                                   the same request_id keeps the priority of the first permit */
-    bool share;                 /* true: if the permit waits, it ends as SHARED when a hold of the
-                                  same resource and key is released in full. Only for one item */
-    uint64_t *hold;             /* only for permit clients and agents, which choose client_id: not
-                                  NULL if the permit may hold units. The client chooses the number
-                                  of the hold, and the call writes it here before it waits. Another
-                                  thread must not read it before the call has returned, but can know
-                                  a number in `request_id`. If neither is given, a server answers a
-                                  permit on CONCURRENCY with an error: the fallback decides (P23) */
+    bool share;                 /* true: if the permit waits, it is refused as SHARED when a hold of
+                                  the same resource and key is released in full. Only for one
+                                  item */
+    uint64_t *hold;             /* only for permit clients and agents, which choose client_id. Not
+                                  NULL: the permit may hold units. The client chooses the number of
+                                  the hold, and the call writes it here before it waits. Another
+                                  thread must not read *hold before the call has returned. To know
+                                  the number earlier, give it in `request_id`, with `hold` NULL.
+                                  Without a number and without `hold`, a server answers a permit on
+                                  CONCURRENCY with an error: the fallback decides (P23) */
 };
 
 /* What one item of a granted permit got. */
@@ -666,8 +679,9 @@ struct doorman_permit_result {
                               doorman_settlement */
     size_t count;          /* RESET: counters and bans that were removed. With sets_ban: 1 if a ban
                              was set or ended */
-    double held;          /* RESET: the units of CONCURRENCY that the entry means and that are held:
-                             holds stay. Known for the first message_detail_max entries */
+    double held;          /* RESET: how many units are held at the limits of CONCURRENCY that the
+                             entry concerns. A reset does not end these holds. Known for the first
+                             message_detail_max entries */
     doorman_permit state; /* INSPECT: see doorman_permits_inspect. With `limit` of the entry it has
                              only the details of that limit. RESET: the state before the reset, with
                              the details of the limits that the entry means; not in a message, not
@@ -717,8 +731,8 @@ typedef struct doorman_permit_event {
     doorman_reason reason;                 /* of REFUSED and WAIT_ENDED */
     double amount;
     const char *item_resource_id; /* REFUSED, WAITING, BANNED, TIER_ENTERED: the resource of the
-                                     first item that the limit decides on, also if the counter is
-                                     that of a template; else NULL. Valid only during the call */
+                                     first item that the limit concerns, also for a counter of a
+                                     template. Otherwise NULL. Valid only during the call */
     bool shadow;                  /* REFUSED: the limit is in shadow, so it refuses nothing */
     double returned, charged;     /* of SETTLED and UNSETTLED */
     bool late;                    /* SETTLED: the reservation had ended, or was not known */
@@ -755,8 +769,8 @@ struct doorman_permits_options {
     size_t client_waiting_max;     /* the most permits of one client that wait; default 1,000 */
     size_t connection_waiting_max; /* the most permits of one connection that wait; default 100 */
     double drift;              /* as in doorman_server_options. In a server: that of the server */
-    doorman_time learns_until; /* when all holds of a predecessor have ended; 0: there was none. In
-                                   a server: the server knows it */
+    doorman_time learns_until; /* the time at which all holds of a predecessor have ended; 0: there
+                                   was none. In a server: the server knows it */
     const char *node; /* the name of the node, for its holds; must stay valid as long as the
                          permits; may be NULL. In a server: that of the server */
     void (*on_event)(void *context, const doorman_permit_event *event); /* must not call the
@@ -777,10 +791,10 @@ DOORMAN_API doorman_status doorman_permits_create(doorman_permits **out,
                                                   doorman_error *error, doorman_time now);
 DOORMAN_API void doorman_permits_destroy(doorman_permits *permits); /* NULL has no effect */
 
-/* Says what time it is, for limits of kind FIXED_WINDOW (P26): a `window` of 60 s begins at each
- * full minute of `epoch`, and not of `now`. Call it after the creation, and then about once a
- * second, because the clock of the calendar may be set. Without a call the calendar begins at `now`
- * = 0. For the permits of a server, call doorman_server_set_epoch.
+/* Says what time it is (P26). FIXED_WINDOWs and the times in rows follow this clock: a `window` of
+ * 60 s begins at each full minute of `epoch`, and not of `now`. Call the function after the
+ * creation, and then about once a second, because the clock of the machine may be set. Before the
+ * first call, `epoch` equals `now`. For the permits of a server, call doorman_server_set_epoch.
  *   epoch   the time since 1970 in nanoseconds, at `now` */
 DOORMAN_API void doorman_permits_set_epoch(doorman_permits *permits, doorman_time epoch,
                                            doorman_time now);
@@ -859,15 +873,15 @@ DOORMAN_API doorman_status doorman_permits_ban(doorman_permits *permits,
                                                doorman_time now);
 
 /* Returns when doorman_permits_update should be called next. DOORMAN_NEVER: there are no counters,
- * bans, holds, waiting permits or remembered request_ids, no override or plan row begins or ends,
- * and resource_count is 0. */
+ * bans, holds, waiting permits, remembered request_ids or measured keys of fair limits, no override
+ * or plan row begins or ends, and resource_count is 0. */
 DOORMAN_API doorman_time doorman_permits_due(const doorman_permits *permits);
 
 /* Ends holds, waits, reservations, override rows and plan rows whose time has come, begins rows,
  * and removes counters that equal fresh ones. One call ends at most 1,000 holds and waits, and ends
  * or forgets at most 1,000 reservations. It begins and ends at most 1,000 rows. It decides on at
  * most 1,000 permits that wait, and visits about 10,000 counters. So a call takes some milliseconds
- * at most. If more of them are due, doorman_permits_due returns a time that has passed. */
+ * at most. If more is due, doorman_permits_due then returns a time that has passed. */
 DOORMAN_API void doorman_permits_update(doorman_permits *permits, doorman_time now);
 
 typedef struct doorman_permits_info {
@@ -884,8 +898,8 @@ typedef struct doorman_permits_info {
     size_t request_count; /* request_ids that are remembered: those of reservations, also settled
                              ones, and those of reports */
     doorman_time learns_until;  /* when all limits of CONCURRENCY have learned (P16) */
-    doorman_time started_at;    /* when the permits began: at creation, or at the last victory of
-                                  their server. Permits that waited earlier are lost */
+    doorman_time started_at;    /* when the permits were created. A server creates them with each
+                                  victory. Permits that waited earlier are lost */
     uint64_t unmatched;         /* items whose resource matches no template with limits; also those
                                   that were granted */
     uint64_t banned;            /* items that were refused as BANNED */
@@ -893,7 +907,7 @@ typedef struct doorman_permits_info {
     size_t bytes;               /* about the memory of all that memory_max bounds, of the buckets of
                                   tables, of permits that wait, and of override and plan rows */
     size_t changed_count;       /* rows that doorman_permits_next_changed would yield now */
-    doorman_time changed_since; /* since when there are rows to yield: none of the changes is older.
+    doorman_time changed_since; /* no change that is not yielded yet is older than this.
                                    DOORMAN_NEVER: there are none */
     uint64_t removals_lost; /* removals that are not yielded: too many waited (D3), or no memory */
     size_t override_count;  /* override rows, also those that are idle or have not begun */
@@ -907,7 +921,7 @@ typedef struct doorman_permits_info {
 DOORMAN_API void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *out);
 
 /* What one limit has decided since it came into the configuration. A template whose list of limits
- * is empty has such counts too: they count each item that the template has granted. */
+ * is empty has such counts too: they count each item that it has granted. */
 typedef struct doorman_permits_limit {
     const char *identifier_glob;          /* of the template */
     const char *limit;                    /* "" if the list of limits is empty */
@@ -953,14 +967,14 @@ typedef struct doorman_permits_top {
     uint64_t error; /* the count is at most this much too large */
     double units;   /* what was granted; of refusals: what was asked for. Only since the key is in
                        the list, and halved like the count */
-    bool fair;      /* the limit is fair, and measures this key. The next three figures are those of
-                       doorman_permit_detail */
+    bool fair;      /* true: the limit is fair, and measures this key. The next three figures are
+                       then those of doorman_permit_detail */
     double demand, share, level;
 } doorman_permits_top;
 
 /* Iterates over the (resource, key)s that one limit has granted or refused most often, the most
- * frequent first. There are at most 100. A limit per resource lists the keys too: they say who uses
- * the limit. The counts are approximate (P20).
+ * frequent first. There are at most 100. A limit per resource or per template also lists the keys
+ * of the permits that it has decided on. The counts are approximate (P20).
  *   limit_index   the position of the limit in doorman_permits_next_limit, from 0
  *   cursor        in/out; the caller initialises it with {0}. A cursor is only valid until the next
  *                 call that changes the permits
@@ -971,8 +985,9 @@ DOORMAN_API bool doorman_permits_next_top(const doorman_permits *permits, size_t
                                           doorman_top_kind kind, doorman_cursor *cursor,
                                           doorman_permits_top *out);
 
-/* How far back the use of a key counts. Of units that were used a time t ago, the fraction
- * exp(-t / window) counts. So a constant use of u units a second adds up to about u * window. */
+/* How far back the use of a key counts: a minute, an hour or a day. Of units that were used at a
+ * time t before now, the fraction exp(-t / window) counts. So a constant use of u units a second
+ * adds up to about u * window. */
 typedef enum doorman_usage_window {
     DOORMAN_USAGE_MINUTE,
     DOORMAN_USAGE_HOUR,
@@ -1007,8 +1022,9 @@ DOORMAN_API bool doorman_permits_next_usage(doorman_permits *permits,
                                             const doorman_usage_list *list, doorman_cursor *cursor,
                                             doorman_permits_usage *out, doorman_time now);
 
-/* Where an iteration over counters is. A caller may keep the three numbers, and continue with them
- * later. They have no meaning for the caller. */
+/* The position of an iteration over counters. A caller may store the three numbers, and continue
+ * the iteration with them later. Only doorman_permits_next_counter and doorman_permits_mark_all
+ * know what they mean. */
 typedef struct doorman_counter_cursor {
     uint64_t table, position;
     uint64_t removals; /* of tables, plus 1; 0: the iteration has not begun */
@@ -1018,9 +1034,8 @@ typedef struct doorman_counter_cursor {
 typedef struct doorman_permits_counter {
     bool is_ban;
     const char *identifier_glob; /* of the template; "": a ban that an administrator has set */
-    const char *limit; /* the name of the limit; "": a ban that an administrator has set. NULL:
-                                a counter that does not count, because its limit is gone. Such a
-                                counter has no `state` */
+    const char *limit; /* the name of the limit; "": a ban that an administrator has set. NULL: a
+                                counter whose limit is gone, so that it has no `state` */
     const char *resource_id;            /* "": the counter is per template */
     char key[DOORMAN_ID_BYTES_MAX + 1]; /* "" if the counter is not per key */
     doorman_permit_detail state;        /* not of a ban. `moved_up` and `refused` are false */
@@ -1031,9 +1046,9 @@ typedef struct doorman_permits_counter {
  * no counters. Any other call on the permits is allowed between two steps, so a caller can release
  * its lock there. A counter that exists during the whole iteration is visited exactly once, as it
  * is at that moment. A counter that is created or removed meanwhile is visited at most once. A
- * counter that has become fresh may be visited until it is removed (P14). The bans come first. The
- * order of the others seems random, because it is that of keyed hashes: another process, and the
- * permits after a restart, have another one. If two counters of a limit had the same 64-bit hash,
+ * counter that has become fresh is visited until it is removed (P14). The bans come first. The
+ * order of the counters seems random, because it is that of keyed hashes: other processes, and this
+ * one after a restart, have another order. If two counters of a limit had the same 64-bit hash,
  * only one of them would be visited.
  *   limit     only counters of limits with this name, and all bans; NULL: all
  *   cursor    in/out; the caller initialises it with {0}
@@ -1051,8 +1066,8 @@ DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits
 /* ---- state, the public part ------------------------------------------------------------------ */
 /* A row has the state of one counter, ban or reservation as bytes. Each counter of a `durable`
  * limit has a row unless it is fresh, and each ban of such a limit or of an administrator has one.
- * A store keeps the rows, so that what was used before a restart is used after it. The permits know
- * no store: the application writes and reads.
+ * A store keeps the rows, so that what was used before a restart is used after it. The permits do
+ * no I/O: the application writes the rows to its store, and reads them.
  *
  *     each second                       doorman_permits_next_changed until it returns 0, then write
  *     a batch could not be written      write the same bytes again before later rows; or
@@ -1063,29 +1078,30 @@ DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits
  *                                       epoch, doorman_permits_restore_rows with all rows, and
  *                                       doorman_permits_set_rows with DOORMAN_ROWS_READ
  *
- * D1 A store has rows of the counters and bans of durable limits, of the bans of an administrator,
- *    and of reservations that a durable limit has counted. Leases, holds and waiting permits have
- *    no rows in it.
+ * D1 A store has rows for the counters and bans of durable limits, for the bans of an
+ *    administrator, and for reservations that a durable limit has counted. Leases, holds and
+ *    waiting permits have no rows.
  * D2 `durable` of a limit says whether it is durable. The default is true if a counter may need a
  *    minute or more until it is fresh, or if a ban lasts as long. See doorman_permit_limit.
- * D3 If all changes are yielded and written, the store has a row for each counter and each ban of
- *    the permits, and no others, except for rows that are fresh, and rows of limits that are not in
- *    the configuration or not durable any more. A row that replaces another has the same identity.
- *    A counter that is evicted, reset or refunded until it is fresh, and a ban that ends early, are
- *    yielded as removed. What becomes fresh as time passes is not yielded: the store may delete a
- *    row after its fresh_at. At most 100,000 removals wait to be yielded. An eviction is yielded
- *    only if fewer than 50,000 wait. The rows of removals that are not yielded stay in the store
- *    until they are fresh. Such a row can only make a limit too strict.
+ * D3 If all changes are yielded and written, the store has the rows of D1. All other rows in the
+ *    store are fresh, or their limit is not in the configuration or not durable any more. A row
+ *    that replaces another has the same identity. A counter that is evicted, reset or refunded
+ *    until it is fresh, and a ban that ends early, are yielded as removed. What becomes fresh as
+ *    time passes is not yielded: the store may delete a row after its fresh_at. At most 100,000
+ *    removals wait to be yielded. An eviction is yielded only if fewer than 50,000 removals wait.
+ *    If a removal is not yielded, its row stays in the store until it is fresh. Such a row can only
+ *    make a limit too strict.
  * D4 While rows are awaited, permits that a durable limit concerns are refused with LEARNING. Other
  *    permits are decided as usual. See doorman_permits_set_rows.
- * D5 A restored counter never offers more than the counter that was written would offer now, by
- *    the clock `epoch` (P26). The times in a row are since 1970. If a row was written later than
- *    the present epoch, the epoch moves forward to that time, as if this process had written the
- *    row. So no window that was used begins again after the clock was set back. A row of the clock
- *    follows removed rows, because the store forgets their times. A restored ban lasts for what was
- *    left of it when its row was written, minus the time since then. If the counter of a row exists
- *    already, it has then used what both have used. A row that was yielded or restored before does
- *    not count twice. Refusals that count for a ban are not in a row. */
+ * D5 A restored counter never offers more than the counter that was written would offer now, by the
+ *    clock `epoch` (P26). The times in a row are since 1970. If a row was written later than the
+ *    present epoch, the epoch moves forward to that time. So no window that was used begins again
+ *    after the clock was set back. When rows are removed, a row of the clock follows, because the
+ *    store loses the times in the removed rows. A restored ban lasts for what was left of it when
+ *    its row was written, minus the time since then. If the counter of a row exists already, what
+ *    both have used is added up. With empty_at_start the larger use counts. A row that was yielded
+ *    or restored before does not count twice. A row does not have the refusals that count for a
+ *    ban. */
 
 #define DOORMAN_PERMIT_ROW_VERSION 1      /* of the rows that this version writes */
 #define DOORMAN_PERMIT_ROW_BYTES_MAX 4096 /* no row is longer */
@@ -1094,13 +1110,14 @@ DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits
 typedef struct doorman_permit_row {
     unsigned version;        /* of the figures. Every version has the fields of this struct at the
                                 same places */
-    bool removed;            /* the counter or the ban is gone: the store deletes the row with this
-                                identity. There are no figures */
+    bool removed;            /* the counter, ban or reservation is gone: the store deletes the row
+                                with this identity. There are no figures */
     bool is_ban;             /* the row is about a ban of a (resource, key) */
-    bool is_clock;           /* only written_at has a meaning: how far the clock of P26 was. The row
+    bool is_clock;           /* only written_at is used: it is the time of the clock of P26. The row
                                 follows removed rows, and changes that have no row any more */
-    bool is_reservation;     /* of a request_id (P27, P28). resource_id is the client, and key is a
-                                letter and a number. There is no limit */
+    bool is_reservation;     /* the row is about a request_id (P27, P28). Its resource_id is the
+                                client_id, and its key is a letter and a number. There is no
+                                limit */
     bool is_last;            /* of a reservation: the store must not have the row before it has all
                                 rows that were yielded earlier */
     doorman_limit_kind kind; /* not of a ban */
@@ -1110,7 +1127,7 @@ typedef struct doorman_permit_row {
     const char *key;         /* "" if the counter is not per key */
     const char *identifier_glob;   /* of the template of the limit when the row was written */
     const unsigned char *identity; /* equal for two rows if and only if they are about the same
-                                      counter or ban (P15). Not for people */
+                                      counter (P15), ban or request_id. Not for people */
     size_t identity_bytes;         /* at most 800 */
     doorman_time written_at;       /* since 1970, by the clock of P26 */
     doorman_time fresh_at;         /* since 1970: when the counter is fresh, or the ban ends. The
@@ -1125,11 +1142,12 @@ typedef struct doorman_permit_row {
 DOORMAN_API doorman_status doorman_permit_row_read(const unsigned char *row, size_t bytes,
                                                    doorman_permit_row *out, doorman_error *error);
 
-/* Yields the next row that has changed since it was yielded last. Removed ones come first, then
- * reservations. A counter that changes again is yielded again. Rows of different counters come in
- * any order. So a caller that lets others use the permits between two calls has all earlier changes
- * only after info.changed_count rows that are not about reservations. It does not count those about
- * reservations, because new reservations come before earlier changes of counters.
+/* Yields the next row that has changed since it was yielded last. Rows of removals come first, then
+ * rows of reservations, then those of counters and bans, in any order. A counter that changes again
+ * is yielded again. So if other calls are made between two calls, a caller has all earlier changes
+ * only after changed_count rows (doorman_permits_info) that are not about reservations. Rows about
+ * reservations do not count, because those of new reservations come before earlier changes of
+ * counters.
  *   out       room for DOORMAN_PERMIT_ROW_BYTES_MAX bytes. Every machine writes the same bytes
  *   returns   the length of the row in bytes; 0: nothing has changed, or the rows of the store are
  *             not read (doorman_permits_set_rows), or memory ran out
@@ -1138,8 +1156,9 @@ DOORMAN_API doorman_status doorman_permit_row_read(const unsigned char *row, siz
 DOORMAN_API size_t doorman_permits_next_changed(doorman_permits *permits, unsigned char *out,
                                                 doorman_time now);
 
-/* Says that a row was yielded but not written, so that its counter or ban is yielded again, as it
- * is then. A caller that keeps the bytes and writes them again later need not call this.
+/* Says that a row was yielded but not written. So its counter or ban is yielded again later, in its
+ * state of that moment. A caller that keeps the bytes and writes them again later need not call
+ * this.
  *   row, bytes   used only during the call
  *   error        may be NULL
  *   returns      OK | INVALID_ARGUMENT (as doorman_permit_row_read) | OUT_OF_MEMORY: the call may
@@ -1148,8 +1167,8 @@ DOORMAN_API doorman_status doorman_permits_mark_changed(doorman_permits *permits
                                                         const unsigned char *row, size_t bytes,
                                                         doorman_error *error);
 
-/* Says that the store has lost its rows, so that those of all counters of durable limits, bans and
- * reservations are yielded again. Each call marks some of them. Any other call on the permits is
+/* Says that the store has lost its rows. So the rows of all counters of durable limits, bans and
+ * reservations are yielded again. Each call marks some of these. Any other call on the permits is
  * allowed between two calls, so a caller can release its lock there. What exists during all calls
  * is yielded again after they have marked it.
  *   permits   NULL: nothing is left
@@ -1180,8 +1199,8 @@ typedef struct doorman_stored_row {
     size_t bytes;
 } doorman_stored_row;
 
-/* Restores many rows, one after the other. This is faster than doorman_permits_restore with each of
- * them, because the processor loads the memory that later rows need while earlier ones are
+/* Restores many rows, one after the other. This is faster than a call of doorman_permits_restore
+ * for each row, because the processor loads the memory for later rows while earlier ones are
  * restored. Precondition: the epoch was set.
  *   rows      used only during the call; each is checked completely
  *   count     in: how many; out: how many were restored before one that was not
@@ -1194,26 +1213,28 @@ DOORMAN_API doorman_status doorman_permits_restore_rows(doorman_permits *permits
                                                         size_t *count, doorman_error *error,
                                                         doorman_time now);
 
-/* Whether the rows of a store are restored. */
+/* What the permits know of the rows of a store. */
 typedef enum doorman_rows {
     DOORMAN_ROWS_READ,    /* the default: all limits decide, and changes are yielded */
     DOORMAN_ROWS_AWAITED, /* permits that a durable limit concerns are refused with LEARNING, also
                              those with a cost of 0 */
-    DOORMAN_ROWS_UNREAD,  /* the same, but only for limits with refuse_unread. Other limits decide.
-                             A row that is restored later can only make its counter offer less */
+    DOORMAN_ROWS_UNREAD,  /* only the durable limits with refuse_unread refuse permits with
+                             LEARNING. Other limits decide. A row that is restored later can only
+                             make its counter offer less */
     DOORMAN_ROWS_COUNT
 } doorman_rows;
 
-/* Says whether the rows are restored. New permits begin with READ, and so do those of a server with
- * each victory. So a caller that has a store calls this right after doorman_server_set_master.
+/* Says whether the rows of the store are restored. New permits begin with DOORMAN_ROWS_READ, also
+ * those that a server creates with each victory. So a caller that has a store calls this right
+ * after doorman_server_set_master.
  *   returns   OK | INVALID_ARGUMENT */
 DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows rows);
 
 /* ---- overrides, the public part -------------------------------------------------------------- */
 /* An override row gives one key other figures of one limit, from a beginning to an end. It is set
  * at run time, in addition to the overrides of the configuration: for example, to raise the limit
- * of a customer for a day. The permits know no store: the application keeps the rows, and why they
- * were set.
+ * of a customer for a day. The permits do no I/O: the application stores the rows, and the reason
+ * for each.
  *
  *     a person sets a row       doorman_permits_set_override or _set_plan, which say what is wrong
  *                               with it
@@ -1230,32 +1251,32 @@ DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, do
  *       A row is in force from its beginning to its end, by the clock of P26. It acts at once on
  *    all counters of its key, and on permits that wait for units of CONCURRENCY. A counter is kept,
  *    as in P15, also when the row ends: what was used under the row counts against the figures that
- *    follow. doorman_permits_after_override says what that means.
+ *    follow. doorman_permits_after_override shows the effect.
  *       A row whose limit is not in the configuration, or whose figures break a rule of that limit,
- *    is idle: it has no effect. It acts again as soon as a configuration has a limit whose rules it
- *    keeps. An idle row ends at its end too. A row changes no bans.
- *       A row that adds (`add`) raises the size of a bucket or the limit of a window by some
- *    units, above whatever figures the key has otherwise, so it may be in force beside another row.
- *    While it is in force, the key gets at most `add` units more than without it. An existing
- *    bucket gets the units when the row begins, and keeps what it has of them when the row ends, up
- *    to its size. A row that adds to a window ends with this window: for a FIXED_WINDOW at the end
- *    of the window, for a SLIDING_WINDOW one length after the row has begun.
+ *    is idle: it has no effect. It acts again as soon as a configuration has this limit, and the
+ *    figures break no rule of it. An idle row ends at its end too. A row changes no bans.
+ *       A row that adds (`add`) raises the size of a bucket or the limit of a window by some units,
+ *    above whatever figures the key has otherwise, so it may be in force beside another row. While
+ *    it is in force, the key gets at most `add` units more than without it. An existing bucket gets
+ *    the units when the row begins, and keeps what it has of them when the row ends, up to its
+ *    size. A row that adds to a FIXED_WINDOW ends at the end of this window. A row that adds to a
+ *    SLIDING_WINDOW ends one window length after it has begun.
  * E2 A plan is a set of figures with a name. A limit per key or a fair limit has up to 16 plans. A
  *    plan row says which plan a key has, for the template with a glob: the same key may be a user
  *    in one template and a tenant in another. The row concerns all limits of the template that have
- *    the plan. The other limits of the template keep their figures for the key. Figures that a plan
+ *    the plan. For the other limits of the template, the key keeps its figures. Figures that a plan
  *    does not give are those of the limit.
  *       A plan row is in force from its beginning to its end, acts at once, and keeps counters, as
- *    an override row does. Limits without plans, and limits of templates without plan rows, cost
- *    nothing more than before. A row whose plan is not in the configuration is idle, and acts again
- *    as soon as a configuration has it. A plan may change how long holds last: see P16. */
+ *    an override row does. Plans make no decision slower on limits without plans, and in templates
+ *    without plan rows. A row whose plan is not in the configuration is idle, and acts again as
+ *    soon as a configuration has it. A plan may change how long holds last: see P16. */
 
 /* An override row. Its name is: resource_id or identifier_glob, limit, key, and whether it adds.
  * There is at most one row with a name. */
 typedef struct doorman_override_row {
     const char *resource_id;     /* the resource that is concerned; NULL: all of a template */
     const char *identifier_glob; /* only without resource_id: the glob of the template, exactly as
-                                    the configuration has it. Either of the two is required */
+                                    the configuration has it. Exactly one of the two is required */
     const char *limit;           /* required: the name of the limit */
     const char *key;             /* exact, not a glob; NULL means "" */
     uint64_t id; /* required, not 0, unique among the rows: chosen by the application, which finds
@@ -1280,8 +1301,8 @@ typedef struct doorman_override_info {
     bool idle;           /* the configuration does not have the limit, or the figures of the row
                                  break a rule of the limit (E1) */
     const char *glob;    /* of the template whose limit is concerned; NULL: the row is idle */
-    doorman_figures all; /* all figures that the row gives its key, without those of a row that
-                                 adds. All 0: the row is idle, or it adds */
+    doorman_figures all; /* the figures of the row, and for the rest those of the limit, but not
+                                 what another row adds. All 0: the row is idle, or it adds */
 } doorman_override_info;
 
 /* Sets a row, and replaces the row with the same name. If the replaced row has added units to a
@@ -1330,14 +1351,15 @@ DOORMAN_API bool doorman_permits_find_override(const doorman_permits *permits,
                                                const doorman_override_row *name,
                                                doorman_override_info *out);
 
-/* Where an iteration over rows is. A caller may keep the numbers. */
+/* The position of an iteration over rows. A caller may store the two numbers, and continue the
+   iteration with them later. */
 typedef struct doorman_override_cursor {
     doorman_time next_at; /* since 1970; DOORMAN_NEVER: rows without an end */
     uint64_t id;
 } doorman_override_cursor;
 
-/* Iterates over all rows, in the order in which they change next: when a row that has not begun
- * begins, or when one that has begun ends. Any other call on the permits is allowed between two
+/* Iterates over all rows, in the order of their next change: the beginning of a row that has not
+ * begun, or the end of one that has begun. Any other call on the permits is allowed between two
  * steps. A row that begins or is replaced during the iteration may be visited twice, or not.
  *   cursor    in/out; the caller initialises it with {0}
  *   out       as in doorman_permits_find_override
@@ -1349,8 +1371,8 @@ DOORMAN_API bool doorman_permits_next_override(const doorman_permits *permits,
 
 /* Says what a row leaves behind when it ends: the state of a counter under the figures that follow,
  * if nothing is used before that. For example: used 1,900 of 1,000, and more_after 5 days.
- *   name      as in doorman_permits_end_override. With identifier_glob its resource_id is that of
- *             the counter
+ *   name      as in doorman_permits_end_override. If it has an identifier_glob, resource_id says
+ *             the resource of the counter
  *   out       written on OK. Its times count from the end of the row, or from `now` if the row has
  *             no end. `used` of a window may be more than `most`
  *   returns   OK | INVALID_ARGUMENT: resource_id is missing, or of another template | NOT_FOUND:
@@ -1380,8 +1402,8 @@ typedef struct doorman_plan_info {
     bool idle;     /* no limit of the configuration has the plan */
 } doorman_plan_info;
 
-/* Gives a key a plan, and replaces the row with the same name. Permits that wait for units of
- * CONCURRENCY are served by the next doorman_permits_update, which is due at once.
+/* Gives a key a plan, and replaces the row with the same name. The next doorman_permits_update is
+ * then due at once, and decides on permits that wait for units of CONCURRENCY.
  *   row       used only during the call
  *   error     may be NULL; names the field
  *   returns   OK | INVALID_ARGUMENT: a field is wrong, or the end has passed |
