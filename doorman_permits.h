@@ -679,10 +679,10 @@ struct doorman_permit_result {
                               doorman_settlement */
     size_t count;          /* RESET: counters and bans that were removed. With sets_ban: 1 if a ban
                              was set or ended */
-    double held;          /* RESET: how many units are held at the limits of CONCURRENCY that the
+    double held;           /* RESET: how many units are held at the limits of CONCURRENCY that the
                              entry concerns. A reset does not end these holds. Known for the first
                              message_detail_max entries */
-    doorman_permit state; /* INSPECT: see doorman_permits_inspect. With `limit` of the entry it has
+    doorman_permit state;  /* INSPECT: see doorman_permits_inspect. With `limit` of the entry it has
                              only the details of that limit. RESET: the state before the reset, with
                              the details of the limits that the entry means; not in a message, not
                              with sets_ban, and only for the first message_detail_max entries */
@@ -1467,14 +1467,14 @@ DOORMAN_API bool doorman_permits_next_plan(const doorman_permits *permits,
  *     release                                 the holder keeps less, or nothing
  *     transfer, then seize                    another client takes units over
  *
- * A client measures the end of its hold from the time at which it sent the request: this time, plus
- * waited / (1 + drift), plus expires_in. The permits count the units for longer, so clocks that run
- * at different rates do no harm. The client stops using units before it sends a release or a
- * transfer. After `gone`, or after a smaller amount in a response, it may use what it had until the
- * end that it has measured.
+ * For its client, a hold ends at the time at which the client sent the request, plus waited / (1 +
+ * drift), plus expires_in. The permits count the units for longer, so clocks that run at different
+ * rates do no harm. The client stops using units before it sends a release or a transfer. After
+ * `gone`, or after a smaller amount in a response, it may still use what it had until this end.
  *
- * The right to a hold is its client_id. So a client_id must be long and random. A client repeats a
- * request with the same request_id. Then the permits do not grant, transfer or seize twice. */
+ * Any caller that knows the client_id and the id of a hold can release it. So a client_id must be
+ * long and random. A client repeats a request with the same request_id, so that the permits do not
+ * grant, transfer or seize twice. */
 
 /* Units of one item of a hold. */
 typedef struct doorman_hold_item {
@@ -1502,9 +1502,9 @@ struct doorman_hold_request {
 struct doorman_hold {
     bool gone;               /* there is no such hold of this client. All other fields are 0, except
                                 that a used transfer keeps its id while its source is held */
-    doorman_reason reason;   /* a transfer or a seizure was refused: MAX_HOLDS, or REPEATED if the
-                                request_id belongs to something else. Or MOVED (N3), for any
-                                request. Nothing has changed */
+    doorman_reason reason;   /* not NO_REASON: the request was refused, and has changed nothing.
+                                MAX_HOLDS: a transfer or a seizure has no room. REPEATED: something
+                                else has its request_id. MOVED (N3): for any request */
     uint64_t id;             /* of the hold, or of the transfer */
     const char *node;        /* the node that knows the hold; NULL: not known */
     doorman_time expires_in; /* how long the hold lasts, for its client; 0 after a release */
@@ -1529,8 +1529,9 @@ DOORMAN_API doorman_status doorman_permits_renew(doorman_permits *permits,
                                                  doorman_hold *out, doorman_error *error,
                                                  doorman_time now);
 
-/* Gives units back. The amount of each item becomes the smaller of what is held and what is kept.
- * So a repeated release has no effect. A request_id also cancels a permit that waits.
+/* Gives units back. The amount of each item becomes the smaller of what is held and what the
+ * request keeps. So a repeated release has no effect. With the request_id of a permit that waits,
+ * the call cancels the permit.
  *   request   client_id, and either id or request_id; optionally amounts: what is kept. Without
  *             amounts nothing is kept. With a request_id also the items of the permit: with shards
  *             they say in which shard the hold is (N4). Otherwise items have no effect
@@ -1546,10 +1547,11 @@ DOORMAN_API doorman_status doorman_permits_release(doorman_permits *permits,
  *             time_to_live. Without amounts all units are moved. If an amount is larger than the
  *             cost of its item, the call returns INVALID_ARGUMENT. If it is larger than what is
  *             held of the item, all units of the item are moved, because the holder may not know
- *             yet that it holds less. If only some of them are moved, their amount is rounded down
- *             to 1/4096
- *   out       the transfer. It is gone if it was seized, or has ended, or if no units would be
- *             moved. The hold stays then */
+ *             yet that it holds less. If only some units of an item are moved, their amount is
+ *             rounded down to a multiple of 1/4096
+ *   out       the transfer. `gone`: the request is a repeat, and its transfer was seized or has
+ *             ended; or there is no such hold; or no units would be moved. Nothing has changed
+ *             then */
 DOORMAN_API doorman_status doorman_permits_transfer(doorman_permits *permits,
                                                     const doorman_hold_request *request,
                                                     doorman_hold *out, doorman_error *error,
@@ -1578,7 +1580,7 @@ DOORMAN_API size_t doorman_permits_cancel(doorman_permits *permits, uint64_t con
 DOORMAN_API bool doorman_permits_next_decision(doorman_permits *permits, uint64_t *ticket,
                                                doorman_permit *out);
 
-/* A hold or a transfer, for people. */
+/* A hold or a transfer, as a list shows it. */
 typedef struct doorman_permits_hold {
     const char *client_id; /* NULL: a transfer, which belongs to nobody */
     uint64_t id;
@@ -1588,7 +1590,7 @@ typedef struct doorman_permits_hold {
     doorman_time granted_at, ends_at;
 } doorman_permits_hold;
 
-/* Iterates over at most 100 of the holds and transfers, the longest-held first.
+/* Iterates over at most 100 of the holds and transfers, the oldest first.
  *   cursor    in/out; the caller initialises it with {0}. A cursor is only valid until the next
  *             call that changes the permits
  *   out       written on true; pointers in it are valid as long as the cursor
@@ -1610,7 +1612,7 @@ DOORMAN_API bool doorman_permits_find_hold(const doorman_permits *permits, uint6
  *   cost      as a release */
 DOORMAN_API bool doorman_permits_end_hold(doorman_permits *permits, uint64_t id, doorman_time now);
 
-/* A permit that waits, for people. */
+/* A permit that waits, as a list shows it. */
 typedef struct doorman_permits_wait {
     const char *client_id;
     const char *resource_id, *key; /* of the item that lacks units */
@@ -1632,8 +1634,8 @@ DOORMAN_API bool doorman_permits_next_wait(const doorman_permits *permits, doorm
  *     acquire with settle_within ... granted: reservation_id    the cost is charged
  *     settle                                                    the real cost is charged instead
  *
- * The right to a reservation is its client_id, as for a hold. A client that has no answer repeats
- * the same settle for less than a minute. */
+ * As for a hold, any caller that knows the client_id can settle a reservation. A client that has no
+ * answer repeats the same settle for less than a minute. */
 
 /* What a client says about a reservation, or reports once. */
 struct doorman_settle_request {
@@ -1645,19 +1647,19 @@ struct doorman_settle_request {
     doorman_time timeout; /* only for permit clients and agents: how long the caller waits; 0: it
                               does not wait */
     const doorman_permit_item
-        *items; /* 1 to item_max: resource_id, key, and the real cost. The same
-                                         resources and keys as those of the permit, in the same
-                                         order. `min` must be absent. Their strings and figures
-                                         together with the client_id have at most about 3,600
-                                         bytes */
+        *items; /* 1 to item_max: resource_id, key, and the real cost. The same resources and keys
+                                         as those of the permit, in the same order. has_min must be
+                                         false. Their strings and figures together with the
+                                         client_id have at most about 3,600 bytes */
     size_t item_count;
 };
 
-/* What one item of a settlement has changed. */
+/* What a settlement has changed for one item. */
 typedef struct doorman_settled_item {
     double returned; /* units: the largest amount that a limit gave back */
-    double charged; /* units: the smallest amount that a limit has charged in addition, as that of a
-                        report. Limits that had already charged enough do not count here */
+    double charged; /* units: the smallest amount that a limit has charged in addition, as `charged`
+                        of doorman_permits_report. Limits that had already charged enough do not
+                        count here */
 } doorman_settled_item;
 
 /* What a settle, or a report, has changed. */
@@ -1699,7 +1701,7 @@ DOORMAN_API doorman_status doorman_permits_report_once(doorman_permits *permits,
                                                        doorman_settlement *out,
                                                        doorman_error *error, doorman_time now);
 
-/* A reservation that is not settled, for people. */
+/* A reservation that is not settled, as a list shows it. */
 typedef struct doorman_permits_reservation {
     const char *client_id;
     uint64_t id;
@@ -1721,8 +1723,8 @@ DOORMAN_API bool doorman_permits_next_reservation(const doorman_permits *permits
 DOORMAN_API bool doorman_permits_find_reservation(const doorman_permits *permits, uint64_t id,
                                                   doorman_permits_reservation *out);
 
-/* Ends a reservation, as if its time had come. If its client settles it later, that is late (P27).
- * A hold of the same permit stays.
+/* Ends a reservation, as if its time had come. If its client settles it later, this settle is late
+ * (P27). A hold of the same permit stays.
  *   refund    whether what was charged comes back, where units can come back. refund_unsettled of
  *             the limits has no effect here
  *   returns   OK | NOT_FOUND: there is none with this id |
@@ -1742,10 +1744,10 @@ typedef struct doorman_descriptor_match {
     const char *value; /* required: a glob of 0 to 256 bytes of UTF-8 without control characters */
 } doorman_descriptor_match;
 
-/* A rule of a configuration: which descriptors it matches, and which resource and key they have.
- * {name} in `resource` and `key` is replaced by the value of the entry with the key `name`, which
- * must be in the rule once. {{ and }} are braces. If there are several placeholders, `/` and `%` in
- * their values are escaped as %2F and %25. */
+/* A rule of a configuration. It says which descriptors it matches, and which resource and key these
+ * get. {name} in `resource` and `key` is replaced by the value of the entry with the key `name`,
+ * which must be in the rule once. {{ and }} are braces. If `resource` or `key` has several
+ * placeholders, `/` and `%` in their values are escaped there as %2F and %25. */
 struct doorman_descriptor_rule {
     const char *domain;                      /* required: 1 to 256 bytes; compared as it is */
     const doorman_descriptor_match *entries; /* a descriptor has these keys, in this order */
@@ -1781,7 +1783,8 @@ typedef struct doorman_descriptor_item {
  *   returns   NULL: there are none */
 DOORMAN_API const doorman_descriptors *doorman_config_descriptors(const doorman_config *config);
 
-/* Makes an item of a descriptor. Needs no memory, and any number of threads may call it.
+/* Turns a descriptor into the resource and key of an item. The call allocates no memory, and any
+ * number of threads may make it.
  *   rules     may be NULL: the names are the default ones
  *   domain    required; may be empty
  *   entries   may be NULL if count is 0. A descriptor of more than 16 entries matches no rule
@@ -1849,9 +1852,10 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
 
 /* ---- shards, the public part ----------------------------------------------------------------- */
 /* Several nodes can share one key space. The keys are divided into shards, and a map says which
- * node decides for each shard. So a cluster of nodes decides on more permits than one machine can.
+ * node decides for each shard. So these nodes decide on more permits than one machine can.
  *
- *     shard    the keys with the same hash. A configuration says how many shards there are
+ *     shard    the keys whose hash modulo shard_count is the same number. A configuration has the
+ *              shard_count
  *     node     one or several server processes with an election, as in any tree
  *     owner    the node that decides for a shard
  *     map      the owners of all shards. Each change gives it a later epoch
@@ -1860,26 +1864,30 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
  * N1 If the first braces of a key enclose a text, only this text is hashed: "user:{acme}:7" and
  *    "{acme}" are in one shard. An empty key is in the shard of its resource. If its template has
  *    shard_by_resource, every key of a resource is in the shard of the resource. The hash has a
- *    seed of the cluster, so nobody outside can choose keys of one shard (C8).
+ *    secret seed, so a client cannot choose keys that are all in one shard (C8).
  * N2 All nodes share one map, in a place that all of them reach. Each change of the map is one
  *    transaction, and gives the map a later epoch.
- * N3 A node decides for a shard only if it is sure that the map says so. The others refuse its keys
- *    as MOVED: permits, reports, requests on holds, settlements. A MOVED request has no effect.
+ * N3 A node decides for a shard only if it is sure that the map says so. The other nodes refuse
+ *    permits, reports, settlements and requests on holds of this shard as MOVED. A MOVED request
+ *    has no effect.
  * N4 The ids of holds, transfers and reservations tell their shard: id % shard_count. A request on
  *    a hold without an id belongs to the shard of its items, and so does each settlement.
- * N5 All items of a permit are in one shard. Other permits are refused as SHARDS, also where one
- *    node owns both shards, because a move must not change what is possible. Braces put keys into
- *    one shard (N1). `item_index` is the index of the first item that is in another shard than item
+ * N5 All items of a permit must be in one shard. Otherwise the permit is refused as SHARDS, also if
+ *    one node owns all its shards, because a move must not change which permits are possible.
+ *    Braces put keys into one shard (N1). `item_index` is the index of the first item that is in
+ *    another shard than item
  *    0. This holds for settlements too.
- * N6 A limit per resource or per template would be counted once for each shard. So it must be
- *    leased, or its template needs shard_by_resource (only per resource).
+ * N6 A limit per resource or per template would have a counter in each shard. So a limit per
+ *    resource must be leased, or its template needs shard_by_resource. There are no limits per
+ *    template.
  * N7 A move has these steps. See doorman_shard_mover for what fails between them.
- *       1. The owner stops deciding for the shard, and writes what it knows of it to a store.
+ *       1. The owner stops deciding for the shard, and writes what it knows of the shard to a
+ *          store.
  *       2. One transaction changes the map.
  *       3. The new owner forgets what it knows of the shard, reads the store, and decides.
  *       4. The last owner forgets the shard.
- *    A node whose processes are all gone cannot do the first step. Another node can do it in its
- *    place, out of the store of the node, once no process of it can be master. Then counters that
+ *    A node whose processes are all gone cannot do the first step. Once no process of this node can
+ *    be master, another node can do this step, out of the store of this node. Then counters that
  *    are not durable start fresh, and the shard learns its holds as after a crash (P16).
  * A server tells its map to clients that ask for it (doorman_server_set_shard_map). N9 in the
  * section >>permit_client says what clients do with it. */
@@ -1923,7 +1931,8 @@ typedef struct doorman_shard {
                       have only durable counters, and no holds */
 } doorman_shard;
 
-/* Which templates are sharded by resource, for clients, which have no configuration. */
+/* Says whether a template has shard_by_resource, for clients, because they have no
+   configuration. */
 typedef struct doorman_shard_rule {
     const char *identifier_glob;
     bool by_resource;
@@ -1958,7 +1967,7 @@ DOORMAN_API void doorman_shard_map_destroy(doorman_shard_map *map); /* NULL has 
 DOORMAN_API size_t doorman_shard_map_find(const doorman_shard_map *map, const char *resource_id,
                                           const char *key);
 
-/* Returns the index of the node with a name, or node_count. Costs O(nodes). */
+/* Returns the index of the node that has a name, or node_count if there is none. Costs O(nodes). */
 DOORMAN_API size_t doorman_shard_map_node(const doorman_shard_map *map, const char *name);
 
 /* Sets the targets of all shards so that the nodes that stay have equally many, and as few shards
@@ -1974,11 +1983,13 @@ DOORMAN_API size_t doorman_shards_balance(doorman_shard *owners, size_t count, c
 /* What a node does next about a shard. */
 typedef enum doorman_shard_step {
     DOORMAN_SHARD_READ_MAP, /* read the map from where it is kept, linearizably */
-    DOORMAN_SHARD_GIVE,     /* do not decide for the shard, and write what is known of it, under
-                               `move`. If doorman_permits_find_shards is used, call it before */
+    DOORMAN_SHARD_GIVE,     /* stop deciding for the shard, and write what is known of it to a
+                               store, under the number `move`. If doorman_permits_find_shards is
+                               used, call it before */
     DOORMAN_SHARD_COMMIT,   /* change the map in one transaction, which has an effect only if this
-                               process is master and the map has this epoch. The owner becomes
-                               `target`, `from` becomes `move`, is_lost false, the epoch one more */
+                               process is master and the map has the epoch `epoch`. The owner
+                               becomes `target`, `from` becomes `move`, is_lost false, the epoch one
+                               more */
     DOORMAN_SHARD_RESUME,   /* decide for the shard again, because it stays */
     DOORMAN_SHARD_TAKE,     /* restore what was written under `move`, unless that is 0, and then
                                decide for the shard */
@@ -2025,18 +2036,21 @@ typedef enum doorman_shard_result {
  *     LEAVING   forgets the rows                        DROP is done             AWAY
  *     (TAKING to OFFERED)                               another node owns it     LEAVING
  *
- * Two nodes never decide for one shard, if no process decides after its mastership has ended:
- *    - Only the master of the owner changes the owner. If the owner has no master, the master of
- *      another node may do it. The transaction checks this, and the epoch of the map.
- *    - A master begins without shards. It takes them only by a map that was read after it began.
+ * If no process decides after its mastership has ended, two nodes never decide for one shard at the
+ * same time:
+ *    - The master of the owner changes the owner, or the master of another node if the owner has no
+ *      master. The transaction checks this, and the epoch of the map.
+ *    - A master begins without shards. It takes a shard only if a map that was read after this
+ *      beginning says that its node owns the shard.
  *    - A shard is given only after its last move was settled. Otherwise GIVE would overwrite rows
  *      that the map still names.
- *    - After GIVE the owner decides again only if a map says so with a later epoch than that of
- *      each COMMIT that was sent. A transaction that is still under way can have no effect then. A
- *      map with the same epoch does not suffice: COMMIT is sent once more.
+ *    - After GIVE the owner decides again only if a map says so whose epoch is later than that of
+ *      each COMMIT that was sent. A COMMIT that is still under way can have no effect then. A map
+ *      with the same epoch does not suffice: COMMIT is sent once more.
  * Nothing is lost: the rows are written before the map changes, and they are read before the new
  * owner decides. SETTLE removes the number of the move from the map only after the store of the new
- * owner has the rows too. If its process ends before that, the next one restores them once more. */
+ * owner has the rows too. If the process of the new owner ends before SETTLE, the next master of
+ * this node restores the rows once more. */
 typedef struct doorman_shard_mover doorman_shard_mover;
 
 /* Creates the mover of a node. It has no shards until doorman_shard_mover_start.
@@ -2046,17 +2060,18 @@ typedef struct doorman_shard_mover doorman_shard_mover;
 DOORMAN_API doorman_status doorman_shard_mover_create(doorman_shard_mover **out, const char *node);
 DOORMAN_API void doorman_shard_mover_destroy(doorman_shard_mover *mover); /* NULL has no effect */
 
-/* The process has become master of its node. All shards are AWAY. */
+/* Tells the mover that the process has become master of its node. All shards are then AWAY. */
 DOORMAN_API void doorman_shard_mover_start(doorman_shard_mover *mover);
 
-/* The process is not master any more. There are no actions until the next start. */
+/* Tells the mover that the process is not master any more. There are no actions until the next
+   doorman_shard_mover_start. */
 DOORMAN_API void doorman_shard_mover_stop(doorman_shard_mover *mover);
 
 /* Gives the mover a map. A map with an earlier epoch than the last has no effect.
  *   map       used only during the call
- *   is_sure   it was read linearizably after the last start, and after the last end of an action. A
- *             map that a watch has brought is not sure. If it is newer, the mover asks for a sure
- *             one
+ *   is_sure   the map was read linearizably, after the last start and after the last action has
+ *             ended. A map that a watch has brought is not sure. If such a map is newer, the mover
+ *             asks for a sure one
  *   returns   OK | INVALID_ARGUMENT: NULL; or the number of shards or the seed differs from that of
  *             an earlier map, so that keys would be in other shards | OUT_OF_MEMORY: nothing has
  *             changed
@@ -2072,8 +2087,9 @@ DOORMAN_API doorman_status doorman_shard_mover_map(doorman_shard_mover *mover,
 DOORMAN_API bool doorman_shard_mover_next(doorman_shard_mover *mover, bool stored,
                                           doorman_shard_action *out);
 
-/* Tells the mover how the last action has ended. READ_MAP ends with a sure map, or with this call
- * and FAILED. An action that has failed is returned again. The caller decides when to try again. */
+/* Tells the mover how the last action has ended. READ_MAP ends when doorman_shard_mover_map gets a
+ * sure map, or with this call and FAILED. An action that has failed is returned again, if the map
+ * still asks for it. The caller decides when to try again. */
 DOORMAN_API void doorman_shard_mover_end(doorman_shard_mover *mover, doorman_shard_result result);
 
 /* The state of a shard at a node. */
@@ -2087,7 +2103,7 @@ typedef enum doorman_shard_state {
     DOORMAN_SHARD_STATE_COUNT
 } doorman_shard_state;
 
-/* Returns the state of a shard. AWAY also for a shard that does not exist. */
+/* Returns the state of a shard. Returns AWAY if the shard does not exist. */
 DOORMAN_API doorman_shard_state doorman_shard_mover_state(const doorman_shard_mover *mover,
                                                           size_t shard);
 
@@ -2147,11 +2163,11 @@ DOORMAN_API size_t doorman_shard_part_add(unsigned char *part, size_t used, size
                                           const unsigned char *row, size_t bytes);
 
 /* Notes where the keys of all shards are, step by step. So doorman_permits_next_shard_rows and
- * doorman_permits_drop_shard need not look at all keys to find those of one shard. The caller does
- * this before it stops deciding for a shard. Decisions are allowed between two steps, and what they
- * add is noted too. Without these steps the two functions are slower, but as correct. The notes
- * serve for all shards, until they are not used for a minute, the configuration changes, or many
- * keys have come. Then the steps begin again.
+ * doorman_permits_drop_shard need not look at all keys to find those of one shard. The caller makes
+ * these steps before it stops deciding for a shard. Decisions are allowed between two steps, and
+ * what they add is noted too. Without the notes the two functions do the same, but need more time.
+ * The notes are for all shards. They are forgotten when they are not used for a minute, when the
+ * configuration changes, and when many keys were added. Then the steps begin again.
  *   most      about how many buckets of tables the step visits; 1,000 take about 0.2 ms
  *   returns   whether more steps are needed. false also if there are no shards, or memory runs out
  *   cost      O(most) for a step. All steps visit each counter, hold and reservation once
@@ -2159,7 +2175,8 @@ DOORMAN_API size_t doorman_shard_part_add(unsigned char *part, size_t used, size
 DOORMAN_API bool doorman_permits_find_shards(doorman_permits *permits, size_t most,
                                              doorman_time now);
 
-/* A place among the rows of a shard. The caller initialises it with {0}. */
+/* The position of an iteration over what is known of a shard. The caller initialises it with
+   {0}. */
 typedef struct doorman_shard_cursor {
     size_t phase, table; /* private, as the next two */
     uint64_t position, removals;
@@ -2173,13 +2190,13 @@ typedef struct doorman_shard_part {
     size_t bytes; /* of the rows; 0: the part is empty */
 } doorman_shard_part;
 
-/* Writes the next part of what is known of a shard: counters, also those of limits that are not
- * durable, bans, reservations, and holds, and for how much longer the shard learns holds. Override
- * and plan rows are not in it. Precondition: the permits do not own the shard, so that nothing
- * changes meanwhile.
+/* Writes the next part of what is known of a shard: its counters (also those of limits that are not
+ * durable), bans, reservations and holds, and how much longer it learns holds. No part has override
+ * or plan rows. Precondition: the permits do not own the shard, so that nothing changes between two
+ * steps.
  *   cursor    in/out. Other calls between two steps are allowed
  *   out       written on OK, for doorman_permits_restore_shard; valid until the next call on the
- *             permits. May have 0 bytes before the end
+ *             permits. The part may be empty before the end
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY: the cursor has not moved
  *   cost      O(limits), and O(1) for about 1,000 counters, reservations or holds; at most about 1
  *             ms. All steps visit what is known of the shard, and about 5 % of what is known of
@@ -2205,11 +2222,11 @@ DOORMAN_API doorman_status doorman_permits_restore_shard(doorman_permits *permit
 
 #define DOORMAN_SHARDS_AWAY SIZE_MAX /* all shards that the permits do not own */
 
-/* Forgets what is known of a shard, and yields the rows as removed. Precondition: the permits do
+/* Forgets what is known of a shard, and yields its rows as removed. Precondition: the permits do
  * not own the shard. A hold on a leased limit stays counted until its end, because the capacity
  * that covers it does not move.
  *   shard     may be DOORMAN_SHARDS_AWAY, for the rows that a new master finds in its store
- *   cursor    in/out, as above
+ *   cursor    in/out, as in doorman_permits_next_shard_rows
  *   returns   OK | INVALID_ARGUMENT
  *   cost      as doorman_permits_next_shard_rows. A step does nothing while many removals wait to
  *             be yielded */
@@ -2265,8 +2282,8 @@ typedef struct doorman_acquired {
      * fresh again */
     double remaining;
     doorman_time reset_after;
-    /* With `detail` of the request, if a server has decided and `limit` has them: the figures for
-     * the header RateLimit-Policy, also of a refusal. Else 0 */
+    /* Figures of `limit` for the header RateLimit-Policy, also after a refusal. Only with `detail`
+     * of the request, and if a server has decided. Otherwise 0 */
     double quota;             /* units: `most` of doorman_permit_detail */
     doorman_time window;      /* as in doorman_permit_detail */
     doorman_reason reason;    /* refused; NO_REASON: no server has given a reason */
@@ -2313,17 +2330,17 @@ DOORMAN_API void doorman_permit_client_destroy(doorman_permit_client *client);
  *   returns   never NULL; belongs to the client, which frees it */
 DOORMAN_API doorman_upstream *doorman_permit_client_upstream(doorman_permit_client *client);
 
-/* Returns an upstream of the client. Without a map of shards there is one. With a map there is one
- * more for each node of the map (N9). The caller runs the loop of each. A call on one upstream may
- * change what is due on the others, and a response may add upstreams.
+/* Returns an upstream of the client that is not a lane. Without a map of shards there is one. With
+ * a map there is one more for each node of the map (N9). The caller runs the loop of each upstream.
+ * A call on one upstream may change what is due on the others, and a response may add upstreams.
  *   index     0: the upstream of the client; then the others, in the order in which they were added
  *   returns   belongs to the client, and is valid as long as it | NULL: there are no more */
 DOORMAN_API doorman_upstream *doorman_permit_client_port(doorman_permit_client *client,
                                                          size_t index);
 
-/* Adds a lane: one more upstream, which has one message of its own under way. Each lane sends one
- * permit that may wait in the queue of a server. Without a lane such a permit delays all other
- * messages of the client. There are at most DOORMAN_PERMIT_LANES_MAX lanes.
+/* Adds a lane: one more upstream, with its own messages. Each message of a lane has one permit,
+ * which may wait in the queue of a server. Without a lane such a permit delays all other messages
+ * of the client. There are at most DOORMAN_PERMIT_LANES_MAX lanes.
  *   out       written on OK; belongs to the client. The caller runs its loop as well
  *   returns   OK | RESOURCE_EXHAUSTED | OUT_OF_MEMORY */
 #define DOORMAN_PERMIT_LANES_MAX 64
@@ -2335,7 +2352,7 @@ DOORMAN_API doorman_status doorman_permit_client_add_lane(doorman_permit_client 
  * settle_within the permit is a reservation: see doorman_permit_client_settle.
  *   request   used only during the call; checked. With `detail` the decision has the figures of
  *             its limit. client_id and connection have no effect
- *   timeout   the decision comes within this time, with the wait of a grant. 0 or less: the call
+ *   timeout   the longest time until the decision, with the wait of a grant. 0 or less: the call
  *             waits for no server. If the client cannot decide by itself, the fallback decides
  *             (P23), and no message is sent
  *   context   returned with the decision
@@ -2347,9 +2364,10 @@ DOORMAN_API doorman_status doorman_permit_client_acquire(doorman_permit_client *
                                                          doorman_error *error, doorman_time now);
 
 /* Reports what an action has really cost (P13). The report is sent with one of the next messages.
- * A report is lost, and counted, if no server takes it, or if 10,000 reports wait already. Units
- * that do not fit into a limit are counted too. A report whose answer was lost is sent again, and
- * may count twice. With report_once of the policy it counts once (P28).
+ * If no server takes a report, or if 10,000 reports wait already, it is lost.
+ * doorman_permit_client_info counts lost reports, and the units that did not fit into a limit. A
+ * report whose answer was lost is sent again, and may count twice. With report_once of the policy
+ * it counts once (P28).
  *   item      resource_id, key (NULL means "") and cost, in units, [-1e15, 1e15]; used only during
  *             the call
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
@@ -2358,14 +2376,14 @@ DOORMAN_API doorman_status doorman_permit_client_report(doorman_permit_client *c
                                                         doorman_error *error, doorman_time now);
 
 /* Says what a reservation has really cost (P27), and releases the hold of the same permit. A
- * reservation is a permit with settle_within. The settle is sent with one of the next messages. It
- * is sent again until a server has answered, also after a change of master: for 45 s after it was
- * first sent. If no server can be reached, it waits for its first message for 5 minutes. Then it is
- * lost, and counted. It is also lost if 10,000 settles wait already.
+ * reservation is a permit with settle_within. The settle is sent with one of the next messages.
+ * Until a server has answered, it is sent again for 45 s after its first message, also after a
+ * change of master. If no server can be reached, it waits for its first message for 5 minutes.
+ * After these times it is lost, and counted. It is also lost if 10,000 settles wait already.
  *     A permit that the client has granted without a server has a reservation too. If a message has
  * reached a server after all, the reservation is settled there. Otherwise the settle is `unknown`,
- * and the real cost is charged as by a report. While the kill switch is on, or with `shadow`, a
- * server may refuse the copy of a permit. Then the settle charges nothing either (P25).
+ * and the real cost is charged as by a report. If a server has refused the copy of a permit (P25),
+ * its settle charges nothing.
  *     If a caller was refused, but a server may have granted its reservation, the client itself
  * settles the reservation with a cost of 0.
  *   request   id: the number of the reservation. 0 has no effect, so a permit that has reserved
@@ -2375,7 +2393,7 @@ DOORMAN_API doorman_status doorman_permit_client_report(doorman_permit_client *c
  *             have no effect. Used only during the call; checked
  *   context   returned with the result. `granted`: a server has counted the cost, and `units` has
  *             what was charged in addition for each item, or, if negative, what has come back. If
- *             `granted` is false, `reason` is that of doorman_settlement. BY_FALLBACK: there is no
+ *             `granted` is false, `reason` is as in doorman_settlement. BY_FALLBACK: there is no
  *             answer yet, or the settle is lost. BY_BYPASS: a copy was refused. BY_CALLER: id is 0
  *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (items that no server would settle) |
  *             OUT_OF_MEMORY */
@@ -2392,8 +2410,8 @@ DOORMAN_API bool doorman_permit_client_next(doorman_permit_client *client, void 
                                             doorman_acquired *out, doorman_time now);
 
 /* Holds of a client. A hold has a number, and belongs to the client, not to a thread. The client
- * renews a hold at a third of its life. If servers fail, the hold lasts until ends_at, and no
- * longer. The application stops using units before it releases or transfers them.
+ * renews a hold when a third of its time to live has passed. If servers fail, the hold lasts until
+ * ends_at, and no longer. The application stops using units before it releases or transfers them.
  *
  * Release, transfer and seize take a doorman_hold_request. `id` is the number of the hold, or the
  * id of the transfer that is seized. client_id, request_id and items have no effect. The results
@@ -2403,9 +2421,9 @@ DOORMAN_API bool doorman_permit_client_next(doorman_permit_client *client, void 
 /* Gives out the number of a hold that does not exist yet. No other hold of the client has it. One
  * permit can have this number as its request_id. So the application knows the number before it asks
  * for the permit, and can release it at any moment:
- *   - before the permit is asked for: the permit ends at once. It is refused BY_CALLER
- *   - before the decision: the same
- *   - after it: the units are released
+ *   - before the permit is asked for: the permit is then refused BY_CALLER at once
+ *   - before the decision: the permit is refused BY_CALLER at once
+ *   - after the decision: the units are released
  * The number needs memory until its permit has ended, or until it is released. So a number that is
  * not used must be released. A number is not used if doorman_permit_client_acquire returns an error
  * for its permit.
@@ -2426,10 +2444,10 @@ DOORMAN_API doorman_status doorman_permit_client_release(doorman_permit_client *
                                                          const doorman_hold_request *request,
                                                          doorman_error *error, doorman_time now);
 
-/* Moves units of a hold into a transfer, which another client can seize.
- * doorman_permit_client_next gives its transfer_id later. The units leave the hold at once. If the
- * server refuses the transfer, they return to the hold. Without an answer within the timeout they
- * do not return. A transfer does not survive a change of master.
+/* Moves units of a hold into a transfer, which another client can seize. doorman_permit_client_next
+ * gives its transfer_id later. The units leave the hold at once. If the server refuses the
+ * transfer, the units return to the hold. Without an answer within the timeout they do not return.
+ * A transfer is lost if the master fails, but not if it hands over (D8).
  *   request   id and timeout; optionally amounts: what is moved, and time_to_live of the transfer.
  *             Without amounts all units are moved */
 DOORMAN_API doorman_status doorman_permit_client_transfer(doorman_permit_client *client,
@@ -2477,9 +2495,9 @@ DOORMAN_API void doorman_permit_client_read(const doorman_permit_client *client,
  *             server was not master at its last call */
 DOORMAN_API doorman_permits *doorman_server_permits(doorman_server *server);
 
-/* Sets the map of shards that the server tells its clients (N9). The map says nothing to the
- * permits: doorman_permits_set_shards and doorman_permits_own do. A server that is not master tells
- * its map too.
+/* Sets the map of shards that the server tells its clients (N9). The map has no effect on the
+ * permits of the server: see doorman_permits_set_shards and doorman_permits_own. A server that is
+ * not master tells its map too.
  *   map       used only during the call; NULL: none, so clients learn of no shards
  *   returns   OK | INVALID_ARGUMENT: NULL, or the map is not valid |
  *             RESOURCE_EXHAUSTED: the map could be larger than a message | OUT_OF_MEMORY. After an
@@ -2554,7 +2572,7 @@ typedef struct doorman_plans_message {
 DOORMAN_API void doorman_plans_message_uninit(doorman_plans_message *message);
 
 /* Reads one row: {"glob", "key", "plan", "starts_at", "ends_at" or "expires_in", "reason"}. Or
- * several rows: {"plans": [such rows without a reason], "reason"}.
+ * reads several rows: {"plans": [such rows without a reason], "reason"}.
  *   out       written in full on OK; valid until its uninit. The call frees what it had before
  *   text      used only during the call; it need not end with a NUL
  *   problems  receives the errors, with their paths: "plans[17].plan: must be ...". May be NULL
@@ -2596,9 +2614,9 @@ DOORMAN_API doorman_status doorman_json_write_shard_map(const doorman_shard_map 
 
 /* ---- JSON, the public part of messages on permits -------------------------------------------- */
 
-/* Puts the decision on a permit that has waited into the response. Such permits are only in
- * messages whose request.may_wait was set before step 2. Step 3 must not be done while a permit of
- * `response` is pending.
+/* Puts the decision on a permit that has waited into the response. Only a message whose
+ * request.may_wait was set before step 2 of doorman_json_exchange has such permits. Step 3 must not
+ * be done while a permit of `response` is pending.
  *   ticket, decision   from doorman_permits_next_decision
  *   returns            OK | INVALID_ARGUMENT (NULL) | NOT_FOUND (no permit of the response waits
  *                      with this ticket) | OUT_OF_MEMORY: step 3 then writes this error */
@@ -2614,10 +2632,10 @@ DOORMAN_API void doorman_json_exchange_undo(doorman_json_exchange *exchange);
 #ifdef DOORMAN_NNG
 /* Asks a server for a permit, and waits for the decision. If the permit is granted with a wait, the
  * call also waits for that time. Permits of many threads travel in one message. If no server
- * decides within the timeout, the policy in the options decides. So the call always ends in time. A
- * thread may be cancelled while it waits.
- *   request   used only during the call. With `detail` the decision has the figures of its limit. A
- *             max_wait that is longer than the timeout has the effect of the timeout
+ * decides within the timeout, the fallback in the options decides. A thread may be cancelled while
+ * it waits.
+ *   request   used only during the call. With `detail` the decision has the figures of its limit.
+ *             If max_wait is longer than the timeout, the timeout counts instead
  *   timeout   0 or less: the call does not wait, like doorman_resource_wait. The agent decides by
  *             itself if it can, otherwise the fallback decides. No message is sent. DOORMAN_NEVER:
  *             the request_timeout of the options bounds the wait for each server
@@ -2625,8 +2643,9 @@ DOORMAN_API void doorman_json_exchange_undo(doorman_json_exchange *exchange);
  *   error     may be NULL
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (the agent is shut down, or the
  *             system has no thread) | DEADLOCK (within on_change of a resource, or on_decided)
- *   cost      at most one message. None after a refusal that is still valid (P22), for units that
- *             were taken ahead (P24), or while the servers fail (P23) */
+ *   cost      one message, and one more after each that fails. None after a refusal that is still
+ *             valid (P22), for units that were taken ahead (P24), or while the servers fail
+ *             (P23) */
 DOORMAN_API doorman_status doorman_agent_acquire(doorman_agent *agent,
                                                  const doorman_permit_request *request,
                                                  doorman_time timeout, doorman_acquired *out,
@@ -2666,14 +2685,14 @@ DOORMAN_API doorman_status doorman_agent_acquire_async(
  *         .items = &item, .item_count = 1, .max_wait = max_wait, .request_id = job->number};
  *     job->status = doorman_agent_acquire(job->agent, &request, timeout, &job->out, NULL);
  *
- * The other thread calls doorman_agent_release(agent, job->number) at any moment. If that is before
- * the decision, `granted` is false, and decided_by is DOORMAN_BY_CALLER. If it is even before the
- * permit is asked for, the same happens, and the call returns at once. If it is after the decision,
- * the units are released. `granted` may be true then, but doorman_agent_read_hold says that the
- * hold is gone.
+ * The other thread calls doorman_agent_release(agent, job->number) at any moment. If the release
+ * comes before the decision, `granted` is false, and decided_by is DOORMAN_BY_CALLER. If it comes
+ * even before doorman_agent_acquire, that call returns the same at once. If it comes after the
+ * decision, the units are released. `granted` may be true then, but doorman_agent_read_hold says
+ * that the hold is gone.
  *
- * A hold belongs to the agent, and not to a thread. The agent renews it in the background until it
- * is released, gone, or until the agent stops. If the thread that uses a hold ends without a
+ * A hold belongs to the agent, and not to a thread. The agent renews it in the background until the
+ * hold is released or gone, or the agent stops. If the thread that uses a hold ends without a
  * release, the hold stays. A thread that is cancelled in doorman_agent_acquire gets no hold.
  * doorman_agent_stop sends the releases that are left, but does not release other holds, because
  * their units may still be in use. Those holds end when their time to live has passed. */
@@ -2685,9 +2704,9 @@ DOORMAN_API doorman_status doorman_agent_acquire_async(
  *   cost      a mutex */
 DOORMAN_API doorman_status doorman_agent_new_hold(doorman_agent *agent, uint64_t *out);
 
-/* Releases all units of a hold. Any thread may call it at any moment: before a permit is asked for
- * with a number of doorman_agent_new_hold, while it is asked for, twice, or after the hold has
- * ended. The call does not wait.
+/* Releases all units of a hold. Any thread may call it at any moment: before doorman_agent_acquire
+ * with a number of doorman_agent_new_hold, during this call, twice, or after the hold has ended.
+ * The call does not wait.
  *   hold      its number; 0 has no effect, so a permit that holds nothing needs no test
  *   returns   OK
  *   cost      a mutex */
@@ -2730,8 +2749,8 @@ DOORMAN_API doorman_status doorman_agent_report(doorman_agent *agent, const char
 /* Says what a reservation has really cost: see doorman_permit_client_settle. A reservation is a
  * permit of doorman_agent_acquire with settle_within, and its number is `reservation` of the
  * decision. Any thread may settle it. A thread that is cancelled in doorman_agent_acquire gets no
- * reservation. doorman_agent_stop sends what is left, but a reservation that nobody has settled
- * stays until it ends.
+ * reservation. doorman_agent_stop sends the settles that are left, but a reservation that nobody
+ * has settled stays until it ends.
  *   request   timeout 0: the call does not wait for an answer; DEADLOCK is not returned then
  *   out       the result, with a timeout. Without one it may be NULL, and its fields are 0
  *   returns   as doorman_agent_acquire, and RESOURCE_EXHAUSTED as doorman_permit_client_settle
@@ -2974,9 +2993,9 @@ enum {
     DOORMAN__FIGURE_AT(type, kinds, field, offsetof(doorman_figures, has_##field),                 \
                        #field ": " unused, #field ": needs has_" #field, brought)
 
-/* All figures. The functions that do something with each figure use this table: the checks of given
- * figures, of those that a caller brings and of those of a row, and the functions that copy figures
- * of an override and compare figures. The errors are reported in this order. */
+/* All figures. The functions that visit each figure use this table: the checks of the figures of a
+ * configuration, of a caller and of a row, and the functions that copy the figures of an override
+ * or compare figures. Errors are reported in the order of this table. */
 static const doorman__figure doorman__figures[] = {
     DOORMAN__FIGURE(UNITS, DOORMAN__OF_BUCKET, rate, "only a TOKEN_BUCKET has one", NULL),
     DOORMAN__FIGURE_HAS(UNITS, DOORMAN__OF_BUCKET, size, "only a TOKEN_BUCKET has one", NULL),
