@@ -175,10 +175,10 @@ extern "C" {
  * the other rules.
  *
  * P12 A window of SLIDING_WINDOW or TIERS is counted in slices of 1/16 of its length. The units of
- *    the last 16 slices count, and the last slice has only begun. So these slices cover 15/16 to 1
- *    of the length, and never refuse what an exact window allows. The slices of SLIDING_WINDOW
- *    begin at multiples of window / 16. The slices of a tier begin at the hit that entered it while
- *    its window was empty. So no unit of that hit returns before a whole window has passed.
+ *    the last 16 slices count, the present one included. So the window covers 15/16 to 1 of its
+ *    length, and never refuses what an exact window allows. The slices of SLIDING_WINDOW begin at
+ *    multiples of window / 16. The slices of a tier begin at the hit that entered it while its
+ *    window was empty. So no unit of that hit returns before a whole window has passed.
  *       A hit is what one permit or report charges. After the hit that entered it, a tier is active
  *    for the time `active`, and then cools down for the time `cooldown`. Otherwise it is inactive.
  *    The current tier is the active tier with the highest index. A hit counts only in the window of
@@ -215,15 +215,14 @@ extern "C" {
  *    nothing was taken for long enough, a permit may cost more than the burst (L1). Without a
  *    lease, permits are refused with LEARNING, and retry_after is 1 s. The first permit for a
  *    resource is refused in this way, because the permits have no lease yet. A lease that was not
- *    used for a minute is released.
+ *    used for a minute, and has no units in use, is released.
  *       A leased CONCURRENCY grants units only as far as its lease has room. A hold ends no later
  *    than the lease: each grant and each renewal lasts at most the rest of the lease, divided by
  *    1 + drift. If the lease shrinks below what is held, no permit is granted until the holds fit.
  *    A new master does not believe renewals of such holds, because they end with the lease of its
  *    predecessor. Permits may wait in the queue for a larger lease.
- *       A report charges a leased TOKEN_BUCKET at most what is saved. The rest of its cost raises
- *    the wants. A doorman_permits without a server has no leases, so its leased limits grant no
- *    units.
+ *       A report charges a leased TOKEN_BUCKET at most what is saved. The rest of the cost raises
+ *    the wants. Without a server there are no leases, so leased limits grant no units.
  * P22 A client and an agent remember a refusal of a permit of one item while the refusal is valid
  *    (P5). In that time they refuse every permit with an item of the same resource and key, if the
  *    minimum of this item is not smaller than that of the refused item, and if the permit has no
@@ -235,24 +234,21 @@ extern "C" {
  *    it: others may have the units, although the server does not know it yet.
  *       A breaker saves the callers from waiting for servers that fail. After 5 failed messages in
  *    a row the breaker opens. An answer INVALID_ARGUMENT to permits, reports, settles or seizures
- *    is not a failure here, because the server works. While the breaker is open, the fallback
- *    decides at once. The breaker opens for 1 s at first. The next message is a test. If the test
- *    fails, the breaker opens again, each time for twice as long, up to `max_pause`. While servers
- *    answer that they know no master, it opens for at most 4 s, because an election ends soon. When
- *    a master answers a request for the leases of an agent, the next test of its permits is due at
- *    once, but not within 1 s after the last message. In the same way, an answer about permits ends
- *    a pause of the leases.
+ *    is no failure here: the server works. While the breaker is open, the fallback decides at once.
+ *    The breaker opens for 1 s at first. The next message is a test. If the test fails, the breaker
+ *    opens again, each time for twice as long, up to `max_pause`. While servers answer that they
+ *    know no master, it opens for at most 4 s, because an election ends soon. When a master answers
+ *    a request for the leases of an agent, the test of its permits is due at once, but not within 1
+ *    s after the last message. In the same way, an answer about permits ends a pause of the leases.
  * P24 If the duration `prefetch` is set, a client and an agent take units ahead for a resource and
  *    key that had at least two granted permits in about the last `prefetch`. They take at most what
  *    the callers used in this time, and at most half of `remaining` in the last answer. Later
  *    permits are granted out of these units at once and in full, without a message. Units that are
  *    not used are lost at the latest twice `prefetch` after they were asked for. Units are taken
- *    ahead only for permits of one item that hold and reserve nothing, and are not `equal`. Missing
- *    units are no reason for a server to refuse such a request, because it accepts fewer units, or
- *    none.
+ *    ahead only for permits of one item that hold and reserve nothing, and are not `equal`. If
+ *    units are missing, the server grants fewer, or none, and does not refuse.
  * P25 While the kill switch is on, or with `shadow` of its policy, a client grants each permit in
- *    full, and at once. It sends a copy of the permit to the server, so that both count what would
- *    be refused.
+ *    full, and at once. It sends a copy to the server, so that both count what would be refused.
  * P27 A permit with `settle_within` is a reservation. It charges its cost now, and remembers what
  *    each limit was charged. Its client settles it with doorman_permits_settle, and says what it
  *    has really cost. If the real cost is less, the difference comes back to the counter that was
@@ -273,8 +269,8 @@ extern "C" {
  *       A settle is idempotent: the answer to a repeat says what the first one has counted. A
  *    repeat with other figures is refused as REPEATED. A reservation that is not settled in time
  *    ends: what was charged stays, or comes back where the limit has refund_unsettled. A settle
- *    that comes later is `late`. If its cost is more than what stayed charged, it charges the
- *    difference. It gives nothing back. A settle without a known reservation is `unknown`, and is
+ *    that comes later is `late`. Such a settle charges what its cost exceeds of what stayed
+ *    charged, and gives nothing back. A settle without a known reservation is `unknown`, and is
  *    charged as a report. While the rows of a store are not read, the reservation may be in one of
  *    them. So an unknown settle that a durable limit concerns is then refused as LEARNING, and its
  *    client sends it again. If the rows could not be read (UNREAD), these refusals end after 70
@@ -282,9 +278,8 @@ extern "C" {
  *       A reservation with units of CONCURRENCY is a hold too, which ends as any hold. A settle
  *    releases it.
  *       If a reservation is asked for again with the same client_id, request_id and items, the
- *    answer says what was granted, and nothing is charged. A repeat with other items is refused as
- *    REPEATED, and so is a permit with the request_id of a reservation that was settled or has
- *    ended.
+ *    answer says what was granted, and nothing is charged. With other items, or if the reservation
+ *    was settled or has ended, the repeat is refused as REPEATED.
  *       The permits remember a settled reservation for a minute, and one that has ended for 10
  *    minutes. A client repeats a settle for less than a minute. Open reservations count in the
  *    bounds on holds (P19).
@@ -316,9 +311,9 @@ typedef enum doorman_calendar {
     DOORMAN_CALENDAR_COUNT
 } doorman_calendar;
 
-/* One tier of TIERS. What does not fit in the previous tier enters this one. This tier is then
- * active for the time `active`, and cools down after that. The units in its window still count then
- * (P12). */
+/* One tier of TIERS. What does not fit in the previous tier enters this one (P12). This tier is
+ * then active for the time `active`, and cools down after that. While it cools down, its units
+ * still count. */
 typedef struct doorman_tier {
     double limit;          /* units in a window, [0, 1e15] */
     doorman_time window;   /* required, (0, 1e8 s] */
@@ -340,7 +335,7 @@ typedef struct doorman_figures {
     doorman_time max_wait; /* the longest wait of a granted permit (P3), [0, 1e8 s]. CONCURRENCY:
                               how long a permit may wait in the queue; default 0 */
 
-    /* CONCURRENCY. `limit` below is the number of units that are held at once. */
+    /* CONCURRENCY. `limit` below is how many units may be held at once. */
     doorman_time time_to_live; /* how long a hold lasts that is not renewed, (0, 1e8 s]; default
                                   15 s. After it was shortened, a server that restarts within the
                                   old time learns for too short a time */
@@ -985,9 +980,9 @@ DOORMAN_API bool doorman_permits_next_top(const doorman_permits *permits, size_t
                                           doorman_top_kind kind, doorman_cursor *cursor,
                                           doorman_permits_top *out);
 
-/* How far back the use of a key counts: a minute, an hour or a day. Of units that were used at a
- * time t before now, the fraction exp(-t / window) counts. So a constant use of u units a second
- * adds up to about u * window. */
+/* How far back the use of a key counts. Of units that were used at a time t before now, the
+ * fraction exp(-t / window) counts. So a constant use of u units a second adds up to about u *
+ * window. */
 typedef enum doorman_usage_window {
     DOORMAN_USAGE_MINUTE,
     DOORMAN_USAGE_HOUR,
@@ -1023,8 +1018,7 @@ DOORMAN_API bool doorman_permits_next_usage(doorman_permits *permits,
                                             doorman_permits_usage *out, doorman_time now);
 
 /* The position of an iteration over counters. A caller may store the three numbers, and continue
- * the iteration with them later. Only doorman_permits_next_counter and doorman_permits_mark_all
- * know what they mean. */
+ * with them later. It cannot interpret them. */
 typedef struct doorman_counter_cursor {
     uint64_t table, position;
     uint64_t removals; /* of tables, plus 1; 0: the iteration has not begun */
@@ -1096,12 +1090,11 @@ DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits
  * D5 A restored counter never offers more than the counter that was written would offer now, by the
  *    clock `epoch` (P26). The times in a row are since 1970. If a row was written later than the
  *    present epoch, the epoch moves forward to that time. So no window that was used begins again
- *    after the clock was set back. When rows are removed, a row of the clock follows, because the
- *    store loses the times in the removed rows. A restored ban lasts for what was left of it when
- *    its row was written, minus the time since then. If the counter of a row exists already, what
- *    both have used is added up. With empty_at_start the larger use counts. A row that was yielded
- *    or restored before does not count twice. A row does not have the refusals that count for a
- *    ban. */
+ *    after the clock was set back. After removals, a row of the clock is yielded, because the store
+ *    loses the times of the removed rows. A restored ban lasts for what was left of it when its row
+ *    was written, minus the time since then. If the counter of a row exists already, what both have
+ *    used is added up. With empty_at_start the larger use counts. A row that was yielded or
+ *    restored before does not count twice. A row has no refusals that count for a ban. */
 
 #define DOORMAN_PERMIT_ROW_VERSION 1      /* of the rows that this version writes */
 #define DOORMAN_PERMIT_ROW_BYTES_MAX 4096 /* no row is longer */
@@ -1203,7 +1196,7 @@ typedef struct doorman_stored_row {
  * for each row, because the processor loads the memory for later rows while earlier ones are
  * restored. Precondition: the epoch was set.
  *   rows      used only during the call; each is checked completely
- *   count     in: how many; out: how many were restored before one that was not
+ *   count     in: how many; out: how many were restored before the first error
  *   error     may be NULL; what is wrong with rows[*count]
  *   returns   OK: all were restored | what doorman_permits_restore returns for rows[*count]. The
  *             caller continues with the next one
@@ -1218,9 +1211,9 @@ typedef enum doorman_rows {
     DOORMAN_ROWS_READ,    /* the default: all limits decide, and changes are yielded */
     DOORMAN_ROWS_AWAITED, /* permits that a durable limit concerns are refused with LEARNING, also
                              those with a cost of 0 */
-    DOORMAN_ROWS_UNREAD,  /* only the durable limits with refuse_unread refuse permits with
-                             LEARNING. Other limits decide. A row that is restored later can only
-                             make its counter offer less */
+    DOORMAN_ROWS_UNREAD,  /* only durable limits with refuse_unread refuse with LEARNING. Other
+                             limits decide. A row that is restored later can only make its counter
+                             offer less */
     DOORMAN_ROWS_COUNT
 } doorman_rows;
 
@@ -1244,10 +1237,10 @@ DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, do
  *                               (doorman_permits_restore)
  *
  * E1 An override row gives one exact key other figures of one limit per key, or another weight of a
- *    fair limit: for one resource, or for all resources of the template with a glob. Figures that
- *    the row does not give are those of the limit. The first of these that exists decides the
- *    figures of a key: a row of the resource, a row of the glob, figures that a caller brings
- *    (P31), a plan (E2), an override of the configuration, the limit.
+ *    fair limit: for one resource, or for all resources of one template, which the row names by its
+ *    glob. Figures that the row does not give are those of the limit. The first of these that
+ *    exists decides the figures of a key: a row of the resource, a row of the glob, figures that a
+ *    caller brings (P31), a plan (E2), an override of the configuration, the limit.
  *       A row is in force from its beginning to its end, by the clock of P26. It acts at once on
  *    all counters of its key, and on permits that wait for units of CONCURRENCY. A counter is kept,
  *    as in P15, also when the row ends: what was used under the row counts against the figures that
@@ -1257,15 +1250,15 @@ DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, do
  *    figures break no rule of it. An idle row ends at its end too. A row changes no bans.
  *       A row that adds (`add`) raises the size of a bucket or the limit of a window by some units,
  *    above whatever figures the key has otherwise, so it may be in force beside another row. While
- *    it is in force, the key gets at most `add` units more than without it. An existing bucket gets
- *    the units when the row begins, and keeps what it has of them when the row ends, up to its
- *    size. A row that adds to a FIXED_WINDOW ends at the end of this window. A row that adds to a
- *    SLIDING_WINDOW ends one window length after it has begun.
+ *    a row that adds is in force, the key gets at most `add` units more than without it. An
+ *    existing bucket gets the units when the row begins, and keeps what it has of them when the row
+ *    ends, up to its size. A row that adds to a FIXED_WINDOW ends at the end of this window. A row
+ *    that adds to a SLIDING_WINDOW ends one window length after it has begun.
  * E2 A plan is a set of figures with a name. A limit per key or a fair limit has up to 16 plans. A
- *    plan row says which plan a key has, for the template with a glob: the same key may be a user
- *    in one template and a tenant in another. The row concerns all limits of the template that have
- *    the plan. For the other limits of the template, the key keeps its figures. Figures that a plan
- *    does not give are those of the limit.
+ *    plan row says which plan a key has in one template, which the row names by its glob: the same
+ *    key may be a user in one template and a tenant in another. The row concerns all limits of the
+ *    template that have the plan. For the other limits of the template, the key keeps its figures.
+ *    Figures that a plan does not give are those of the limit.
  *       A plan row is in force from its beginning to its end, acts at once, and keeps counters, as
  *    an override row does. Plans make no decision slower on limits without plans, and in templates
  *    without plan rows. A row whose plan is not in the configuration is idle, and acts again as
@@ -1351,8 +1344,7 @@ DOORMAN_API bool doorman_permits_find_override(const doorman_permits *permits,
                                                const doorman_override_row *name,
                                                doorman_override_info *out);
 
-/* The position of an iteration over rows. A caller may store the two numbers, and continue the
-   iteration with them later. */
+/* The position of an iteration over rows. A caller may store the two numbers for later. */
 typedef struct doorman_override_cursor {
     doorman_time next_at; /* since 1970; DOORMAN_NEVER: rows without an end */
     uint64_t id;
@@ -1472,9 +1464,9 @@ DOORMAN_API bool doorman_permits_next_plan(const doorman_permits *permits,
  * rates do no harm. The client stops using units before it sends a release or a transfer. After
  * `gone`, or after a smaller amount in a response, it may still use what it had until this end.
  *
- * Any caller that knows the client_id and the id of a hold can release it. So a client_id must be
- * long and random. A client repeats a request with the same request_id, so that the permits do not
- * grant, transfer or seize twice. */
+ * Any caller that knows the client_id of a hold can release it. So a client_id must be long and
+ * random. If a client repeats a request with the same request_id, the permits do not grant,
+ * transfer or seize twice. */
 
 /* Units of one item of a hold. */
 typedef struct doorman_hold_item {
@@ -1854,8 +1846,7 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
 /* Several nodes can share one key space. The keys are divided into shards, and a map says which
  * node decides for each shard. So these nodes decide on more permits than one machine can.
  *
- *     shard    the keys whose hash modulo shard_count is the same number. A configuration has the
- *              shard_count
+ *     shard    the keys with the same hash modulo shard_count of the configuration
  *     node     one or several server processes with an election, as in any tree
  *     owner    the node that decides for a shard
  *     map      the owners of all shards. Each change gives it a later epoch
@@ -1875,14 +1866,11 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
  * N5 All items of a permit must be in one shard. Otherwise the permit is refused as SHARDS, also if
  *    one node owns all its shards, because a move must not change which permits are possible.
  *    Braces put keys into one shard (N1). `item_index` is the index of the first item that is in
- *    another shard than item
- *    0. This holds for settlements too.
+ *    another shard than item 0. This holds for settlements too.
  * N6 A limit per resource or per template would have a counter in each shard. So a limit per
- *    resource must be leased, or its template needs shard_by_resource. There are no limits per
- *    template.
+ *    resource needs a lease or shard_by_resource, and no limit is per template.
  * N7 A move has these steps. See doorman_shard_mover for what fails between them.
- *       1. The owner stops deciding for the shard, and writes what it knows of the shard to a
- *          store.
+ *       1. The owner stops deciding for the shard, and writes what it knows to a store.
  *       2. One transaction changes the map.
  *       3. The new owner forgets what it knows of the shard, reads the store, and decides.
  *       4. The last owner forgets the shard.
@@ -1931,8 +1919,7 @@ typedef struct doorman_shard {
                       have only durable counters, and no holds */
 } doorman_shard;
 
-/* Says whether a template has shard_by_resource, for clients, because they have no
-   configuration. */
+/* Says whether a template has shard_by_resource, because clients have no configuration. */
 typedef struct doorman_shard_rule {
     const char *identifier_glob;
     bool by_resource;
@@ -1983,13 +1970,11 @@ DOORMAN_API size_t doorman_shards_balance(doorman_shard *owners, size_t count, c
 /* What a node does next about a shard. */
 typedef enum doorman_shard_step {
     DOORMAN_SHARD_READ_MAP, /* read the map from where it is kept, linearizably */
-    DOORMAN_SHARD_GIVE,     /* stop deciding for the shard, and write what is known of it to a
-                               store, under the number `move`. If doorman_permits_find_shards is
-                               used, call it before */
+    DOORMAN_SHARD_GIVE,     /* stop deciding for the shard, and store what is known of it under
+                               `move`. If doorman_permits_find_shards is used, call it before */
     DOORMAN_SHARD_COMMIT,   /* change the map in one transaction, which has an effect only if this
-                               process is master and the map has the epoch `epoch`. The owner
-                               becomes `target`, `from` becomes `move`, is_lost false, the epoch one
-                               more */
+                               process is master and the map has `epoch`. The owner becomes
+                               `target`, `from` becomes `move`, is_lost false, the epoch one more */
     DOORMAN_SHARD_RESUME,   /* decide for the shard again, because it stays */
     DOORMAN_SHARD_TAKE,     /* restore what was written under `move`, unless that is 0, and then
                                decide for the shard */
@@ -2036,12 +2021,11 @@ typedef enum doorman_shard_result {
  *     LEAVING   forgets the rows                        DROP is done             AWAY
  *     (TAKING to OFFERED)                               another node owns it     LEAVING
  *
- * If no process decides after its mastership has ended, two nodes never decide for one shard at the
- * same time:
+ * If no process decides after its mastership has ended, two nodes never decide for one shard:
  *    - The master of the owner changes the owner, or the master of another node if the owner has no
  *      master. The transaction checks this, and the epoch of the map.
- *    - A master begins without shards. It takes a shard only if a map that was read after this
- *      beginning says that its node owns the shard.
+ *    - A master begins without shards. It takes only the shards of its node in a map that was read
+ *      after that.
  *    - A shard is given only after its last move was settled. Otherwise GIVE would overwrite rows
  *      that the map still names.
  *    - After GIVE the owner decides again only if a map says so whose epoch is later than that of
@@ -2049,8 +2033,8 @@ typedef enum doorman_shard_result {
  *      with the same epoch does not suffice: COMMIT is sent once more.
  * Nothing is lost: the rows are written before the map changes, and they are read before the new
  * owner decides. SETTLE removes the number of the move from the map only after the store of the new
- * owner has the rows too. If the process of the new owner ends before SETTLE, the next master of
- * this node restores the rows once more. */
+ * owner has the rows too. If the process of the new owner ends before SETTLE, the next process
+ * restores the rows again. */
 typedef struct doorman_shard_mover doorman_shard_mover;
 
 /* Creates the mover of a node. It has no shards until doorman_shard_mover_start.
@@ -2063,8 +2047,8 @@ DOORMAN_API void doorman_shard_mover_destroy(doorman_shard_mover *mover); /* NUL
 /* Tells the mover that the process has become master of its node. All shards are then AWAY. */
 DOORMAN_API void doorman_shard_mover_start(doorman_shard_mover *mover);
 
-/* Tells the mover that the process is not master any more. There are no actions until the next
-   doorman_shard_mover_start. */
+/* Tells the mover that the process is not master any more. Then there are no actions until the next
+ * start. */
 DOORMAN_API void doorman_shard_mover_stop(doorman_shard_mover *mover);
 
 /* Gives the mover a map. A map with an earlier epoch than the last has no effect.
@@ -2175,8 +2159,7 @@ DOORMAN_API size_t doorman_shard_part_add(unsigned char *part, size_t used, size
 DOORMAN_API bool doorman_permits_find_shards(doorman_permits *permits, size_t most,
                                              doorman_time now);
 
-/* The position of an iteration over what is known of a shard. The caller initialises it with
-   {0}. */
+/* A position among the rows of a shard. The caller initialises it with {0}. */
 typedef struct doorman_shard_cursor {
     size_t phase, table; /* private, as the next two */
     uint64_t position, removals;
@@ -2364,10 +2347,9 @@ DOORMAN_API doorman_status doorman_permit_client_acquire(doorman_permit_client *
                                                          doorman_error *error, doorman_time now);
 
 /* Reports what an action has really cost (P13). The report is sent with one of the next messages.
- * If no server takes a report, or if 10,000 reports wait already, it is lost.
- * doorman_permit_client_info counts lost reports, and the units that did not fit into a limit. A
- * report whose answer was lost is sent again, and may count twice. With report_once of the policy
- * it counts once (P28).
+ * If no server takes a report, or if 10,000 reports wait already, it is lost. Lost reports are
+ * counted, and also units that did not fit into a limit. A report whose answer was lost is sent
+ * again, and may count twice. With report_once of the policy it counts once (P28).
  *   item      resource_id, key (NULL means "") and cost, in units, [-1e15, 1e15]; used only during
  *             the call
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
@@ -2643,9 +2625,8 @@ DOORMAN_API void doorman_json_exchange_undo(doorman_json_exchange *exchange);
  *   error     may be NULL
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (the agent is shut down, or the
  *             system has no thread) | DEADLOCK (within on_change of a resource, or on_decided)
- *   cost      one message, and one more after each that fails. None after a refusal that is still
- *             valid (P22), for units that were taken ahead (P24), or while the servers fail
- *             (P23) */
+ *   cost      a message, and one more for each that fails. None after a refusal that is still valid
+ *             (P22), for units that were taken ahead (P24), or while the servers fail (P23) */
 DOORMAN_API doorman_status doorman_agent_acquire(doorman_agent *agent,
                                                  const doorman_permit_request *request,
                                                  doorman_time timeout, doorman_acquired *out,
