@@ -171,8 +171,8 @@ extern "C" {
  *
  * All items of a permit are granted, or none. A refused permit takes nothing from any counter.
  *
- * These rules concern the users of permits. The sections from >>counters to >>permit_client have
- * the other rules.
+ * These rules concern the users of permits. The other rules P are at doorman_permit_set and in the
+ * sections from >>fair to >>permit_client.
  *
  * P12 A window of SLIDING_WINDOW or TIERS is counted in slices of 1/16 of its length. The units of
  *    the last 16 slices count, the present one included. So the window covers 15/16 to 1 of its
@@ -188,24 +188,24 @@ extern "C" {
  *    them early: a tier of 10 units in 2 s that is active for 2 s could grant 19 within 0.1 s. A
  *    tier that cools down blocks: permits are refused. If the tier is skippable, it is passed over
  *    instead. A tier whose `active` is 0 is passed over too. One permit may pass through several
- *    tiers, and enters each of them, also one that has no room for it. A window shorter than 16 ns
- *    counts as one of 16 ns.
+ *    tiers, and enters each of them, also one that has no room for it. A window has at least 16 ns.
  *       Example with the tiers {limit 100, window 60, active 60} and {limit 300, window 60,
  *    active 120, cooldown 600}: at 0 s, a permit of 150 units enters tier 1 with 100 units and tier
  *    2 with 50. Tier 2 is current until 120 s. At 120 s no tier is active, so the next permit
  *    enters tier 1. When tier 1 is full, tier 2 blocks until 720 s.
- * P13 A report charges all limits of a (resource, key), except those of kind CONCURRENCY. One
- *    report charges at most max_cost, or without has_max_cost the most that the limit can ever
- *    grant. The debt of a bucket grows to at most the larger of max_debt and size / rate. The use
- *    of a window grows to at most twice its limit. TIERS take what fits. If the limit has
- *    `refunds`, a report with a negative cost gives units back, at most until the counter is fresh.
+ * P13 A report charges all limits that concern its (resource, key), except those of kind
+ *    CONCURRENCY. One report charges at most max_cost, or without has_max_cost the most that the
+ *    limit can ever grant. The debt of a bucket grows to at most the larger of max_debt and size /
+ *    rate. The use of a window grows to at most twice its limit. TIERS take what fits. If the limit
+ *    has `refunds`, a report with a negative cost gives units back, at most until the counter is
+ *    fresh.
  * P15 After a change of the configuration, a limit per key or per resource keeps the counters with
- *    its (resource, key, name of the limit), and a limit per template those with its (glob, name of
- *    the limit), if its kind and scope are the same. A bucket keeps what it has saved up to the new
- *    size, and counts the time since its last use at the new rate. A window of changed length
+ *    its (resource, key, name), and a limit per template those with its (glob, name), if kind and
+ *    scope are the same. The name is that of the limit. A bucket keeps what it has saved up to the
+ *    new size, and counts the time since its last use at the new rate. A window of changed length
  *    starts fresh. Each tier keeps the state of the tier that had its index. Bans stay until they
- *    end, also if their limit has no ban any more, so that a wrong configuration does not end the
- *    bans of all keys. A reset of all limits of a key ends its ban.
+ *    end, also if their limit has no ban any more, so that a wrong file does not end all bans. A
+ *    reset of all limits of a key ends its ban.
  * P17 A leased limit has no amount of its own. Its amount is a lease. The permits of a server are
  *    one more holder of the resource, beside clients and other nodes. So leases and permits
  *    together never exceed the capacity. In a tree, each node decides out of its own lease. The
@@ -213,9 +213,9 @@ extern "C" {
  *    "(permits)", which no other client may use.
  *       A leased TOKEN_BUCKET has the same burst as a rate of an agent (L1), and no debt. If
  *    nothing was taken for long enough, a permit may cost more than the burst (L1). Without a
- *    lease, permits are refused with LEARNING, and retry_after is 1 s. The first permit for a
- *    resource is refused in this way, because the permits have no lease yet. A lease that was not
- *    used for a minute, and has no units in use, is released.
+ *    lease, permits are refused with LEARNING, and retry_after is 1 s. So the first permit for a
+ *    resource is refused, because the permits have no lease yet. A lease that was not used for a
+ *    minute, and has no units in use, is released.
  *       A leased CONCURRENCY grants units only as far as its lease has room. A hold ends no later
  *    than the lease: each grant and each renewal lasts at most the rest of the lease, divided by
  *    1 + drift. If the lease shrinks below what is held, no permit is granted until the holds fit.
@@ -247,7 +247,7 @@ extern "C" {
  *    not used are lost at the latest twice `prefetch` after they were asked for. Units are taken
  *    ahead only for permits of one item that hold and reserve nothing, and are not `equal`. If
  *    units are missing, the server grants fewer, or none, and does not refuse.
- * P25 While the kill switch is on, or with `shadow` of its policy, a client grants each permit in
+ * P25 While its kill switch is on, or if its policy has `shadow`, a client grants each permit in
  *    full, and at once. It sends a copy to the server, so that both count what would be refused.
  * P27 A permit with `settle_within` is a reservation. It charges its cost now, and remembers what
  *    each limit was charged. Its client settles it with doorman_permits_settle, and says what it
@@ -271,10 +271,10 @@ extern "C" {
  *    ends: what was charged stays, or comes back where the limit has refund_unsettled. A settle
  *    that comes later is `late`. Such a settle charges what its cost exceeds of what stayed
  *    charged, and gives nothing back. A settle without a known reservation is `unknown`, and is
- *    charged as a report. While the rows of a store are not read, the reservation may be in one of
- *    them. So an unknown settle that a durable limit concerns is then refused as LEARNING, and its
- *    client sends it again. If the rows could not be read (UNREAD), these refusals end after 70
- *    minutes, except with refuse_unread.
+ *    charged as a report. While the rows of a store are not read, one of them may have the
+ *    reservation of an unknown settle. So such a settle that a durable limit concerns is then
+ *    refused as LEARNING, and its client sends it again. If the rows could not be read (UNREAD),
+ *    these refusals end after 70 minutes, except with refuse_unread.
  *       A reservation with units of CONCURRENCY is a hold too, which ends as any hold. A settle
  *    releases it.
  *       If a reservation is asked for again with the same client_id, request_id and items, the
@@ -312,8 +312,7 @@ typedef enum doorman_calendar {
 } doorman_calendar;
 
 /* One tier of TIERS. What does not fit in the previous tier enters this one (P12). This tier is
- * then active for the time `active`, and cools down after that. While it cools down, its units
- * still count. */
+ * then active, and cools down after that. Meanwhile its units still count. */
 typedef struct doorman_tier {
     double limit;          /* units in a window, [0, 1e15] */
     doorman_time window;   /* required, (0, 1e8 s] */
@@ -563,12 +562,12 @@ struct doorman_permit_request {
                                   NULL: the permit may hold units. The client chooses the number of
                                   the hold, and the call writes it here before it waits. Another
                                   thread must not read *hold before the call has returned. To know
-                                  the number earlier, give it in `request_id`, with `hold` NULL.
-                                  Without a number and without `hold`, a server answers a permit on
-                                  CONCURRENCY with an error: the fallback decides (P23) */
+                                  the number before, give it in `request_id` instead. Without both,
+                                  a server answers a permit on CONCURRENCY with an error: the
+                                  fallback decides (P23) */
 };
 
-/* What one item of a granted permit got. */
+/* What one item of a granted permit gets. */
 typedef struct doorman_permit_grant {
     double granted;           /* units, at most the cost */
     const char *limit;        /* the limit with the smallest `remaining`; NULL: no limit concerns
@@ -980,9 +979,8 @@ DOORMAN_API bool doorman_permits_next_top(const doorman_permits *permits, size_t
                                           doorman_top_kind kind, doorman_cursor *cursor,
                                           doorman_permits_top *out);
 
-/* How far back the use of a key counts. Of units that were used at a time t before now, the
- * fraction exp(-t / window) counts. So a constant use of u units a second adds up to about u *
- * window. */
+/* How far back the use of a key counts. Of units that were used a time t ago, the fraction exp(-t /
+ * window) counts. So a constant use of u units a second adds up to about u * window. */
 typedef enum doorman_usage_window {
     DOORMAN_USAGE_MINUTE,
     DOORMAN_USAGE_HOUR,
@@ -1080,8 +1078,8 @@ DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits
  * D3 If all changes are yielded and written, the store has the rows of D1. All other rows in the
  *    store are fresh, or their limit is not in the configuration or not durable any more. A row
  *    that replaces another has the same identity. A counter that is evicted, reset or refunded
- *    until it is fresh, and a ban that ends early, are yielded as removed. What becomes fresh as
- *    time passes is not yielded: the store may delete a row after its fresh_at. At most 100,000
+ *    until it is fresh, and a ban that ends early, are yielded as removed. A row that becomes fresh
+ *    as time passes may stay in the store, which may delete it after its fresh_at. At most 100,000
  *    removals wait to be yielded. An eviction is yielded only if fewer than 50,000 removals wait.
  *    If a removal is not yielded, its row stays in the store until it is fresh. Such a row can only
  *    make a limit too strict.
@@ -1108,9 +1106,8 @@ typedef struct doorman_permit_row {
     bool is_ban;             /* the row is about a ban of a (resource, key) */
     bool is_clock;           /* only written_at is used: it is the time of the clock of P26. The row
                                 follows removed rows, and changes that have no row any more */
-    bool is_reservation;     /* the row is about a request_id (P27, P28). Its resource_id is the
-                                client_id, and its key is a letter and a number. There is no
-                                limit */
+    bool is_reservation;     /* it is about a request_id (P27, P28): resource_id is the client_id,
+                                and key is a letter and a number. There is no limit */
     bool is_last;            /* of a reservation: the store must not have the row before it has all
                                 rows that were yielded earlier */
     doorman_limit_kind kind; /* not of a ban */
@@ -1138,9 +1135,8 @@ DOORMAN_API doorman_status doorman_permit_row_read(const unsigned char *row, siz
 /* Yields the next row that has changed since it was yielded last. Rows of removals come first, then
  * rows of reservations, then those of counters and bans, in any order. A counter that changes again
  * is yielded again. So if other calls are made between two calls, a caller has all earlier changes
- * only after changed_count rows (doorman_permits_info) that are not about reservations. Rows about
- * reservations do not count, because those of new reservations come before earlier changes of
- * counters.
+ * only after changed_count rows (doorman_permits_info) that are not about reservations. Those do
+ * not count, because new reservations come before earlier changes of counters.
  *   out       room for DOORMAN_PERMIT_ROW_BYTES_MAX bytes. Every machine writes the same bytes
  *   returns   the length of the row in bytes; 0: nothing has changed, or the rows of the store are
  *             not read (doorman_permits_set_rows), or memory ran out
@@ -1149,9 +1145,8 @@ DOORMAN_API doorman_status doorman_permit_row_read(const unsigned char *row, siz
 DOORMAN_API size_t doorman_permits_next_changed(doorman_permits *permits, unsigned char *out,
                                                 doorman_time now);
 
-/* Says that a row was yielded but not written. So its counter or ban is yielded again later, in its
- * state of that moment. A caller that keeps the bytes and writes them again later need not call
- * this.
+/* Says that a row was yielded but not written. So its counter or ban is yielded again, as it is
+ * then. A caller that keeps the bytes and writes them again later need not call this.
  *   row, bytes   used only during the call
  *   error        may be NULL
  *   returns      OK | INVALID_ARGUMENT (as doorman_permit_row_read) | OUT_OF_MEMORY: the call may
@@ -1217,9 +1212,9 @@ typedef enum doorman_rows {
     DOORMAN_ROWS_COUNT
 } doorman_rows;
 
-/* Says whether the rows of the store are restored. New permits begin with DOORMAN_ROWS_READ, also
- * those that a server creates with each victory. So a caller that has a store calls this right
- * after doorman_server_set_master.
+/* Says whether the rows of the store are restored. New permits begin with READ, also those of a
+ * server after each victory. So a caller that has a store calls this right after
+ * doorman_server_set_master.
  *   returns   OK | INVALID_ARGUMENT */
 DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows rows);
 
@@ -1280,8 +1275,8 @@ typedef struct doorman_override_row {
     double add; /* units, (0, 1e15]: the row adds, and `figures` are all 0. Only with resource_id,
                    and not for CONCURRENCY and TIERS. 0: the row has figures */
     doorman_time starts_at; /* since 1970, the first moment of the row; 0: at once */
-    doorman_time ends_at;   /* since 1970, the first moment after the row; 0: never. Required if the
-                             row adds to a TOKEN_BUCKET */
+    doorman_time ends_at;   /* since 1970: when the row ends; 0: never. Required if the row adds to
+                             a TOKEN_BUCKET */
     bool wire_names;        /* errors have the names of JSON: doorman_json_read_override sets it */
 } doorman_override_row;
 
@@ -1314,10 +1309,10 @@ DOORMAN_API doorman_status doorman_permits_set_override(doorman_permits *permits
                                                         const doorman_override_row *row,
                                                         doorman_error *error, doorman_time now);
 
-/* Sets a row that a store has kept. Precondition: the epoch was set. In contrast to
- * doorman_permits_set_override, a row that does not agree with the configuration is kept, as idle.
- * A row that has ended has no effect. A row that adds gives its units to a bucket only if it begins
- * later than now. If it has begun, the stored row of the counter has the units already.
+/* Sets a row that a store has kept. Precondition: the epoch was set. Unlike
+ * doorman_permits_set_override, the call keeps a row that does not agree with the configuration, as
+ * idle. A row that has ended has no effect. A row that adds gives its units to a bucket only if it
+ * begins later than now. If it has begun, the stored row of the counter has the units already.
  *   returns   OK | INVALID_ARGUMENT: a field is wrong by itself |
  *             RESOURCE_EXHAUSTED | OUT_OF_MEMORY
  *   cost      as doorman_permits_set_override */
@@ -1416,9 +1411,9 @@ DOORMAN_API doorman_status doorman_permits_check_plan(doorman_permits *permits,
                                                       const doorman_plan_row *row,
                                                       doorman_error *error, doorman_time now);
 
-/* Sets a row that a store has kept. Precondition: the epoch was set. In contrast to
- * doorman_permits_set_plan, a row whose plan is not in the configuration is kept, as idle. A row
- * that has ended has no effect.
+/* Sets a row that a store has kept. Precondition: the epoch was set. Unlike
+ * doorman_permits_set_plan, the call keeps a row whose plan is not in the configuration, as idle. A
+ * row that has ended has no effect.
  *   returns   OK | INVALID_ARGUMENT: a field is wrong by itself |
  *             RESOURCE_EXHAUSTED | OUT_OF_MEMORY
  *   cost      as doorman_permits_set_plan */
@@ -1485,12 +1480,12 @@ struct doorman_hold_request {
                                   transfer or a seizure waits, more than 0 */
     const double *amounts; /* units, one for each item of the hold, in the order of its permit */
     size_t amount_count;   /* 0: see the function */
-    const doorman_hold_item *items; /* RENEW after a change of master: what is held. RELEASE by
-                                       request_id: see the function */
+    const doorman_hold_item *items; /* RENEW after a change of master: what the client holds.
+                                       RELEASE by request_id: see the function */
     size_t item_count;
 };
 
-/* What a client holds after a call. */
+/* What a client holds after a call about a hold. */
 struct doorman_hold {
     bool gone;               /* there is no such hold of this client. All other fields are 0, except
                                 that a used transfer keeps its id while its source is held */
@@ -1522,8 +1517,8 @@ DOORMAN_API doorman_status doorman_permits_renew(doorman_permits *permits,
                                                  doorman_time now);
 
 /* Gives units back. The amount of each item becomes the smaller of what is held and what the
- * request keeps. So a repeated release has no effect. With the request_id of a permit that waits,
- * the call cancels the permit.
+ * request keeps. So a repeated release has no effect. The request_id of a permit that waits cancels
+ * it.
  *   request   client_id, and either id or request_id; optionally amounts: what is kept. Without
  *             amounts nothing is kept. With a request_id also the items of the permit: with shards
  *             they say in which shard the hold is (N4). Otherwise items have no effect
@@ -1537,13 +1532,12 @@ DOORMAN_API doorman_status doorman_permits_release(doorman_permits *permits,
  * end, or until a client seizes them. Any client that knows its id can seize it.
  *   request   client_id, id of the hold, and request_id; optionally amounts: what is moved, and
  *             time_to_live. Without amounts all units are moved. If an amount is larger than the
- *             cost of its item, the call returns INVALID_ARGUMENT. If it is larger than what is
- *             held of the item, all units of the item are moved, because the holder may not know
- *             yet that it holds less. If only some units of an item are moved, their amount is
+ *             cost of its item, the call returns INVALID_ARGUMENT. If the amount is larger than
+ *             what is held of the item, all units of the item are moved, because the holder may not
+ *             know yet that it holds less. If only some units of an item are moved, their amount is
  *             rounded down to a multiple of 1/4096
  *   out       the transfer. `gone`: the request is a repeat, and its transfer was seized or has
- *             ended; or there is no such hold; or no units would be moved. Nothing has changed
- *             then */
+ *             ended; or there is no such hold; or no units would be moved. The hold stays then */
 DOORMAN_API doorman_status doorman_permits_transfer(doorman_permits *permits,
                                                     const doorman_hold_request *request,
                                                     doorman_hold *out, doorman_error *error,
@@ -1629,7 +1623,7 @@ DOORMAN_API bool doorman_permits_next_wait(const doorman_permits *permits, doorm
  * As for a hold, any caller that knows the client_id can settle a reservation. A client that has no
  * answer repeats the same settle for less than a minute. */
 
-/* What a client says about a reservation, or reports once. */
+/* What a client says about a reservation, or in a report with a request_id. */
 struct doorman_settle_request {
     const char *client_id; /* required: 1 to 256 bytes. In a message: NULL */
     uint64_t id;           /* the reservation_id; 0: request_id says which one. Must be 0 in a
@@ -1775,8 +1769,8 @@ typedef struct doorman_descriptor_item {
  *   returns   NULL: there are none */
 DOORMAN_API const doorman_descriptors *doorman_config_descriptors(const doorman_config *config);
 
-/* Turns a descriptor into the resource and key of an item. The call allocates no memory, and any
- * number of threads may make it.
+/* Turns a descriptor into the names of an item. The call allocates no memory, and any number of
+ * threads may make it.
  *   rules     may be NULL: the names are the default ones
  *   domain    required; may be empty
  *   entries   may be NULL if count is 0. A descriptor of more than 16 entries matches no rule
@@ -1792,7 +1786,7 @@ DOORMAN_API doorman_status doorman_descriptors_resolve(const doorman_descriptors
 /* ---- limiters by key, the public part ------------------------------------------------------- */
 /* A map has one limit, and a limiter for each key that was used lately. A program without a server
  * can limit each of a million users with it. A key whose limiter equals a new one is forgotten. The
- * map grows a little at a time, so no call pauses. One thread at a time may use a map. */
+ * map grows by a few entries at a time, so no call pauses. One thread at a time may use a map. */
 typedef struct doorman_limiter_map doorman_limiter_map;
 
 typedef struct doorman_limiter_map_options {
@@ -2024,7 +2018,7 @@ typedef enum doorman_shard_result {
  * If no process decides after its mastership has ended, two nodes never decide for one shard:
  *    - The master of the owner changes the owner, or the master of another node if the owner has no
  *      master. The transaction checks this, and the epoch of the map.
- *    - A master begins without shards. It takes only the shards of its node in a map that was read
+ *    - A master begins without shards. It takes only the shards of its node in a map that it read
  *      after that.
  *    - A shard is given only after its last move was settled. Otherwise GIVE would overwrite rows
  *      that the map still names.
@@ -2047,7 +2041,7 @@ DOORMAN_API void doorman_shard_mover_destroy(doorman_shard_mover *mover); /* NUL
 /* Tells the mover that the process has become master of its node. All shards are then AWAY. */
 DOORMAN_API void doorman_shard_mover_start(doorman_shard_mover *mover);
 
-/* Tells the mover that the process is not master any more. Then there are no actions until the next
+/* Tells the mover that the process is not master any more. No action follows until the next
  * start. */
 DOORMAN_API void doorman_shard_mover_stop(doorman_shard_mover *mover);
 
@@ -2072,8 +2066,8 @@ DOORMAN_API bool doorman_shard_mover_next(doorman_shard_mover *mover, bool store
                                           doorman_shard_action *out);
 
 /* Tells the mover how the last action has ended. READ_MAP ends when doorman_shard_mover_map gets a
- * sure map, or with this call and FAILED. An action that has failed is returned again, if the map
- * still asks for it. The caller decides when to try again. */
+ * sure map, or with this call and FAILED. An action that has failed is returned again if the map
+ * still needs it. The caller decides when. */
 DOORMAN_API void doorman_shard_mover_end(doorman_shard_mover *mover, doorman_shard_result result);
 
 /* The state of a shard at a node. */
@@ -2362,10 +2356,10 @@ DOORMAN_API doorman_status doorman_permit_client_report(doorman_permit_client *c
  * Until a server has answered, it is sent again for 45 s after its first message, also after a
  * change of master. If no server can be reached, it waits for its first message for 5 minutes.
  * After these times it is lost, and counted. It is also lost if 10,000 settles wait already.
- *     A permit that the client has granted without a server has a reservation too. If a message has
- * reached a server after all, the reservation is settled there. Otherwise the settle is `unknown`,
- * and the real cost is charged as by a report. If a server has refused the copy of a permit (P25),
- * its settle charges nothing.
+ *     A permit that the client has granted without a server has a reservation too. If a message
+ * with this permit has reached a server, the reservation is settled there. Otherwise the settle is
+ * `unknown`, and the real cost is charged as by a report. If a server has refused the copy of a
+ * permit (P25), its settle charges nothing.
  *     If a caller was refused, but a server may have granted its reservation, the client itself
  * settles the reservation with a cost of 0.
  *   request   id: the number of the reservation. 0 has no effect, so a permit that has reserved
@@ -2770,7 +2764,7 @@ DOORMAN_API doorman_status doorman_agent_settle(doorman_agent *agent,
 #define DOORMAN__TIME_TO_LIVE (15 * DOORMAN_SECOND) /* the default */
 #define DOORMAN__DURABLE (60 * DOORMAN_SECOND)      /* see D2 */
 
-/* Returns whether the rest of a key is UTF-8, from its first byte that is not printable ASCII. */
+/* Returns whether the rest of a key is UTF-8. It begins at a byte that is not printable ASCII. */
 static bool doorman__key_rest_valid(const char *key, const char *end) {
     while (key < end) {
         uint32_t code = 0;
@@ -2788,7 +2782,7 @@ static bool doorman__key_valid(const char *key) {
 
 #define DOORMAN__KEY_RULE "must be 0 to 256 bytes of UTF-8"
 
-/* Where a part of a configuration is checked. `object` is the path of the part below the template,
+/* The check of one part of a configuration. `object` is the path of the part below the template,
  * with the names of C, for example "limits[2].overrides[0].figures.". */
 typedef struct doorman__check {
     const doorman__config_report *report;
@@ -2918,7 +2912,7 @@ static void doorman__concurrency_check(doorman__check *check, const doorman_figu
     DOORMAN__CHECK(check, rules);
 }
 
-/* Checks resolved figures. `check` is that of the limit or override that has the figures. */
+/* Checks figures whose defaults are filled in. `check` is that of their limit or override. */
 static void doorman__figures_check(doorman__check *check, doorman_limit_kind kind,
                                    const doorman_figures *all) {
     assert(doorman__permit_kind_valid(kind));
