@@ -264,17 +264,18 @@ extern "C" {
  *    beginning, and all else had been the same. With the real costs, the bucket might have been
  *    full, and have lost units. Such units do not come back. All this also holds if the rate or the
  *    size of the bucket has changed, or if an override row has given it units. While several
- *    reservations of a bucket are open, they share what may come back, so the bucket may get back
- *    less than that: in random histories 95 %. The section >>counters says how, and why.
+ *    reservations of a bucket are open, they share what may come back, so the bucket may have less
+ *    than this bound: in random histories, 95 % of it on average. The section >>counters says how,
+ *    and why.
  *       A settle is idempotent: the answer to a repeat says what the first one has counted. A
  *    repeat with other figures is refused as REPEATED. A reservation that is not settled in time
  *    ends: what was charged stays, or comes back where the limit has refund_unsettled. A settle
- *    that comes later is `late`. Such a settle charges what its cost exceeds of what stayed
- *    charged, and gives nothing back. A settle without a known reservation is `unknown`, and is
- *    charged as a report. While the rows of a store are not read, one of them may have the
- *    reservation of an unknown settle. So such a settle that a durable limit concerns is then
- *    refused as LEARNING, and its client sends it again. If the rows could not be read (UNREAD),
- *    these refusals end after 70 minutes, except with refuse_unread.
+ *    that comes later is `late`. If its cost is more than what stayed charged, it charges the
+ *    difference. A late settle gives nothing back. A settle without a known reservation is
+ *    `unknown`, and is charged as a report. While the rows of a store are not read, one of them may
+ *    have the reservation of an unknown settle. So such a settle that a durable limit concerns is
+ *    then refused as LEARNING, and its client sends it again. If the rows could not be read
+ *    (UNREAD), these refusals end after 70 minutes, except with refuse_unread.
  *       A reservation with units of CONCURRENCY is a hold too, which ends as any hold. A settle
  *    releases it.
  *       If a reservation is asked for again with the same client_id, request_id and items, the
@@ -312,7 +313,7 @@ typedef enum doorman_calendar {
 } doorman_calendar;
 
 /* One tier of TIERS. What does not fit in the previous tier enters this one (P12). This tier is
- * then active, and cools down after that. Meanwhile its units still count. */
+ * then active, and cools down after that. Its units still count while it cools down. */
 typedef struct doorman_tier {
     double limit;          /* units in a window, [0, 1e15] */
     doorman_time window;   /* required, (0, 1e8 s] */
@@ -506,12 +507,12 @@ DOORMAN_API const char *doorman_reason_name(doorman_reason reason);
  *    the quotient limit / window. The first of these that exists decides the figures of a key: an
  *    override row (E1), the figures that a caller brings, a plan (E2), an override of the
  *    configuration, the limit.
- *       Until a counter is fresh, it remembers the figures that the last granted permit has
- *    brought. Permits, reports and inspections without figures use these. So if callers bring
- *    different figures for one key, the last ones are in force, and set_changes of the limit counts
- *    how often they have differed. As in P15, what was used stays used, but a window of another
- *    length starts fresh. A row of a store does not have the figures: after a restart a counter has
- *    those of the configuration until a caller brings figures again.
+ *       Until a counter is fresh, it remembers the last figures that a granted permit has brought.
+ *    Permits, reports and inspections without figures use these. So if callers bring different
+ *    figures for one key, the last ones are in force, and set_changes of the limit counts how often
+ *    they have differed. As in P15, what was used stays used, but a window of another length starts
+ *    fresh. A row of a store does not have the figures: after a restart a counter has those of the
+ *    configuration until a caller brings figures again.
  *       A permit that brings figures never waits in a queue. Permit clients and agents bring none.
  */
 typedef struct doorman_permit_set {
@@ -1518,7 +1519,7 @@ DOORMAN_API doorman_status doorman_permits_renew(doorman_permits *permits,
 
 /* Gives units back. The amount of each item becomes the smaller of what is held and what the
  * request keeps. So a repeated release has no effect. The request_id of a permit that waits cancels
- * it.
+ * this permit.
  *   request   client_id, and either id or request_id; optionally amounts: what is kept. Without
  *             amounts nothing is kept. With a request_id also the items of the permit: with shards
  *             they say in which shard the hold is (N4). Otherwise items have no effect
@@ -1635,8 +1636,8 @@ struct doorman_settle_request {
     const doorman_permit_item
         *items; /* 1 to item_max: resource_id, key, and the real cost. The same resources and keys
                                          as those of the permit, in the same order. has_min must be
-                                         false. Their strings and figures together with the
-                                         client_id have at most about 3,600 bytes */
+                                         false. All strings and figures of the items, and the
+                                         client_id, have at most about 3,600 bytes */
     size_t item_count;
 };
 
@@ -1913,7 +1914,7 @@ typedef struct doorman_shard {
                       have only durable counters, and no holds */
 } doorman_shard;
 
-/* Says whether a template has shard_by_resource, because clients have no configuration. */
+/* Tells clients, which have no configuration, whether a template has shard_by_resource. */
 typedef struct doorman_shard_rule {
     const char *identifier_glob;
     bool by_resource;
@@ -2764,7 +2765,7 @@ DOORMAN_API doorman_status doorman_agent_settle(doorman_agent *agent,
 #define DOORMAN__TIME_TO_LIVE (15 * DOORMAN_SECOND) /* the default */
 #define DOORMAN__DURABLE (60 * DOORMAN_SECOND)      /* see D2 */
 
-/* Returns whether the rest of a key is UTF-8. It begins at a byte that is not printable ASCII. */
+/* Returns whether the rest of a key is UTF-8. The printable ASCII before it was skipped. */
 static bool doorman__key_rest_valid(const char *key, const char *end) {
     while (key < end) {
         uint32_t code = 0;
