@@ -188,7 +188,8 @@ extern "C" {
  *    them early: a tier of 10 units in 2 s that is active for 2 s could grant 19 within 0.1 s. A
  *    tier that cools down blocks: permits are refused. If the tier is skippable, it is passed over
  *    instead. A tier whose `active` is 0 is passed over too. One permit may pass through several
- *    tiers, and enters each of them, also one that has no room for it. A window has at least 16 ns.
+ *    tiers, and enters each of them, also one that has no room for it. A window shorter than 16 ns
+ *    counts as one of 16 ns.
  *       Example with the tiers {limit 100, window 60, active 60} and {limit 300, window 60,
  *    active 120, cooldown 600}: at 0 s, a permit of 150 units enters tier 1 with 100 units and tier
  *    2 with 50. Tier 2 is current until 120 s. At 120 s no tier is active, so the next permit
@@ -2620,8 +2621,9 @@ DOORMAN_API void doorman_json_exchange_undo(doorman_json_exchange *exchange);
  *   error     may be NULL
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (the agent is shut down, or the
  *             system has no thread) | DEADLOCK (within on_change of a resource, or on_decided)
- *   cost      a message, and one more for each that fails. None after a refusal that is still valid
- *             (P22), for units that were taken ahead (P24), or while the servers fail (P23) */
+ *   cost      one message, or more if messages fail or the shard moves. None after a refusal that
+ *             is still valid (P22), for units that were taken ahead (P24), or while the servers
+ *             fail (P23) */
 DOORMAN_API doorman_status doorman_agent_acquire(doorman_agent *agent,
                                                  const doorman_permit_request *request,
                                                  doorman_time timeout, doorman_acquired *out,
