@@ -15,10 +15,10 @@
  *         #include "doorman_permits.h"
  *
  *     The header includes doorman.h, which must be in the same folder and have the same version.
- *     This one file then has the implementation of both, so no other file may define
- *     DOORMAN_IMPLEMENTATION. Where a file defines it, doorman_permits.h comes before doorman.h and
- *     doorman_throttle.h. Other files include the header without this macro. The macros are those
- *     of doorman.h.
+ *     This C file then has the implementation of both headers, so no other file may define
+ *     DOORMAN_IMPLEMENTATION. If this file also includes doorman.h or doorman_throttle.h,
+ *     doorman_permits.h comes first. Other files include the header without DOORMAN_IMPLEMENTATION.
+ *     doorman.h describes all macros.
  *
  *     docs/permits.md has solutions for common tasks. examples/permit_client.c asks a server
  *     for a permit, examples/permits_only.c has permits without a network, and examples/job_pool.c
@@ -29,8 +29,8 @@
  *     permit          a decision on one request, for strict limits on very many keys
  *     hold            a granted permit whose units stay taken until they are released, or until its
  *                     time to live ends. Its client renews the hold
- *     reservation     an amount that was charged before the cost is known. Its client settles it:
- *                     it says what the cost really was
+ *     reservation     an amount that was charged before the cost is known. Its client settles it
+ *                     later, with the real cost
  *     limit           a rule that a permit must satisfy. It has a name, a scope and a kind
  *     key             on whose behalf a permit is asked
  *     item            one resource, one key and a cost. A permit has one or several items
@@ -81,8 +81,8 @@
  *                     limit, can change each of these numbers except the 16
  *     descriptors     1,000 rules of a configuration, 16 entries of a rule
  *
- * NAMES AND UNITS. A limit of permits and a limit of one process have the same names and units. A
- * field of a configuration has the same name in C and in JSON, unless a row below has two names. A
+ * NAMES AND UNITS. doorman_figures and doorman_limit_options have the same names and units. A field
+ * of a configuration has the same name in C and in JSON, unless a row below has two names. A
  * duration is a doorman_time in C, in nanoseconds, and a number of seconds in JSON.
  *
  *     in C                              in JSON                       unit
@@ -111,7 +111,8 @@
  *       .reserve, .handover
  *
  * CONTENTS. Search for a tag to find its section. A section uses only doorman.h and the sections
- * before it. Other tags, and rules with other letters than P and H, are in doorman.h.
+ * before it. The rules D1 to D5, E, N, P and W are in this header, H1 to H10 and H12 in
+ * doorman_throttle.h, and all others in doorman.h, with the other tags.
  *
  *     (the API)         from here to "the API ends here"
  *     >>limits          the limits of a configuration
@@ -159,9 +160,9 @@ extern "C" {
 #endif
 
 /* ---- permits, the public part --------------------------------------------------------------- */
-/* A permit is a decision on one request. A lease serves a few programs that keep to what they are
- * granted. Permits serve very many keys, such as users, tenants or addresses. One process decides
- * on each request.
+/* A permit is a decision on one request. Leases are for a few programs that use no more than they
+ * are granted. Permits are for very many keys, such as users, tenants or addresses, and one process
+ * decides on each request.
  *
  *     limit      a rule that a permit must satisfy. It has a name, a scope and a kind
  *     key        on whose behalf a permit is asked: 0 to 256 bytes of UTF-8, chosen by the caller
@@ -170,124 +171,129 @@ extern "C" {
  *
  * All items of a permit are granted, or none. A refused permit takes nothing from any counter.
  *
- * These rules concern the users of permits. The sections from >>counters to >>permit_client have
- * the other rules.
+ * These rules concern the users of permits. The other rules P are at doorman_permit_set and in the
+ * sections from >>fair to >>permit_client.
  *
- * P12 A window of SLIDING_WINDOW or TIERS has 16 slices. The units of the last 16 slices count. So
- *    the window covers 15/16 to 1 of its length, and never refuses what an exact window allows. The
- *    slices of SLIDING_WINDOW begin at multiples of window / 16. The slices of a tier begin at the
- *    hit that entered it while its window was empty. So no unit of that hit returns before a whole
- *    window has passed.
- *       A tier is inactive, active for `active` after the hit that entered it, or cools down for
- *    `cooldown` after that. The current tier is the active tier with the highest index. A hit
- *    counts only in the window of the current tier. What does not fit there enters the next tier.
- *    If no tier is active, there is no current tier, and a hit enters the first one. A tier that is
- *    entered again has its earlier units, as long as they are in its window. Otherwise the end of a
- *    tier would free them early: a tier of 10 units in 2 s that is active for 2 s could grant 19
- *    within 0.1 s. A tier that cools down blocks: permits are refused. If it is skippable, it is
- *    passed over instead. A tier whose `active` is 0 is passed over too. One permit may pass
- *    through several tiers, and enters each of them, also one that has no room for it. A window
- *    shorter than 16 ns counts as one of 16 ns.
+ * P12 A window of SLIDING_WINDOW or TIERS is counted in slices of 1/16 of its length. The units of
+ *    the last 16 slices count, the present one included. So the window covers 15/16 to 1 of its
+ *    length, and never refuses what an exact window allows. The slices of SLIDING_WINDOW begin at
+ *    multiples of window / 16. The slices of a tier begin at the hit that entered it while its
+ *    window was empty. So no unit of that hit returns before a whole window has passed.
+ *       A hit is what one permit or report charges. After the hit that entered it, a tier is active
+ *    for the time `active`, and then cools down for the time `cooldown`. Otherwise it is inactive.
+ *    The current tier is the active tier with the highest index. A hit counts only in the window of
+ *    the current tier. What does not fit there enters the next tier. If no tier is active, there is
+ *    no current tier, and a hit enters the first one. A tier that is entered again has its earlier
+ *    units, as long as they are in its window. Without these units, the end of a tier would free
+ *    them early: a tier of 10 units in 2 s that is active for 2 s could grant 19 within 0.1 s. A
+ *    tier that cools down blocks: permits are refused. If the tier is skippable, it is passed over
+ *    instead. A tier whose `active` is 0 is passed over too. One permit may pass through several
+ *    tiers, and enters each of them, also one that has no room for it. A window shorter than 16 ns
+ *    counts as one of 16 ns.
  *       Example with the tiers {limit 100, window 60, active 60} and {limit 300, window 60,
  *    active 120, cooldown 600}: at 0 s, a permit of 150 units enters tier 1 with 100 units and tier
  *    2 with 50. Tier 2 is current until 120 s. At 120 s no tier is active, so the next permit
  *    enters tier 1. When tier 1 is full, tier 2 blocks until 720 s.
- * P13 A report charges all limits of a (resource, key), except those of kind CONCURRENCY. One
- *    report charges at most max_cost, which without has_max_cost is the most that the limit can
- *    ever grant. The debt of a bucket grows to at most the larger of max_debt and size / rate. A
- *    window grows to at most twice its limit. TIERS take what fits. A negative report gives units
- *    back, at most until the counter is fresh, where the limit has `refunds`.
- * P15 A changed configuration finds the counters of a key or a resource by (resource, key, name of
- *    the limit), and those of a template by (glob, name). Kind and scope must be the same. A bucket
- *    keeps what it has saved up to the new size, and counts the time since its last use at the new
- *    rate. A window of changed length starts fresh. Tiers keep their state by index. Bans
- *    stay until they end, also if their limit has no ban any more: a file that is wrong for a
- *    moment must not end the bans of all keys. A reset of all limits of a key ends its ban.
+ * P13 A report charges all limits that concern its (resource, key), except those of kind
+ *    CONCURRENCY. One report charges at most max_cost, or without has_max_cost the most that the
+ *    limit can ever grant. The debt of a bucket grows to at most the larger of max_debt and size /
+ *    rate. The use of a window grows to at most twice its limit. TIERS take what fits. If the limit
+ *    has `refunds`, a report with a negative cost gives units back, at most until the counter is
+ *    fresh.
+ * P15 After a change of the configuration, a limit per key or per resource keeps the counters with
+ *    its (resource, key, name), and a limit per template those with its (glob, name), if kind and
+ *    scope are the same. The name is that of the limit. A bucket keeps what it has saved up to the
+ *    new size, and counts the time since its last use at the new rate. A window of changed length
+ *    starts fresh. Each tier keeps the state of the tier that had its index. Bans stay until they
+ *    end, also if their limit has no ban any more, so that a wrong file does not end all bans. A
+ *    reset of all limits of a key ends its ban.
  * P17 A leased limit has no amount of its own. Its amount is a lease. The permits of a server are
  *    one more holder of the resource, beside clients and other nodes. So leases and permits
  *    together never exceed the capacity. In a tree, each node decides out of its own lease. The
- *    wants of this holder follow grants and refusals (L4). Its id is "(permits)", which no other
- *    client may use.
- *       A leased TOKEN_BUCKET has the same burst as a rate of an agent (L1), and no debt. A permit
- *    may cost more than the burst, if nothing was taken for long enough. Without a lease, permits
- *    are refused with LEARNING, and retry_after is 1 s. The first permit for a resource is refused
- *    in this way, because the permits have no lease yet. A lease that was not used for a minute is
- *    released.
+ *    wants of the permits follow their grants and refusals (L4). The client_id of the permits is
+ *    "(permits)", which no other client may use.
+ *       A leased TOKEN_BUCKET has the same burst as a rate of an agent (L1), and no debt. If
+ *    nothing was taken for long enough, a permit may cost more than the burst (L1). Without a
+ *    lease, permits are refused with LEARNING, and retry_after is 1 s. So the first permit for a
+ *    resource is refused, because the permits have no lease yet. A lease that was not used for a
+ *    minute, and has no units in use, is released.
  *       A leased CONCURRENCY grants units only as far as its lease has room. A hold ends no later
  *    than the lease: each grant and each renewal lasts at most the rest of the lease, divided by
  *    1 + drift. If the lease shrinks below what is held, no permit is granted until the holds fit.
  *    A new master does not believe renewals of such holds, because they end with the lease of its
  *    predecessor. Permits may wait in the queue for a larger lease.
- *       A report charges at most what is saved. What does not fit raises the wants. A
- *    doorman_permits without a server has no leases, so its leased limits refuse every permit.
+ *       A report charges a leased TOKEN_BUCKET at most what is saved. The rest of the cost raises
+ *    the wants. Without a server there are no leases, so leased limits grant no units.
  * P22 A client and an agent remember a refusal of a permit of one item while the refusal is valid
  *    (P5). In that time they refuse every permit with an item of the same resource and key, if the
- *    minimum of this item is not smaller than that of the refused item, and the max_wait of this
- *    permit is not longer than that of the refused permit.
+ *    minimum of this item is not smaller than that of the refused item, and if the permit has no
+ *    longer max_wait than the refused permit.
  * P23 The fallback decides in each of these cases: no server answers within the timeout; the
  *    message of the call has failed more often than there are addresses; a server answers
  *    INVALID_ARGUMENT to a message with this call alone; a server refuses with UNMATCHED; 100,000
  *    calls wait already. A refusal with LEARNING is a decision, so the fallback does not replace
  *    it: others may have the units, although the server does not know it yet.
  *       A breaker saves the callers from waiting for servers that fail. After 5 failed messages in
- *    a row the breaker opens. An answer INVALID_ARGUMENT to the calls of an application does not
- *    count: the server works. While the breaker is open, the fallback decides at once. The breaker
- *    opens for 1 s at first. The next message is a test. If it fails, the breaker opens again, each
- *    time for twice as long, up to `max_pause`, but for at most 4 s while servers answer that they
- *    know no master, because an election ends soon. When a master answers the leases of an agent,
- *    the test of its permits is due at once, but not within 1 s after the last one. An answer about
- *    permits does the same for the test of the leases.
+ *    a row the breaker opens. An answer INVALID_ARGUMENT to permits, reports, settles or seizures
+ *    is no failure here: the server works. While the breaker is open, the fallback decides at once.
+ *    The breaker opens for 1 s at first. The next message is a test. If the test fails, the breaker
+ *    opens again, each time for twice as long, up to `max_pause`. While servers answer that they
+ *    know no master, it opens for at most 4 s, because an election ends soon. When a master answers
+ *    a request for the leases of an agent, the test of its permits is due at once, but not within 1
+ *    s after the last message. In the same way, an answer about permits ends a pause of the leases.
  * P24 If the duration `prefetch` is set, a client and an agent take units ahead for a resource and
- *    key that had at least two granted permits in about this time. They take at most what the
- *    callers used in this time, and at most half of what remains according to the last answer.
- *    Later permits are granted out of these units at once and in full, without a message. What is
- *    not used is lost at the latest twice `prefetch` after it was asked for. Units are taken ahead
- *    only for permits of one item that hold nothing and are not `equal`. A server never refuses
- *    units that are taken ahead for lack of units, because it may grant fewer, or none.
- * P25 While the kill switch is on, or with `shadow` of its policy, a client grants each permit in
- *    full, and at once. It sends a copy, so that it and the server count what would be refused.
+ *    key that had at least two granted permits in about the last `prefetch`. They take at most what
+ *    the callers used in this time, and at most half of `remaining` in the last answer. Later
+ *    permits are granted out of these units at once and in full, without a message. Units that are
+ *    not used are lost at the latest twice `prefetch` after they were asked for. Units are taken
+ *    ahead only for permits of one item that hold and reserve nothing, and are not `equal`. If
+ *    units are missing, the server grants fewer, or none, and does not refuse.
+ * P25 While its kill switch is on, or if its policy has `shadow`, a client grants each permit in
+ *    full, and at once. It sends a copy to the server, so that both count what would be refused.
  * P27 A permit with `settle_within` is a reservation. It charges its cost now, and remembers what
- *    each limit was charged. doorman_permits_settle says what it has really cost. If that is less,
- *    the difference comes back to the counter that was charged: to a FIXED_WINDOW if its window is
- *    still the same one, to the slice of a SLIDING_WINDOW that was charged while that slice counts,
- *    and to a bucket as far as it has not gained the units back by itself. TIERS and leased limits
- *    give nothing back. A counter that was reset or evicted meanwhile does not either, unless it is
- *    a window that another reservation has charged since then. If the real cost is more, the
- *    difference is charged as by a report (P13). A limit in shadow charges only what exceeds the
- *    granted units, because it does not charge what it would have refused.
+ *    each limit was charged. Its client settles it with doorman_permits_settle, and says what it
+ *    has really cost. If the real cost is less, the difference comes back to the counter that was
+ *    charged: to a FIXED_WINDOW if its window is still the same one, to the slice of a
+ *    SLIDING_WINDOW that was charged while that slice counts, and to a bucket as far as it has not
+ *    gained the units back by itself. TIERS and leased limits give nothing back. A counter that was
+ *    reset or evicted after the charge gives nothing back either, unless it is a window that
+ *    another reservation has charged since then. If the real cost is more, the difference is
+ *    charged as by a report (P13). A limit in shadow charges only what exceeds the granted units,
+ *    also if it was charged less than these, because it does not charge what it would have refused.
  *    No counter gets more back than it was charged.
  *       A bucket never has more than if each reservation had charged its real cost from the
- *    beginning, and all else had been the same. In that case the bucket might have been full, and
- *    have lost units. Such units do not come back. All this also holds if the rate or the size of
- *    the bucket has changed, or if an override row has given it units.
- *    While several reservations of a bucket are open, they share what may come back, so it may get
- *    less: in random histories 95 % of that. The section >>counters says how, and why.
+ *    beginning, and all else had been the same. With the real costs, the bucket might have been
+ *    full, and have lost units. Such units do not come back. All this also holds if the rate or the
+ *    size of the bucket has changed, or if an override row has given it units. While several
+ *    reservations of a bucket are open, they share what may come back, so the bucket may have less
+ *    than this bound: in random histories, 95 % of it on average. The section >>counters says how,
+ *    and why.
  *       A settle is idempotent: the answer to a repeat says what the first one has counted. A
  *    repeat with other figures is refused as REPEATED. A reservation that is not settled in time
  *    ends: what was charged stays, or comes back where the limit has refund_unsettled. A settle
  *    that comes later is `late`. If its cost is more than what stayed charged, it charges the
- *    difference. It gives nothing back. A settle without a known reservation is `unknown`, and is
- *    charged as a report. While the rows of a store are not read, the reservation may be in one of
- *    them. So an unknown settle that a durable limit concerns is then refused as LEARNING, and is
- *    sent again. If the rows could not be read (UNREAD), this ends after 70 minutes, except with
- *    refuse_unread.
+ *    difference. A late settle gives nothing back. A settle without a known reservation is
+ *    `unknown`, and is charged as a report. While the rows of a store are not read, one of them may
+ *    have the reservation of an unknown settle. So such a settle that a durable limit concerns is
+ *    then refused as LEARNING, and its client sends it again. If the rows could not be read
+ *    (UNREAD), these refusals end after 70 minutes, except with refuse_unread.
  *       A reservation with units of CONCURRENCY is a hold too, which ends as any hold. A settle
  *    releases it.
- *       If a permit is repeated with the same client_id, request_id and items, the answer says what
- *    was granted, and nothing is charged. A repeat with other items is refused as REPEATED, and so
- *    is a permit with the request_id of a reservation that was settled or has ended.
- *       Settled reservations are remembered for a minute, and those that have ended for 10
+ *       If a reservation is asked for again with the same client_id, request_id and items, the
+ *    answer says what was granted, and nothing is charged. With other items, or if the reservation
+ *    was settled or has ended, the repeat is refused as REPEATED.
+ *       The permits remember a settled reservation for a minute, and one that has ended for 10
  *    minutes. A client repeats a settle for less than a minute. Open reservations count in the
  *    bounds on holds (P19).
- *       A reservation that a durable limit has counted is in the store (D3), and so is its
- *    settlement. So after a restart nothing is charged twice. A reservation that is not in the
- *    store is lost in a restart, and so are the counters that it has charged.
+ *       The store has each reservation that a durable limit has counted, and its settlement (D3).
+ *    So after a restart nothing is charged twice. A restart loses all other reservations, and the
+ *    counters that they have charged.
  * P28 A report with a request_id counts once: the answer to a repeat within 10 minutes says what
- *    the first one charged. Beyond client_request_max or request_max such a report, an unknown
- *    settle and a new reservation are refused as REPEATS. While the rows of a store are not read, a
- *    predecessor may have counted the report already. So a report that a durable limit concerns is
- *    then refused as LEARNING, as in P27 but with 10 minutes instead of 70, and is sent again with
- *    the same request_id. */
+ *    the first one charged. Beyond client_request_max or request_max, new reservations, unknown
+ *    settles and reports with a request_id are refused as REPEATS. While the rows of a store are
+ *    not read, a predecessor may have counted the report already. So a report with a request_id
+ *    that a durable limit concerns is then refused as LEARNING, as in P27 but with 10 minutes
+ *    instead of 70. Its client sends it again with the same request_id. */
 
 /* Which permits share one counter of a limit. */
 typedef enum doorman_scope {
@@ -307,8 +313,8 @@ typedef enum doorman_calendar {
     DOORMAN_CALENDAR_COUNT
 } doorman_calendar;
 
-/* One tier of TIERS. A hit that does not fit in the previous tier enters this one. The tier is then
- * active. After `active` the tier cools down. Its window continues in that time: P12. */
+/* One tier of TIERS. What does not fit in the previous tier enters this one (P12). This tier is
+ * then active, and cools down after that. Its units still count while it cools down. */
 typedef struct doorman_tier {
     double limit;          /* units in a window, [0, 1e15] */
     doorman_time window;   /* required, (0, 1e8 s] */
@@ -320,17 +326,17 @@ typedef struct doorman_tier {
 } doorman_tier;
 
 /* The figures of a limit. Fields that the kind does not use must be 0. An override changes the
- * figures whose has_ field is true. Figures without a has_ field change if they are not 0. `window`
- * and `calendar` change together. All other figures are those of the limit. */
+ * figures whose has_ field is true, and the figures without a has_ field that are not 0. `window`
+ * and `calendar` change together. An override has all other figures of its limit. */
 typedef struct doorman_figures {
     /* TOKEN_BUCKET. size and max_debt must not both be 0. */
     double rate;           /* required: units a second that the bucket gains; (0, 1e15] */
     double size;           /* units that can be saved, [0, 1e15]; worth at most 1e8 s of the rate */
     doorman_time max_debt; /* the longest time that gaining lent units back may take, [0, 1e8 s] */
-    doorman_time max_wait; /* how long a caller may have to wait, [0, 1e8 s]. CONCURRENCY: how long
-                              a permit may wait in the queue; default 0 */
+    doorman_time max_wait; /* the longest wait of a granted permit (P3), [0, 1e8 s]. CONCURRENCY:
+                              how long a permit may wait in the queue; default 0 */
 
-    /* CONCURRENCY. `limit` below is the number of units that are held at once. */
+    /* CONCURRENCY. `limit` below is how many units may be held at once. */
     doorman_time time_to_live; /* how long a hold lasts that is not renewed, (0, 1e8 s]; default
                                   15 s. After it was shortened, a server that restarts within the
                                   old time learns for too short a time */
@@ -345,7 +351,7 @@ typedef struct doorman_figures {
     uint32_t weight; /* only of a fair limit, [1, DOORMAN_WEIGHT_MAX]; default 1. Keys share the
                         limit in proportion to their weights (P29) */
 
-    /* Which fields an override gives. A limit needs none of them except has_max_wait. */
+    /* Which fields an override gives. A limit does not need these fields, except has_max_wait. */
     bool has_size, has_max_debt, has_queue, has_limit, has_tiers;
     bool has_max_wait; /* of a TOKEN_BUCKET; false: max_wait is max_debt */
 
@@ -373,9 +379,9 @@ typedef struct doorman_plan {
 #define DOORMAN_PLAN_BYTES_MAX 64 /* of the name of a plan */
 
 /* Refuses a key that keeps sending after refusals. The first refusal with RATE by the limit begins
- * a count. The first one that comes more than `window` after this beginning begins a new count.
- * When the count reaches `refusals`, every permit with this (resource, key) is refused for
- * `duration`. */
+ * a count of such refusals. The first one that comes more than `window` after the beginning of a
+ * count begins a new count. When a count reaches `refusals`, every permit with this (resource, key)
+ * is refused for `duration`. */
 typedef struct doorman_ban {
     uint32_t refusals;     /* 1 to 1e9; 0: there is no ban, and the other fields must be 0 */
     doorman_time window;   /* (0, 1e8 s] */
@@ -396,12 +402,12 @@ struct doorman_permit_limit {
                                 any. NULL: all keys are concerned */
     size_t key_count;        /* 0 to 10,000 */
     doorman_figures figures;
-    const doorman_override *overrides; /* other figures for some keys; only for DOORMAN_PER_KEY, and
-                                          weights for a fair limit. A key has the figures of the
+    const doorman_override *overrides; /* other figures for some keys; only for DOORMAN_PER_KEY. A
+                                          fair limit: other weights. A key has the figures of the
                                           first override that concerns it */
     size_t override_count;             /* 0 to 10,000 */
-    const doorman_plan *plans; /* figures of keys that have a plan (E2); only for DOORMAN_PER_KEY,
-                                  and weights for a fair limit */
+    const doorman_plan *plans; /* figures of keys that have a plan (E2); only for DOORMAN_PER_KEY. A
+                                  fair limit: weights */
     size_t plan_count;         /* 0 to DOORMAN_PLANS_MAX */
     double warn_at;  /* a grant carries a warning if more than this fraction of the limit is used,
                         (0, 1]; 0: no warning */
@@ -435,8 +441,8 @@ struct doorman_permit_limit {
                             holds of a predecessor. Other kinds: true: there is no warning that
                             counters begin fresh after a restart (G9). Not together with
                             empty_at_start */
-    bool refunds;          /* true: a report may have a negative cost. Only for TOKEN_BUCKET and
-                            FIXED_WINDOW */
+    bool refunds;          /* true: a report with a negative cost gives units back. Only for
+                            TOKEN_BUCKET and FIXED_WINDOW */
     bool refund_unsettled; /* true: what a reservation has charged comes back if it is not settled
                               in time. false: it stays charged (P27). Not for TIERS and
                               CONCURRENCY, and not if leased */
@@ -445,9 +451,9 @@ struct doorman_permit_limit {
                             lasts as long */
     bool durable; /* the counters and bans have rows, which a store keeps over a restart: see D3.
                      Not if leased, and not for CONCURRENCY */
-    bool refuse_unread; /* only if durable. true: while the rows could not be read, permits are
-                           refused with LEARNING. false: counters begin as after a restart without
-                           a store. See doorman_permits_set_rows */
+    bool refuse_unread; /* only if durable. true: with DOORMAN_ROWS_UNREAD, permits are refused with
+                           LEARNING. false: counters begin then as after a restart without a store.
+                           See doorman_permits_set_rows */
 
     /* The amount can be the lease that the permits of the server have: see P17. */
     bool leased;          /* only for DOORMAN_PER_RESOURCE, for a TOKEN_BUCKET without figures, and
@@ -495,18 +501,19 @@ DOORMAN_API const char *doorman_reason_name(doorman_reason reason);
 
 /* Figures that a caller brings for one limit of an item.
  *
- * P31 A gateway may know figures that the configuration does not have. What it brings with an item
- *    concerns one limit per key of kind TOKEN_BUCKET, FIXED_WINDOW or SLIDING_WINDOW, for the key
- *    of the item. Figures that it does not give are those of the limit. `rate`, `size` and `limit`
- *    are at most set_max times those of the limit, and so is the quotient limit / window. The first
- *    of these that exists decides the figures of a key: an override row (E1), the figures that a
- *    caller brings, a plan (E2), an override of the configuration, the limit.
- *       A counter remembers the figures with which a permit was granted last, until it is fresh.
- *    Permits, reports and inspections without figures use them. So if callers bring different
+ * P31 A gateway may know figures that the configuration does not have. Each doorman_permit_set of
+ *    an item brings figures of one limit for the key of the item. The limit must be per key, and of
+ *    kind TOKEN_BUCKET, FIXED_WINDOW or SLIDING_WINDOW. Figures that are not brought are those of
+ *    the limit. `rate`, `size` and `limit` are at most set_max times those of the limit, and so is
+ *    the quotient limit / window. The first of these that exists decides the figures of a key: an
+ *    override row (E1), the figures that a caller brings, a plan (E2), an override of the
+ *    configuration, the limit.
+ *       Until a counter is fresh, it remembers the last figures that a granted permit has brought.
+ *    Permits, reports and inspections without figures use these. So if callers bring different
  *    figures for one key, the last ones are in force, and set_changes of the limit counts how often
- *    they have differed. What was used stays used, as in P15, except in a window of another length,
- *    which starts fresh. A row of a store does not have the figures: after a restart a counter has
- *    those of the configuration until a caller brings figures again.
+ *    they have differed. As in P15, what was used stays used, but a window of another length starts
+ *    fresh. A row of a store does not have the figures: after a restart a counter has those of the
+ *    configuration until a caller brings figures again.
  *       A permit that brings figures never waits in a queue. Permit clients and agents bring none.
  */
 typedef struct doorman_permit_set {
@@ -550,17 +557,19 @@ struct doorman_permit_request {
     bool has_priority;          /* false: the priority is 1 */
     int priority;               /* of a permit that waits, 0 to 15; higher is earlier. A repeat with
                                   the same request_id keeps the priority of the first permit */
-    bool share;                 /* true: if the permit waits, it ends as SHARED when a hold of the
-                                  same resource and key is released in full. Only for one item */
-    uint64_t *hold;             /* only for permit clients and agents, which choose client_id: not
-                                  NULL if the permit may hold units. The client chooses the number
-                                  of the hold, and the call writes it here before it waits. Another
-                                  thread must not read it before the call has returned, but can know
-                                  a number in `request_id`. If neither is given, a server answers a
-                                  permit on CONCURRENCY with an error: the fallback decides (P23) */
+    bool share;                 /* true: if the permit waits, it is refused as SHARED when a hold of
+                                  the same resource and key is released in full. Only for one
+                                  item */
+    uint64_t *hold;             /* only for permit clients and agents, which choose client_id. Not
+                                  NULL: the permit may hold units. The client chooses the number of
+                                  the hold, and the call writes it here before it waits. Another
+                                  thread must not read *hold before the call has returned. To know
+                                  the number before, give it in `request_id` instead. Without both,
+                                  a server answers a permit on CONCURRENCY with an error: the
+                                  fallback decides (P23) */
 };
 
-/* What one item of a granted permit got. */
+/* What one item of a granted permit gets. */
 typedef struct doorman_permit_grant {
     double granted;           /* units, at most the cost */
     const char *limit;        /* the limit with the smallest `remaining`; NULL: no limit concerns
@@ -666,9 +675,10 @@ struct doorman_permit_result {
                               doorman_settlement */
     size_t count;          /* RESET: counters and bans that were removed. With sets_ban: 1 if a ban
                              was set or ended */
-    double held;          /* RESET: the units of CONCURRENCY that the entry means and that are held:
-                             holds stay. Known for the first message_detail_max entries */
-    doorman_permit state; /* INSPECT: see doorman_permits_inspect. With `limit` of the entry it has
+    double held;           /* RESET: how many units are held at the limits of CONCURRENCY that the
+                             entry concerns. A reset does not end these holds. Known for the first
+                             message_detail_max entries */
+    doorman_permit state;  /* INSPECT: see doorman_permits_inspect. With `limit` of the entry it has
                              only the details of that limit. RESET: the state before the reset, with
                              the details of the limits that the entry means; not in a message, not
                              with sets_ban, and only for the first message_detail_max entries */
@@ -717,8 +727,8 @@ typedef struct doorman_permit_event {
     doorman_reason reason;                 /* of REFUSED and WAIT_ENDED */
     double amount;
     const char *item_resource_id; /* REFUSED, WAITING, BANNED, TIER_ENTERED: the resource of the
-                                     first item that the limit decides on, also if the counter is
-                                     that of a template; else NULL. Valid only during the call */
+                                     first item that the limit concerns, also for a counter of a
+                                     template. Otherwise NULL. Valid only during the call */
     bool shadow;                  /* REFUSED: the limit is in shadow, so it refuses nothing */
     double returned, charged;     /* of SETTLED and UNSETTLED */
     bool late;                    /* SETTLED: the reservation had ended, or was not known */
@@ -755,8 +765,8 @@ struct doorman_permits_options {
     size_t client_waiting_max;     /* the most permits of one client that wait; default 1,000 */
     size_t connection_waiting_max; /* the most permits of one connection that wait; default 100 */
     double drift;              /* as in doorman_server_options. In a server: that of the server */
-    doorman_time learns_until; /* when all holds of a predecessor have ended; 0: there was none. In
-                                   a server: the server knows it */
+    doorman_time learns_until; /* the time at which all holds of a predecessor have ended; 0: there
+                                   was none. In a server: the server knows it */
     const char *node; /* the name of the node, for its holds; must stay valid as long as the
                          permits; may be NULL. In a server: that of the server */
     void (*on_event)(void *context, const doorman_permit_event *event); /* must not call the
@@ -777,10 +787,10 @@ DOORMAN_API doorman_status doorman_permits_create(doorman_permits **out,
                                                   doorman_error *error, doorman_time now);
 DOORMAN_API void doorman_permits_destroy(doorman_permits *permits); /* NULL has no effect */
 
-/* Says what time it is, for limits of kind FIXED_WINDOW (P26): a `window` of 60 s begins at each
- * full minute of `epoch`, and not of `now`. Call it after the creation, and then about once a
- * second, because the clock of the calendar may be set. Without a call the calendar begins at `now`
- * = 0. For the permits of a server, call doorman_server_set_epoch.
+/* Says what time it is (P26). FIXED_WINDOWs and the times in rows follow this clock: a `window` of
+ * 60 s begins at each full minute of `epoch`, and not of `now`. Call the function after the
+ * creation, and then about once a second, because the clock of the machine may be set. Before the
+ * first call, `epoch` equals `now`. For the permits of a server, call doorman_server_set_epoch.
  *   epoch   the time since 1970 in nanoseconds, at `now` */
 DOORMAN_API void doorman_permits_set_epoch(doorman_permits *permits, doorman_time epoch,
                                            doorman_time now);
@@ -859,15 +869,15 @@ DOORMAN_API doorman_status doorman_permits_ban(doorman_permits *permits,
                                                doorman_time now);
 
 /* Returns when doorman_permits_update should be called next. DOORMAN_NEVER: there are no counters,
- * bans, holds, waiting permits or remembered request_ids, no override or plan row begins or ends,
- * and resource_count is 0. */
+ * bans, holds, waiting permits, remembered request_ids or measured keys of fair limits, no override
+ * or plan row begins or ends, and resource_count is 0. */
 DOORMAN_API doorman_time doorman_permits_due(const doorman_permits *permits);
 
 /* Ends holds, waits, reservations, override rows and plan rows whose time has come, begins rows,
  * and removes counters that equal fresh ones. One call ends at most 1,000 holds and waits, and ends
  * or forgets at most 1,000 reservations. It begins and ends at most 1,000 rows. It decides on at
  * most 1,000 permits that wait, and visits about 10,000 counters. So a call takes some milliseconds
- * at most. If more of them are due, doorman_permits_due returns a time that has passed. */
+ * at most. If more is due, doorman_permits_due then returns a time that has passed. */
 DOORMAN_API void doorman_permits_update(doorman_permits *permits, doorman_time now);
 
 typedef struct doorman_permits_info {
@@ -884,8 +894,8 @@ typedef struct doorman_permits_info {
     size_t request_count; /* request_ids that are remembered: those of reservations, also settled
                              ones, and those of reports */
     doorman_time learns_until;  /* when all limits of CONCURRENCY have learned (P16) */
-    doorman_time started_at;    /* when the permits began: at creation, or at the last victory of
-                                  their server. Permits that waited earlier are lost */
+    doorman_time started_at;    /* when the permits were created. A server creates them with each
+                                  victory. Permits that waited earlier are lost */
     uint64_t unmatched;         /* items whose resource matches no template with limits; also those
                                   that were granted */
     uint64_t banned;            /* items that were refused as BANNED */
@@ -893,7 +903,7 @@ typedef struct doorman_permits_info {
     size_t bytes;               /* about the memory of all that memory_max bounds, of the buckets of
                                   tables, of permits that wait, and of override and plan rows */
     size_t changed_count;       /* rows that doorman_permits_next_changed would yield now */
-    doorman_time changed_since; /* since when there are rows to yield: none of the changes is older.
+    doorman_time changed_since; /* no change that is not yielded yet is older than this.
                                    DOORMAN_NEVER: there are none */
     uint64_t removals_lost; /* removals that are not yielded: too many waited (D3), or no memory */
     size_t override_count;  /* override rows, also those that are idle or have not begun */
@@ -907,7 +917,7 @@ typedef struct doorman_permits_info {
 DOORMAN_API void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *out);
 
 /* What one limit has decided since it came into the configuration. A template whose list of limits
- * is empty has such counts too: they count each item that the template has granted. */
+ * is empty has such counts too: they count each item that it has granted. */
 typedef struct doorman_permits_limit {
     const char *identifier_glob;          /* of the template */
     const char *limit;                    /* "" if the list of limits is empty */
@@ -953,14 +963,14 @@ typedef struct doorman_permits_top {
     uint64_t error; /* the count is at most this much too large */
     double units;   /* what was granted; of refusals: what was asked for. Only since the key is in
                        the list, and halved like the count */
-    bool fair;      /* the limit is fair, and measures this key. The next three figures are those of
-                       doorman_permit_detail */
+    bool fair;      /* true: the limit is fair, and measures this key. The next three figures are
+                       then those of doorman_permit_detail */
     double demand, share, level;
 } doorman_permits_top;
 
 /* Iterates over the (resource, key)s that one limit has granted or refused most often, the most
- * frequent first. There are at most 100. A limit per resource lists the keys too: they say who uses
- * the limit. The counts are approximate (P20).
+ * frequent first. There are at most 100. A limit per resource or per template also lists the keys
+ * of the permits that it has decided on. The counts are approximate (P20).
  *   limit_index   the position of the limit in doorman_permits_next_limit, from 0
  *   cursor        in/out; the caller initialises it with {0}. A cursor is only valid until the next
  *                 call that changes the permits
@@ -971,8 +981,8 @@ DOORMAN_API bool doorman_permits_next_top(const doorman_permits *permits, size_t
                                           doorman_top_kind kind, doorman_cursor *cursor,
                                           doorman_permits_top *out);
 
-/* How far back the use of a key counts. Of units that were used a time t ago, the fraction
- * exp(-t / window) counts. So a constant use of u units a second adds up to about u * window. */
+/* How far back the use of a key counts. Of units that were used a time t ago, the fraction exp(-t /
+ * window) counts. So a constant use of u units a second adds up to about u * window. */
 typedef enum doorman_usage_window {
     DOORMAN_USAGE_MINUTE,
     DOORMAN_USAGE_HOUR,
@@ -1007,8 +1017,8 @@ DOORMAN_API bool doorman_permits_next_usage(doorman_permits *permits,
                                             const doorman_usage_list *list, doorman_cursor *cursor,
                                             doorman_permits_usage *out, doorman_time now);
 
-/* Where an iteration over counters is. A caller may keep the three numbers, and continue with them
- * later. They have no meaning for the caller. */
+/* The position of an iteration over counters. A caller may store the three numbers, and continue
+ * with them later. It cannot interpret them. */
 typedef struct doorman_counter_cursor {
     uint64_t table, position;
     uint64_t removals; /* of tables, plus 1; 0: the iteration has not begun */
@@ -1018,9 +1028,8 @@ typedef struct doorman_counter_cursor {
 typedef struct doorman_permits_counter {
     bool is_ban;
     const char *identifier_glob; /* of the template; "": a ban that an administrator has set */
-    const char *limit; /* the name of the limit; "": a ban that an administrator has set. NULL:
-                                a counter that does not count, because its limit is gone. Such a
-                                counter has no `state` */
+    const char *limit; /* the name of the limit; "": a ban that an administrator has set. NULL: a
+                                counter whose limit is gone, so that it has no `state` */
     const char *resource_id;            /* "": the counter is per template */
     char key[DOORMAN_ID_BYTES_MAX + 1]; /* "" if the counter is not per key */
     doorman_permit_detail state;        /* not of a ban. `moved_up` and `refused` are false */
@@ -1031,9 +1040,9 @@ typedef struct doorman_permits_counter {
  * no counters. Any other call on the permits is allowed between two steps, so a caller can release
  * its lock there. A counter that exists during the whole iteration is visited exactly once, as it
  * is at that moment. A counter that is created or removed meanwhile is visited at most once. A
- * counter that has become fresh may be visited until it is removed (P14). The bans come first. The
- * order of the others seems random, because it is that of keyed hashes: another process, and the
- * permits after a restart, have another one. If two counters of a limit had the same 64-bit hash,
+ * counter that has become fresh is visited until it is removed (P14). The bans come first. The
+ * order of the counters seems random, because it is that of keyed hashes: other processes, and this
+ * one after a restart, have another order. If two counters of a limit had the same 64-bit hash,
  * only one of them would be visited.
  *   limit     only counters of limits with this name, and all bans; NULL: all
  *   cursor    in/out; the caller initialises it with {0}
@@ -1051,8 +1060,8 @@ DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits
 /* ---- state, the public part ------------------------------------------------------------------ */
 /* A row has the state of one counter, ban or reservation as bytes. Each counter of a `durable`
  * limit has a row unless it is fresh, and each ban of such a limit or of an administrator has one.
- * A store keeps the rows, so that what was used before a restart is used after it. The permits know
- * no store: the application writes and reads.
+ * A store keeps the rows, so that what was used before a restart is used after it. The permits do
+ * no I/O: the application writes the rows to its store, and reads them.
  *
  *     each second                       doorman_permits_next_changed until it returns 0, then write
  *     a batch could not be written      write the same bytes again before later rows; or
@@ -1063,29 +1072,29 @@ DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits
  *                                       epoch, doorman_permits_restore_rows with all rows, and
  *                                       doorman_permits_set_rows with DOORMAN_ROWS_READ
  *
- * D1 A store has rows of the counters and bans of durable limits, of the bans of an administrator,
- *    and of reservations that a durable limit has counted. Leases, holds and waiting permits have
- *    no rows in it.
+ * D1 A store has rows for the counters and bans of durable limits, for the bans of an
+ *    administrator, and for reservations that a durable limit has counted. Leases, holds and
+ *    waiting permits have no rows.
  * D2 `durable` of a limit says whether it is durable. The default is true if a counter may need a
  *    minute or more until it is fresh, or if a ban lasts as long. See doorman_permit_limit.
- * D3 If all changes are yielded and written, the store has a row for each counter and each ban of
- *    the permits, and no others, except for rows that are fresh, and rows of limits that are not in
- *    the configuration or not durable any more. A row that replaces another has the same identity.
- *    A counter that is evicted, reset or refunded until it is fresh, and a ban that ends early, are
- *    yielded as removed. What becomes fresh as time passes is not yielded: the store may delete a
- *    row after its fresh_at. At most 100,000 removals wait to be yielded. An eviction is yielded
- *    only if fewer than 50,000 wait. The rows of removals that are not yielded stay in the store
- *    until they are fresh. Such a row can only make a limit too strict.
+ * D3 If all changes are yielded and written, the store has the rows of D1. All other rows in the
+ *    store are fresh, or their limit is not in the configuration or not durable any more. A row
+ *    that replaces another has the same identity. A counter that is evicted, reset or refunded
+ *    until it is fresh, and a ban that ends early, are yielded as removed. A row that becomes fresh
+ *    as time passes may stay in the store, which may delete it after its fresh_at. At most 100,000
+ *    removals wait to be yielded. An eviction is yielded only if fewer than 50,000 removals wait.
+ *    If a removal is not yielded, its row stays in the store until it is fresh. Such a row can only
+ *    make a limit too strict.
  * D4 While rows are awaited, permits that a durable limit concerns are refused with LEARNING. Other
  *    permits are decided as usual. See doorman_permits_set_rows.
- * D5 A restored counter never offers more than the counter that was written would offer now, by
- *    the clock `epoch` (P26). The times in a row are since 1970. If a row was written later than
- *    the present epoch, the epoch moves forward to that time, as if this process had written the
- *    row. So no window that was used begins again after the clock was set back. A row of the clock
- *    follows removed rows, because the store forgets their times. A restored ban lasts for what was
- *    left of it when its row was written, minus the time since then. If the counter of a row exists
- *    already, it has then used what both have used. A row that was yielded or restored before does
- *    not count twice. Refusals that count for a ban are not in a row. */
+ * D5 A restored counter never offers more than the counter that was written would offer now, by the
+ *    clock `epoch` (P26). The times in a row are since 1970. If a row was written later than the
+ *    present epoch, the epoch moves forward to that time. So no window that was used begins again
+ *    after the clock was set back. After removals, a row of the clock is yielded, because the store
+ *    loses the times of the removed rows. A restored ban lasts for what was left of it when its row
+ *    was written, minus the time since then. If the counter of a row exists already, what both have
+ *    used is added up. With empty_at_start the larger use counts. A row that was yielded or
+ *    restored before does not count twice. A row has no refusals that count for a ban. */
 
 #define DOORMAN_PERMIT_ROW_VERSION 1      /* of the rows that this version writes */
 #define DOORMAN_PERMIT_ROW_BYTES_MAX 4096 /* no row is longer */
@@ -1094,13 +1103,13 @@ DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits
 typedef struct doorman_permit_row {
     unsigned version;        /* of the figures. Every version has the fields of this struct at the
                                 same places */
-    bool removed;            /* the counter or the ban is gone: the store deletes the row with this
-                                identity. There are no figures */
+    bool removed;            /* the counter, ban or reservation is gone: the store deletes the row
+                                with this identity. There are no figures */
     bool is_ban;             /* the row is about a ban of a (resource, key) */
-    bool is_clock;           /* only written_at has a meaning: how far the clock of P26 was. The row
+    bool is_clock;           /* only written_at is used: it is the time of the clock of P26. The row
                                 follows removed rows, and changes that have no row any more */
-    bool is_reservation;     /* of a request_id (P27, P28). resource_id is the client, and key is a
-                                letter and a number. There is no limit */
+    bool is_reservation;     /* it is about a request_id (P27, P28): resource_id is the client_id,
+                                and key is a letter and a number. There is no limit */
     bool is_last;            /* of a reservation: the store must not have the row before it has all
                                 rows that were yielded earlier */
     doorman_limit_kind kind; /* not of a ban */
@@ -1110,7 +1119,7 @@ typedef struct doorman_permit_row {
     const char *key;         /* "" if the counter is not per key */
     const char *identifier_glob;   /* of the template of the limit when the row was written */
     const unsigned char *identity; /* equal for two rows if and only if they are about the same
-                                      counter or ban (P15). Not for people */
+                                      counter (P15), ban or request_id. Not for people */
     size_t identity_bytes;         /* at most 800 */
     doorman_time written_at;       /* since 1970, by the clock of P26 */
     doorman_time fresh_at;         /* since 1970: when the counter is fresh, or the ban ends. The
@@ -1125,11 +1134,11 @@ typedef struct doorman_permit_row {
 DOORMAN_API doorman_status doorman_permit_row_read(const unsigned char *row, size_t bytes,
                                                    doorman_permit_row *out, doorman_error *error);
 
-/* Yields the next row that has changed since it was yielded last. Removed ones come first, then
- * reservations. A counter that changes again is yielded again. Rows of different counters come in
- * any order. So a caller that lets others use the permits between two calls has all earlier changes
- * only after info.changed_count rows that are not about reservations. It does not count those about
- * reservations, because new reservations come before earlier changes of counters.
+/* Yields the next row that has changed since it was yielded last. Rows of removals come first, then
+ * rows of reservations, then those of counters and bans, in any order. A counter that changes again
+ * is yielded again. So if other calls are made between two calls, a caller has all earlier changes
+ * only after changed_count rows (doorman_permits_info) that are not about reservations. Those do
+ * not count, because new reservations come before earlier changes of counters.
  *   out       room for DOORMAN_PERMIT_ROW_BYTES_MAX bytes. Every machine writes the same bytes
  *   returns   the length of the row in bytes; 0: nothing has changed, or the rows of the store are
  *             not read (doorman_permits_set_rows), or memory ran out
@@ -1138,8 +1147,8 @@ DOORMAN_API doorman_status doorman_permit_row_read(const unsigned char *row, siz
 DOORMAN_API size_t doorman_permits_next_changed(doorman_permits *permits, unsigned char *out,
                                                 doorman_time now);
 
-/* Says that a row was yielded but not written, so that its counter or ban is yielded again, as it
- * is then. A caller that keeps the bytes and writes them again later need not call this.
+/* Says that a row was yielded but not written. So its counter or ban is yielded again, as it is
+ * then. A caller that keeps the bytes and writes them again later need not call this.
  *   row, bytes   used only during the call
  *   error        may be NULL
  *   returns      OK | INVALID_ARGUMENT (as doorman_permit_row_read) | OUT_OF_MEMORY: the call may
@@ -1148,8 +1157,8 @@ DOORMAN_API doorman_status doorman_permits_mark_changed(doorman_permits *permits
                                                         const unsigned char *row, size_t bytes,
                                                         doorman_error *error);
 
-/* Says that the store has lost its rows, so that those of all counters of durable limits, bans and
- * reservations are yielded again. Each call marks some of them. Any other call on the permits is
+/* Says that the store has lost its rows. So the rows of all counters of durable limits, bans and
+ * reservations are yielded again. Each call marks some of these. Any other call on the permits is
  * allowed between two calls, so a caller can release its lock there. What exists during all calls
  * is yielded again after they have marked it.
  *   permits   NULL: nothing is left
@@ -1180,11 +1189,11 @@ typedef struct doorman_stored_row {
     size_t bytes;
 } doorman_stored_row;
 
-/* Restores many rows, one after the other. This is faster than doorman_permits_restore with each of
- * them, because the processor loads the memory that later rows need while earlier ones are
+/* Restores many rows, one after the other. This is faster than a call of doorman_permits_restore
+ * for each row, because the processor loads the memory for later rows while earlier ones are
  * restored. Precondition: the epoch was set.
  *   rows      used only during the call; each is checked completely
- *   count     in: how many; out: how many were restored before one that was not
+ *   count     in: how many; out: how many were restored before the first error
  *   error     may be NULL; what is wrong with rows[*count]
  *   returns   OK: all were restored | what doorman_permits_restore returns for rows[*count]. The
  *             caller continues with the next one
@@ -1194,26 +1203,28 @@ DOORMAN_API doorman_status doorman_permits_restore_rows(doorman_permits *permits
                                                         size_t *count, doorman_error *error,
                                                         doorman_time now);
 
-/* Whether the rows of a store are restored. */
+/* What the permits know of the rows of a store. */
 typedef enum doorman_rows {
     DOORMAN_ROWS_READ,    /* the default: all limits decide, and changes are yielded */
     DOORMAN_ROWS_AWAITED, /* permits that a durable limit concerns are refused with LEARNING, also
                              those with a cost of 0 */
-    DOORMAN_ROWS_UNREAD,  /* the same, but only for limits with refuse_unread. Other limits decide.
-                             A row that is restored later can only make its counter offer less */
+    DOORMAN_ROWS_UNREAD,  /* only durable limits with refuse_unread refuse with LEARNING. Other
+                             limits decide. A row that is restored later can only make its counter
+                             offer less */
     DOORMAN_ROWS_COUNT
 } doorman_rows;
 
-/* Says whether the rows are restored. New permits begin with READ, and so do those of a server with
- * each victory. So a caller that has a store calls this right after doorman_server_set_master.
+/* Says whether the rows of the store are restored. New permits begin with READ, also those of a
+ * server after each victory. So a caller that has a store calls this right after
+ * doorman_server_set_master.
  *   returns   OK | INVALID_ARGUMENT */
 DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows rows);
 
 /* ---- overrides, the public part -------------------------------------------------------------- */
 /* An override row gives one key other figures of one limit, from a beginning to an end. It is set
  * at run time, in addition to the overrides of the configuration: for example, to raise the limit
- * of a customer for a day. The permits know no store: the application keeps the rows, and why they
- * were set.
+ * of a customer for a day. The permits do no I/O: the application stores the rows, and the reason
+ * for each.
  *
  *     a person sets a row       doorman_permits_set_override or _set_plan, which say what is wrong
  *                               with it
@@ -1223,39 +1234,39 @@ DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, do
  *                               (doorman_permits_restore)
  *
  * E1 An override row gives one exact key other figures of one limit per key, or another weight of a
- *    fair limit: for one resource, or for all resources of the template with a glob. Figures that
- *    the row does not give are those of the limit. The first of these that exists decides the
- *    figures of a key: a row of the resource, a row of the glob, figures that a caller brings
- *    (P31), a plan (E2), an override of the configuration, the limit.
+ *    fair limit: for one resource, or for all resources of one template, which the row names by its
+ *    glob. Figures that the row does not give are those of the limit. The first of these that
+ *    exists decides the figures of a key: a row of the resource, a row of the glob, figures that a
+ *    caller brings (P31), a plan (E2), an override of the configuration, the limit.
  *       A row is in force from its beginning to its end, by the clock of P26. It acts at once on
  *    all counters of its key, and on permits that wait for units of CONCURRENCY. A counter is kept,
  *    as in P15, also when the row ends: what was used under the row counts against the figures that
- *    follow. doorman_permits_after_override says what that means.
+ *    follow. doorman_permits_after_override shows the effect.
  *       A row whose limit is not in the configuration, or whose figures break a rule of that limit,
- *    is idle: it has no effect. It acts again as soon as a configuration has a limit whose rules it
- *    keeps. An idle row ends at its end too. A row changes no bans.
- *       A row that adds (`add`) raises the size of a bucket or the limit of a window by some
- *    units, above whatever figures the key has otherwise, so it may be in force beside another row.
- *    While it is in force, the key gets at most `add` units more than without it. An existing
- *    bucket gets the units when the row begins, and keeps what it has of them when the row ends, up
- *    to its size. A row that adds to a window ends with this window: for a FIXED_WINDOW at the end
- *    of the window, for a SLIDING_WINDOW one length after the row has begun.
+ *    is idle: it has no effect. It acts again as soon as a configuration has this limit, and the
+ *    figures break no rule of it. An idle row ends at its end too. A row changes no bans.
+ *       A row that adds (`add`) raises the size of a bucket or the limit of a window by some units,
+ *    above whatever figures the key has otherwise, so it may be in force beside another row. While
+ *    a row that adds is in force, the key gets at most `add` units more than without it. An
+ *    existing bucket gets the units when the row begins, and keeps what it has of them when the row
+ *    ends, up to its size. A row that adds to a FIXED_WINDOW ends at the end of this window. A row
+ *    that adds to a SLIDING_WINDOW ends one window length after it has begun.
  * E2 A plan is a set of figures with a name. A limit per key or a fair limit has up to 16 plans. A
- *    plan row says which plan a key has, for the template with a glob: the same key may be a user
- *    in one template and a tenant in another. The row concerns all limits of the template that have
- *    the plan. The other limits of the template keep their figures for the key. Figures that a plan
- *    does not give are those of the limit.
+ *    plan row says which plan a key has in one template, which the row names by its glob: the same
+ *    key may be a user in one template and a tenant in another. The row concerns all limits of the
+ *    template that have the plan. For the other limits of the template, the key keeps its figures.
+ *    Figures that a plan does not give are those of the limit.
  *       A plan row is in force from its beginning to its end, acts at once, and keeps counters, as
- *    an override row does. Limits without plans, and limits of templates without plan rows, cost
- *    nothing more than before. A row whose plan is not in the configuration is idle, and acts again
- *    as soon as a configuration has it. A plan may change how long holds last: see P16. */
+ *    an override row does. Plans make no decision slower on limits without plans, and in templates
+ *    without plan rows. A row whose plan is not in the configuration is idle, and acts again as
+ *    soon as a configuration has it. A plan may change how long holds last: see P16. */
 
 /* An override row. Its name is: resource_id or identifier_glob, limit, key, and whether it adds.
  * There is at most one row with a name. */
 typedef struct doorman_override_row {
     const char *resource_id;     /* the resource that is concerned; NULL: all of a template */
     const char *identifier_glob; /* only without resource_id: the glob of the template, exactly as
-                                    the configuration has it. Either of the two is required */
+                                    the configuration has it. Exactly one of the two is required */
     const char *limit;           /* required: the name of the limit */
     const char *key;             /* exact, not a glob; NULL means "" */
     uint64_t id; /* required, not 0, unique among the rows: chosen by the application, which finds
@@ -1266,8 +1277,8 @@ typedef struct doorman_override_row {
     double add; /* units, (0, 1e15]: the row adds, and `figures` are all 0. Only with resource_id,
                    and not for CONCURRENCY and TIERS. 0: the row has figures */
     doorman_time starts_at; /* since 1970, the first moment of the row; 0: at once */
-    doorman_time ends_at;   /* since 1970, the first moment after the row; 0: never. Required if the
-                             row adds to a TOKEN_BUCKET */
+    doorman_time ends_at;   /* since 1970: when the row ends; 0: never. Required if the row adds to
+                             a TOKEN_BUCKET */
     bool wire_names;        /* errors have the names of JSON: doorman_json_read_override sets it */
 } doorman_override_row;
 
@@ -1280,8 +1291,8 @@ typedef struct doorman_override_info {
     bool idle;           /* the configuration does not have the limit, or the figures of the row
                                  break a rule of the limit (E1) */
     const char *glob;    /* of the template whose limit is concerned; NULL: the row is idle */
-    doorman_figures all; /* all figures that the row gives its key, without those of a row that
-                                 adds. All 0: the row is idle, or it adds */
+    doorman_figures all; /* the figures of the row, and for the rest those of the limit, but not
+                                 what another row adds. All 0: the row is idle, or it adds */
 } doorman_override_info;
 
 /* Sets a row, and replaces the row with the same name. If the replaced row has added units to a
@@ -1300,10 +1311,10 @@ DOORMAN_API doorman_status doorman_permits_set_override(doorman_permits *permits
                                                         const doorman_override_row *row,
                                                         doorman_error *error, doorman_time now);
 
-/* Sets a row that a store has kept. Precondition: the epoch was set. In contrast to
- * doorman_permits_set_override, a row that does not agree with the configuration is kept, as idle.
- * A row that has ended has no effect. A row that adds gives its units to a bucket only if it begins
- * later than now. If it has begun, the stored row of the counter has the units already.
+/* Sets a row that a store has kept. Precondition: the epoch was set. Unlike
+ * doorman_permits_set_override, the call keeps a row that does not agree with the configuration, as
+ * idle. A row that has ended has no effect. A row that adds gives its units to a bucket only if it
+ * begins later than now. If it has begun, the stored row of the counter has the units already.
  *   returns   OK | INVALID_ARGUMENT: a field is wrong by itself |
  *             RESOURCE_EXHAUSTED | OUT_OF_MEMORY
  *   cost      as doorman_permits_set_override */
@@ -1330,14 +1341,14 @@ DOORMAN_API bool doorman_permits_find_override(const doorman_permits *permits,
                                                const doorman_override_row *name,
                                                doorman_override_info *out);
 
-/* Where an iteration over rows is. A caller may keep the numbers. */
+/* The position of an iteration over rows. A caller may store the two numbers for later. */
 typedef struct doorman_override_cursor {
     doorman_time next_at; /* since 1970; DOORMAN_NEVER: rows without an end */
     uint64_t id;
 } doorman_override_cursor;
 
-/* Iterates over all rows, in the order in which they change next: when a row that has not begun
- * begins, or when one that has begun ends. Any other call on the permits is allowed between two
+/* Iterates over all rows, in the order of their next change: the beginning of a row that has not
+ * begun, or the end of one that has begun. Any other call on the permits is allowed between two
  * steps. A row that begins or is replaced during the iteration may be visited twice, or not.
  *   cursor    in/out; the caller initialises it with {0}
  *   out       as in doorman_permits_find_override
@@ -1349,8 +1360,8 @@ DOORMAN_API bool doorman_permits_next_override(const doorman_permits *permits,
 
 /* Says what a row leaves behind when it ends: the state of a counter under the figures that follow,
  * if nothing is used before that. For example: used 1,900 of 1,000, and more_after 5 days.
- *   name      as in doorman_permits_end_override. With identifier_glob its resource_id is that of
- *             the counter
+ *   name      as in doorman_permits_end_override. If it has an identifier_glob, resource_id says
+ *             the resource of the counter
  *   out       written on OK. Its times count from the end of the row, or from `now` if the row has
  *             no end. `used` of a window may be more than `most`
  *   returns   OK | INVALID_ARGUMENT: resource_id is missing, or of another template | NOT_FOUND:
@@ -1380,8 +1391,8 @@ typedef struct doorman_plan_info {
     bool idle;     /* no limit of the configuration has the plan */
 } doorman_plan_info;
 
-/* Gives a key a plan, and replaces the row with the same name. Permits that wait for units of
- * CONCURRENCY are served by the next doorman_permits_update, which is due at once.
+/* Gives a key a plan, and replaces the row with the same name. The next doorman_permits_update is
+ * then due at once, and decides on permits that wait for units of CONCURRENCY.
  *   row       used only during the call
  *   error     may be NULL; names the field
  *   returns   OK | INVALID_ARGUMENT: a field is wrong, or the end has passed |
@@ -1402,9 +1413,9 @@ DOORMAN_API doorman_status doorman_permits_check_plan(doorman_permits *permits,
                                                       const doorman_plan_row *row,
                                                       doorman_error *error, doorman_time now);
 
-/* Sets a row that a store has kept. Precondition: the epoch was set. In contrast to
- * doorman_permits_set_plan, a row whose plan is not in the configuration is kept, as idle. A row
- * that has ended has no effect.
+/* Sets a row that a store has kept. Precondition: the epoch was set. Unlike
+ * doorman_permits_set_plan, the call keeps a row whose plan is not in the configuration, as idle. A
+ * row that has ended has no effect.
  *   returns   OK | INVALID_ARGUMENT: a field is wrong by itself |
  *             RESOURCE_EXHAUSTED | OUT_OF_MEMORY
  *   cost      as doorman_permits_set_plan */
@@ -1445,14 +1456,14 @@ DOORMAN_API bool doorman_permits_next_plan(const doorman_permits *permits,
  *     release                                 the holder keeps less, or nothing
  *     transfer, then seize                    another client takes units over
  *
- * A client measures the end of its hold from the time at which it sent the request: this time, plus
- * waited / (1 + drift), plus expires_in. The permits count the units for longer, so clocks that run
- * at different rates do no harm. The client stops using units before it sends a release or a
- * transfer. After `gone`, or after a smaller amount in a response, it may use what it had until the
- * end that it has measured.
+ * For its client, a hold ends at the time at which the client sent the request, plus waited / (1 +
+ * drift), plus expires_in. The permits count the units for longer, so clocks that run at different
+ * rates do no harm. The client stops using units before it sends a release or a transfer. After
+ * `gone`, or after a smaller amount in a response, it may still use what it had until this end.
  *
- * The right to a hold is its client_id. So a client_id must be long and random. A client repeats a
- * request with the same request_id. Then the permits do not grant, transfer or seize twice. */
+ * Any caller that knows the client_id of a hold can release it. So a client_id must be long and
+ * random. If a client repeats a request with the same request_id, the permits do not grant,
+ * transfer or seize twice. */
 
 /* Units of one item of a hold. */
 typedef struct doorman_hold_item {
@@ -1471,18 +1482,18 @@ struct doorman_hold_request {
                                   transfer or a seizure waits, more than 0 */
     const double *amounts; /* units, one for each item of the hold, in the order of its permit */
     size_t amount_count;   /* 0: see the function */
-    const doorman_hold_item *items; /* RENEW after a change of master: what is held. RELEASE by
-                                       request_id: see the function */
+    const doorman_hold_item *items; /* RENEW after a change of master: what the client holds.
+                                       RELEASE by request_id: see the function */
     size_t item_count;
 };
 
-/* What a client holds after a call. */
+/* What a client holds after a call about a hold. */
 struct doorman_hold {
     bool gone;               /* there is no such hold of this client. All other fields are 0, except
                                 that a used transfer keeps its id while its source is held */
-    doorman_reason reason;   /* a transfer or a seizure was refused: MAX_HOLDS, or REPEATED if the
-                                request_id belongs to something else. Or MOVED (N3), for any
-                                request. Nothing has changed */
+    doorman_reason reason;   /* not NO_REASON: the request was refused, and has changed nothing.
+                                MAX_HOLDS: a transfer or a seizure has no room. REPEATED: something
+                                else has its request_id. MOVED (N3): for any request */
     uint64_t id;             /* of the hold, or of the transfer */
     const char *node;        /* the node that knows the hold; NULL: not known */
     doorman_time expires_in; /* how long the hold lasts, for its client; 0 after a release */
@@ -1507,8 +1518,9 @@ DOORMAN_API doorman_status doorman_permits_renew(doorman_permits *permits,
                                                  doorman_hold *out, doorman_error *error,
                                                  doorman_time now);
 
-/* Gives units back. The amount of each item becomes the smaller of what is held and what is kept.
- * So a repeated release has no effect. A request_id also cancels a permit that waits.
+/* Gives units back. The amount of each item becomes the smaller of what is held and what the
+ * request keeps. So a repeated release has no effect. The request_id of a permit that waits cancels
+ * this permit.
  *   request   client_id, and either id or request_id; optionally amounts: what is kept. Without
  *             amounts nothing is kept. With a request_id also the items of the permit: with shards
  *             they say in which shard the hold is (N4). Otherwise items have no effect
@@ -1522,12 +1534,12 @@ DOORMAN_API doorman_status doorman_permits_release(doorman_permits *permits,
  * end, or until a client seizes them. Any client that knows its id can seize it.
  *   request   client_id, id of the hold, and request_id; optionally amounts: what is moved, and
  *             time_to_live. Without amounts all units are moved. If an amount is larger than the
- *             cost of its item, the call returns INVALID_ARGUMENT. If it is larger than what is
- *             held of the item, all units of the item are moved, because the holder may not know
- *             yet that it holds less. If only some of them are moved, their amount is rounded down
- *             to 1/4096
- *   out       the transfer. It is gone if it was seized, or has ended, or if no units would be
- *             moved. The hold stays then */
+ *             cost of its item, the call returns INVALID_ARGUMENT. If the amount is larger than
+ *             what is held of the item, all units of the item are moved, because the holder may not
+ *             know yet that it holds less. If only some units of an item are moved, their amount is
+ *             rounded down to a multiple of 1/4096
+ *   out       the transfer. `gone`: the request is a repeat, and its transfer was seized or has
+ *             ended; or there is no such hold; or no units would be moved. The hold stays then */
 DOORMAN_API doorman_status doorman_permits_transfer(doorman_permits *permits,
                                                     const doorman_hold_request *request,
                                                     doorman_hold *out, doorman_error *error,
@@ -1556,7 +1568,7 @@ DOORMAN_API size_t doorman_permits_cancel(doorman_permits *permits, uint64_t con
 DOORMAN_API bool doorman_permits_next_decision(doorman_permits *permits, uint64_t *ticket,
                                                doorman_permit *out);
 
-/* A hold or a transfer, for people. */
+/* A hold or a transfer, as a list shows it. */
 typedef struct doorman_permits_hold {
     const char *client_id; /* NULL: a transfer, which belongs to nobody */
     uint64_t id;
@@ -1566,7 +1578,7 @@ typedef struct doorman_permits_hold {
     doorman_time granted_at, ends_at;
 } doorman_permits_hold;
 
-/* Iterates over at most 100 of the holds and transfers, the longest-held first.
+/* Iterates over at most 100 of the holds and transfers, the oldest first.
  *   cursor    in/out; the caller initialises it with {0}. A cursor is only valid until the next
  *             call that changes the permits
  *   out       written on true; pointers in it are valid as long as the cursor
@@ -1588,7 +1600,7 @@ DOORMAN_API bool doorman_permits_find_hold(const doorman_permits *permits, uint6
  *   cost      as a release */
 DOORMAN_API bool doorman_permits_end_hold(doorman_permits *permits, uint64_t id, doorman_time now);
 
-/* A permit that waits, for people. */
+/* A permit that waits, as a list shows it. */
 typedef struct doorman_permits_wait {
     const char *client_id;
     const char *resource_id, *key; /* of the item that lacks units */
@@ -1610,10 +1622,10 @@ DOORMAN_API bool doorman_permits_next_wait(const doorman_permits *permits, doorm
  *     acquire with settle_within ... granted: reservation_id    the cost is charged
  *     settle                                                    the real cost is charged instead
  *
- * The right to a reservation is its client_id, as for a hold. A client that has no answer repeats
- * the same settle for less than a minute. */
+ * As for a hold, any caller that knows the client_id can settle a reservation. A client that has no
+ * answer repeats the same settle for less than a minute. */
 
-/* What a client says about a reservation, or reports once. */
+/* What a client says about a reservation, or in a report with a request_id. */
 struct doorman_settle_request {
     const char *client_id; /* required: 1 to 256 bytes. In a message: NULL */
     uint64_t id;           /* the reservation_id; 0: request_id says which one. Must be 0 in a
@@ -1623,19 +1635,19 @@ struct doorman_settle_request {
     doorman_time timeout; /* only for permit clients and agents: how long the caller waits; 0: it
                               does not wait */
     const doorman_permit_item
-        *items; /* 1 to item_max: resource_id, key, and the real cost. The same
-                                         resources and keys as those of the permit, in the same
-                                         order. `min` must be absent. Their strings and figures
-                                         together with the client_id have at most about 3,600
-                                         bytes */
+        *items; /* 1 to item_max: resource_id, key, and the real cost. The same resources and keys
+                                         as those of the permit, in the same order. has_min must be
+                                         false. All strings and figures of the items, and the
+                                         client_id, have at most about 3,600 bytes */
     size_t item_count;
 };
 
-/* What one item of a settlement has changed. */
+/* What a settlement has changed for one item. */
 typedef struct doorman_settled_item {
     double returned; /* units: the largest amount that a limit gave back */
-    double charged; /* units: the smallest amount that a limit has charged in addition, as that of a
-                        report. Limits that had already charged enough do not count here */
+    double charged; /* units: the smallest amount that a limit has charged in addition, as `charged`
+                        of doorman_permits_report. Limits that had already charged enough do not
+                        count here */
 } doorman_settled_item;
 
 /* What a settle, or a report, has changed. */
@@ -1677,7 +1689,7 @@ DOORMAN_API doorman_status doorman_permits_report_once(doorman_permits *permits,
                                                        doorman_settlement *out,
                                                        doorman_error *error, doorman_time now);
 
-/* A reservation that is not settled, for people. */
+/* A reservation that is not settled, as a list shows it. */
 typedef struct doorman_permits_reservation {
     const char *client_id;
     uint64_t id;
@@ -1699,8 +1711,8 @@ DOORMAN_API bool doorman_permits_next_reservation(const doorman_permits *permits
 DOORMAN_API bool doorman_permits_find_reservation(const doorman_permits *permits, uint64_t id,
                                                   doorman_permits_reservation *out);
 
-/* Ends a reservation, as if its time had come. If its client settles it later, that is late (P27).
- * A hold of the same permit stays.
+/* Ends a reservation, as if its time had come. If its client settles it later, this settle is late
+ * (P27). A hold of the same permit stays.
  *   refund    whether what was charged comes back, where units can come back. refund_unsettled of
  *             the limits has no effect here
  *   returns   OK | NOT_FOUND: there is none with this id |
@@ -1720,10 +1732,10 @@ typedef struct doorman_descriptor_match {
     const char *value; /* required: a glob of 0 to 256 bytes of UTF-8 without control characters */
 } doorman_descriptor_match;
 
-/* A rule of a configuration: which descriptors it matches, and which resource and key they have.
- * {name} in `resource` and `key` is replaced by the value of the entry with the key `name`, which
- * must be in the rule once. {{ and }} are braces. If there are several placeholders, `/` and `%` in
- * their values are escaped as %2F and %25. */
+/* A rule of a configuration. It says which descriptors it matches, and which resource and key these
+ * get. {name} in `resource` and `key` is replaced by the value of the entry with the key `name`,
+ * which must be in the rule once. {{ and }} are braces. If `resource` or `key` has several
+ * placeholders, `/` and `%` in their values are escaped there as %2F and %25. */
 struct doorman_descriptor_rule {
     const char *domain;                      /* required: 1 to 256 bytes; compared as it is */
     const doorman_descriptor_match *entries; /* a descriptor has these keys, in this order */
@@ -1759,7 +1771,8 @@ typedef struct doorman_descriptor_item {
  *   returns   NULL: there are none */
 DOORMAN_API const doorman_descriptors *doorman_config_descriptors(const doorman_config *config);
 
-/* Makes an item of a descriptor. Needs no memory, and any number of threads may call it.
+/* Turns a descriptor into the names of an item. The call allocates no memory, and any number of
+ * threads may make it.
  *   rules     may be NULL: the names are the default ones
  *   domain    required; may be empty
  *   entries   may be NULL if count is 0. A descriptor of more than 16 entries matches no rule
@@ -1775,7 +1788,7 @@ DOORMAN_API doorman_status doorman_descriptors_resolve(const doorman_descriptors
 /* ---- limiters by key, the public part ------------------------------------------------------- */
 /* A map has one limit, and a limiter for each key that was used lately. A program without a server
  * can limit each of a million users with it. A key whose limiter equals a new one is forgotten. The
- * map grows a little at a time, so no call pauses. One thread at a time may use a map. */
+ * map grows by a few entries at a time, so no call pauses. One thread at a time may use a map. */
 typedef struct doorman_limiter_map doorman_limiter_map;
 
 typedef struct doorman_limiter_map_options {
@@ -1827,9 +1840,9 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
 
 /* ---- shards, the public part ----------------------------------------------------------------- */
 /* Several nodes can share one key space. The keys are divided into shards, and a map says which
- * node decides for each shard. So a cluster of nodes decides on more permits than one machine can.
+ * node decides for each shard. So these nodes decide on more permits than one machine can.
  *
- *     shard    the keys with the same hash. A configuration says how many shards there are
+ *     shard    the keys with the same hash modulo shard_count of the configuration
  *     node     one or several server processes with an election, as in any tree
  *     owner    the node that decides for a shard
  *     map      the owners of all shards. Each change gives it a later epoch
@@ -1838,26 +1851,27 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
  * N1 If the first braces of a key enclose a text, only this text is hashed: "user:{acme}:7" and
  *    "{acme}" are in one shard. An empty key is in the shard of its resource. If its template has
  *    shard_by_resource, every key of a resource is in the shard of the resource. The hash has a
- *    seed of the cluster, so nobody outside can choose keys of one shard (C8).
+ *    secret seed, so a client cannot choose keys that are all in one shard (C8).
  * N2 All nodes share one map, in a place that all of them reach. Each change of the map is one
  *    transaction, and gives the map a later epoch.
- * N3 A node decides for a shard only if it is sure that the map says so. The others refuse its keys
- *    as MOVED: permits, reports, requests on holds, settlements. A MOVED request has no effect.
+ * N3 A node decides for a shard only if it is sure that the map says so. The other nodes refuse
+ *    permits, reports, settlements and requests on holds of this shard as MOVED. A MOVED request
+ *    has no effect.
  * N4 The ids of holds, transfers and reservations tell their shard: id % shard_count. A request on
  *    a hold without an id belongs to the shard of its items, and so does each settlement.
- * N5 All items of a permit are in one shard. Other permits are refused as SHARDS, also where one
- *    node owns both shards, because a move must not change what is possible. Braces put keys into
- *    one shard (N1). `item_index` is the index of the first item that is in another shard than item
- *    0. This holds for settlements too.
- * N6 A limit per resource or per template would be counted once for each shard. So it must be
- *    leased, or its template needs shard_by_resource (only per resource).
+ * N5 All items of a permit must be in one shard. Otherwise the permit is refused as SHARDS, also if
+ *    one node owns all its shards, because a move must not change which permits are possible.
+ *    Braces put keys into one shard (N1). `item_index` is the index of the first item that is in
+ *    another shard than item 0. This holds for settlements too.
+ * N6 A limit per resource or per template would have a counter in each shard. So a limit per
+ *    resource needs a lease or shard_by_resource, and no limit is per template.
  * N7 A move has these steps. See doorman_shard_mover for what fails between them.
- *       1. The owner stops deciding for the shard, and writes what it knows of it to a store.
+ *       1. The owner stops deciding for the shard, and writes what it knows to a store.
  *       2. One transaction changes the map.
  *       3. The new owner forgets what it knows of the shard, reads the store, and decides.
  *       4. The last owner forgets the shard.
- *    A node whose processes are all gone cannot do the first step. Another node can do it in its
- *    place, out of the store of the node, once no process of it can be master. Then counters that
+ *    A node whose processes are all gone cannot do the first step. Once no process of this node can
+ *    be master, another node can do this step, out of the store of this node. Then counters that
  *    are not durable start fresh, and the shard learns its holds as after a crash (P16).
  * A server tells its map to clients that ask for it (doorman_server_set_shard_map). N9 in the
  * section >>permit_client says what clients do with it. */
@@ -1901,7 +1915,7 @@ typedef struct doorman_shard {
                       have only durable counters, and no holds */
 } doorman_shard;
 
-/* Which templates are sharded by resource, for clients, which have no configuration. */
+/* Tells clients, which have no configuration, whether a template has shard_by_resource. */
 typedef struct doorman_shard_rule {
     const char *identifier_glob;
     bool by_resource;
@@ -1936,7 +1950,7 @@ DOORMAN_API void doorman_shard_map_destroy(doorman_shard_map *map); /* NULL has 
 DOORMAN_API size_t doorman_shard_map_find(const doorman_shard_map *map, const char *resource_id,
                                           const char *key);
 
-/* Returns the index of the node with a name, or node_count. Costs O(nodes). */
+/* Returns the index of the node that has a name, or node_count if there is none. Costs O(nodes). */
 DOORMAN_API size_t doorman_shard_map_node(const doorman_shard_map *map, const char *name);
 
 /* Sets the targets of all shards so that the nodes that stay have equally many, and as few shards
@@ -1952,10 +1966,10 @@ DOORMAN_API size_t doorman_shards_balance(doorman_shard *owners, size_t count, c
 /* What a node does next about a shard. */
 typedef enum doorman_shard_step {
     DOORMAN_SHARD_READ_MAP, /* read the map from where it is kept, linearizably */
-    DOORMAN_SHARD_GIVE,     /* do not decide for the shard, and write what is known of it, under
+    DOORMAN_SHARD_GIVE,     /* stop deciding for the shard, and store what is known of it under
                                `move`. If doorman_permits_find_shards is used, call it before */
     DOORMAN_SHARD_COMMIT,   /* change the map in one transaction, which has an effect only if this
-                               process is master and the map has this epoch. The owner becomes
+                               process is master and the map has `epoch`. The owner becomes
                                `target`, `from` becomes `move`, is_lost false, the epoch one more */
     DOORMAN_SHARD_RESUME,   /* decide for the shard again, because it stays */
     DOORMAN_SHARD_TAKE,     /* restore what was written under `move`, unless that is 0, and then
@@ -2003,18 +2017,20 @@ typedef enum doorman_shard_result {
  *     LEAVING   forgets the rows                        DROP is done             AWAY
  *     (TAKING to OFFERED)                               another node owns it     LEAVING
  *
- * Two nodes never decide for one shard, if no process decides after its mastership has ended:
- *    - Only the master of the owner changes the owner. If the owner has no master, the master of
- *      another node may do it. The transaction checks this, and the epoch of the map.
- *    - A master begins without shards. It takes them only by a map that was read after it began.
+ * If no process decides after its mastership has ended, two nodes never decide for one shard:
+ *    - The master of the owner changes the owner, or the master of another node if the owner has no
+ *      master. The transaction checks this, and the epoch of the map.
+ *    - A master begins without shards. It takes only the shards of its node in a map that it read
+ *      after that.
  *    - A shard is given only after its last move was settled. Otherwise GIVE would overwrite rows
  *      that the map still names.
- *    - After GIVE the owner decides again only if a map says so with a later epoch than that of
- *      each COMMIT that was sent. A transaction that is still under way can have no effect then. A
- *      map with the same epoch does not suffice: COMMIT is sent once more.
+ *    - After GIVE the owner decides again only if a map says so whose epoch is later than that of
+ *      each COMMIT that was sent. A COMMIT that is still under way can have no effect then. A map
+ *      with the same epoch does not suffice: COMMIT is sent once more.
  * Nothing is lost: the rows are written before the map changes, and they are read before the new
  * owner decides. SETTLE removes the number of the move from the map only after the store of the new
- * owner has the rows too. If its process ends before that, the next one restores them once more. */
+ * owner has the rows too. If the process of the new owner ends before SETTLE, the next process
+ * restores the rows again. */
 typedef struct doorman_shard_mover doorman_shard_mover;
 
 /* Creates the mover of a node. It has no shards until doorman_shard_mover_start.
@@ -2024,17 +2040,18 @@ typedef struct doorman_shard_mover doorman_shard_mover;
 DOORMAN_API doorman_status doorman_shard_mover_create(doorman_shard_mover **out, const char *node);
 DOORMAN_API void doorman_shard_mover_destroy(doorman_shard_mover *mover); /* NULL has no effect */
 
-/* The process has become master of its node. All shards are AWAY. */
+/* Tells the mover that the process has become master of its node. All shards are then AWAY. */
 DOORMAN_API void doorman_shard_mover_start(doorman_shard_mover *mover);
 
-/* The process is not master any more. There are no actions until the next start. */
+/* Tells the mover that the process is not master any more. No action follows until the next
+ * start. */
 DOORMAN_API void doorman_shard_mover_stop(doorman_shard_mover *mover);
 
 /* Gives the mover a map. A map with an earlier epoch than the last has no effect.
  *   map       used only during the call
- *   is_sure   it was read linearizably after the last start, and after the last end of an action. A
- *             map that a watch has brought is not sure. If it is newer, the mover asks for a sure
- *             one
+ *   is_sure   the map was read linearizably, after the last start and after the last action has
+ *             ended. A map that a watch has brought is not sure. If such a map is newer, the mover
+ *             asks for a sure one
  *   returns   OK | INVALID_ARGUMENT: NULL; or the number of shards or the seed differs from that of
  *             an earlier map, so that keys would be in other shards | OUT_OF_MEMORY: nothing has
  *             changed
@@ -2050,8 +2067,9 @@ DOORMAN_API doorman_status doorman_shard_mover_map(doorman_shard_mover *mover,
 DOORMAN_API bool doorman_shard_mover_next(doorman_shard_mover *mover, bool stored,
                                           doorman_shard_action *out);
 
-/* Tells the mover how the last action has ended. READ_MAP ends with a sure map, or with this call
- * and FAILED. An action that has failed is returned again. The caller decides when to try again. */
+/* Tells the mover how the last action has ended. READ_MAP ends when doorman_shard_mover_map gets a
+ * sure map, or with this call and FAILED. An action that has failed is returned again if the map
+ * still needs it. The caller decides when. */
 DOORMAN_API void doorman_shard_mover_end(doorman_shard_mover *mover, doorman_shard_result result);
 
 /* The state of a shard at a node. */
@@ -2065,7 +2083,7 @@ typedef enum doorman_shard_state {
     DOORMAN_SHARD_STATE_COUNT
 } doorman_shard_state;
 
-/* Returns the state of a shard. AWAY also for a shard that does not exist. */
+/* Returns the state of a shard. Returns AWAY if the shard does not exist. */
 DOORMAN_API doorman_shard_state doorman_shard_mover_state(const doorman_shard_mover *mover,
                                                           size_t shard);
 
@@ -2125,11 +2143,11 @@ DOORMAN_API size_t doorman_shard_part_add(unsigned char *part, size_t used, size
                                           const unsigned char *row, size_t bytes);
 
 /* Notes where the keys of all shards are, step by step. So doorman_permits_next_shard_rows and
- * doorman_permits_drop_shard need not look at all keys to find those of one shard. The caller does
- * this before it stops deciding for a shard. Decisions are allowed between two steps, and what they
- * add is noted too. Without these steps the two functions are slower, but as correct. The notes
- * serve for all shards, until they are not used for a minute, the configuration changes, or many
- * keys have come. Then the steps begin again.
+ * doorman_permits_drop_shard need not look at all keys to find those of one shard. The caller makes
+ * these steps before it stops deciding for a shard. Decisions are allowed between two steps, and
+ * what they add is noted too. Without the notes the two functions do the same, but need more time.
+ * The notes are for all shards. They are forgotten when they are not used for a minute, when the
+ * configuration changes, and when many keys were added. Then the steps begin again.
  *   most      about how many buckets of tables the step visits; 1,000 take about 0.2 ms
  *   returns   whether more steps are needed. false also if there are no shards, or memory runs out
  *   cost      O(most) for a step. All steps visit each counter, hold and reservation once
@@ -2137,7 +2155,7 @@ DOORMAN_API size_t doorman_shard_part_add(unsigned char *part, size_t used, size
 DOORMAN_API bool doorman_permits_find_shards(doorman_permits *permits, size_t most,
                                              doorman_time now);
 
-/* A place among the rows of a shard. The caller initialises it with {0}. */
+/* A position among the rows of a shard. The caller initialises it with {0}. */
 typedef struct doorman_shard_cursor {
     size_t phase, table; /* private, as the next two */
     uint64_t position, removals;
@@ -2151,13 +2169,13 @@ typedef struct doorman_shard_part {
     size_t bytes; /* of the rows; 0: the part is empty */
 } doorman_shard_part;
 
-/* Writes the next part of what is known of a shard: counters, also those of limits that are not
- * durable, bans, reservations, and holds, and for how much longer the shard learns holds. Override
- * and plan rows are not in it. Precondition: the permits do not own the shard, so that nothing
- * changes meanwhile.
+/* Writes the next part of what is known of a shard: its counters (also those of limits that are not
+ * durable), bans, reservations and holds, and how much longer it learns holds. No part has override
+ * or plan rows. Precondition: the permits do not own the shard, so that nothing changes between two
+ * steps.
  *   cursor    in/out. Other calls between two steps are allowed
  *   out       written on OK, for doorman_permits_restore_shard; valid until the next call on the
- *             permits. May have 0 bytes before the end
+ *             permits. The part may be empty before the end
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY: the cursor has not moved
  *   cost      O(limits), and O(1) for about 1,000 counters, reservations or holds; at most about 1
  *             ms. All steps visit what is known of the shard, and about 5 % of what is known of
@@ -2183,11 +2201,11 @@ DOORMAN_API doorman_status doorman_permits_restore_shard(doorman_permits *permit
 
 #define DOORMAN_SHARDS_AWAY SIZE_MAX /* all shards that the permits do not own */
 
-/* Forgets what is known of a shard, and yields the rows as removed. Precondition: the permits do
+/* Forgets what is known of a shard, and yields its rows as removed. Precondition: the permits do
  * not own the shard. A hold on a leased limit stays counted until its end, because the capacity
  * that covers it does not move.
  *   shard     may be DOORMAN_SHARDS_AWAY, for the rows that a new master finds in its store
- *   cursor    in/out, as above
+ *   cursor    in/out, as in doorman_permits_next_shard_rows
  *   returns   OK | INVALID_ARGUMENT
  *   cost      as doorman_permits_next_shard_rows. A step does nothing while many removals wait to
  *             be yielded */
@@ -2243,8 +2261,8 @@ typedef struct doorman_acquired {
      * fresh again */
     double remaining;
     doorman_time reset_after;
-    /* With `detail` of the request, if a server has decided and `limit` has them: the figures for
-     * the header RateLimit-Policy, also of a refusal. Else 0 */
+    /* Figures of `limit` for the header RateLimit-Policy, also after a refusal. Only with `detail`
+     * of the request, and if a server has decided. Otherwise 0 */
     double quota;             /* units: `most` of doorman_permit_detail */
     doorman_time window;      /* as in doorman_permit_detail */
     doorman_reason reason;    /* refused; NO_REASON: no server has given a reason */
@@ -2291,17 +2309,17 @@ DOORMAN_API void doorman_permit_client_destroy(doorman_permit_client *client);
  *   returns   never NULL; belongs to the client, which frees it */
 DOORMAN_API doorman_upstream *doorman_permit_client_upstream(doorman_permit_client *client);
 
-/* Returns an upstream of the client. Without a map of shards there is one. With a map there is one
- * more for each node of the map (N9). The caller runs the loop of each. A call on one upstream may
- * change what is due on the others, and a response may add upstreams.
+/* Returns an upstream of the client that is not a lane. Without a map of shards there is one. With
+ * a map there is one more for each node of the map (N9). The caller runs the loop of each upstream.
+ * A call on one upstream may change what is due on the others, and a response may add upstreams.
  *   index     0: the upstream of the client; then the others, in the order in which they were added
  *   returns   belongs to the client, and is valid as long as it | NULL: there are no more */
 DOORMAN_API doorman_upstream *doorman_permit_client_port(doorman_permit_client *client,
                                                          size_t index);
 
-/* Adds a lane: one more upstream, which has one message of its own under way. Each lane sends one
- * permit that may wait in the queue of a server. Without a lane such a permit delays all other
- * messages of the client. There are at most DOORMAN_PERMIT_LANES_MAX lanes.
+/* Adds a lane: one more upstream, with its own messages. Each message of a lane has one permit,
+ * which may wait in the queue of a server. Without a lane such a permit delays all other messages
+ * of the client. There are at most DOORMAN_PERMIT_LANES_MAX lanes.
  *   out       written on OK; belongs to the client. The caller runs its loop as well
  *   returns   OK | RESOURCE_EXHAUSTED | OUT_OF_MEMORY */
 #define DOORMAN_PERMIT_LANES_MAX 64
@@ -2313,7 +2331,7 @@ DOORMAN_API doorman_status doorman_permit_client_add_lane(doorman_permit_client 
  * settle_within the permit is a reservation: see doorman_permit_client_settle.
  *   request   used only during the call; checked. With `detail` the decision has the figures of
  *             its limit. client_id and connection have no effect
- *   timeout   the decision comes within this time, with the wait of a grant. 0 or less: the call
+ *   timeout   the longest time until the decision, with the wait of a grant. 0 or less: the call
  *             waits for no server. If the client cannot decide by itself, the fallback decides
  *             (P23), and no message is sent
  *   context   returned with the decision
@@ -2325,9 +2343,9 @@ DOORMAN_API doorman_status doorman_permit_client_acquire(doorman_permit_client *
                                                          doorman_error *error, doorman_time now);
 
 /* Reports what an action has really cost (P13). The report is sent with one of the next messages.
- * A report is lost, and counted, if no server takes it, or if 10,000 reports wait already. Units
- * that do not fit into a limit are counted too. A report whose answer was lost is sent again, and
- * may count twice. With report_once of the policy it counts once (P28).
+ * If no server takes a report, or if 10,000 reports wait already, it is lost. Lost reports are
+ * counted, and also units that did not fit into a limit. A report whose answer was lost is sent
+ * again, and may count twice. With report_once of the policy it counts once (P28).
  *   item      resource_id, key (NULL means "") and cost, in units, [-1e15, 1e15]; used only during
  *             the call
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
@@ -2336,14 +2354,14 @@ DOORMAN_API doorman_status doorman_permit_client_report(doorman_permit_client *c
                                                         doorman_error *error, doorman_time now);
 
 /* Says what a reservation has really cost (P27), and releases the hold of the same permit. A
- * reservation is a permit with settle_within. The settle is sent with one of the next messages. It
- * is sent again until a server has answered, also after a change of master: for 45 s after it was
- * first sent. If no server can be reached, it waits for its first message for 5 minutes. Then it is
- * lost, and counted. It is also lost if 10,000 settles wait already.
- *     A permit that the client has granted without a server has a reservation too. If a message has
- * reached a server after all, the reservation is settled there. Otherwise the settle is `unknown`,
- * and the real cost is charged as by a report. While the kill switch is on, or with `shadow`, a
- * server may refuse the copy of a permit. Then the settle charges nothing either (P25).
+ * reservation is a permit with settle_within. The settle is sent with one of the next messages.
+ * Until a server has answered, it is sent again for 45 s after its first message, also after a
+ * change of master. If no server can be reached, it waits for its first message for 5 minutes.
+ * After these times it is lost, and counted. It is also lost if 10,000 settles wait already.
+ *     A permit that the client has granted without a server has a reservation too. If a message
+ * with this permit has reached a server, the reservation is settled there. Otherwise the settle is
+ * `unknown`, and the real cost is charged as by a report. If a server has refused the copy of a
+ * permit (P25), its settle charges nothing.
  *     If a caller was refused, but a server may have granted its reservation, the client itself
  * settles the reservation with a cost of 0.
  *   request   id: the number of the reservation. 0 has no effect, so a permit that has reserved
@@ -2353,7 +2371,7 @@ DOORMAN_API doorman_status doorman_permit_client_report(doorman_permit_client *c
  *             have no effect. Used only during the call; checked
  *   context   returned with the result. `granted`: a server has counted the cost, and `units` has
  *             what was charged in addition for each item, or, if negative, what has come back. If
- *             `granted` is false, `reason` is that of doorman_settlement. BY_FALLBACK: there is no
+ *             `granted` is false, `reason` is as in doorman_settlement. BY_FALLBACK: there is no
  *             answer yet, or the settle is lost. BY_BYPASS: a copy was refused. BY_CALLER: id is 0
  *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (items that no server would settle) |
  *             OUT_OF_MEMORY */
@@ -2370,8 +2388,8 @@ DOORMAN_API bool doorman_permit_client_next(doorman_permit_client *client, void 
                                             doorman_acquired *out, doorman_time now);
 
 /* Holds of a client. A hold has a number, and belongs to the client, not to a thread. The client
- * renews a hold at a third of its life. If servers fail, the hold lasts until ends_at, and no
- * longer. The application stops using units before it releases or transfers them.
+ * renews a hold when a third of its time to live has passed. If servers fail, the hold lasts until
+ * ends_at, and no longer. The application stops using units before it releases or transfers them.
  *
  * Release, transfer and seize take a doorman_hold_request. `id` is the number of the hold, or the
  * id of the transfer that is seized. client_id, request_id and items have no effect. The results
@@ -2381,9 +2399,9 @@ DOORMAN_API bool doorman_permit_client_next(doorman_permit_client *client, void 
 /* Gives out the number of a hold that does not exist yet. No other hold of the client has it. One
  * permit can have this number as its request_id. So the application knows the number before it asks
  * for the permit, and can release it at any moment:
- *   - before the permit is asked for: the permit ends at once. It is refused BY_CALLER
- *   - before the decision: the same
- *   - after it: the units are released
+ *   - before the permit is asked for: the permit is then refused BY_CALLER at once
+ *   - before the decision: the permit is refused BY_CALLER at once
+ *   - after the decision: the units are released
  * The number needs memory until its permit has ended, or until it is released. So a number that is
  * not used must be released. A number is not used if doorman_permit_client_acquire returns an error
  * for its permit.
@@ -2404,10 +2422,10 @@ DOORMAN_API doorman_status doorman_permit_client_release(doorman_permit_client *
                                                          const doorman_hold_request *request,
                                                          doorman_error *error, doorman_time now);
 
-/* Moves units of a hold into a transfer, which another client can seize.
- * doorman_permit_client_next gives its transfer_id later. The units leave the hold at once. If the
- * server refuses the transfer, they return to the hold. Without an answer within the timeout they
- * do not return. A transfer does not survive a change of master.
+/* Moves units of a hold into a transfer, which another client can seize. doorman_permit_client_next
+ * gives its transfer_id later. The units leave the hold at once. If the server refuses the
+ * transfer, the units return to the hold. Without an answer within the timeout they do not return.
+ * A transfer is lost if the master fails, but not if it hands over (D8).
  *   request   id and timeout; optionally amounts: what is moved, and time_to_live of the transfer.
  *             Without amounts all units are moved */
 DOORMAN_API doorman_status doorman_permit_client_transfer(doorman_permit_client *client,
@@ -2455,9 +2473,9 @@ DOORMAN_API void doorman_permit_client_read(const doorman_permit_client *client,
  *             server was not master at its last call */
 DOORMAN_API doorman_permits *doorman_server_permits(doorman_server *server);
 
-/* Sets the map of shards that the server tells its clients (N9). The map says nothing to the
- * permits: doorman_permits_set_shards and doorman_permits_own do. A server that is not master tells
- * its map too.
+/* Sets the map of shards that the server tells its clients (N9). The map has no effect on the
+ * permits of the server: see doorman_permits_set_shards and doorman_permits_own. A server that is
+ * not master tells its map too.
  *   map       used only during the call; NULL: none, so clients learn of no shards
  *   returns   OK | INVALID_ARGUMENT: NULL, or the map is not valid |
  *             RESOURCE_EXHAUSTED: the map could be larger than a message | OUT_OF_MEMORY. After an
@@ -2532,7 +2550,7 @@ typedef struct doorman_plans_message {
 DOORMAN_API void doorman_plans_message_uninit(doorman_plans_message *message);
 
 /* Reads one row: {"glob", "key", "plan", "starts_at", "ends_at" or "expires_in", "reason"}. Or
- * several rows: {"plans": [such rows without a reason], "reason"}.
+ * reads several rows: {"plans": [such rows without a reason], "reason"}.
  *   out       written in full on OK; valid until its uninit. The call frees what it had before
  *   text      used only during the call; it need not end with a NUL
  *   problems  receives the errors, with their paths: "plans[17].plan: must be ...". May be NULL
@@ -2574,9 +2592,9 @@ DOORMAN_API doorman_status doorman_json_write_shard_map(const doorman_shard_map 
 
 /* ---- JSON, the public part of messages on permits -------------------------------------------- */
 
-/* Puts the decision on a permit that has waited into the response. Such permits are only in
- * messages whose request.may_wait was set before step 2. Step 3 must not be done while a permit of
- * `response` is pending.
+/* Puts the decision on a permit that has waited into the response. Only a message whose
+ * request.may_wait was set before step 2 of doorman_json_exchange has such permits. Step 3 must not
+ * be done while a permit of `response` is pending.
  *   ticket, decision   from doorman_permits_next_decision
  *   returns            OK | INVALID_ARGUMENT (NULL) | NOT_FOUND (no permit of the response waits
  *                      with this ticket) | OUT_OF_MEMORY: step 3 then writes this error */
@@ -2592,10 +2610,10 @@ DOORMAN_API void doorman_json_exchange_undo(doorman_json_exchange *exchange);
 #ifdef DOORMAN_NNG
 /* Asks a server for a permit, and waits for the decision. If the permit is granted with a wait, the
  * call also waits for that time. Permits of many threads travel in one message. If no server
- * decides within the timeout, the policy in the options decides. So the call always ends in time. A
- * thread may be cancelled while it waits.
- *   request   used only during the call. With `detail` the decision has the figures of its limit. A
- *             max_wait that is longer than the timeout has the effect of the timeout
+ * decides within the timeout, the fallback in the options decides. A thread may be cancelled while
+ * it waits.
+ *   request   used only during the call. With `detail` the decision has the figures of its limit.
+ *             If max_wait is longer than the timeout, the timeout counts instead
  *   timeout   0 or less: the call does not wait, like doorman_resource_wait. The agent decides by
  *             itself if it can, otherwise the fallback decides. No message is sent. DOORMAN_NEVER:
  *             the request_timeout of the options bounds the wait for each server
@@ -2603,8 +2621,9 @@ DOORMAN_API void doorman_json_exchange_undo(doorman_json_exchange *exchange);
  *   error     may be NULL
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (the agent is shut down, or the
  *             system has no thread) | DEADLOCK (within on_change of a resource, or on_decided)
- *   cost      at most one message. None after a refusal that is still valid (P22), for units that
- *             were taken ahead (P24), or while the servers fail (P23) */
+ *   cost      one message, or more if messages fail or the shard moves. None after a refusal that
+ *             is still valid (P22), for units that were taken ahead (P24), or while the servers
+ *             fail (P23) */
 DOORMAN_API doorman_status doorman_agent_acquire(doorman_agent *agent,
                                                  const doorman_permit_request *request,
                                                  doorman_time timeout, doorman_acquired *out,
@@ -2644,14 +2663,14 @@ DOORMAN_API doorman_status doorman_agent_acquire_async(
  *         .items = &item, .item_count = 1, .max_wait = max_wait, .request_id = job->number};
  *     job->status = doorman_agent_acquire(job->agent, &request, timeout, &job->out, NULL);
  *
- * The other thread calls doorman_agent_release(agent, job->number) at any moment. If that is before
- * the decision, `granted` is false, and decided_by is DOORMAN_BY_CALLER. If it is even before the
- * permit is asked for, the same happens, and the call returns at once. If it is after the decision,
- * the units are released. `granted` may be true then, but doorman_agent_read_hold says that the
- * hold is gone.
+ * The other thread calls doorman_agent_release(agent, job->number) at any moment. If the release
+ * comes before the decision, `granted` is false, and decided_by is DOORMAN_BY_CALLER. If it comes
+ * even before doorman_agent_acquire, that call returns the same at once. If it comes after the
+ * decision, the units are released. `granted` may be true then, but doorman_agent_read_hold says
+ * that the hold is gone.
  *
- * A hold belongs to the agent, and not to a thread. The agent renews it in the background until it
- * is released, gone, or until the agent stops. If the thread that uses a hold ends without a
+ * A hold belongs to the agent, and not to a thread. The agent renews it in the background until the
+ * hold is released or gone, or the agent stops. If the thread that uses a hold ends without a
  * release, the hold stays. A thread that is cancelled in doorman_agent_acquire gets no hold.
  * doorman_agent_stop sends the releases that are left, but does not release other holds, because
  * their units may still be in use. Those holds end when their time to live has passed. */
@@ -2663,9 +2682,9 @@ DOORMAN_API doorman_status doorman_agent_acquire_async(
  *   cost      a mutex */
 DOORMAN_API doorman_status doorman_agent_new_hold(doorman_agent *agent, uint64_t *out);
 
-/* Releases all units of a hold. Any thread may call it at any moment: before a permit is asked for
- * with a number of doorman_agent_new_hold, while it is asked for, twice, or after the hold has
- * ended. The call does not wait.
+/* Releases all units of a hold. Any thread may call it at any moment: before doorman_agent_acquire
+ * with a number of doorman_agent_new_hold, during this call, twice, or after the hold has ended.
+ * The call does not wait.
  *   hold      its number; 0 has no effect, so a permit that holds nothing needs no test
  *   returns   OK
  *   cost      a mutex */
@@ -2708,8 +2727,8 @@ DOORMAN_API doorman_status doorman_agent_report(doorman_agent *agent, const char
 /* Says what a reservation has really cost: see doorman_permit_client_settle. A reservation is a
  * permit of doorman_agent_acquire with settle_within, and its number is `reservation` of the
  * decision. Any thread may settle it. A thread that is cancelled in doorman_agent_acquire gets no
- * reservation. doorman_agent_stop sends what is left, but a reservation that nobody has settled
- * stays until it ends.
+ * reservation. doorman_agent_stop sends the settles that are left, but a reservation that nobody
+ * has settled stays until it ends.
  *   request   timeout 0: the call does not wait for an answer; DEADLOCK is not returned then
  *   out       the result, with a timeout. Without one it may be NULL, and its fields are 0
  *   returns   as doorman_agent_acquire, and RESOURCE_EXHAUSTED as doorman_permit_client_settle
@@ -2748,7 +2767,7 @@ DOORMAN_API doorman_status doorman_agent_settle(doorman_agent *agent,
 #define DOORMAN__TIME_TO_LIVE (15 * DOORMAN_SECOND) /* the default */
 #define DOORMAN__DURABLE (60 * DOORMAN_SECOND)      /* see D2 */
 
-/* Returns whether the rest of a key is UTF-8, from its first byte that is not printable ASCII. */
+/* Returns whether the rest of a key is UTF-8. The printable ASCII before it was skipped. */
 static bool doorman__key_rest_valid(const char *key, const char *end) {
     while (key < end) {
         uint32_t code = 0;
@@ -2766,7 +2785,7 @@ static bool doorman__key_valid(const char *key) {
 
 #define DOORMAN__KEY_RULE "must be 0 to 256 bytes of UTF-8"
 
-/* Where a part of a configuration is checked. `object` is the path of the part below the template,
+/* The check of one part of a configuration. `object` is the path of the part below the template,
  * with the names of C, for example "limits[2].overrides[0].figures.". */
 typedef struct doorman__check {
     const doorman__config_report *report;
@@ -2896,7 +2915,7 @@ static void doorman__concurrency_check(doorman__check *check, const doorman_figu
     DOORMAN__CHECK(check, rules);
 }
 
-/* Checks resolved figures. `check` is that of the limit or override that has the figures. */
+/* Checks figures whose defaults are filled in. `check` is that of their limit or override. */
 static void doorman__figures_check(doorman__check *check, doorman_limit_kind kind,
                                    const doorman_figures *all) {
     assert(doorman__permit_kind_valid(kind));
@@ -2952,9 +2971,9 @@ enum {
     DOORMAN__FIGURE_AT(type, kinds, field, offsetof(doorman_figures, has_##field),                 \
                        #field ": " unused, #field ": needs has_" #field, brought)
 
-/* All figures. The functions that do something with each figure use this table: the checks of given
- * figures, of those that a caller brings and of those of a row, and the functions that copy figures
- * of an override and compare figures. The errors are reported in this order. */
+/* All figures. The functions that visit each figure use this table: the checks of the figures of a
+ * configuration, of a caller and of a row, and the functions that copy the figures of an override
+ * or compare figures. Errors are reported in the order of this table. */
 static const doorman__figure doorman__figures[] = {
     DOORMAN__FIGURE(UNITS, DOORMAN__OF_BUCKET, rate, "only a TOKEN_BUCKET has one", NULL),
     DOORMAN__FIGURE_HAS(UNITS, DOORMAN__OF_BUCKET, size, "only a TOKEN_BUCKET has one", NULL),
