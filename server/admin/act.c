@@ -618,7 +618,11 @@ static bool admin_read_store(struct service *service, struct store *store) {
 }
 
 static void admin_destroy(struct service *service) {
-    for (struct act *act = NULL; service->admin && (act = waiting_take(service));) act_drop(act);
+    const bool shared_before = server_shares_memory;
+    struct act *act = NULL;
+    server_shares_memory = true; /* as on the threads that have made the acts */
+    while (service->admin && (act = waiting_take(service))) act_drop(act);
+    server_shares_memory = shared_before;
     if (service->admin) server_resets_clear(&service->admin->audit.resets);
 }
 

@@ -174,6 +174,15 @@ TEST(a_drain_of_a_standby_is_in_its_log_and_later_in_the_audit) {
     await_text(fixture, "/v1/audit", "\"what\":\"drain\",\"reason\":\"disk\"");
 }
 
+/* The row that waits for a mastership is lost with the process, which ends as any other. */
+TEST(a_drained_standby_ends_as_any_other) {
+    start_node("30");
+    int standby = (node_await_master() + 1) % MEMBERS;
+    expect_post(&node.members[standby].fixture, "/v1/drain", LINES, "", 200, "\"audit\":null");
+    process_signal(node.members[standby].process, SIGTERM);
+    process_end(node.members[standby].process, 0);
+}
+
 /* A store that cannot take the changes must not cost a grant: the process stays master. */
 TEST(a_drain_is_called_off_if_the_store_fails) {
     start_node("6");
