@@ -12757,15 +12757,15 @@ static void doorman__resource_notify(doorman_client_resource *resource) {
 }
 
 /* Passes the capacity in force to the limiter. Then calls on_change, if the capacity or what
- * explains it has changed (K4). Once gauge_is_divided is true, it stays true until the resource is
- * closed and opened again. */
+ * explains it has changed (K4). Without a lease, gauge_is_divided stays what it was, so that
+ * on_change reports it once. */
 static void doorman__resource_publish(doorman_client_resource *resource, doorman_time now) {
     doorman_resource_info info, before = resource->published;
     doorman_client_read(resource, &info, now);
     const doorman__schedule schedule = {info.leased ? info.capacity : 0, info.expires_at,
                                         doorman__resource_fallback(resource)};
     doorman__resource_limit(resource, schedule, now);
-    info.gauge_is_divided = info.gauge_is_divided || before.gauge_is_divided;
+    if (!info.leased) info.gauge_is_divided = before.gauge_is_divided;
     resource->published = info;
     doorman__client_resource_state state = info.leased ? DOORMAN__LEASED : DOORMAN__UNLEASED;
     if (!resource->opened) state = DOORMAN__CLOSING;

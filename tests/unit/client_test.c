@@ -237,8 +237,8 @@ static void sleep_until_due(world *w, doorman_client *client) {
     if (due > w->now) w->now = due;
 }
 
-/* A5: gauge_is_divided warns an application once if the leases of its gauge are not whole units.
- */
+/* A5: gauge_is_divided warns an application once while the leases of its gauge are not whole units,
+ * also if it is without a lease in between. */
 TEST(a_gauge_on_fractional_units_is_reported_once) {
     world w;
     world_start(&w, 100);
@@ -257,6 +257,13 @@ TEST(a_gauge_on_fractional_units_is_reported_once) {
     respond(&w, client, whole);
     assert_true(read_now(&w, resource).whole);
     assert_false(read_now(&w, resource).gauge_is_divided);
+    assert_false(w.changed.gauge_is_divided);
+    w.now += 20 * SECOND;
+    respond(&w, client, granted_lease(0.8));
+    assert_true(w.changed.leased && w.changed.gauge_is_divided);
+    w.now += 2 * MINUTE;
+    work(client, w.now);
+    assert_true(!w.changed.leased && w.changed.gauge_is_divided);
     world_stop(&w);
 }
 
