@@ -174,10 +174,9 @@
  *     But a limiter without a server does not store the latest `now`, so a try with an earlier
  *     `now` may count at that earlier time. A thread should read the clock just before its try. A
  *     lease has ended when now >= its end. The same calls with the same `now` and seeds have the
- *     same results on every machine. On 32-bit x86, compile with -msse2 -mfpmath=sse. Without these
- *     flags amounts differ in their last bits. Use a clock that keeps running while the machine is
- *     suspended. If the clock stops during that time, a lease lasts too long. A function whose name
- *     ends in `_due` returns when the caller must call the object again.
+ *     same results on every machine; 32-bit x86 needs -msse2 -mfpmath=sse for this. Use a clock
+ *     that keeps running while the machine is suspended, or leases last too long. A function whose
+ *     name ends in `_due` returns when the caller must call the object again.
  *
  * SOURCES. The protocol, the tree, learning and the names are from the design document "Global
  * Distributed Client Side Rate Limiting" (YouTube, 2016). Comments name other sources.
@@ -185,7 +184,7 @@
  * THE API, by group. The documentation of each function is above its declaration.
  *
  *     status         doorman_status_name
- *     configuration  doorman_config_create  _destroy  _read  _fits
+ *     configuration  doorman_config_create  _destroy  _read  _fits  _find
  *     shares         doorman_shares
  *     messages       doorman_method_name  doorman_lease_reason_name
  *     upstream       doorman_upstream_due  _request  _response  _failed
@@ -239,6 +238,7 @@
  *     >>upstream        which requests a client or node makes, when, and to which address
  *     >>overload        capacity that follows what overloaded servers report
  *     >>server          a node: mastership, learning, how a request is answered
+ *     >>handover        what a master that stops gives to the next one
  *     >>election        which process of a node is master
  *     >>limiters        how an application takes units of a resource, or of a limit of its own
  *     >>client          the resources of an application, their fallbacks, and wants that follow use

@@ -49,7 +49,8 @@
  *     descriptors    doorman_config_descriptors  doorman_descriptors_resolve
  *     holds          doorman_permits_renew  _release  _transfer  _seize  _cancel
  *                    _next_decision  _next_hold  _next_wait  _find_hold  _end_hold
- *     reservations   doorman_permits_settle  _report_once  _next_reservation
+ *     reservations   doorman_permits_settle  _report_once  _next_reservation  _find_reservation
+ *                    _end_reservation
  *     limiters       doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
  *     server         doorman_server_permits  _set_shards  _set_shard_map
  *     shards         doorman_shard_of  doorman_shards_balance
@@ -57,11 +58,11 @@
  *                    doorman_shard_mover_create  _destroy  _start  _stop  _map  _next  _end  _state
  *                    doorman_permits_set_shards  _own  _owns  _shard_of  _shard_of_row
  *                    _find_shards  _next_shard_rows  _restore_shard  _drop_shard
+ *                    _shard_decided
  *                    doorman_shard_part_add
  *     permit client  doorman_permit_client_create  _destroy  _upstream  _port  _add_lane  _acquire
  *                    _report  _settle  _next  _new_hold  _release  _transfer  _seize  _read_hold
- *                    _next_change
- *                    _kill_switch  _read
+ *                    _next_change  _kill_switch  _read
  *     JSON           doorman_json_exchange_settle  _undo
  *                    doorman_json_read_override  _write_override
  *                    doorman_override_message_uninit

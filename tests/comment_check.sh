@@ -3,6 +3,7 @@
 #
 #   - Each function, type or macro that a comment of a header names exists. In the list of the API
 #     at the top, "_destroy" behind "doorman_server_create" means doorman_server_destroy.
+#   - The list of the API has each function of the API, and CONTENTS has each section.
 #   - Each rule that a comment of these files or of the tests quotes (T7, R4, ...) is defined
 #     exactly once. A definition is a line of a comment that starts with the number of the rule.
 #   - A section that a comment names with its header (">>NAME of doorman.h") is in that header.
@@ -10,10 +11,10 @@ set -u
 awk '
     function complain(text) { print text; failed++ }
 
-    # Whether the suffix can replace the last words of a name.
-    function extends(name, suffix) {
-        while (sub(/_[^_]*$/, "", name)) if ((name suffix) in code) return 1
-        return 0
+    # Returns the name whose last words the suffix replaces; "": there is none.
+    function extended(name, suffix) {
+        while (sub(/_[^_]*$/, "", name)) if ((name suffix) in code) return name suffix
+        return ""
     }
 
     # Splits a line into its code and its comment. Returns the comment.
@@ -44,6 +45,11 @@ awk '
         where = FILENAME ":" FNR
         header = FILENAME ~ /^doorman(_permits|_throttle)?\.h$/
         take_words(outside, code, where)
+        if (header && match(outside, /^ DOORMAN_API .*doorman_[a-z0-9_]+\(/)) {
+            name = substr(outside, 1, RLENGTH - 1)
+            sub(/.*[^a-z0-9_]/, "", name)
+            api[name] = where
+        }
         if (text == "") next
         if (header || FILENAME ~ /^(doorman_server\.c$|server\/)/) {
             if (match(text, /^ +\* [A-Z][0-9]+(, [A-Z][0-9]+)* [^ ]/)) {
@@ -57,7 +63,10 @@ awk '
             }
         }
         if (header && match(text, /---- >>[a-z_]+/)) {
-            sections[substr(text, RSTART + 5, RLENGTH - 5) " of " FILENAME] = 1
+            sections[substr(text, RSTART + 5, RLENGTH - 5) " of " FILENAME] = where
+        }
+        if (header && text ~ /^ +\* +>>[a-z_]+ / && match(text, />>[a-z_]+/)) {
+            contents[substr(text, RSTART, RLENGTH) " of " FILENAME] = 1
         }
         if (match(text, />>[a-z_]+ of doorman[a-z_]*\.h/)) {
             placed[substr(text, RSTART, RLENGTH)] = where
@@ -72,6 +81,7 @@ awk '
             if (word ~ /^(doorman|DOORMAN)_[A-Za-z0-9_]*[A-Za-z0-9]$/) {
                 if (!(word in named)) named[word] = where
                 last = word
+                if (in_list) listed[word] = 1
             } else if (in_list && word ~ /^_[a-z_]+$/) {
                 suffixes[last " " word] = where
             }
@@ -87,7 +97,18 @@ awk '
         for (pair in suffixes) {
             split(pair, parts, " ")
             checked++
-            if (!extends(parts[1], parts[2])) complain(suffixes[pair] ": no " parts[2])
+            name = extended(parts[1], parts[2])
+            if (name == "") complain(suffixes[pair] ": no " parts[2])
+            listed[name] = 1
+        }
+        for (name in api) {
+            checked++
+            if (!(name in listed)) complain(api[name] ": THE API does not list " name)
+        }
+        for (section in sections) {
+            checked++
+            if (section ~ /^>>throttle / || section in contents) continue # the only one there
+            complain(sections[section] ": CONTENTS has no " section)
         }
         for (word in quoted) {
             checked++
