@@ -5,8 +5,8 @@
  *     POST /v1/drain     begins a drain, and answers before it is over
  *     POST /v1/undrain   ends it
  *
- * Only a master writes the audit. Its row of a drain is written before the drain begins. A process
- * that is not master has the act in its log, and writes the row when it is master again. */
+ * Only a master writes the audit: it writes the row of a drain before the drain begins. A process
+ * that is not master logs the act, and writes the row when it is master again. */
 #include "admin.h"
 
 /* A drain or an undrain that is asked for. */
@@ -93,7 +93,8 @@ static struct act *drain_act(const struct drain_call *call) {
     return act;
 }
 
-/* Logs an act that is not in the audit. If this server keeps acts, its row is written later. */
+/* Logs an act that is not in the audit. If this server keeps acts, the row of the act is written
+ * later. */
 static void drain_log_act(const struct drain_call *call) {
     struct act *act = server_keeps_acts(call->service) ? drain_act(call) : NULL;
     if (act) server_act_write_later(act);
@@ -129,7 +130,7 @@ static void drain_apply(struct act *act) {
     drain_begin(act->service, act->token.name, reason);
 }
 
-/* Writes the row of an act. Returns false if the response is an error.
+/* Makes the act of a call, and writes its row. Returns false if the response is an error.
  *   apply   see struct act
  *   id      out: of the row */
 static bool drain_write(const struct drain_call *call, void (*apply)(struct act *), uint64_t *id) {
@@ -172,7 +173,8 @@ static void drain_start(const struct drain_call *call) {
 
 /* ---- undrain -------------------------------------------------------------------------------- */
 
-/* Ends a drain, or lets it end when it is done. Precondition: the lock is held. */
+/* Ends a drain. A drain that is LEAVING or LEFT ends when it is DONE. Precondition: the lock is
+ * held. */
 static void drain_end(struct service *service) {
     assert(server_lock_is_held(&service->lock));
     struct drain *drain = &service->drain;
@@ -224,7 +226,7 @@ static void undrain_start(const struct drain_call *call) {
 
 /* ---- paths ---------------------------------------------------------------------------------- */
 
-/* Reads the query of a drain or an undrain, and runs it. */
+/* Reads the query of a call, and begins or ends the drain. */
 static void drain_run(struct drain_call *call) {
     static const char *const names[] = {"reason", "force", NULL};
     if (!server_http_check_query(call->request->query, names, call->response)) return;
