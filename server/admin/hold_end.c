@@ -74,7 +74,8 @@ static bool hold_check_fields(const struct hold_call *call, const cJSON *body,
     return true;
 }
 
-/* Reads whether the units come back. Returns false if the body does not say it of a reservation. */
+/* For a reservation, reads whether its units come back. Returns false if the body does not say
+ * so. */
 static bool hold_read_unsettled(struct hold_call *call, const cJSON *body) {
     const char *word = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(body, "unsettled"));
     call->target.refunds = word && strcmp(word, "refund") == 0;

@@ -224,8 +224,8 @@ bool server_override_read(const struct store_note *note, doorman_override_messag
     return is_valid && message->row.id > 0;
 }
 
-/* Sets a row as it is in the store. A row that adds to a bucket gives the units now if its act is
- * that of late_id. */
+/* Sets a row as it is in the store. A row that adds to a bucket adds its units now if its id is
+ * late_id: the store has perhaps taken its act late. */
 static doorman_status override_enter(const struct notes_pass *pass, doorman_permits *permits,
                                      const doorman_override_row *row, doorman_error *error) {
     const bool is_new = row->id == pass->wanted->late_id && row->add > 0;
@@ -236,7 +236,7 @@ static doorman_status override_enter(const struct notes_pass *pass, doorman_perm
     return doorman_permits_restore_override(permits, row, error, doorman_clock());
 }
 
-/* Puts a row into force, unless a later one has its name. Precondition: the lock is held. */
+/* Puts a row into force, unless pass_wants refuses it. Precondition: the lock is held. */
 static doorman_status override_restore(struct notes_pass *pass, const struct store_note *note,
                                        doorman_permits *permits, const doorman_override_row *row,
                                        doorman_error *error) {
@@ -295,7 +295,7 @@ bool server_plan_read(const struct store_note *note, doorman_plans_message *mess
     return is_valid && !message->is_bulk && strtoull(note->identity, NULL, 10) > 0;
 }
 
-/* Puts a row into force, unless a later one has its name. Precondition: the lock is held. */
+/* Puts a row into force, unless pass_wants refuses it. Precondition: the lock is held. */
 static doorman_status plan_restore(struct notes_pass *pass, const struct store_note *note,
                                    doorman_permits *permits, const doorman_plan_row *read,
                                    doorman_error *error) {

@@ -108,8 +108,8 @@ static void tell_mastership_end(void *context, doorman_server *server, doorman_t
     EACH_PART(part, loses)(*part)->loses(service, now);
 }
 
-/* Lists the parts that want events of permits. There are many events, and with the list each costs
- * no search. Returns the kinds that the parts want. */
+/* Lists the parts that want events of permits. There are many events, and thanks to the list no
+ * event needs a search. Returns the kinds that the parts want. */
 static unsigned find_permit_parts(struct service *service) {
     unsigned kinds = 0;
     service->permit_part_count = 0;
