@@ -379,7 +379,6 @@ static bool add_version(struct act *act, uint64_t number, cJSON *note, const cJS
     return text && server_act_add_note(act, &made);
 }
 
-/* Begins the note of a version. */
 static cJSON *version_begin(uint64_t number, const char *token) {
     cJSON *note = cJSON_CreateObject();
     cJSON_AddNumberToObject(note, "version", (double)number);

@@ -686,7 +686,6 @@ static void add_hidden(cJSON *json, const doorman_permits *permits,
     cJSON_Delete(hides);
 }
 
-/* Answers an act that is in force. */
 static void override_answer(struct act *act, struct http_response *response) {
     struct service *service = act->service;
     cJSON *json = cJSON_CreateObject();

@@ -401,7 +401,6 @@ static bool plan_check_count(struct act *act, struct store *store) {
     return true;
 }
 
-/* Describes the rows of an act. */
 static void plan_describe_all(struct act *act) {
     static const char *const names[] = {"glob", "key", "before", "after", "bulk", "entries"};
     struct plan_detail *detail = plan_detail_of(act);
@@ -510,7 +509,6 @@ static void plan_apply(struct act *act) {
 
 /* ---- PUT and DELETE ------------------------------------------------------------------------- */
 
-/* Answers an act that is in force. */
 static void plan_answer(const struct act *act, struct http_response *response) {
     response->type = "application/json";
     server_text_addf(&response->text, "{\"id\": %" PRIu64 "}\n", act->id);

@@ -107,7 +107,6 @@ static bool reset_add_hash(struct resets_seen *seen, uint64_t hash, int64_t at) 
     return true;
 }
 
-/* Adds a reset of a key. */
 static bool reset_add_key(struct resets_seen *seen, const cJSON *entry, const char *key,
                           int64_t at) {
     const char *glob = reset_text(entry, "glob");

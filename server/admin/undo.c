@@ -100,7 +100,6 @@ static uint64_t undo_read_path(const char *path) {
     return end != number && strcmp(end, "/undo") == 0 ? id : 0;
 }
 
-/* Takes back an act. */
 static void undo_row(struct service *service, const struct http_request *request, struct undo *undo,
                      struct http_response *response) {
     const char *what = server_row_text(undo->row, "what"), *of = server_row_text(undo->row, "of");

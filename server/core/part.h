@@ -146,8 +146,9 @@ struct server_part {
     void (*gives_back)(struct service *service);
     void (*learns)(struct service *service, enum learning_cause cause, doorman_time now);
 
-    /* This process is master, and no counter was read from the store yet: reads what the part keeps
-     * there. With the lock if nothing was answered yet, else without it.
+    /* This process is master: reads what the part keeps in the store, before any counter is read
+     * from there, and again after server_state_reread. With the lock if nothing was answered yet,
+     * else without it.
      *   returns   false: the store has failed, and this is called again */
     bool (*read_store)(struct service *service, struct store *store);
 

@@ -45,7 +45,7 @@ __attribute__((format(printf, 2, 3))) enum ctl_exit ctl_fail(enum ctl_exit code,
 /* Prints a line to standard output, without control characters. */
 __attribute__((format(printf, 1, 2))) void ctl_say(const char *format, ...);
 
-/* Ends the program if a call has returned NULL because memory ran out. Returns `memory`. */
+/* Ends the program if `memory` is NULL, because memory ran out. Returns `memory`. */
 void *ctl_need(void *memory);
 
 /* Prints a text without the control characters that would change a terminal. ctl_width returns how
@@ -87,7 +87,7 @@ enum ctl_exit ctl_settings_complete(struct ctl_settings *settings, double *timeo
 
 /* ---- requests ------------------------------------------------------------------------------- */
 
-/* A server, and how the answers of it are shown. */
+/* A server, and how its answers are shown. */
 struct ctl {
     struct ctl_settings settings;
     char *url;             /* of the server: that of the settings, or of the master */
@@ -129,9 +129,9 @@ struct ctl_reply {
  * calls ctl_reply_free in any case. */
 enum ctl_exit ctl_send(struct ctl *ctl, const struct ctl_request *request, struct ctl_reply *reply);
 
-/* Sends a request, to the master if this process is not the master. Reports an answer that is an
- * error. With --json, prints the answer if `expects` is set. The caller calls ctl_reply_free in any
- * case. */
+/* Sends a request. If the process that answers is not the master, asks the master, unless `here` is
+ * set. Reports an answer that is an error. With --json, prints the answer if `expects` is set. The
+ * caller calls ctl_reply_free in any case. */
 enum ctl_exit ctl_call(struct ctl *ctl, const struct ctl_request *request, struct ctl_reply *reply);
 
 void ctl_reply_free(struct ctl_reply *reply);
