@@ -1,5 +1,5 @@
-/* doorman_server, part ADMIN: a planned stop without the end of the process, for a machine that
- * will be taken away (E11). server/core/drain.h has the phases.
+/* doorman_server, part ADMIN: a drain (E11). The process gives up its mastership, but does not end,
+ * so that its machine can be taken away. server/core/drain.h has the phases.
  *
  *     GET  /v1/drain     what the process does
  *     POST /v1/drain     begins a drain, and answers before it is over
@@ -9,7 +9,7 @@
  * that is not master logs the act, and writes the row when it is master again. */
 #include "admin.h"
 
-/* A drain or an undrain that is asked for. */
+/* A request for a drain or an undrain. */
 struct drain_call {
     struct service *service;
     const struct http_request *request;
@@ -36,7 +36,7 @@ static void drain_add_text(cJSON *json, const char *name, const char *text) {
     if (text[0]) cJSON_AddStringToObject(json, name, text);
 }
 
-/* Describes the state of a process as JSON. Precondition: the lock is held. */
+/* Describes the state of this process as JSON. Precondition: the lock is held. */
 static cJSON *drain_describe(const struct service *service) {
     assert(server_lock_is_held(&service->lock));
     const struct drain *drain = &service->drain;
@@ -93,8 +93,7 @@ static struct act *drain_act(const struct drain_call *call) {
     return act;
 }
 
-/* Logs an act that is not in the audit. If this server keeps acts, the row of the act is written
- * later. */
+/* Logs an act that is not in the audit. If this server keeps acts, the row is written later. */
 static void drain_log_act(const struct drain_call *call) {
     struct act *act = server_keeps_acts(call->service) ? drain_act(call) : NULL;
     if (act) server_act_write_later(act);

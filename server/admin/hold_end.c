@@ -144,8 +144,7 @@ static bool hold_look(struct hold_call *call, const doorman_permits *permits) {
     return is_there;
 }
 
-/* Refuses an id that no hold or reservation has here. If another node owns the id, the error names
- * that node. */
+/* Refuses an id that no hold or reservation has here. Names the node that owns the id, if any. */
 static bool hold_refuse_unknown(const struct hold_call *call, struct service *service,
                                 struct http_response *response) {
     const doorman_hold_request hold = {.id = call->target.id};
@@ -213,8 +212,7 @@ static bool hold_end(struct service *service, struct hold_target *target) {
     return ended;
 }
 
-/* Ends the target, which is the detail of the act. Sets the id of the target to 0 if it was not
- * ended. */
+/* Ends the target of the act. Sets the id of the target to 0 if it was not ended. */
 static void hold_apply(struct act *act) {
     struct hold_target *target = (struct hold_target *)act->detail;
     if (!hold_end(act->service, target)) target->id = 0;

@@ -173,8 +173,7 @@ static bool normal_is_of(const cJSON *tree, const cJSON *whole) {
     return is_equal;
 }
 
-/* If the tree without what is inherited would be read as another configuration, nothing is left
- * out. */
+/* Leaves out nothing if the shorter tree would be read as another configuration. */
 cJSON *server_config_normalise(const doorman_config *config) {
     cJSON *whole = normal_read_whole(config), *plain = normal_read_usual();
     const cJSON *first = cJSON_GetArrayItem(resources_of(plain), 0);

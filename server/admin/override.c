@@ -154,7 +154,7 @@ static double tiers_sum(const doorman_figures *figures) {
     return sum;
 }
 
-/* Returns the weight of a key of a fair limit. Without one it is 1. */
+/* Returns the weight of a key of a fair limit; 1 if the figures have none. */
 static double weight_of(const doorman_figures *figures) {
     return figures->weight ? (double)figures->weight : 1;
 }
@@ -261,10 +261,10 @@ static bool has_other_window(const doorman_figures *figures, const doorman_figur
     return is_given && (figures->window != limit->window || figures->calendar != limit->calendar);
 }
 
-/* Checks that a row of the role support, or its end, changes no window. Otherwise it could reset
- * the counters of a key in this way as often as it likes (E6). Without the row, the key may have
- * the figures of a plan or of an override of the configuration, so all of these must have the
- * window of the limit.
+/* Checks that a row of the role support, or its end, changes no window. Otherwise this role could
+ * reset the counters of a key as often as it likes (E6). Without the row, the key may have the
+ * figures of a plan or of an override of the configuration, so all of these must have the window of
+ * the limit.
  *   all   the figures of the row */
 static bool check_window(const doorman_permit_limit *limit, const doorman_figures *all,
                          struct http_response *response) {
@@ -587,7 +587,7 @@ static bool override_add_notes(struct act *act) {
     return detail->replaced == 0 || server_act_add_note(act, &deleted);
 }
 
-/* Reads the body, and checks what the library does not know. */
+/* Reads the body, and checks what the library does not check. */
 static bool override_read(struct act *act, const struct http_request *request,
                           struct http_response *response) {
     doorman_override_message *message = &override_of(act)->message;
@@ -646,8 +646,8 @@ static bool override_look(struct act *act, struct store *store) {
 
 static bool override_look_again(struct act *act) { return override_look(act, NULL); }
 
-/* Adds to the row of an act what it is about, and the value before it. Runs on the thread of the
- * store, so that no other act comes between this call and the write. */
+/* Adds to the row of an act what the act is about, and the value before the act. Runs on the thread
+ * of the store, so that no other act comes between this call and the write. */
 static bool override_prepare(struct act *act, struct store *store) {
     const struct override_detail *detail = override_of(act);
     const doorman_override_row *row = &detail->message.row;

@@ -177,7 +177,7 @@ static bool plan_check_globs(const struct act *act, struct http_response *respon
     return true;
 }
 
-/* Reads the body, and checks what the library does not know. */
+/* Reads the body, and checks what the library does not check. */
 static bool plan_read(struct act *act, const struct http_request *request,
                       struct http_response *response) {
     struct plan_detail *detail = plan_detail_of(act);
@@ -332,7 +332,7 @@ static int plan_compare_names(const void *a, const void *b) {
     return order ? order : strcmp(one->key ? one->key : "", other->key ? other->key : "");
 }
 
-/* Counts an entry of the audit if it has changed a plan of this act. */
+/* Counts an entry of the audit if it has changed the plan of a row of the act. */
 static void plan_count_entry(const struct plan_count *all, const cJSON *entry) {
     const char *before = server_row_word(cJSON_GetObjectItemCaseSensitive(entry, "before"), "plan");
     const char *after = server_row_word(cJSON_GetObjectItemCaseSensitive(entry, "after"), "plan");
@@ -360,8 +360,8 @@ static bool plan_count_visit(void *context, const struct store_note *note) {
     return is_later;
 }
 
-/* Counts for each row of an act how often the role support has changed its plan in the last day.
- * Returns false if the store has failed, or memory runs out. */
+/* Counts for each row of an act how often the role support has changed the plan of its key in the
+ * last day. Returns false if the store has failed, or memory runs out. */
 static bool plan_count_changes(struct plan_detail *detail, struct store *store) {
     struct plan_count all = {.count = detail->count};
     const time_t day = time(NULL) - 86400;

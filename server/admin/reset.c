@@ -166,7 +166,7 @@ static bool reset_bans(const doorman_request *reset) {
     return bans;
 }
 
-/* Says in the answer to a ban that it is only in memory. */
+/* Says in the answer to a ban that the ban is only in memory. */
 static void reset_add_note(struct http_response *response) {
     doorman_buffer *body = &response->text.buffer;
     while (body->bytes > 0 && strchr("}\n", body->text[body->bytes - 1])) {
@@ -224,7 +224,7 @@ static bool reset_keep(struct service *service, const struct http_request *reque
 
 #define BAN_TOLERANCE (30 * DOORMAN_SECOND) /* the audit has whole seconds, and a store may hang */
 
-/* A ban that an act takes back. */
+/* A ban that an undo changes. */
 struct ban_change {
     doorman_permit_entry entry; /* what it sets */
     doorman_time left_until;    /* the end that the ban of now must have; 0: no ban must be there */
@@ -314,7 +314,7 @@ static void ban_undo_run(struct act *act, struct http_response *response) {
     }
 }
 
-/* Reads the bans of an act, and checks that the token may change them. */
+/* Reads the bans of the undone act, and checks that the token may change them. */
 static bool ban_undo_begin(struct act *act, const struct undo *undo,
                            const struct http_request *request, struct http_response *response) {
     struct ban_detail *detail = (struct ban_detail *)act->detail;

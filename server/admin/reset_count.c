@@ -11,7 +11,7 @@
  *
  * An act on all resources of a template is only done if each of them may be reset once more. For
  * such an act all resets of the key count, at any resource, because the templates may have changed
- * since then. */
+ * since those resets. */
 #include "reset_count.h"
 
 #define FIRST_CAPACITY 64

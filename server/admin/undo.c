@@ -6,8 +6,8 @@
  * effect, and has the same bounds.
  *
  * The value that is there must be the one that the act left behind. If a later act has changed it,
- * the answer is 409, and names that act. What is set again keeps its old end, and is not set again
- * if that has passed. */
+ * the answer is 409, and names that act. A value that is set again keeps its old end. If that end
+ * has passed, the value is not set. */
 #define _GNU_SOURCE /* strptime */
 #include "admin.h"
 

@@ -11,8 +11,8 @@
  *
  * The thread of the store reads versions, and offers what is new. The main thread puts it into
  * force. When an election has made this process the master, the thread of the election puts it into
- * force before the mastership. The thread of the election also follows the key of etcd. A version
- * in force is copied to --config-cache by the thread that has put it into force.
+ * force before the mastership begins. The thread of the election also follows the key of etcd. A
+ * version in force is copied to --config-cache by the thread that has put it into force.
  *
  * Which configuration decides, with `store:` and an election:
  *
@@ -30,8 +30,8 @@
  *                            process that has seen a version, or has a copy, can become master. All
  *                            this also holds if the newest version is not valid here
  *
- * Without an election there is no such doubt: a process that cannot read the store at its start,
- * and has no copy, ends, and no other process changes the store while this one is the master. */
+ * Without an election no other process changes the store while this one is the master. A process
+ * that cannot read the store at its start, and has no copy, ends. */
 #include "versions.h"
 
 #include <fcntl.h>
@@ -171,8 +171,8 @@ static bool cache_take(const struct service *service, doorman_config **out,
     return *out != NULL;
 }
 
-/* Loads the copy, because the store or etcd cannot be reached. On failure, `problems` says why both
- * cannot be used. */
+/* Loads the copy, because the store or etcd cannot be reached. On failure, `problems` says why
+ * neither that nor the copy can be used. */
 static bool cache_load(struct service *service, doorman_config **out,
                        struct config_problems *problems) {
     const char *path = service->settings->config_cache;
@@ -252,7 +252,7 @@ static char *cache_text(struct service *service, uint64_t number) {
     return text;
 }
 
-/* Copies the version in force. A failure that lasts has one line of the log. */
+/* Copies the version in force. A failure that lasts is logged only once. */
 static void cache_write(struct service *service, uint64_t number) {
     const char *path = service->settings->config_cache;
     char *text = cache_text(service, number);
@@ -303,7 +303,7 @@ bool server_versions_await(struct service *service, uint64_t number) {
     return is_in_force;
 }
 
-/* Notes whether the store could be read. A failure that lasts has one line of the log. */
+/* Notes whether the store could be read. A failure that lasts is logged only once. */
 static void note_read(struct service *service, struct store *store, bool is_read) {
     struct trouble *trouble = &service->versions->store;
     char version[24];
@@ -373,7 +373,7 @@ static bool versions_read_store(struct service *service, struct store *store) {
     return !service->settings->config_in_store || newest_offer(service, store);
 }
 
-/* Returns whether the store has another version than the last look has found. Costs a few bytes.
+/* Returns whether the newest version of the store is not the last one seen. Reads only a few bytes.
  *   failed   out: the store has failed */
 static bool newest_differs(struct service *service, struct store *store, bool *failed) {
     char identity[STORE_TEXT + 1];
@@ -691,7 +691,7 @@ static void versions_destroy(struct service *service) {
     versions->is_made = false;
 }
 
-/* Returns why the configuration in the store cannot be read; since 0: it can. */
+/* Returns why the configuration in the store cannot be read. `since` is 0 if it can. */
 static struct trouble store_trouble(struct service *service) {
     server_lock(&service->lock);
     struct trouble trouble = service->versions->store;

@@ -117,7 +117,7 @@ struct server_part {
     bool (*refuses)(const struct service *service, const doorman_config *config,
                     char error[PROBLEM_TEXT]);
     void (*before_config)(struct service *service); /* a new configuration was loaded. May wait */
-    /* Logs a configuration that was loaded or refused. If no part has this, the core logs a
+    /* Logs a loaded or refused configuration. If no part has this function, the core logs a
      * line. */
     void (*report_config)(struct service *service, const struct config_change *change);
     void (*configured)(struct service *service, const struct config_change *change);
@@ -138,8 +138,7 @@ struct server_part {
      *   epoch   of the mastership; later ones are larger; 0: the settings have no --state */
     void (*elected)(struct service *service, bool is_master, uint64_t epoch);
     /* The mastership of this process ends, and was not handed over before. The server object has
-     * not forgotten anything yet. See on_mastership_end for what may be called. The lock is
-     * held. */
+     * forgotten nothing yet. See on_mastership_end for what may be called. The lock is held. */
     void (*loses)(struct service *service, doorman_time now);
     void (*drains)(struct service *service); /* service->drain has changed */
     /* The process stops, and gives its mastership back before all parts have stopped. */

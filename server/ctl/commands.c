@@ -376,7 +376,7 @@ static enum ctl_exit run_ban(struct ctl *ctl, char *const words[]) {
 
 /* ---- holds ---------------------------------------------------------------------------------- */
 
-/* Makes the id of each hold a text, so that it can be copied. */
+/* Makes the id of each hold a text, so that the table shows all of its digits. */
 static void holds_name(const cJSON *rows) {
     for (cJSON *row = rows ? rows->child : NULL; row; row = row->next) {
         char id[CTL_NUMBER_BYTES];

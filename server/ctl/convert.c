@@ -44,7 +44,7 @@ struct convert_node {
     size_t count;
 };
 
-/* A rule that may be written: the descriptors of its entries. */
+/* A rule that may be written. `nodes` are the descriptors of its entries. */
 struct convert_rule {
     const struct convert_node *nodes[ENTRIES_MAX]; /* NULL: any value */
     const struct convert_node *target;             /* NULL: no limit */
@@ -413,7 +413,7 @@ static void convert_rule_add(struct convert_domain *domain, size_t depth,
     rule->target = target;
 }
 
-/* Goes down the tree along the keys, and adds the rules in the order of the service. */
+/* Goes down the tree along the keys, and adds the rules in the order in which the service looks. */
 static void convert_visit(struct convert_domain *domain, const struct convert_node *at,
                           size_t depth) {
     for (int kind = NODE_EXACT; kind <= NODE_ANY; kind++) {
@@ -499,7 +499,7 @@ static const char *convert_rule_key(const struct convert_domain *domain,
     return strlen(out) > DOORMAN_ID_BYTES_MAX ? "its keys are too long together" : NULL;
 }
 
-/* Writes the resource of descriptors without a limit, which no template matches. */
+/* Writes the resource of descriptors without a limit, for which there is no template. */
 static void convert_no_limit(char out[TEXT_BYTES], const struct convert_domain *domain) {
     out[0] = '\0';
     convert_add_name(out, domain->name);

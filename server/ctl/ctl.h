@@ -17,7 +17,8 @@
  *     descriptor.c the commands about descriptors of gateways
  *     convert.c    a configuration of Envoy's ratelimit as one of Doorman; yaml.c reads it
  *
- * The program uses no file of the server. It runs one command on one thread, and then ends. */
+ * The program uses no source file of the server. It runs one command on one thread, and then
+ * ends. */
 #ifndef DOORMAN_CTL_H
 #define DOORMAN_CTL_H
 
@@ -232,7 +233,7 @@ enum ctl_exit ctl_run_descriptor(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_convert(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_events(struct ctl *ctl, char *const words[]); /* of subscribe.c */
 
-/* Ends with a command whose name is NULL. */
+/* All commands. A command whose name is NULL ends the list. */
 extern const struct ctl_command ctl_commands[];
 
 #endif
