@@ -302,7 +302,8 @@ static bool change_describe(struct act *act) {
     return difference && after;
 }
 
-/* Refuses an act that has not changed the key of etcd, or perhaps not. */
+/* Refuses an act, because the key of etcd was not changed, or because it is not known whether it
+ * was. */
 static bool key_refuse(struct act *act, struct store *store, enum config_access_result result,
                        const struct config_access *access) {
     if (result == ACCESS_UNKNOWN) {
@@ -370,8 +371,8 @@ static bool change_prepare(struct act *act, struct store *store) {
     return done;
 }
 
-/* Adds the note of a version. The configuration is its last field, because a list of versions shows
- * only the fields before the configuration. */
+/* Adds the note of a version. The configuration is the last field of the note, because a list of
+ * versions shows only the fields before it. */
 static bool add_version(struct act *act, uint64_t number, cJSON *note, const cJSON *config) {
     cJSON_AddItemToObject(note, "configuration",
                           config ? cJSON_Duplicate(config, true) : cJSON_CreateObject());
@@ -381,7 +382,6 @@ static bool add_version(struct act *act, uint64_t number, cJSON *note, const cJS
     return text && server_act_add_note(act, &made);
 }
 
-/* Begins the note of a version. */
 static cJSON *version_begin(uint64_t number, const char *token) {
     cJSON *note = cJSON_CreateObject();
     cJSON_AddNumberToObject(note, "version", (double)number);
@@ -415,8 +415,8 @@ static bool change_add_notes(struct act *act) {
     return done;
 }
 
-/* Lets this process put a new version of the store into force. All processes of the node read the
- * key of etcd anyway, so with etcd there is nothing to do. */
+/* Offers a new version of the store, which the main thread puts into force. With etcd there is
+ * nothing to do, because all processes of the node read the key. */
 static void change_apply(struct act *act) {
     struct config_detail *detail = change_of(act);
     if (act->service->settings->config_key || act->written == 0) return;

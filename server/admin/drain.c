@@ -1,15 +1,15 @@
-/* doorman_server, part ADMIN: a planned stop without the end of the process, for a machine that
- * will be taken away (E11). server/core/drain.h has the phases.
+/* doorman_server, part ADMIN: a drain (E11). The process gives up its mastership, but does not end,
+ * so that its machine can be taken away. server/core/drain.h has the phases.
  *
  *     GET  /v1/drain     what the process does
  *     POST /v1/drain     begins a drain, and answers before it is over
  *     POST /v1/undrain   ends it
  *
- * Only a master writes the audit. Its row of a drain is written before the drain begins. A process
- * that is not master has the act in its log, and writes the row when it is master again. */
+ * Only a master writes the audit: it writes the row of a drain before the drain begins. A process
+ * that is not master logs the act, and writes the row when it is master again. */
 #include "admin.h"
 
-/* A drain or an undrain that is asked for. */
+/* A request for a drain or an undrain. */
 struct drain_call {
     struct service *service;
     const struct http_request *request;
@@ -36,7 +36,7 @@ static void drain_add_text(cJSON *json, const char *name, const char *text) {
     if (text[0]) cJSON_AddStringToObject(json, name, text);
 }
 
-/* Describes the state of a process as JSON. Precondition: the lock is held. */
+/* Describes the state of this process as JSON. Precondition: the lock is held. */
 static cJSON *drain_describe(const struct service *service) {
     assert(server_lock_is_held(&service->lock));
     const struct drain *drain = &service->drain;
@@ -93,7 +93,7 @@ static struct act *drain_act(const struct drain_call *call) {
     return act;
 }
 
-/* Logs an act that is not in the audit. If this server keeps acts, its row is written later. */
+/* Logs an act that is not in the audit. If this server keeps acts, the row is written later. */
 static void drain_log_act(const struct drain_call *call) {
     struct act *act = server_keeps_acts(call->service) ? drain_act(call) : NULL;
     if (act) server_act_write_later(act);
@@ -129,7 +129,7 @@ static void drain_apply(struct act *act) {
     drain_begin(act->service, act->token.name, reason);
 }
 
-/* Writes the row of an act. Returns false if the response is an error.
+/* Makes the act of a call, and writes its row. Returns false if the response is an error.
  *   apply   see struct act
  *   id      out: of the row */
 static bool drain_write(const struct drain_call *call, void (*apply)(struct act *), uint64_t *id) {
@@ -172,7 +172,8 @@ static void drain_start(const struct drain_call *call) {
 
 /* ---- undrain -------------------------------------------------------------------------------- */
 
-/* Ends a drain, or lets it end when it is done. Precondition: the lock is held. */
+/* Ends a drain. A drain that is LEAVING or LEFT ends when it is DONE. Precondition: the lock is
+ * held. */
 static void drain_end(struct service *service) {
     assert(server_lock_is_held(&service->lock));
     struct drain *drain = &service->drain;
@@ -224,7 +225,7 @@ static void undrain_start(const struct drain_call *call) {
 
 /* ---- paths ---------------------------------------------------------------------------------- */
 
-/* Reads the query of a drain or an undrain, and runs it. */
+/* Reads the query of a call, and begins or ends the drain. */
 static void drain_run(struct drain_call *call) {
     static const char *const names[] = {"reason", "force", NULL};
     if (!server_http_check_query(call->request->query, names, call->response)) return;

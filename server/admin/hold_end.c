@@ -1,10 +1,10 @@
 /* doorman_server, part ADMIN: POST /v1/holds/end ends a hold, and POST /v1/reservations/end a
- * reservation, with a row of the audit (E8). The body has the id, as /v1/holds shows it. With a
- * resource or a key in the body, the hold or the reservation must have them, so that a wrong id
- * ends nothing. Of a reservation the body also says whether its units come back (P27).
+ * reservation, with a row of the audit (E8). The body has the id, as /v1/holds shows it. If the
+ * body has a resource or a key, a hold or a reservation with another one is not ended, because the
+ * id may be wrong. For a reservation the body also says whether its units come back (P27).
  *
  * If this server keeps no acts (server_keeps_acts), this file only ends the hold or the
- * reservation, and logs that, as for a reset. */
+ * reservation, and logs that. */
 #include "admin.h"
 
 /* What is ended. */
@@ -15,7 +15,7 @@ struct hold_target {
     bool failed;   /* memory has run out, so it was not ended */
 };
 
-/* What a request names, and what the hold or the reservation was. */
+/* What a request names, and what the hold or the reservation was before its end. */
 struct hold_call {
     struct hold_target target;
     const char *resource_id, *key; /* NULL: not checked. The body owns them */
@@ -46,7 +46,7 @@ static bool hold_refuse_field(struct http_response *response, const char *error)
 
 /* ---- the request ---------------------------------------------------------------------------- */
 
-/* Reads a text that may be missing. Returns false if it is no text or too long. */
+/* Reads a field of the body that may be missing. Returns false if it is no text or too long. */
 static bool hold_read_text(const cJSON *body, const char *name, const char **out) {
     const cJSON *field = cJSON_GetObjectItemCaseSensitive(body, name);
     *out = cJSON_GetStringValue(field);
@@ -74,7 +74,8 @@ static bool hold_check_fields(const struct hold_call *call, const cJSON *body,
     return true;
 }
 
-/* Reads whether the units of a reservation come back. Returns false if the body does not say it. */
+/* For a reservation, reads whether its units come back. Returns false if the body does not say
+ * so. */
 static bool hold_read_unsettled(struct hold_call *call, const cJSON *body) {
     const char *word = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(body, "unsettled"));
     call->target.refunds = word && strcmp(word, "refund") == 0;
@@ -143,7 +144,7 @@ static bool hold_look(struct hold_call *call, const doorman_permits *permits) {
     return is_there;
 }
 
-/* Refuses an id that no hold or reservation has here. If another node owns the id, names it. */
+/* Refuses an id that no hold or reservation has here. Names the node that owns the id, if any. */
 static bool hold_refuse_unknown(const struct hold_call *call, struct service *service,
                                 struct http_response *response) {
     const doorman_hold_request hold = {.id = call->target.id};
@@ -211,7 +212,7 @@ static bool hold_end(struct service *service, struct hold_target *target) {
     return ended;
 }
 
-/* Ends the target, which is the detail of the act. Sets its id to 0 if it was not ended. */
+/* Ends the target of the act. Sets the id of the target to 0 if it was not ended. */
 static void hold_apply(struct act *act) {
     struct hold_target *target = (struct hold_target *)act->detail;
     if (!hold_end(act->service, target)) target->id = 0;

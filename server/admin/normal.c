@@ -3,12 +3,12 @@
  *
  * The library writes the fields of a configuration in one order, and leaves out defaults. This file
  * also leaves out the algorithms that templates inherit, and the figures that overrides and plans
- * take from their limits. It sorts what has no order: `shadow`, the `keys` of limits, overrides and
- * the like, and the plans of a limit. The first template and the first override that match decide,
- * so these keep their order. Limits keep theirs too.
+ * take from their limits. It sorts what has no order: lists of texts, such as `shadow` and `keys`,
+ * and the plans of a limit. The first template and the first override that match decide, so these
+ * keep their order. Limits keep theirs too.
  *
- * A difference compares the trees, so a new field of the configuration needs no change here.
- * Templates are compared by glob, limits by name, and all other values as a whole:
+ * A difference is found by comparing the JSON, so a new field of the configuration needs no change
+ * here. Templates are compared by glob, limits by name, and all other values as a whole:
  *
  *     {"version": 8, "before": 7, "changes": [
  *         {"template": "maps", "change": "changed", "fields": [
@@ -33,7 +33,7 @@ static int normal_compare(const void *left, const void *right) {
     return strcmp(one ? one : "", other ? other : "");
 }
 
-/* Compares the names of the fields of an object. */
+/* Compares the names of two fields of an object. */
 static int normal_compare_names(const void *left, const void *right) {
     return strcmp((*(cJSON *const *)left)->string, (*(cJSON *const *)right)->string);
 }
@@ -92,8 +92,9 @@ static bool is_star(const cJSON *template) {
     return glob && strcmp(glob, "*") == 0;
 }
 
-/* Leaves out an algorithm that a template would have anyway: that of the template `*`, or for `*`
- * itself the default (G3). So a later change of `*` still concerns the others.
+/* Leaves out an algorithm that a template would have anyway: that of the template `*`, or the
+ * default for `*` itself and if there is no `*` (G3). So a later change of `*` still concerns the
+ * others.
  *   usual   the default */
 static void normal_drop_algorithms(cJSON *tree, const cJSON *usual) {
     const cJSON *given = usual;
@@ -110,8 +111,8 @@ static void normal_drop_algorithms(cJSON *tree, const cJSON *usual) {
     }
 }
 
-/* Leaves out the figures of an override or a plan that are those of its limit. So a later change of
- * the limit still concerns them.
+/* Leaves out the figures of an override or a plan that are the same in its limit. So a later change
+ * of the limit still concerns them.
  *   least   how many fields stay at least, even if they are those of the limit */
 static void normal_drop_figures(cJSON *object, const cJSON *limit, int least) {
     cJSON *next = NULL;
@@ -150,7 +151,7 @@ static cJSON *normal_read_usual(void) {
     return tree;
 }
 
-/* Returns the tree of a configuration with all that it has inherited. */
+/* Returns the sorted tree of a configuration, with what is inherited. */
 static cJSON *normal_read_whole(const doorman_config *config) {
     cJSON *tree = normal_read(config);
     if (!tree || normal_sort_below(tree, DEPTH_MAX)) return tree;
@@ -158,7 +159,7 @@ static cJSON *normal_read_whole(const doorman_config *config) {
     return NULL;
 }
 
-/* Returns whether reading a tree gives a certain configuration. Returns false if memory runs out.
+/* Returns whether a tree is read as the configuration of `whole`. Returns false if memory runs out.
  *   whole   of normal_read_whole */
 static bool normal_is_of(const cJSON *tree, const cJSON *whole) {
     doorman_config *config = NULL;
@@ -172,8 +173,7 @@ static bool normal_is_of(const cJSON *tree, const cJSON *whole) {
     return is_equal;
 }
 
-/* If the tree without what is inherited would be read as another configuration, nothing is left
- * out. */
+/* Leaves out nothing if the shorter tree would be read as another configuration. */
 cJSON *server_config_normalise(const doorman_config *config) {
     cJSON *whole = normal_read_whole(config), *plain = normal_read_usual();
     const cJSON *first = cJSON_GetArrayItem(resources_of(plain), 0);
@@ -214,7 +214,7 @@ static void differ_add(struct differ *differ, const char *name, const cJSON *las
 
 static void differ_objects(struct differ *differ, const cJSON *last, const cJSON *now, int depth);
 
-/* Compares a field. Objects that both have are compared by their fields. */
+/* Compares a field. If it is an object before and now, compares the fields of the objects. */
 static void differ_field(struct differ *differ, const char *name, const cJSON *last,
                          const cJSON *now, int depth) {
     const size_t bytes = strlen(differ->path);
@@ -413,7 +413,7 @@ static void summary_add_fields(struct summary *summary, const cJSON *object, con
     }
 }
 
-/* Adds the texts of a template or a limit. */
+/* Adds the texts of a template and of its limits. */
 static void summary_add_one(struct summary *summary, const cJSON *item, const char *key,
                             const char *place) {
     char path[SUMMARY_TEXT];

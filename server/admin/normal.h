@@ -16,9 +16,9 @@ cJSON *server_config_normalise(const doorman_config *config);
 /* Finds how one normal form differs from another.
  *   last, now   normal forms; NULL: an empty configuration
  *   returns     an object that the caller deletes; NULL: out of memory. It has `changes`, a list
- *               with an object for each template, `fields` of the whole configuration, and
- *               `is_reordered`. A field has `field`, `last` and `now`, which are null if the
- *               default counts */
+ *               with an object for each template that differs, `fields`, a list of the other fields
+ *               of the configuration that differ, and `is_reordered`. A field has `field`, `last`
+ *               and `now`, which are null if the default counts */
 cJSON *server_config_differ(const cJSON *last, const cJSON *now);
 
 /* Adds a list of at most SUMMARY_MAX texts that describe a difference, and how many more there

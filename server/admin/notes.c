@@ -1,17 +1,17 @@
 /* doorman_server, part ADMIN: the overrides and the plan rows that the store keeps, each as a note.
- * The text of the note is the row, and its identity is the id of the row. The id of an override is
- * the number of its act.
+ * The text of the note contains the row, and its identity is the id of the row. Without --shards
+ * the id of an override is the number of its act.
  *
  * A store may have several notes for one name, such as (resource, limit, key): after two acts at
  * once, or if a process ended before it had deleted the earlier note. The latest note counts, also
  * if it has ended. The store lists it first. The others are outranked: they are not put into force,
- * and are deleted. With --shards these notes are in etcd, for all nodes. There the next act with
- * the same name deletes an outranked note. */
+ * and are deleted. With --shards these notes are in etcd, for all nodes. There an outranked note
+ * stays until it has ended. */
 #include "admin.h"
 
 /* ---- names of rows that have ended ---------------------------------------------------------- */
 
-/* A set of texts, in an open table. The set owns the texts. */
+/* A set of texts, in a hash table with open addressing. The set owns the texts. */
 struct names {
     char **texts;
     size_t count, capacity; /* capacity: 0, or a power of 2 */
@@ -104,7 +104,7 @@ struct notes_pass {
     bool failed;          /* out of memory */
 };
 
-/* Remembers a note that a later note outranks. */
+/* Remembers a note that a later note outranks, for pass_delete. */
 static void pass_outrank(struct notes_pass *pass, uint64_t id) {
     if (pass->outranked.count == OUTRANKED_MAX) return;
     if (!ids_add(&pass->outranked, id)) pass->failed = true;
@@ -206,7 +206,7 @@ static bool pass_run(struct service *service, struct store *store, const struct 
 
 /* ---- overrides ------------------------------------------------------------------------------ */
 
-/* Reads the member of a note that has its row. Returns its text for cJSON_free, or NULL. */
+/* Returns a member of a note as a text for cJSON_free, or NULL. */
 static char *note_member(const struct store_note *note, const char *name) {
     cJSON *json = cJSON_Parse(note->text);
     cJSON *member = cJSON_GetObjectItemCaseSensitive(json, name);
@@ -224,8 +224,8 @@ bool server_override_read(const struct store_note *note, doorman_override_messag
     return is_valid && message->row.id > 0;
 }
 
-/* Sets a row as it is in the store. A row that adds to a bucket does so now if the store has taken
- * its act late. */
+/* Sets a row as it is in the store. A row that adds to a bucket adds its units now if its id is
+ * late_id: the store has perhaps taken its act late. */
 static doorman_status override_enter(const struct notes_pass *pass, doorman_permits *permits,
                                      const doorman_override_row *row, doorman_error *error) {
     const bool is_new = row->id == pass->wanted->late_id && row->add > 0;
@@ -236,7 +236,7 @@ static doorman_status override_enter(const struct notes_pass *pass, doorman_perm
     return doorman_permits_restore_override(permits, row, error, doorman_clock());
 }
 
-/* Puts a row into force, unless a later one has its name. Precondition: the lock is held. */
+/* Puts a row into force, unless pass_wants refuses it. Precondition: the lock is held. */
 static doorman_status override_restore(struct notes_pass *pass, const struct store_note *note,
                                        doorman_permits *permits, const doorman_override_row *row,
                                        doorman_error *error) {
@@ -295,7 +295,7 @@ bool server_plan_read(const struct store_note *note, doorman_plans_message *mess
     return is_valid && !message->is_bulk && strtoull(note->identity, NULL, 10) > 0;
 }
 
-/* Puts a row into force, unless a later one has its name. Precondition: the lock is held. */
+/* Puts a row into force, unless pass_wants refuses it. Precondition: the lock is held. */
 static doorman_status plan_restore(struct notes_pass *pass, const struct store_note *note,
                                    doorman_permits *permits, const doorman_plan_row *read,
                                    doorman_error *error) {

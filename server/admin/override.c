@@ -4,16 +4,17 @@
  *     GET /v1/overrides       lists those that have not ended, the newest first
  *     DELETE /v1/overrides    ends one
  *
- * The library decides with the overrides. The store keeps each as a note. The identity of the note
- * is the number of the act that has set it. Its row in the library has the same number as `id`.
- * With --shards all nodes share these notes, and their ids are those of server/admin/cluster.c.
+ * The library decides with the overrides. The store keeps each override as a note, whose identity
+ * is the number of the act that has set the override. The row in the library has the same number as
+ * `id`. With --shards all nodes share these notes, and server/admin/cluster.c chooses their
+ * numbers.
  *
  * Before an override is written, it is tried: the library sets it with a beginning in the future,
  * and what was there before is set again, without a decision in between. So what is wrong with it
  * is known before anything is written.
  *
- * E6 The right to help a customer is not the right to take units. So the role support changes only
- *    what its globs name. Its overrides have bounds, and change no window. Its resets and its
+ * E6 The role support may help customers, and must not give units without a bound. So it changes
+ *    only what its globs name. Its overrides have bounds, and change no window. Its resets and its
  *    changes of plans have a bound for each key and day. */
 #include "admin.h"
 
@@ -72,7 +73,7 @@ static bool counts_here(const struct service *service, const doorman_permits *pe
                                 doorman_permits_shard_of(permits, row->resource_id, row->key));
 }
 
-/* Returns whether an act gives units to a counter. A row that comes back does not: see
+/* Returns whether an act gives units to a counter. A row that an undo sets again gives none: see
  * override_apply. */
 static bool needs_owner(const struct act *act) {
     const struct override_detail *detail = override_of(act);
@@ -100,8 +101,8 @@ static cJSON *row_json(const doorman_override_row *row, const char *reason) {
 }
 
 /* Adds what happens at the end of a row, such as "then refused until 2026-12-01T00:00:00Z: 1900 of
- * 1000 used". Only the node that decides for the key knows that. Preconditions: the lock is held,
- * and this process is master. */
+ * 1000 used". Adds nothing if the row has a glob or no end, or if another node decides for the key.
+ * Preconditions: the lock is held, and this process is master. */
 static void add_after(cJSON *json, const struct service *service, const doorman_override_row *row) {
     assert(server_lock_is_held(&service->lock));
     doorman_permits *permits = doorman_server_permits(service->server);
@@ -138,7 +139,7 @@ static const doorman_permit_limit *limit_find(const doorman_permits *permits, co
     return NULL;
 }
 
-/* Returns the units in a second that the tiers grant at most. */
+/* Returns the largest limit / window of the tiers, in units per nanosecond. */
 static double tiers_rate(const doorman_figures *figures) {
     double most = 0;
     for (size_t i = 0; i < figures->tier_count; i++) {
@@ -153,13 +154,14 @@ static double tiers_sum(const doorman_figures *figures) {
     return sum;
 }
 
-/* Returns the weight of a key of a fair limit. Without one it is 1. */
+/* Returns the weight of a key of a fair limit; 1 if the figures have none. */
 static double weight_of(const doorman_figures *figures) {
     return figures->weight ? (double)figures->weight : 1;
 }
 
-/* Returns the first figure that is more than OVERRIDE_MAX times that of the limit, or NULL. Not in
- * this table: time_to_live, which no row has, and window, which the role support may not change.
+/* Returns the name of the first figure that is more than OVERRIDE_MAX times that of the limit, or
+ * NULL. Not in this table: time_to_live, which no row has, and window, which the role support may
+ * not change.
  *   all     of the override
  *   added   by another override of the key
  *   most    out: how much it may be */
@@ -238,8 +240,8 @@ static bool check_globs(const struct act *act, const doorman_override_row *row,
                   globs[0] ? globs : "nothing any more");
 }
 
-/* Returns whether tiers have other times than those of their limit. Longer times grant more, and
- * other windows let counters start fresh. */
+/* Returns whether tiers differ from those of their limit in more than the amounts. Other times can
+ * grant more, and other windows let counters start fresh. */
 static bool has_other_times(const doorman_figures *figures, const doorman_figures *limit) {
     bool differ = figures->tier_count != limit->tier_count;
     for (size_t i = 0; i < figures->tier_count && !differ; i++) {
@@ -259,9 +261,10 @@ static bool has_other_window(const doorman_figures *figures, const doorman_figur
     return is_given && (figures->window != limit->window || figures->calendar != limit->calendar);
 }
 
-/* Checks that a row of the role support, or its end, changes no window. Otherwise the counters of a
- * key could be reset in this way without end (E6). Without the row, the key may have the figures of
- * a plan or of an override of the configuration, so all of these must have the window of the limit.
+/* Checks that a row of the role support, or its end, changes no window. Otherwise this role could
+ * reset the counters of a key as often as it likes (E6). Without the row, the key may have the
+ * figures of a plan or of an override of the configuration, so all of these must have the window of
+ * the limit.
  *   all   the figures of the row */
 static bool check_window(const doorman_permit_limit *limit, const doorman_figures *all,
                          struct http_response *response) {
@@ -302,8 +305,8 @@ static bool limit_find_plan(const doorman_permit_limit *limit, const char *plan,
     return false;
 }
 
-/* Returns the size or the limit that a row gives its key. 0: there is no such row. Precondition:
- * the lock is held. */
+/* Returns the size or the limit that a row gives its key. 0: there is no such row, or it is idle.
+ * Precondition: the lock is held. */
 static double figure_of(const doorman_permits *permits, const doorman_permit_limit *limit,
                         const doorman_override_row *name) {
     doorman_override_info info;
@@ -329,8 +332,8 @@ static bool glob_example(const char *glob, char id[DOORMAN_ID_BYTES_MAX + 1]) {
     return true;
 }
 
-/* Returns the size or the limit that the plan of a key has, also if the plan begins later, or ends
- * before a row does. 0: the key has no plan of this limit. Precondition: the lock is held. */
+/* Returns the size or the limit that the plan of a key has, also if the plan begins later or ends
+ * soon. 0: the key has no plan of this limit. Precondition: the lock is held. */
 static double figure_of_plan(const doorman_permits *permits, const doorman_permit_limit *limit,
                              const char *glob, const char *key) {
     const doorman_plan_row name = {.identifier_glob = glob, .key = key};
@@ -344,8 +347,8 @@ static double figure_of_plan(const doorman_permits *permits, const doorman_permi
 }
 
 /* Returns the largest size or limit that a key has without a row, now or until the row ends. It may
- * come from a plan, or from an override of the configuration. Precondition: the lock is held, and
- * the row is set.
+ * come from a plan, from the row of a glob, or from an override of the configuration. Precondition:
+ * the lock is held, and the row is set.
  *   added   units that another row adds to the key */
 static double figure_without(doorman_permits *permits, const doorman_permit_limit *limit,
                              const doorman_override_info *info, const doorman_override_row *row,
@@ -366,10 +369,10 @@ static double figure_without(doorman_permits *permits, const doorman_permit_limi
     return row->resource_id ? fmax(most, figure_of_glob(permits, limit, info->glob, row)) : most;
 }
 
-/* Returns the size or the limit that a key has without a row that adds units to it. Another row,
- * the plan of the key, or an override of the configuration may give it. 0: there is no such row,
- * and the plan and the override give no more than the limit does. Precondition: the lock is held,
- * and the row is set. */
+/* Returns the size or the limit that a key has apart from a row that adds units to it. It comes
+ * from another row, from the plan of the key, or from an override of the configuration. 0: there is
+ * no other row, and neither the plan nor the override gives more than the limit. Precondition: the
+ * lock is held, and the row is set. */
 static double figure_beside(doorman_permits *permits, const doorman_permit_limit *limit,
                             const doorman_override_info *info, const doorman_override_row *row) {
     const doorman_override_row name = {
@@ -397,7 +400,8 @@ static bool check_size(const struct act *act, doorman_permits *permits,
                   own);
 }
 
-/* Checks the figures of the role support. Precondition: the lock is held, and the row is set.
+/* Checks the figures of a row of the role support. Precondition: the lock is held, and the row is
+ * set.
  *   info   of the row */
 static bool check_bound(const struct act *act, doorman_permits *permits,
                         const doorman_override_info *info, struct http_response *response) {
@@ -428,7 +432,7 @@ static bool check_bound(const struct act *act, doorman_permits *permits,
                   OVERRIDE_MAX, most);
 }
 
-/* Returns the most units that one override row adds to the key of a row, at the resources that the
+/* Returns the most units that another override adds to the key of a row, at the resources that the
  * row concerns. Precondition: the lock is not held. */
 static double units_added(struct service *service, const doorman_override_row *row) {
     const doorman_override_row name = {
@@ -486,8 +490,8 @@ static void before_take(struct before *out, const doorman_permits *permits,
     if (info.row.figures.tier_count > 0) out->row.figures.tiers = out->tiers;
 }
 
-/* Tries the row of an act. Returns false if it cannot be set: then the response is an error.
- * Precondition: the lock is held. */
+/* Sets the row of an act, and takes it back at once. Returns false if the row cannot be set, or if
+ * the role may not set it: then the response is an error. Precondition: the lock is held. */
 static bool override_try(struct act *act, doorman_permits *permits, const struct before *before,
                          struct http_response *response) {
     assert(server_lock_is_held(&act->service->lock));
@@ -529,7 +533,8 @@ static bool override_try_end(const struct act *act, const doorman_permits *permi
     return !limit || check_window(limit, &info.all, response);
 }
 
-/* Puts an act into force. A row that comes back adds nothing to a bucket: it did so before. */
+/* Puts an act into force. A row that an undo sets again adds nothing to a bucket, because it has
+ * added its units before. */
 static void override_apply(struct act *act) {
     struct override_detail *detail = override_of(act);
     doorman_permits *permits = doorman_server_permits(act->service->server);
@@ -582,7 +587,7 @@ static bool override_add_notes(struct act *act) {
     return detail->replaced == 0 || server_act_add_note(act, &deleted);
 }
 
-/* Reads the body, and checks what the library does not know. */
+/* Reads the body, and checks what the library does not check. */
 static bool override_read(struct act *act, const struct http_request *request,
                           struct http_response *response) {
     doorman_override_message *message = &override_of(act)->message;
@@ -641,8 +646,8 @@ static bool override_look(struct act *act, struct store *store) {
 
 static bool override_look_again(struct act *act) { return override_look(act, NULL); }
 
-/* Adds to the row of an act what it is about, and the value before it. Runs on the thread of the
- * store, so that no other act comes in between. */
+/* Adds to the row of an act what the act is about, and the value before the act. Runs on the thread
+ * of the store, so that no other act comes between this call and the write. */
 static bool override_prepare(struct act *act, struct store *store) {
     const struct override_detail *detail = override_of(act);
     const doorman_override_row *row = &detail->message.row;
@@ -681,7 +686,6 @@ static void add_hidden(cJSON *json, const doorman_permits *permits,
     cJSON_Delete(hides);
 }
 
-/* Answers an act that is in force. */
 static void override_answer(struct act *act, struct http_response *response) {
     struct service *service = act->service;
     cJSON *json = cJSON_CreateObject();
@@ -804,7 +808,7 @@ static const char *undo_text(cJSON *owner, const cJSON *row, const char *name) {
     return value ? cJSON_GetStringValue(cJSON_AddStringToObject(owner, name, value)) : NULL;
 }
 
-/* Reads the row that was there before an act, or the name of the row that it left behind. */
+/* Reads the row that was there before an act, or only its name if the row does not come back. */
 static bool undo_read(struct act *act, const struct undo *undo, struct http_response *response) {
     struct override_detail *detail = override_of(act);
     const cJSON *before = cJSON_GetObjectItemCaseSensitive(undo->row, "before");
@@ -869,7 +873,7 @@ static bool page_add_state(struct service *service, cJSON *json, const doorman_o
 }
 
 /* Returns whether a row may concern the resource of a list. It may if it names the resource, or if
- * the id of the resource begins with the first part of its glob. */
+ * the id of the resource begins as its glob does up to the first wildcard. */
 static bool page_has_resource(const struct note_page *page, const doorman_override_row *row) {
     if (!page->has_resource) return true;
     if (row->resource_id) return strcmp(row->resource_id, page->resource) == 0;

@@ -5,16 +5,16 @@
  *     GET /v1/plans       lists the rows that have not ended, the newest first
  *     DELETE /v1/plans    ends one
  *
- * The store keeps each row as a note. Its id is the number of its act times 2^14, plus its index in
- * the act. With --shards, a number from server/admin/cluster.c takes the place of that of the act.
- * Before an act is written, all of its rows are checked. If one is not valid, none is set, and the
- * answer names those that are not. What a row replaces is looked up on the thread of the store,
- * which does one act after the other.
+ * The store keeps each row as a note. The id of a row is the number of its act times 2^14, plus its
+ * index in the act. With --shards, a number from server/admin/cluster.c takes the place of the
+ * number of the act. Before an act is written, all of its rows are checked. If one is not valid,
+ * none is set, and the answer names up to 20 that are not valid. What a row replaces is looked up
+ * on the thread of the store, which does one act after the other.
  *
  * A plan has the figures of the configuration, so the role support may give any plan within its
- * globs. It has to say when the plan ends. Where plans have other windows, each change of the plan
- * lets counters start fresh (P15). So the role support may change the plan of a key only a few
- * times a day, as it may reset a key. */
+ * globs. It has to say when the plan ends. If a plan has other windows than its limit, each change
+ * of the plan lets counters start fresh (P15). So the role support may change the plan of a key
+ * only a few times a day, as it may reset a key. */
 #include "admin.h"
 
 #include <stdarg.h>
@@ -177,7 +177,7 @@ static bool plan_check_globs(const struct act *act, struct http_response *respon
     return true;
 }
 
-/* Reads the body, and checks what the library does not know. */
+/* Reads the body, and checks what the library does not check. */
 static bool plan_read(struct act *act, const struct http_request *request,
                       struct http_response *response) {
     struct plan_detail *detail = plan_detail_of(act);
@@ -212,8 +212,8 @@ static bool plan_read(struct act *act, const struct http_request *request,
     return plan_check_globs(act, response);
 }
 
-/* Checks the rows by the configuration. The lock is free after each ROWS_AT_ONCE rows, because
- * decisions wait for it. */
+/* Checks the rows against the configuration. Releases the lock after each ROWS_AT_ONCE rows,
+ * because decisions wait for it. */
 static bool plan_check(struct act *act, struct http_response *response) {
     struct plan_detail *detail = plan_detail_of(act);
     struct service *service = act->service;
@@ -299,7 +299,7 @@ static bool plan_take_all(struct act *act) {
                              info.plan_max);
 }
 
-/* Refuses an act that takes back another one, if a row is not the one that the other act left. */
+/* Refuses an undo if a row that is there is not the one that the undone act has left. */
 static bool plan_check_left(struct act *act, struct store *store) {
     const struct plan_detail *detail = plan_detail_of(act);
     for (size_t i = 0; act->kind == ACT_UNDO && i < detail->count; i++) {
@@ -332,7 +332,7 @@ static int plan_compare_names(const void *a, const void *b) {
     return order ? order : strcmp(one->key ? one->key : "", other->key ? other->key : "");
 }
 
-/* Counts an entry of the audit that has changed a plan. */
+/* Counts an entry of the audit if it has changed the plan of a row of the act. */
 static void plan_count_entry(const struct plan_count *all, const cJSON *entry) {
     const char *before = server_row_word(cJSON_GetObjectItemCaseSensitive(entry, "before"), "plan");
     const char *after = server_row_word(cJSON_GetObjectItemCaseSensitive(entry, "after"), "plan");
@@ -360,8 +360,8 @@ static bool plan_count_visit(void *context, const struct store_note *note) {
     return is_later;
 }
 
-/* Counts how often the role support has changed the plans of an act in the last day. Returns false
- * if the store has failed, or memory runs out. */
+/* Counts for each row of an act how often the role support has changed the plan of its key in the
+ * last day. Returns false if the store has failed, or memory runs out. */
 static bool plan_count_changes(struct plan_detail *detail, struct store *store) {
     struct plan_count all = {.count = detail->count};
     const time_t day = time(NULL) - 86400;
@@ -401,7 +401,6 @@ static bool plan_check_count(struct act *act, struct store *store) {
     return true;
 }
 
-/* Describes the rows of an act. */
 static void plan_describe_all(struct act *act) {
     static const char *const names[] = {"glob", "key", "before", "after", "bulk", "entries"};
     struct plan_detail *detail = plan_detail_of(act);
@@ -488,7 +487,7 @@ static bool plan_add_notes(struct act *act) {
     return true;
 }
 
-/* Puts the rows into force that are written. */
+/* Puts the rows that are written into force. */
 static void plan_apply(struct act *act) {
     const struct plan_detail *detail = plan_detail_of(act);
     doorman_permits *permits = doorman_server_permits(act->service->server);
@@ -510,7 +509,6 @@ static void plan_apply(struct act *act) {
 
 /* ---- PUT and DELETE ------------------------------------------------------------------------- */
 
-/* Answers an act that is in force. */
 static void plan_answer(const struct act *act, struct http_response *response) {
     response->type = "application/json";
     server_text_addf(&response->text, "{\"id\": %" PRIu64 "}\n", act->id);

@@ -1,4 +1,4 @@
-/* doorman_server, part ADMIN: the reason of an act, which people type and which others read in the
+/* doorman_server, part ADMIN: the reason of an act. People type it, and others read it in the
  * audit, on pages and in terminals. So it has no characters that change how a text is shown. */
 #include "admin.h"
 

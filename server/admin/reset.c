@@ -1,7 +1,7 @@
 /* doorman_server, part ADMIN: POST /v1/reset with a row of the audit. The row is written before the
- * message is decided, and says that its outcome is not known. It is written once more when the
- * message is decided. The row says what each counter had used before, and until when a key was
- * banned.
+ * message is decided, and says that the outcome is not known. The row is written once more when the
+ * message is decided. It says what each counter had used before, and for how long a banned key
+ * would have stayed banned.
  *
  * If this server keeps no acts (server_keeps_acts), this file only passes the message on, as a
  * server without the part ADMIN does. */
@@ -107,7 +107,7 @@ static bool reset_prepare(struct act *act, struct store *store) {
     return may;
 }
 
-/* Adds what the message will change to the row of an act. Returns false if the message is not
+/* Adds to the row of an act what the message will change. Returns false if the message is not
  * valid. */
 static bool reset_describe(struct act *act, const doorman_request *reset) {
     struct service *service = act->service;
@@ -166,7 +166,7 @@ static bool reset_bans(const doorman_request *reset) {
     return bans;
 }
 
-/* Says in the answer to a ban that it is only in memory. */
+/* Says in the answer to a ban that the ban is only in memory. */
 static void reset_add_note(struct http_response *response) {
     doorman_buffer *body = &response->text.buffer;
     while (body->bytes > 0 && strchr("}\n", body->text[body->bytes - 1])) {
@@ -180,7 +180,7 @@ static void reset_add_note(struct http_response *response) {
 }
 
 /* Returns whether this node decides for all keys of a message. A message with a key of another node
- * is refused as a whole, because the audit of the owner must have it. */
+ * is refused as a whole, because the audit of the other node must have the act. */
 static bool reset_check_owner(struct service *service, const doorman_request *reset,
                               struct http_response *response) {
     char owner[OWNER_TEXT], error[OWNER_TEXT + 64];
@@ -224,7 +224,7 @@ static bool reset_keep(struct service *service, const struct http_request *reque
 
 #define BAN_TOLERANCE (30 * DOORMAN_SECOND) /* the audit has whole seconds, and a store may hang */
 
-/* A ban that an act takes back. */
+/* A ban that an undo changes. */
 struct ban_change {
     doorman_permit_entry entry; /* what it sets */
     doorman_time left_until;    /* the end that the ban of now must have; 0: no ban must be there */
@@ -257,8 +257,8 @@ static void ban_undo_read(struct ban_change *change, const cJSON *entry, doorman
     if (cJSON_IsNumber(before)) change->until = at + (doorman_time)(before->valuedouble * 1e9);
 }
 
-/* Completes the row of the act, and checks that the bans are those that the act that is taken back
- * has left. Runs on the thread of the store. */
+/* Completes the row of the act, and checks that the bans are those that the undone act has left.
+ * Runs on the thread of the store. */
 static bool ban_undo_prepare(struct act *act, struct store *store) {
     struct ban_detail *detail = (struct ban_detail *)act->detail;
     const doorman_time now = (doorman_time)time(NULL) * DOORMAN_SECOND;
@@ -314,7 +314,7 @@ static void ban_undo_run(struct act *act, struct http_response *response) {
     }
 }
 
-/* Reads the bans of an act, and checks that the token may change them. */
+/* Reads the bans of the undone act, and checks that the token may change them. */
 static bool ban_undo_begin(struct act *act, const struct undo *undo,
                            const struct http_request *request, struct http_response *response) {
     struct ban_detail *detail = (struct ban_detail *)act->detail;

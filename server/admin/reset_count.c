@@ -9,9 +9,9 @@
  *     one that all resources of a       this limit at any resource, and the key of the message
  *     template share
  *
- * An act on all resources of a template is only done if each of them may be reset once more. The
- * templates may have changed since the earlier acts, so it counts all resets of its key, at any
- * resource. */
+ * An act on all resources of a template is only done if each of them may be reset once more. For
+ * such an act all resets of the key count, at any resource, because the templates may have changed
+ * since those resets. */
 #include "reset_count.h"
 
 #define FIRST_CAPACITY 64
@@ -56,8 +56,8 @@ static uint64_t reset_hash_glob(uint64_t seed, const char *glob, const char *key
     return reset_hash(seed, 'g', (const char *const[]){glob, key, ""});
 }
 
-/* Returns the hash of a counter that keys share. If all resources of a template share it, the name
- * of the resource has no meaning. */
+/* Returns the hash of a counter that keys share. If all resources of a template share the counter,
+ * the hash leaves the resource out. */
 static uint64_t reset_hash_shared(uint64_t seed, const cJSON *entry, const char *shared_by,
                                   bool has_resource) {
     const char *limit = reset_text(entry, "limit");
@@ -107,7 +107,6 @@ static bool reset_add_hash(struct resets_seen *seen, uint64_t hash, int64_t at) 
     return true;
 }
 
-/* Adds a reset of a key. */
 static bool reset_add_key(struct resets_seen *seen, const cJSON *entry, const char *key,
                           int64_t at) {
     const char *glob = reset_text(entry, "glob");

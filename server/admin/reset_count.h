@@ -1,18 +1,18 @@
-/* doorman_server, part ADMIN: how often the role support has made a counter fresh. Its bound is 20
+/* doorman_server, part ADMIN: how often the role support has made a counter fresh. The bound is 20
  * times a day. The count is kept in memory, because reading the audit of a day takes long. */
 #ifndef DOORMAN_SERVER_RESET_COUNT_H
 #define DOORMAN_SERVER_RESET_COUNT_H
 
 #include "admin.h"
 
-/* A reset. Its hash is that of a counter. */
+/* A reset, under one of the hashes of reset_count.c. */
 struct reset_seen {
     uint64_t hash;
     int64_t at;  /* seconds since 1970 */
     size_t next; /* the index plus 1 of another one with the same head; 0: none */
 };
 
-/* Resets, by the hash of their counters. {0} has none. One thread at a time uses it. */
+/* Resets, by hash. {0} has none. One thread at a time uses them. */
 struct resets_seen {
     struct reset_seen *items; /* in the order in which they were added */
     size_t *heads;            /* the index plus 1 of the newest one; 0: none */

@@ -2,12 +2,12 @@
  *
  * An act is taken back by an undo, an act that sets what was there before. The row of the undo has
  * `undoes`, the number of the first act, and `of`, what the first act was about. So an undo can be
- * taken back in the same way. It needs the role, the globs and the bounds that its effect would
- * need as any other act.
+ * taken back in the same way. An undo needs the same role and globs as any other act with this
+ * effect, and has the same bounds.
  *
  * The value that is there must be the one that the act left behind. If a later act has changed it,
- * the answer is 409, and names that act. Ends stay the points in time that they were: what would
- * have ended in the meantime is not set again. */
+ * the answer is 409, and names that act. A value that is set again keeps its old end. If that end
+ * has passed, the value is not set. */
 #define _GNU_SOURCE /* strptime */
 #include "admin.h"
 
@@ -100,7 +100,6 @@ static uint64_t undo_read_path(const char *path) {
     return end != number && strcmp(end, "/undo") == 0 ? id : 0;
 }
 
-/* Takes back an act. */
 static void undo_row(struct service *service, const struct http_request *request, struct undo *undo,
                      struct http_response *response) {
     const char *what = server_row_text(undo->row, "what"), *of = server_row_text(undo->row, "of");

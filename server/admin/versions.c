@@ -10,8 +10,8 @@
  * the configuration, so a list only copies what is before it.
  *
  * The thread of the store reads versions, and offers what is new. The main thread puts it into
- * force. When an election has made this process the master, the thread of the election does so,
- * before the mastership is in force. The thread of the election also follows the key of etcd. A
+ * force. When an election has made this process the master, the thread of the election puts it into
+ * force before the mastership begins. The thread of the election also follows the key of etcd. A
  * version in force is copied to --config-cache by the thread that has put it into force.
  *
  * Which configuration decides, with `store:` and an election:
@@ -19,19 +19,19 @@
  *     standby                reads the newest number once a second, and the version if it is new.
  *                            So its configuration and its copy are at most about a second behind
  *     new master             reads the newest version when no earlier master can write any more,
- *                            and before it decides. If the store does not answer in time, it uses
- *                            the last version that it has seen: this is right, or was so a moment
- *                            ago, and no master at all would be worse
- *     nothing was seen yet   the empty configuration limits nothing. It is right only while the
- *                            store says that it has no version, as it does at the very first
+ *                            and before it decides. If the store does not answer in time, the
+ *                            process uses the last version that it has seen: at worst that version
+ *                            was replaced a moment ago, and to have no master would be worse
+ *     nothing was seen yet   the empty configuration limits nothing. That configuration is right
+ *                            only while the store says that it has no version, as at the very first
  *                            start. If the store cannot be read, another process may have put a
  *                            version there. So this process does not become master: requests are
  *                            answered as without a master, which clients know how to survive. A
- *                            process that has seen a version, or has a copy, can become master.
- *                            All this also holds if the newest version is not valid here
+ *                            process that has seen a version, or has a copy, can become master. All
+ *                            this also holds if the newest version is not valid here
  *
- * Without an election there is no such doubt: a process that cannot read the store at its start,
- * and has no copy, ends, and no other process changes the store while this one is the master. */
+ * Without an election no other process changes the store while this one is the master. A process
+ * that cannot read the store at its start, and has no copy, ends. */
 #include "versions.h"
 
 #include <fcntl.h>
@@ -155,7 +155,7 @@ static char *cache_read(const char *path) {
     return NULL;
 }
 
-/* Makes a configuration of the copy. Returns false if there is none, or if it is not valid. */
+/* Makes a configuration from the copy. Returns false if there is no copy, or if it is not valid. */
 static bool cache_take(const struct service *service, doorman_config **out,
                        struct config_problems *problems) {
     char *text = cache_read(service->settings->config_cache);
@@ -171,8 +171,8 @@ static bool cache_take(const struct service *service, doorman_config **out,
     return *out != NULL;
 }
 
-/* Loads the copy, because the place of the configuration cannot be reached. On failure,
- * `problems` says why neither can be used. */
+/* Loads the copy, because the store or etcd cannot be reached. On failure, `problems` says why
+ * neither that nor the copy can be used. */
 static bool cache_load(struct service *service, doorman_config **out,
                        struct config_problems *problems) {
     const char *path = service->settings->config_cache;
@@ -194,8 +194,8 @@ static bool cache_load(struct service *service, doorman_config **out,
     return true;
 }
 
-/* Begins with the copy, because the store has no version: it is new, or was moved away. Without a
- * copy, the empty configuration stays. */
+/* Begins with the copy, because the store has no version: the store is new, or its files were moved
+ * away. Without a copy, the empty configuration stays. */
 static void cache_load_instead(struct service *service, doorman_config **out,
                                struct config_problems *problems) {
     struct config_problems copied = {.count = 0};
@@ -252,7 +252,7 @@ static char *cache_text(struct service *service, uint64_t number) {
     return text;
 }
 
-/* Copies the version in force. A failure that lasts has one line of the log. */
+/* Copies the version in force. A failure that lasts is logged only once. */
 static void cache_write(struct service *service, uint64_t number) {
     const char *path = service->settings->config_cache;
     char *text = cache_text(service, number);
@@ -303,7 +303,7 @@ bool server_versions_await(struct service *service, uint64_t number) {
     return is_in_force;
 }
 
-/* Notes whether the store could be read. A failure that lasts has one line of the log. */
+/* Notes whether the store could be read. A failure that lasts is logged only once. */
 static void note_read(struct service *service, struct store *store, bool is_read) {
     struct trouble *trouble = &service->versions->store;
     char version[24];
@@ -331,8 +331,8 @@ static bool is_in_force(const struct config_load *load, const doorman_config *co
     return load->version == number && !load->is_cached && strcmp(load->hash, hash) == 0;
 }
 
-/* Offers what was read, unless it is in force. A store that has lost its versions ends no limit.
- * Precondition: the lock is held.
+/* Offers what was read, unless it is in force. If the store has lost its versions, offers nothing,
+ * so that all limits stay. Precondition: the lock is held.
  *   config    the function takes ownership; NULL: the newest version is not valid
  *   returns   whether the store has lost its versions */
 static bool newest_take(struct service *service, doorman_config *config,
@@ -373,7 +373,7 @@ static bool versions_read_store(struct service *service, struct store *store) {
     return !service->settings->config_in_store || newest_offer(service, store);
 }
 
-/* Returns whether the store has another version than the last look has found. Costs a few bytes.
+/* Returns whether the newest version of the store is not the last one seen. Reads only a few bytes.
  *   failed   out: the store has failed */
 static bool newest_differs(struct service *service, struct store *store, bool *failed) {
     char identity[STORE_TEXT + 1];
@@ -401,7 +401,8 @@ static void versions_follow(struct service *service, struct store *store, uint64
     server_unlock(&service->lock);
 }
 
-/* Puts what was offered into force, unless another thread does so. Returns false in this case. */
+/* Puts what was offered into force, unless another thread does so. Returns false if another thread
+ * does. */
 static bool versions_apply(struct service *service) {
     struct versions *versions = service->versions;
     server_lock(&service->lock);
@@ -431,8 +432,8 @@ static void versions_work(struct service *service, doorman_time now) {
     (void)versions_apply(service);
 }
 
-/* Puts the newest version into force before this process decides as master. The thread of the store
- * has read it by now. If it was late, this process uses the version that it has. */
+/* Puts the newest version into force before this process decides as master. Usually the thread of
+ * the store has read that version by now. If not, this process uses the version that it has. */
 static void versions_win(struct service *service, uint64_t epoch) {
     struct versions *versions = service->versions;
     if (!service->settings->config_in_store) return;
@@ -477,7 +478,8 @@ static void versions_reload(struct service *service) {
     server_state_reread(service);
 }
 
-/* Another version may be in force: copies it, and wakes the thread that waits for it. */
+/* Runs after each load. Copies the version in force, and wakes the threads that wait for a
+ * version. */
 static void versions_configured(struct service *service, const struct config_change *change) {
     (void)change;
     server_lock(&service->lock);
@@ -522,8 +524,8 @@ struct version_look *server_version_look(struct service *service, uint64_t befor
     return NULL;
 }
 
-/* Returns the version in force as a row, or NULL if it has another number. Another program may have
- * put it into etcd, so that no act has kept it. */
+/* Returns the version in force as a row, or NULL if it has another number. If another program has
+ * put it into etcd, no act has kept it as a note. */
 static cJSON *version_in_force(struct service *service, uint64_t number) {
     server_lock(&service->lock);
     const struct config_load load = service->last_load;
@@ -689,7 +691,7 @@ static void versions_destroy(struct service *service) {
     versions->is_made = false;
 }
 
-/* Returns why the configuration in the store cannot be read; since 0: it can. */
+/* Returns why the configuration in the store cannot be read. `since` is 0 if it can. */
 static struct trouble store_trouble(struct service *service) {
     server_lock(&service->lock);
     struct trouble trouble = service->versions->store;

@@ -40,7 +40,7 @@ void server_version_look_free(void *look);
 
 /* ---- the version in force ------------------------------------------------------------------- */
 
-/* Puts a version of the store into force: the main thread takes it within a second. Precondition:
+/* Offers a version of the store: the main thread puts it into force within a second. Precondition:
  * the lock is held.
  *   config     the function takes ownership
  *   problems   its version, and the warnings about it */

@@ -30,8 +30,8 @@ static const char **texts_sort(const cJSON *list, size_t count) {
     return NULL;
 }
 
-/* Returns whether two lists have the same texts in any order, and nothing else: a list of keys has
- * no order. */
+/* Returns whether two lists consist of the same texts, in any order, because a list of keys has no
+ * order. */
 static bool text_lists_equal(const cJSON *one, const cJSON *other, size_t count) {
     const char **left = texts_sort(one, count), **right = texts_sort(other, count);
     bool equal = left && right;
@@ -41,8 +41,8 @@ static bool text_lists_equal(const cJSON *one, const cJSON *other, size_t count)
     return equal;
 }
 
-/* Returns whether two trees say the same. The members of an object, such as plans, have no order,
- * and neither have lists of texts. */
+/* Returns whether two trees are equal, apart from the order of the members of objects, such as
+ * plans, and of the texts of lists. */
 static bool trees_equal(const cJSON *one, const cJSON *other, int depth) {
     const int count = cJSON_GetArraySize(one);
     const cJSON *left = NULL, *right = other ? other->child : NULL;
@@ -183,7 +183,7 @@ static const doorman_permit_limit *limit_named(const doorman_template *template,
 }
 
 /* Returns whether a window has another length, or another calendar. Figures that the kind does not
- * use are 0. */
+ * use are 0, so they do not differ. */
 static bool figures_have_other_windows(const doorman_figures *last, const doorman_figures *now) {
     size_t both = last->tier_count < now->tier_count ? last->tier_count : now->tier_count;
     bool other = last->window != now->window || last->calendar != now->calendar;
@@ -199,8 +199,8 @@ static const doorman_figures *plan_figures(const doorman_permit_limit *limit, co
     return NULL;
 }
 
-/* Returns whether keys with a plan have windows of another length. A plan that comes or goes is not
- * a reason: only the counters of keys that have it, if there are any, start fresh. */
+/* Returns whether keys with a plan have windows of another length. A plan that is added or removed
+ * does not count, because only the counters of its keys, if there are any, start fresh. */
 static bool plans_have_other_windows(const doorman_permit_limit *last,
                                      const doorman_permit_limit *now) {
     bool other = false;

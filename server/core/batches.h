@@ -1,5 +1,5 @@
-/* doorman_server: batches. A batch is one text with several messages of another process, and one
- * text has all answers to it. server/link/ makes batches, and a worker answers them. server.h
+/* doorman_server: batches. A batch is one text that has several messages of another process. One
+ * text has all of their answers. server/link/ makes batches, and a worker answers them. server.h
  * includes this file. */
 #ifndef DOORMAN_SERVER_BATCHES_H
 #define DOORMAN_SERVER_BATCHES_H

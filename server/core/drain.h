@@ -1,5 +1,5 @@
-/* doorman_server: a drain, a planned stop without the end of the process. server.h includes this
- * file.
+/* doorman_server: drains. A drain ends the mastership of a process, but not the process. server.h
+ * includes this file.
  *
  * E11 A drained process is not master, and does not become master. A drain has the steps of a
  *     planned stop, so no grant is lost:

@@ -38,8 +38,9 @@ struct forward_calls {
     struct forward_job *(*prepare)(struct service *service, struct waiter *waiter, const char *text,
                                    size_t bytes);
 
-    /* The same for a message that was read and not decided here. Returns NULL unless other nodes
-     * decide for all of it. If it returns a job, the caller neither decides nor writes a reply. */
+    /* Does the same for a message that was read and not decided here. Returns NULL also if this
+     * node decides for a part of it. If it returns a job, the caller does not decide the message,
+     * and writes no reply. */
     struct forward_job *(*prepare_whole)(struct service *service, struct waiter *waiter,
                                          const char *text, size_t bytes);
 

@@ -66,7 +66,7 @@ static inline bool server_lock_init(struct lock *lock, enum lock_order order) {
 static inline void server_lock_uninit(struct lock *lock) { pthread_mutex_destroy(&lock->mutex); }
 
 /* Makes a condition variable with CLOCK_MONOTONIC. On Linux this clock stops while the machine is
- * suspended. That of doorman_clock does not, but condition variables cannot use it. */
+ * suspended. The clock of doorman_clock does not stop, but condition variables cannot use it. */
 static inline bool server_condition_init(pthread_cond_t *condition) {
     pthread_condattr_t monotonic;
     bool done = pthread_condattr_init(&monotonic) == 0 &&

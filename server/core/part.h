@@ -56,8 +56,8 @@ struct server_part {
     const char *name; /* what flags.h calls it; flags of a missing part are refused. NULL: none */
     size_t state_bytes, state_at; /* see SERVER_PART_STATE */
 
-    /* The core calls these at the start, in this order. They return CONTINUE, or the exit code with
-     * which the process ends. */
+    /* The core calls these at the start, in this order. Those that return a value return CONTINUE,
+     * or the exit code with which the process ends. */
     void (*init)(void);                                         /* before anything else */
     enum exit_status (*check)(const struct settings *settings); /* the flags were read */
     /* Takes over what the last run of this process has left.
@@ -112,12 +112,13 @@ struct server_part {
      * first part that has this function is asked. */
     enum exit_status (*refuse_config)(const struct settings *settings,
                                       const struct config_problems *problems);
-    /* Returns whether a configuration that is valid cannot be that of this process, and writes why.
-     * Precondition: the lock is held. */
+    /* Returns whether this process must refuse a valid configuration, and writes why. Precondition:
+     * the lock is held. */
     bool (*refuses)(const struct service *service, const doorman_config *config,
                     char error[PROBLEM_TEXT]);
     void (*before_config)(struct service *service); /* a new configuration was loaded. May wait */
-    /* Logs a configuration that was loaded or refused. Without such a part the core logs a line. */
+    /* Logs a loaded or refused configuration. If no part has this function, the core logs a
+     * line. */
     void (*report_config)(struct service *service, const struct config_change *change);
     void (*configured)(struct service *service, const struct config_change *change);
 
@@ -132,26 +133,27 @@ struct server_part {
     /* An election will make this process the master, and will then call `elected`. May wait for a
      * part of a second. Without the lock. */
     void (*wins)(struct service *service, uint64_t epoch);
-    /* An election has made this process the master, or has ended that. Without an election this
-     * is not called. The lock is held.
+    /* An election has made this process the master, or has ended its mastership. Without an
+     * election this is not called. The lock is held.
      *   epoch   of the mastership; later ones are larger; 0: the settings have no --state */
     void (*elected)(struct service *service, bool is_master, uint64_t epoch);
-    /* The mastership of this process ends, and it has not handed over. The server object has not
-     * forgotten anything yet. See on_mastership_end for what may be called. The lock is held. */
+    /* The mastership of this process ends, and was not handed over before. The server object has
+     * forgotten nothing yet. See on_mastership_end for what may be called. The lock is held. */
     void (*loses)(struct service *service, doorman_time now);
     void (*drains)(struct service *service); /* service->drain has changed */
     /* The process stops, and gives its mastership back before all parts have stopped. */
     void (*gives_back)(struct service *service);
     void (*learns)(struct service *service, enum learning_cause cause, doorman_time now);
 
-    /* This process is master, and no counter was read from the store yet: reads what the part keeps
-     * there. With the lock if nothing was answered yet, else without it.
+    /* This process is master: reads what the part keeps in the store, before any counter is read
+     * from there, and again after server_state_reread. With the lock if nothing was answered yet,
+     * else without it.
      *   returns   false: the store has failed, and this is called again */
     bool (*read_store)(struct service *service, struct store *store);
 
-    /* Another process may be master, and change the store: reads what the part follows there. About
-     * once a second, and once more before a mastership of this process is in force. Without the
-     * lock.
+    /* Another process may be master, and change the store: reads what the part follows there. Is
+     * called about once a second, and once more before a mastership of this process is in force.
+     * Without the lock.
      *   epoch   of this mastership, as for `wins`; 0: this process is not the master */
     void (*follow_store)(struct service *service, struct store *store, uint64_t epoch);
 
@@ -197,7 +199,7 @@ struct server_part {
 
 /* Gives a part a struct for its own use. A member of struct service points to the struct. The core
  * makes it, filled with zeros, before it calls the functions that have a service, and frees it at
- * the end. Only the file of the part knows what is in it. */
+ * the end. The core does not know what is in it. */
 #define SERVER_PART_STATE(member)                                                                  \
     .state_bytes = sizeof *((struct service *)NULL)->member,                                       \
     .state_at = offsetof(struct service, member)

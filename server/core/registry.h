@@ -101,15 +101,15 @@ static void tell_event(void *context, const doorman_event *event) {
     EACH_PART_BACKWARDS(part, event) done = done || (*part)->event(service, event);
 }
 
-/* An election has ended the mastership. */
+/* The mastership of this process ends. */
 static void tell_mastership_end(void *context, doorman_server *server, doorman_time now) {
     struct service *service = (struct service *)context;
     (void)server; /* it is that of the service */
     EACH_PART(part, loses)(*part)->loses(service, now);
 }
 
-/* Lists the parts that want events of permits. There are many events, and with the list each costs
- * no search. Returns the kinds that the parts want. */
+/* Lists the parts that want events of permits. There are many events, and thanks to the list no
+ * event needs a search. Returns the kinds that the parts want. */
 static unsigned find_permit_parts(struct service *service) {
     unsigned kinds = 0;
     service->permit_part_count = 0;

@@ -6,7 +6,8 @@
 struct waiter_ticket;
 struct worker;
 
-/* A message whose permits may wait. The owner sets the first members. */
+/* A message whose permits may wait. The owner sets the members that are not private, except those
+ * that are written later. */
 struct waiter {
     doorman_json_exchange *exchange;
     const char *method; /* as in doorman_json_exchange_read; only used until the message is read */

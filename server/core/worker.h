@@ -16,8 +16,8 @@
  * tens of milliseconds, which is not the fault of the peer.
  *
  * A worker that retires blocks no peer, because another worker receives in its place (waiting.c).
- * So it does not count, and its timeout is long. Thousands of permits may end their wait at once,
- * and then a response can wait for seconds until nng has sent the others. */
+ * So it is not counted. Its timeout is the longest, because thousands of permits may end their wait
+ * at once, and then a response can wait for seconds until nng has sent the others. */
 #define SEND_TIMEOUT_MS 250
 #define SEND_TIMEOUT_SHORT_MS 50
 #define SEND_TIMEOUT_RETIRED_MS 10000
@@ -160,8 +160,8 @@ static void worker_handle(struct worker *worker, nng_msg *message) {
 }
 
 /* nng calls this function when a worker has received a request or sent a response. nng also calls
- * it after an error. The worker then starts to send or to receive again, until the socket is
- * closed. */
+ * it after an error. The worker then answers the request or receives the next one, until the socket
+ * is closed. */
 void server_worker_step(void *argument) {
     struct worker *worker = (struct worker *)argument;
     int result = nng_aio_result(worker->aio);

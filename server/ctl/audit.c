@@ -1,4 +1,4 @@
-/* doormanctl: the commands `audit` and `undo`: what was done, by whom, and the way back. */
+/* doormanctl: the command `audit` shows what was done and by whom, and `undo` takes an act back. */
 #include "ctl.h"
 
 #include <stdlib.h>
@@ -49,8 +49,8 @@ static void change_write(char out[SIDE_BYTES], const cJSON *row) {
              ctl_text(row, "node")[0] ? " " : "", ctl_text(row, "node"));
 }
 
-/* Adds what an act concerns and has changed, as texts. Of an act with several entries, those of the
- * first one. */
+/* Adds what an act concerns and has changed, as texts. For an act with several entries, the texts
+ * are about the first one. */
 static void audit_flatten(cJSON *row) {
     const cJSON *entries = cJSON_GetObjectItemCaseSensitive(row, "entries");
     const cJSON *entry = entries ? entries->child : row;

@@ -13,7 +13,7 @@ static cJSON *list_of(const struct ctl_reply *reply, const char *name) {
     return cJSON_GetObjectItemCaseSensitive(reply->json, name);
 }
 
-/* Makes a request, and shows the list of the answer whose name the request expects. */
+/* Makes a request, and shows the list that the answer has under the name `request->expects`. */
 static enum ctl_exit list_show(struct ctl *ctl, const struct ctl_request *request,
                                const struct ctl_column *columns) {
     struct ctl_table table = {.columns = columns};
@@ -46,7 +46,7 @@ static void loss_print(const cJSON *status) {
             ctl_seconds(time, ctl_number(loss, "ago")), ctl_text(loss, "reason"));
 }
 
-/* Says what could not be loaded again. */
+/* Says which files could not be reloaded. */
 static void failures_print(const cJSON *status) {
     const cJSON *failure = NULL;
     cJSON_ArrayForEach(failure, cJSON_GetObjectItemCaseSensitive(status, "load_failures")) {
@@ -211,7 +211,7 @@ static enum ctl_exit run_limits(struct ctl *ctl, char *const words[]) {
                      columns);
 }
 
-/* Moves the keys of a limit to a list of those of all limits. */
+/* Moves the keys of a limit to the list of the keys of all limits. */
 static void keys_take(cJSON *all, cJSON *limit, const char *name) {
     cJSON *keys = cJSON_GetObjectItemCaseSensitive(limit, name);
     for (cJSON *key; (key = cJSON_DetachItemFromArray(keys, 0)) != NULL;) {
@@ -221,7 +221,7 @@ static void keys_take(cJSON *all, cJSON *limit, const char *name) {
     }
 }
 
-/* Shows the most frequent keys of a list, and removes them. */
+/* Shows the most frequent keys of a list, and removes them from the list. */
 static void keys_show(const struct ctl *ctl, cJSON *all, const char *header) {
     const struct ctl_column columns[] = {{header, "count", CTL_AMOUNT},
                                          {"UNITS", "units", CTL_AMOUNT},
@@ -376,7 +376,7 @@ static enum ctl_exit run_ban(struct ctl *ctl, char *const words[]) {
 
 /* ---- holds ---------------------------------------------------------------------------------- */
 
-/* Makes the id of each hold a text, so that it can be copied. */
+/* Makes the id of each hold a text, so that the table shows all of its digits. */
 static void holds_name(const cJSON *rows) {
     for (cJSON *row = rows ? rows->child : NULL; row; row = row->next) {
         char id[CTL_NUMBER_BYTES];
@@ -449,8 +449,8 @@ static enum ctl_exit run_counters(struct ctl *ctl, char *const words[]) {
 
 /* ---- overrides ------------------------------------------------------------------------------ */
 
-/* Returns the name of the field for a resource. With one of these characters it is the glob of a
- * template. */
+/* Returns the name of the field for a resource. A text with one of these characters is the glob of
+ * a template. */
 static const char *scope_name(const char *resource) {
     return strpbrk(resource, "*?[") ? "glob" : "resource";
 }
@@ -525,7 +525,7 @@ static enum ctl_exit run_override_set(struct ctl *ctl, char *const words[]) {
     return code;
 }
 
-/* Moves the fields of an override to its row, and says when it ends. */
+/* Moves the fields of an override to its row, and adds in how many seconds it ends. */
 static void override_flatten(cJSON *row) {
     cJSON *override = cJSON_DetachItemFromObjectCaseSensitive(row, "override");
     const cJSON *set = cJSON_GetObjectItemCaseSensitive(override, "set");

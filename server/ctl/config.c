@@ -132,7 +132,7 @@ static void check_print(const cJSON *answer) {
     ctl_say("%s%s", is_same ? "valid; nothing would change" : "valid", drops);
 }
 
-/* Prints what a change drops, before it is made. */
+/* Prints which counters and bans a change would drop. */
 static void drops_print(const cJSON *answer) {
     const cJSON *change = NULL, *limit = NULL;
     char drops[96];
@@ -323,7 +323,7 @@ enum ctl_exit ctl_config_put(struct ctl *ctl, char *const words[]) {
     return code;
 }
 
-/* Checks the configuration of a version, and prints what it drops. */
+/* Checks the configuration of a version, and prints what it would drop. */
 static enum ctl_exit version_check(struct ctl *ctl, const char *number) {
     char path[PATH_TEXT], name[PATH_TEXT];
     struct ctl_reply reply;

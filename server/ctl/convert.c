@@ -1,15 +1,15 @@
 /* doormanctl: the command `convert`, which makes a configuration of Doorman from one of Envoy's
  * ratelimit (github.com/envoyproxy/ratelimit).
  *
- * There, descriptors are a tree. For each entry of a request, the service goes one level down: to
- * the descriptor with the same value, else to the first one whose value ends with `*` and matches,
- * else to the one without a value. It never goes back. The limit of the last descriptor counts, and
- * each combination of values has a counter.
+ * In that service, descriptors are a tree. For each entry of a request, the service goes one level
+ * down: to the descriptor with the same value, else to the first one whose value ends with `*` and
+ * matches, else to the one without a value. It never goes back. The limit of the last descriptor
+ * counts, and each combination of values has a counter.
  *
- * Here, rules are a list, and the first one that matches counts. So for each sequence of keys the
- * converter visits the tree in the order above, and writes a rule for each limit. Where the service
- * would go down and find nothing, no later rule may match, so a rule without a limit comes before
- * the later ones.
+ * In Doorman, rules are a list, and the first one that matches counts. So for each sequence of keys
+ * the converter visits the tree in the order above, and writes a rule for each limit. Where the
+ * service would go down and find nothing, no later rule may match, so a rule without a limit comes
+ * before the later ones.
  *
  *     path "/a" { ip: 5 a day }        [path "/a"], [ip "*"]             5 a day, by ip
  *     path "/b" { user: 7 a day }  --> [path "/b"], [ip "*"]             no limit
@@ -44,7 +44,7 @@ struct convert_node {
     size_t count;
 };
 
-/* A rule that may be written: the descriptors of its entries. */
+/* A rule that may be written. `nodes` are the descriptors of its entries. */
 struct convert_rule {
     const struct convert_node *nodes[ENTRIES_MAX]; /* NULL: any value */
     const struct convert_node *target;             /* NULL: no limit */
@@ -81,7 +81,7 @@ convert_leave(struct ctl_conversion *all, const char *path, const char *format, 
     all->left_count++;
 }
 
-/* Reports what changes no decision, or hardly any. */
+/* Reports something that changes no decision, or hardly any. */
 static void convert_note(struct ctl_conversion *all, const char *path, const char *text) {
     const size_t count = all->left_count;
     convert_leave(all, path, "note: %s", text);
@@ -94,7 +94,8 @@ static void convert_below(char out[PATH_BYTES], const char *path, const char *na
 
 /* ---- texts */
 
-/* Adds a text to another one. What does not fit is cut off, and found too long later. */
+/* Adds a text to another one. If it does not fit, its end is cut off, and the result is refused as
+ * too long later. */
 static void convert_add(char out[TEXT_BYTES], const char *text, size_t bytes) {
     const size_t used = strlen(out);
     const size_t room = TEXT_BYTES - 1 - used;
@@ -141,7 +142,8 @@ static const char *convert_text(const cJSON *object, const char *name) {
     return ctl_text(object, name);
 }
 
-/* Reads a boolean, or a word for one. Anything else is reported, and counts as false. */
+/* Reads a word for a boolean. A missing one counts as false. Any other value is reported, and
+ * counts as false. */
 static bool convert_flag(struct ctl_conversion *all, const cJSON *object, const char *path,
                          const char *name) {
     static const char *const words[] = {"false", "no", "off", "true", "yes", "on"};
@@ -181,7 +183,7 @@ static const struct convert_unit convert_units[] = {
     {"year", NULL, 31536000, "a year has 365 days, as for Envoy"},
 };
 
-/* Returns the unit of a limit, or NULL. */
+/* Returns the unit with a name, or NULL. */
 static const struct convert_unit *convert_unit_find(const char *name) {
     for (size_t i = 0; i < sizeof convert_units / sizeof *convert_units; i++) {
         if (strcasecmp(convert_units[i].name, name) == 0) return &convert_units[i];
@@ -411,7 +413,7 @@ static void convert_rule_add(struct convert_domain *domain, size_t depth,
     rule->target = target;
 }
 
-/* Goes down the tree along the keys, and adds the rules in the order of the service. */
+/* Goes down the tree along the keys, and adds the rules in the order in which the service looks. */
 static void convert_visit(struct convert_domain *domain, const struct convert_node *at,
                           size_t depth) {
     for (int kind = NODE_EXACT; kind <= NODE_ANY; kind++) {
@@ -445,7 +447,7 @@ static bool convert_nodes_meet(const struct convert_node *a, const struct conver
     return convert_is_prefix(a->value, a_bytes < b_bytes ? a_bytes : b_bytes, b->value);
 }
 
-/* Returns whether an earlier rule surely matches all that a rule matches. */
+/* Returns whether it is certain that an earlier rule matches all that a rule matches. */
 static bool convert_rule_is_hidden(const struct convert_domain *domain, size_t index) {
     const struct convert_rule *rule = &domain->rules[index];
     bool is_hidden = false;
@@ -497,8 +499,7 @@ static const char *convert_rule_key(const struct convert_domain *domain,
     return strlen(out) > DOORMAN_ID_BYTES_MAX ? "its keys are too long together" : NULL;
 }
 
-/* Writes the resource of descriptors without a limit. No template has it, and no descriptor gets it
- * without a rule. */
+/* Writes the resource of descriptors without a limit, for which there is no template. */
 static void convert_no_limit(char out[TEXT_BYTES], const struct convert_domain *domain) {
     out[0] = '\0';
     convert_add_name(out, domain->name);

@@ -6,9 +6,9 @@
 
 /* ---- texts ---------------------------------------------------------------------------------- */
 
-/* Returns the bytes of a control character at the start of a text, or 0. U+0080 to U+009F have two
- * bytes in UTF-8. Some terminals obey them. U+200E, U+200F, U+2028 to U+202E and U+2066 to U+2069
- * have three. They end a line, or turn the direction of writing. */
+/* Returns how many bytes the control character at the start of a text has; 0: there is none. U+0080
+ * to U+009F have two bytes in UTF-8. Some terminals obey them. U+200E, U+200F, U+2028 to U+202E and
+ * U+2066 to U+2069 have three. They end a line, or turn the direction of writing. */
 static size_t control_bytes(const char *text) {
     unsigned char first = (unsigned char)text[0], second = (unsigned char)text[1];
     const unsigned char third = first == 0xe2 && second ? (unsigned char)text[2] : 0;

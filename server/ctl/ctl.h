@@ -17,7 +17,8 @@
  *     descriptor.c the commands about descriptors of gateways
  *     convert.c    a configuration of Envoy's ratelimit as one of Doorman; yaml.c reads it
  *
- * The program uses no file of the server. It runs one command on one thread, and then ends. */
+ * The program uses no source file of the server. It runs one command on one thread, and then
+ * ends. */
 #ifndef DOORMAN_CTL_H
 #define DOORMAN_CTL_H
 
@@ -45,7 +46,7 @@ __attribute__((format(printf, 2, 3))) enum ctl_exit ctl_fail(enum ctl_exit code,
 /* Prints a line to standard output, without control characters. */
 __attribute__((format(printf, 1, 2))) void ctl_say(const char *format, ...);
 
-/* Ends the program if a call has returned NULL because memory ran out. Returns `memory`. */
+/* Ends the program if `memory` is NULL, because memory ran out. Returns `memory`. */
 void *ctl_need(void *memory);
 
 /* Prints a text without the control characters that would change a terminal. ctl_width returns how
@@ -87,7 +88,7 @@ enum ctl_exit ctl_settings_complete(struct ctl_settings *settings, double *timeo
 
 /* ---- requests ------------------------------------------------------------------------------- */
 
-/* A server, and how the answers of it are shown. */
+/* A server, and how its answers are shown. */
 struct ctl {
     struct ctl_settings settings;
     char *url;             /* of the server: that of the settings, or of the master */
@@ -129,9 +130,9 @@ struct ctl_reply {
  * calls ctl_reply_free in any case. */
 enum ctl_exit ctl_send(struct ctl *ctl, const struct ctl_request *request, struct ctl_reply *reply);
 
-/* Sends a request, to the master if this process is not the master. Reports an answer that is an
- * error. With --json, prints the answer if `expects` is set. The caller calls ctl_reply_free in any
- * case. */
+/* Sends a request. If the process that answers is not the master, asks the master, unless `here` is
+ * set. Reports an answer that is an error. With --json, prints the answer if `expects` is set. The
+ * caller calls ctl_reply_free in any case. */
 enum ctl_exit ctl_call(struct ctl *ctl, const struct ctl_request *request, struct ctl_reply *reply);
 
 void ctl_reply_free(struct ctl_reply *reply);
@@ -232,7 +233,7 @@ enum ctl_exit ctl_run_descriptor(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_convert(struct ctl *ctl, char *const words[]);
 enum ctl_exit ctl_run_events(struct ctl *ctl, char *const words[]); /* of subscribe.c */
 
-/* Ends with a command whose name is NULL. */
+/* All commands. A command whose name is NULL ends the list. */
 extern const struct ctl_command ctl_commands[];
 
 #endif

@@ -50,8 +50,8 @@ static void help_print_command(const struct ctl_command *command) {
 
 /* ---- commands ------------------------------------------------------------------------------- */
 
-/* Returns how many words at the start of a command line are the name of a command; 0: it is another
- * command. */
+/* Returns how many words at the start of a command line are the name of a command; 0: it names
+ * another command. */
 static size_t name_words(const struct ctl_command *command, char *const words[]) {
     const char *name = command->name;
     size_t count = 0;
@@ -75,7 +75,7 @@ static const struct ctl_command *command_find(char **words[]) {
     return NULL;
 }
 
-/* Returns how many letters must be inserted, removed or replaced to make one name of another. */
+/* Returns how many letters must be inserted, removed or replaced to turn one name into another. */
 static size_t distance(const char *from, const char *to) {
     size_t row[NAME_BYTES_MAX + 1], columns = strlen(to);
     for (size_t i = 0; i <= columns; i++) row[i] = i;
@@ -113,7 +113,7 @@ static bool help_print_group(const char *word) {
     return found;
 }
 
-/* Reports a command whose second word is missing. Returns false if it is no such command. */
+/* Reports a command whose second word is missing. Returns false if no such word is missing. */
 static bool group_report(char *const words[]) {
     char names[256] = "";
     size_t used = 0;
@@ -135,7 +135,7 @@ static enum ctl_exit command_is_unknown(char *const words[]) {
         snprintf(given, sizeof given, "%s%s%s", words[0], is_pair ? " " : "",
                  is_pair ? words[1] : "");
         size_t differs = distance(given, command->name);
-        /* A word with which a name begins is as near as one wrong letter. */
+        /* A name that begins with the word counts as one wrong letter away. */
         if (!is_pair && strncmp(command->name, given, strlen(given)) == 0) differs = 1;
         if (differs >= least) continue;
         least = differs;

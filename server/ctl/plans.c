@@ -8,7 +8,7 @@
 #define PLANS_AT_ONCE 10000 /* of one request */
 #define LINE_BYTES 1024
 
-/* Reads a time, and reports a text that is none. Returns a negative number then. */
+/* Reads a duration. If the text is none, reports it, and returns a negative number. */
 static double plan_seconds(const char *text) {
     double seconds = ctl_duration_read(text);
     if (seconds < 0) {
@@ -99,7 +99,6 @@ static bool plan_part_read(struct plan_file *from, cJSON *rows) {
     return true;
 }
 
-/* Sends a part. */
 static enum ctl_exit plan_part_send(struct ctl *ctl, cJSON *rows, const char *reason) {
     double id = 0;
     cJSON *body = (cJSON *)ctl_need(cJSON_CreateObject());
@@ -110,7 +109,6 @@ static enum ctl_exit plan_part_send(struct ctl *ctl, cJSON *rows, const char *re
     return code;
 }
 
-/* Sends all parts. */
 static enum ctl_exit plan_file_send(struct ctl *ctl, struct plan_file *from, const char *reason) {
     size_t sent = 0;
     enum ctl_exit code = CTL_DONE;
@@ -147,7 +145,7 @@ enum ctl_exit ctl_plan_load(struct ctl *ctl, char *const words[]) {
 
 /* ---- lists and ends ------------------------------------------------------------------------- */
 
-/* Moves the fields of a plan to its row, and says when it ends. */
+/* Moves the fields of a plan to its row, and adds in how many seconds it ends. */
 static void plan_flatten(cJSON *row) {
     cJSON *plan = cJSON_DetachItemFromObjectCaseSensitive(row, "plan");
     const double now = ctl_now(), ends_at = ctl_number(plan, "ends_at");

@@ -1,9 +1,9 @@
 /* doormanctl: requests to a server, with libcurl.
  *
- * A request fails when no byte has come or gone for the timeout. A time for the whole request would
- * also end long lists that are on their way. A process that is not the master answers messages with
- * a redirect, which libcurl follows. It answers GET with what it knows, which is little. Then the
- * address of the master is taken from /v1/status, and the master is asked. */
+ * A request fails if no byte has come or gone during the timeout. A time for the whole request
+ * would also end long lists that are on their way. A process that is not the master answers
+ * messages with a redirect, which libcurl follows. It answers GET with what it knows, which is
+ * little. Then the address of the master is taken from /v1/status, and the master is asked. */
 #include "ctl.h"
 
 #include <stdlib.h>
@@ -36,7 +36,7 @@ static double clock_read(void) {
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-/* Shows that a command takes long. A terminal has one line, which changes. */
+/* Shows that a command takes long. On a terminal this is one line, which changes. */
 static void progress_show(struct ctl *ctl, double received, double now) {
     bool is_terminal = isatty(STDERR_FILENO);
     double every = is_terminal ? 0.5 : PROGRESS_EVERY;
