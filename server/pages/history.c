@@ -9,7 +9,7 @@
  * Both are sorted by id.
  *
  * A resource vanishes from the server with its last holder. Its history and its metrics stay until
- * all its points are from the time after that. Such a resource only has the room that the other
+ * all its points are from a time without holders. Such a resource only has the room that the other
  * resources leave, and there are at most VACANT_MAX of them. */
 #include "pages.h"
 
