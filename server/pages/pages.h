@@ -148,8 +148,8 @@ void server_lease_row_uninit(struct lease_row *row);
 /* A position in the leases of all resources. {0} is the start. */
 struct search_position {
     uint64_t before;   /* the position of a cursor before the current resource */
-    uint64_t resource; /* the position to which that cursor moved with the current resource. If it
-                          moves elsewhere now, the resource is gone, and `lease` is not valid */
+    uint64_t resource; /* the position of that cursor after the current resource. If the cursor now
+                          moves to another one, the resource is gone, and `lease` is not valid */
     uint64_t lease;    /* the position of a cursor in the leases of the current resource */
 };
 
@@ -176,8 +176,7 @@ struct lease_search {
  *   cost   O(visited resources and leases). There is no index of holders, because it would take
  *          memory for each lease. One call visits at most 5,000 elements for each row of `limit`,
  *          and at most 500,000 in all. 500,000 take about 0.4 s, or some seconds if their data is
- *          not
- *          in the CPU's caches. The call holds the lock for slices of about 1 ms. So it delays
+ *          not in the CPU's caches. The call holds the lock for slices of about 1 ms. So it delays
  *          other pages, but hardly any requests for leases */
 void server_search_take(struct lease_search *search, struct service *service);
 void server_search_uninit(struct lease_search *search);
