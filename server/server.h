@@ -208,7 +208,7 @@ struct sender {
     bool has_shared_id;      /* the message shows that two processes use the id of the sender */
 };
 
-/* A message that the server has answered. */
+/* A message that the server has answered, or has passed to other nodes. */
 struct message_report {
     const doorman_json_exchange *exchange; /* after its last step */
     const struct peer *peer;
@@ -275,8 +275,8 @@ struct parent_link {
 
 #define BUCKET_COUNT 12 /* of the histogram of durations */
 
-/* The kinds of failed authentications: requests over HTTP or gRPC, connections over TLS, and
- * connections over nng. */
+/* The kinds of failed authentications: of requests over HTTP or gRPC, of connections over TLS, and
+ * of connections over nng. */
 enum {
     FAILED_TOKEN_MISSING,
     FAILED_TOKEN_WRONG,
@@ -494,7 +494,7 @@ void server_free_states(struct service *service);
  *   problems   written in full: the warnings about it, or why it cannot be loaded */
 enum exit_status server_load_config(struct service *service, struct config_problems *problems);
 
-/* Ends what server_load_config and later steps have begun. */
+/* Stops the service and frees it, also after an incomplete start. */
 void server_end(struct service *service);
 
 /* Loads the configuration again. */
@@ -511,7 +511,7 @@ void server_apply_config(struct service *service, doorman_config *config,
  *   config   NULL: none */
 void server_config_hash(const doorman_config *config, char hash[CONFIG_HASH_BYTES]);
 
-/* Tells the parts that a message was answered. */
+/* Tells the parts that a message was answered, or passed to other nodes. */
 void server_note_message(struct service *service, const struct message_report *report);
 
 /* Tells the parts whether the server object learns. Precondition: the lock is held. */

@@ -36,7 +36,7 @@ void server_text_add_amount(struct text *text, double amount) {
     server_text_add(text, amount_text(amount, room));
 }
 
-/* Writes an amount with at most three digits, such as "1.5k", for an axis. */
+/* Writes an amount with at most three significant digits, such as "1.5k", for an axis. */
 static void add_short_amount(struct text *text, double amount) {
     static const char units[] = {'k', 'M', 'G', 'T'};
     if (amount < 999.5 || amount >= 999.5e12) {

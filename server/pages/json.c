@@ -376,7 +376,7 @@ static bool search_read_query(const char *query, const struct service *service,
 }
 
 /* Writes the leases of the holders whose ids start with a text, over all resources. A page can have
- * few leases and still a `next`, because a search stops after a number of steps too. */
+ * few leases and still a `next`, because a search also stops after a number of steps. */
 static void status_write_search(struct service *service, const struct http_request *request,
                                 struct http_response *response, const char *prefix) {
     struct text *text = &response->text;

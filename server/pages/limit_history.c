@@ -3,8 +3,8 @@
  *
  * The history is how many permits a second each limit has granted and refused in the last ten
  * minutes. The pages of the limits draw it. It has a point every ten seconds, for at most the first
- * 10,000 limits of the configuration (10 MB, and once more as much while the main thread makes the
- * new list). The main thread adds the points.
+ * 10,000 limits of the configuration (10 MB, and another 10 MB while the main thread makes the new
+ * list). The main thread adds the points.
  *
  * A limit is known by the glob of its template and by its name. The counts of a limit are sums
  * since a time that this file does not know. So the first sample of a limit adds no point. A limit

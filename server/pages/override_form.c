@@ -187,7 +187,7 @@ static bool form_read_figures(struct form *form, cJSON *figures) {
                                    "rate=200,size=1000, or add=500");
 }
 
-/* The units of the time for which figures stay. The last one is the default. */
+/* The units in which the form takes a duration. The last one is the default. */
 static const struct form_unit {
     const char *name;
     int seconds;
@@ -343,7 +343,7 @@ static void form_send(struct form *form, struct service *service,
 
 /* ---- the page ------------------------------------------------------------------------------- */
 
-/* The names of the limits of a key that can have other figures for this key. */
+/* The names of those limits of a key that can have other figures for it. */
 struct form_limits {
     char names[FORM_LIMITS][DOORMAN_ID_BYTES_MAX + 1];
     size_t count, shared_count; /* shared_count: of limits that several keys share */

@@ -110,10 +110,6 @@ static void page_nav(struct text *text, const struct service *service) {
     server_text_add(text, "</nav>");
 }
 
-/* Starts a page.
- *   filter   the filter of the list on the page; NULL: the page has no filter, and browsers without
- *            JavaScript do not load the page again
- *   client   the text in the search for a client */
 void server_page_start(struct service *service, const struct http_request *request,
                        struct http_response *response, const char *filter, const char *client) {
     struct text *text = &response->text;

@@ -40,7 +40,6 @@ static const struct term {
     {"last renewal", "the time since the holder was last granted a lease"},
 };
 
-/* Starts an element that shows the meaning of a word on hover, such as "<th title='...'>". */
 void server_page_start_term(struct text *text, const char *element, const char *word) {
     server_text_addf(text, "<%s", element);
     for (size_t i = 0; i < sizeof terms / sizeof *terms; i++) {
@@ -59,7 +58,6 @@ void server_page_terms(struct text *text) {
     server_text_add(text, "</dl></details>");
 }
 
-/* Writes a duration in at most two units, such as "3 d 4 h". */
 void server_page_duration(struct text *text, doorman_time time) {
     long long seconds = (long long)(time / DOORMAN_SECOND);
     if (seconds >= 86400) {
@@ -98,9 +96,6 @@ static void page_fact_text(struct text *text, const char *name, const char *valu
     server_text_add(text, "</dd></div>");
 }
 
-/* Adds a text that links to the page of another process.
- *   http       the HTTP address of that process; "": not known, so there is no link
- *   resource   the link is to the page of this resource; NULL: to the list of resources */
 void server_page_link(struct text *text, const char *http, const char *resource,
                       const char *title) {
     if (http[0]) {

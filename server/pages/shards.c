@@ -193,8 +193,8 @@ static const char *change_read(const cJSON *body, struct shard_change *change) {
     return NULL;
 }
 
-/* Writes a row of the audit that says what an operator wants, and that its outcome is not known.
- * If the change must not be made, sets an error in the response and returns NULL. */
+/* Writes a row of the audit that says what an operator wants, and that the outcome is not known. If
+ * the change must not be made, sets an error in the response and returns NULL. */
 static struct act *change_announce(struct service *service, const struct http_request *request,
                                    const struct shard_change *change,
                                    struct http_response *response) {

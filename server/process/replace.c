@@ -130,7 +130,7 @@ static bool port_replace(const char *address, unsigned port, char *text, size_t 
     return bytes > 0 && (size_t)bytes < room;
 }
 
-/* Takes the ports of the last run into the settings. */
+/* Gives the addresses with port 0 the ports of the last run. */
 static enum exit_status ports_adopt(struct settings *settings, const unsigned ports[PORT_COUNT]) {
     char text[NNG_MAXADDRLEN + 8];
     for (size_t i = 0; i < settings->listen.count; i++) {
@@ -201,9 +201,10 @@ static enum exit_status replace_adopt(struct settings *settings, char **argv) {
     return ports_adopt(settings, ports);
 }
 
-/* Runs the program in place of this process, unless SIGTERM or SIGINT is pending. These and SIGHUP
- * stay blocked: a signal that comes now waits until the next run can handle it. Otherwise the next
- * run would die of the signal. An alarm would outlast execve too, so it is cancelled. */
+/* If the process replaces itself, runs the program in its place, unless SIGTERM or SIGINT is
+ * pending. These and SIGHUP stay blocked: a signal that comes now waits until the next run can
+ * handle it. Otherwise the next run would die of the signal. An alarm would outlast execve too, so
+ * it is cancelled. */
 static void replace_end(void) {
     static const char failed[] = "doorman_server: cannot run itself again\n";
     sigset_t signals;
