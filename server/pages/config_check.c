@@ -3,8 +3,8 @@
  *
  * E4 The answer has the errors and warnings that --check-config prints, and how the configuration
  *    differs from the one in force: the templates and limits that it adds, removes or changes, how
- *    many counters and bans this drops, and the resources that have more leased than their new
- *    capacity. The templates and limits that the answer does not list stay as they are. */
+ *    many counters and bans each change drops, and the resources that have more leased than their
+ *    new capacity. The templates and limits that the answer does not list stay as they are. */
 #include "../config/config.h"
 #include "pages.h"
 

@@ -124,8 +124,8 @@ static bool page_find(struct counter_page *page, struct service *service,
 
 /* ---- copies of the state */
 
-/* Returns whether a page shows a counter or a ban: the query does not exclude it, and it is not
- * fresh or has not ended. */
+/* Returns whether a page shows a counter or a ban. The page leaves out those that the query
+ * excludes, fresh counters, and bans that have ended. */
 static bool page_shows(const struct counter_page *page, const doorman_permits_counter *found) {
     if (!found->limit) return false;
     if (page->glob[0] && strcmp(page->glob, found->identifier_glob) != 0) return false;

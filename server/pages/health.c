@@ -73,7 +73,6 @@ static void health_close(struct health_connection *connection) {
     connection->fd = -1;
 }
 
-/* Makes the response to a request. */
 static void health_handle(struct service *service, const struct http_request *request,
                           struct http_response *response) {
     bool get = strcmp(request->verb, "GET") == 0 || request->is_head;

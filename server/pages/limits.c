@@ -39,7 +39,8 @@ struct limit_list {
 
 /* ---- copies of the state ---- */
 
-/* Describes what all limits of kind CONCURRENCY have. Returns how many bytes it has written. */
+/* Writes the part of the text that all limits of kind CONCURRENCY have. Returns how many bytes it
+ * has written. */
 static int limit_define_holds(const doorman_figures *figures, char *out, size_t room) {
     int used =
         snprintf(out, room, "held at once, each for %.10g s", (double)figures->time_to_live / 1e9);
@@ -542,7 +543,6 @@ static void page_key_form(struct text *text, const char *resource, const char *k
     "<p class='soft key'><span class=k1>granted</span><span class=k4>refused</span>permits a "     \
     "second, in the last ten minutes</p>"
 
-/* Adds the table of the limits. */
 static void page_limit_table(struct text *text, struct service *service,
                              const struct limit_list *list) {
     server_text_add(text, LIMIT_LEGEND

@@ -45,7 +45,8 @@ struct override_form {
     size_t next;
 };
 
-/* What a request says. Each text has room for one byte more than is valid. */
+/* What a request says. Each text has room for one byte more than is valid, so that a text that is
+ * too long is noticed. */
 struct form {
     char resource[DOORMAN_ID_BYTES_MAX + 2], key[DOORMAN_ID_BYTES_MAX + 2];
     char limit[DOORMAN_ID_BYTES_MAX + 2], figures[FIGURES_BYTES + 2];

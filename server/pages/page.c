@@ -559,7 +559,6 @@ static void lease_list_arrange(struct lease_list *leases, const struct view *vie
     if (kept > 1) qsort(leases->rows, kept, sizeof *leases->rows, view->order->compare);
 }
 
-/* Starts a table of leases. */
 static void page_start_table(struct text *text, const struct order *columns) {
     server_text_add(text, "<table><thead><tr>");
     for (const struct order *column = columns; column->name; column++) {

@@ -296,7 +296,7 @@ static void page_parent(struct text *text, struct service *service,
 
 #define CHILDREN_SHOWN 50
 
-/* Adds how long a child node is silent, and when its lease ends. */
+/* Adds how long a child node has been silent, and when its lease ends. */
 static void page_child_mark(struct text *text, const struct child *child, doorman_time now) {
     if (child->state == CHILD_LIVE) return;
     bool ends = child->state == CHILD_SILENT && child->lease_end > now;

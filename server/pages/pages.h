@@ -135,7 +135,8 @@ const char *server_kind_name(doorman_kind kind);
 
 int server_compare_row_ids(const void *left, const void *right);
 
-/* Copies a resource and its leases. The caller sets the fields from resource_id to cursor. */
+/* Copies a resource, and its leases up to `limit`. The caller sets the fields from resource_id to
+ * cursor. */
 void server_lease_list_take(struct lease_list *leases, struct service *service);
 void server_lease_list_uninit(struct lease_list *leases);
 void server_lease_row_uninit(struct lease_row *row);
@@ -339,7 +340,7 @@ void server_text_add_amount(struct text *text, double amount);
 
 /* Adds a bar that shows what the holders have and want. If the holders share one capacity, an edge
  * marks it. The bar ends at the largest of what they have, what they want, and this capacity. Wants
- * above four times the larger of the other two are cut off. */
+ * above four times the larger of the other two are cut off, unless both are 0. */
 void server_graph_add_bar(struct text *text, const struct row *row);
 
 /* Adds a graph of the last ten minutes, with its axes. A dashed line shows the capacity over

@@ -6,9 +6,9 @@
  *                       {"force": "a"} or {"remove": "a"}
  *     GET  /shards      a page
  *
- * N8 Metrics and pages show the owner and the state of each shard, the permits that were decided
- *    for it here, how many shards have moved, what was forwarded to each node, and whether the node
- *    has a master. */
+ * N8 Metrics and pages show the owner and the state of each shard, the permits that this process
+ *    has decided for it, how many shards have moved, what was forwarded to each node, and whether
+ *    the node has a master. */
 #include "../admin/admin.h"
 #include "../forward/forward.h"
 

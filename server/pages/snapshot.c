@@ -1,9 +1,9 @@
 /* doorman_server, part HTTP: copies of the state for the pages, the metrics and the history. Apart
  * from service->longest_hold, this file only reads the state. It takes the lock of the service.
  *
- * A snapshot is a copy of the state for the pages and the metrics. The copy is made while the lock
- * is held. All text is written later, without the lock. A snapshot holds the first resources of an
- * iteration, ROWS_MAX at most, and the sum of the others. A list of leases holds ROWS_MAX at most.
+ * The state is copied while the lock is held, and the text is written later, without the lock. A
+ * snapshot holds the first resources of an iteration, ROWS_MAX at most, and the sum of the others.
+ * A list of leases holds ROWS_MAX leases at most.
  *
  * Each step of an iteration takes about 0.2 us. If its data is not in the CPU's caches, it takes
  * several us. If leases have expired, it takes up to 0.2 ms (S2). An iteration has slices of

@@ -4,8 +4,8 @@
  * listeners of ipc:// have this fault.
  *
  * The main thread connects to the addresses, one after the other, as a client does, and greets. nng
- * tells the core of each connection that it starts, and the core ends those of this process: see
- * on_pipe. The thread looks once a second:
+ * tells the core of each connection that it starts. The core closes those that this process has
+ * made: see on_pipe. The thread looks once a second:
  *
  *     there is a probe    nng has started it       the probe is closed, and the next one is due
  *                                                  INTERVAL later
@@ -15,8 +15,8 @@
  *
  * The broken listener stays open. If it were closed, the connections that it has started would end,
  * and the path of the new listener would be removed. So each new listener costs a file descriptor.
- * A probe is closed only when nng has started it, or when its listener is broken, because a probe
- * that leaves earlier could break the listener. */
+ * Until the process stops, a probe is closed only when nng has started it, or when its listener is
+ * broken, because a probe that leaves earlier could break the listener. */
 #include "../server.h"
 
 #include <sys/socket.h>

@@ -10,7 +10,7 @@
  * descriptor that stays open after its peer has left is leaked.
  *
  *     what a look finds                            then
- *     fewer than --replace-at percent are open     nothing
+ *     under --replace-at % of the limit are open   nothing
  *     less than a quarter of these is leaked       nothing: honest connections use the descriptors,
  *                                                  and would come back
  *     a leak, at fewer than LOOKS looks in a row   nothing yet

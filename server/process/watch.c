@@ -84,7 +84,8 @@ static struct file_version config_version_read(const struct settings *settings) 
     return version;
 }
 
-/* Stores the version of the configuration file. The load that follows reports a missing file. */
+/* Stores the version of the configuration file. The load that follows reports a missing file, so
+ * the file counts as reported. */
 static void watch_start(struct service *service) {
     service->watch->config.loaded = config_version_read(service->settings);
     bool missing = service->watch->config.loaded.file == 0;
@@ -256,7 +257,8 @@ static bool reload_is_due(const struct service *service, int from, int to,
 }
 
 /* Stores the versions of the files with certificates and tokens. The load that follows reports a
- * missing file. The files of etcd are not loaded, so their versions are not stored. */
+ * missing file, so the file counts as reported. The files of etcd are not loaded, so their versions
+ * are not stored. */
 static void reload_start(struct service *service) {
     struct reload *reload = &service->watch->reload;
     for (int i = FILE_TLS_CERT; i <= FILE_TOKENS; i++) {
