@@ -1,6 +1,7 @@
 /* The core of doorman_server: the structs and functions that its files share. The comment at the
- * top of doorman_server.c lists the files. Every file includes this header first. Functions that
- * several files use start with server_.
+ * top of doorman_server.c lists the files. A file that needs the core includes this header, or a
+ * header that does so, before those of the system. Functions that several files use start with
+ * server_.
  *
  * This is the interface of the core, and the only header of the core that parts include. A part is
  * left out unless its macro is defined, such as DOORMAN_SERVER_HTTP: see server/core/parts.h. */
@@ -80,8 +81,7 @@ struct addresses {
     size_t count;
 };
 
-/* The values of the flags and the environment. The strings point into argv and the environment,
- * except the addresses, which are copies. */
+/* The values of the flags and the environment. Only the strings in struct addresses are copies. */
 struct settings {
     bool given[FLAG_COUNT];
     const char *config, *id, *node, *advertise;
@@ -181,7 +181,8 @@ struct peer {
 #include "core/loop.h"
 
 /* A worker receives a request, handles it, sends the response, and receives the next request. There
- * are more workers than nng threads, so that one worker is always ready to receive. */
+ * are more workers than nng threads, so that a worker is ready to receive even while each of these
+ * threads handles a request. */
 #define WORKER_COUNT 32
 
 struct worker {
@@ -207,7 +208,7 @@ struct sender {
     bool has_shared_id;      /* the message shows that two processes use the id of the sender */
 };
 
-/* A message that the server has answered. */
+/* A message that the server has answered, or has passed to other nodes. */
 struct message_report {
     const doorman_json_exchange *exchange; /* after its last step */
     const struct peer *peer;
@@ -274,8 +275,8 @@ struct parent_link {
 
 #define BUCKET_COUNT 12 /* of the histogram of durations */
 
-/* The kinds of failed authentications: requests over HTTP or gRPC, connections over TLS, and
- * connections over nng. */
+/* The kinds of failed authentications: of requests over HTTP or gRPC, of connections over TLS, and
+ * of connections over nng. */
 enum {
     FAILED_TOKEN_MISSING,
     FAILED_TOKEN_WRONG,
@@ -311,9 +312,8 @@ enum act_kind {
         ACT_KIND_COUNT
 };
 
-/* Counters for the metrics. They count messages by method and status, and measure the duration of
- * messages. Each counter is atomic. Two counters that are read together may differ by requests in
- * progress. */
+/* Counters for the metrics. Each counter is atomic. Two counters that are read together may differ
+ * by requests in progress. */
 struct counters {
     counter requests[MESSAGE_KIND_COUNT][DOORMAN_STATUS_COUNT];
     counter buckets[MESSAGE_KIND_COUNT][BUCKET_COUNT + 1]; /* the last one has no upper bound */
@@ -351,7 +351,7 @@ enum learning_cause {
     LEARNING_OF_CONFIGURATION /* a new configuration has new templates, or longer leases */
 };
 
-/* Certificates that end: of --tls-cert, and of --tls-ca. */
+/* The certificates whose ends are shown: of --tls-cert, and of --tls-ca. */
 enum { CERTIFICATE_OWN, CERTIFICATE_AUTHORITY, CERTIFICATE_COUNT };
 
 /* What is known about the election. The part ETCD writes it, and pages read it. */
@@ -453,9 +453,8 @@ static inline void server_note_failure(struct service *service, enum load_failur
     server_unlock(&service->lock);
 }
 
-/* Wakes the thread of the parent link, because a request can make the next request to the parent
- * due earlier. The thread then sends that next request at once (T4). Precondition: the lock is
- * held. */
+/* Wakes the thread of the parent link if a message has made the next request to the parent due
+ * before the thread wakes up (T4). Precondition: the lock is held. */
 static inline void server_expedite_parent(struct service *service) {
     struct parent_link *link = &service->parent_link;
     assert(server_lock_is_held(&service->lock));
@@ -495,7 +494,7 @@ void server_free_states(struct service *service);
  *   problems   written in full: the warnings about it, or why it cannot be loaded */
 enum exit_status server_load_config(struct service *service, struct config_problems *problems);
 
-/* Ends what server_load_config and later steps have begun. */
+/* Stops the service and frees it, also after an incomplete start. */
 void server_end(struct service *service);
 
 /* Loads the configuration again. */
@@ -507,12 +506,12 @@ void server_reload_config(struct service *service);
 void server_apply_config(struct service *service, doorman_config *config,
                          const struct config_problems *problems);
 
-/* Writes a hash of a configuration. Equal configurations have equal hashes, in files with different
- * layouts too. Writes "" if memory runs out, or if there is no configuration.
+/* Writes a hash of a configuration. Equal configurations have equal hashes, even if their files
+ * have different layouts. Writes "" if memory runs out, or if there is no configuration.
  *   config   NULL: none */
 void server_config_hash(const doorman_config *config, char hash[CONFIG_HASH_BYTES]);
 
-/* Tells the parts that a message was answered. */
+/* Tells the parts that a message was answered, or passed to other nodes. */
 void server_note_message(struct service *service, const struct message_report *report);
 
 /* Tells the parts whether the server object learns. Precondition: the lock is held. */
@@ -529,7 +528,7 @@ void server_note_tls(struct service *service);
 doorman_status server_finish_message(struct service *service, doorman_json_exchange *exchange,
                                      const struct peer *peer, bool was_read, doorman_time duration);
 
-/* Listens a second time at an address of service->urls. What listened there goes on, so that its
+/* Listens a second time at an address of service->urls. The first listener stays open, so that its
  * connections stay. Connections that this process makes to its own address are closed when nng has
  * started them, and counted in service->probe_count. Only the main thread may call it.
  *   returns   nng's error, or 0 */

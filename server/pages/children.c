@@ -10,13 +10,13 @@
  *
  * Pages link to the pages of the parent and of the child nodes. So a node and its parent tell each
  * other the HTTP addresses of their pages, in the requests for capacity and in their responses.
- * Both are optional: an older server sends none, and a process without HTTP has none. An address
- * that is not valid counts as not known (server_host_is_http_address), as in the election.
+ * Each address is optional: an older server sends none, and a process without HTTP has none. An
+ * address that is not valid counts as not known (server_host_is_http_address), as in the election.
  *
  * The table has one entry for each node, and not for each lease, because all leases of a node have
- * the same address. The name of a node is not verified. So the table is bounded: if it is full, a
- * new node takes the place of the node that has been silent for longest. Nothing is persisted: a
- * new master knows its children after their next requests. */
+ * the same address. Peers can invent names of nodes, so the table is bounded. If it is full, a new
+ * node takes the place of the node whose last request is the oldest. Nothing is persisted: a new
+ * master knows its children after their next requests. */
 #include "pages.h"
 #include "../util/host.h"
 
@@ -49,7 +49,7 @@ static struct child *children_find(struct service *service, const char *node) {
 }
 
 /* Logs what happens to a node. Peers can invent nodes at any rate, so there are few lines (V6).
- *   kind   the repeated warning that counts the other lines */
+ *   kind   the warning. Beyond CHILD_LINES_MAX lines a minute it is only counted */
 static void child_log(struct service *service, const struct child *child, int kind,
                       doorman_time now) {
     struct children *children = service->children;
@@ -73,7 +73,7 @@ static void child_log(struct service *service, const struct child *child, int ki
     }
 }
 
-/* Ends the silence of a node that has sent a request. */
+/* Notes and logs that a node sends requests again, if it was silent or had ended. */
 static void child_wake(struct service *service, struct child *child, doorman_time now) {
     char seconds[32];
     if (child->state == CHILD_LIVE) return;
@@ -85,7 +85,7 @@ static void child_wake(struct service *service, struct child *child, doorman_tim
 }
 
 /* Notes the leases of a response: when the last of them ends, and how soon the next request comes.
- * The node renews all leases that are due soon in one request. */
+ * One request renews all leases that are due soon, so the shortest refresh interval counts. */
 static void child_note_leases(struct child *child, const doorman_response *response,
                               doorman_time now) {
     doorman_time refresh = DOORMAN_NEVER;
@@ -108,7 +108,7 @@ static void children_note(struct service *service, doorman_json_exchange *exchan
     bool is_child = request->is_server && (asks || request->method == DOORMAN_RELEASE_CAPACITY);
     assert(server_lock_is_held(&service->lock));
     if (!is_child || !exchange->response.is_master) return;
-    /* The address is set once, so it stays valid until the response is written. */
+    /* http_advertise is set once, so it stays valid until the response is written. */
     if (asks && service->http_advertise[0]) {
         exchange->response.http_address = service->http_advertise;
     }

@@ -2,9 +2,9 @@
  * what the configuration would change here and now. It changes nothing.
  *
  * E4 The answer has the errors and warnings that --check-config prints, and how the configuration
- *    differs from the one in force: templates and limits that come, go and change, how many
- *    counters and bans each drops, and the resources that have more leased than their new capacity.
- *    What the answer does not list stays as it is. */
+ *    differs from the one in force: the templates and limits that it adds, removes or changes, how
+ *    many counters and bans each change drops, and the resources that have more leased than their
+ *    new capacity. The templates and limits that the answer does not list stay as they are. */
 #include "../config/config.h"
 #include "pages.h"
 
@@ -33,7 +33,7 @@ struct check {
     bool is_master; /* only the master has counters */
 };
 
-/* Adds one limit of a template, and what it drops. */
+/* Adds a changed limit, and how many counters and bans the change drops. */
 static void add_limit(cJSON *list, struct check *check, const struct limit_change *change) {
     cJSON *item = cJSON_CreateObject();
     struct limit_counts drops = server_changes_counts(&check->changes, check->counts, change->last);
@@ -91,7 +91,7 @@ static void add_changes(cJSON *answer, struct check *check) {
     cJSON_AddNumberToObject(answer, "drops_bans", (double)check->dropped.bans);
 }
 
-/* Compares a configuration with the one in force, which stays while config_lock is held. */
+/* Compares a configuration with the one in force, which is not freed while config_lock is held. */
 static void compare(struct service *service, const doorman_config *config, cJSON *answer) {
     struct check check = {.has_store = service->settings->state != NULL};
     server_lock(&service->config_lock);
@@ -113,7 +113,7 @@ static bool over_reserve(void *context) {
     return true; /* the list has a fixed size */
 }
 
-/* Notes a resource whose leases exceed its new capacity. */
+/* Notes the resource if its leases exceed its new capacity. */
 static bool over_add(void *context, const doorman_server_resource *info) {
     struct over_list *list = (struct over_list *)context;
     const doorman_template *now = doorman_config_find(list->config, info->resource_id);

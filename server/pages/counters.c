@@ -5,9 +5,9 @@
  *     /v1/counters?template=GLOB&limit=NAME      of one limit; each of the two may be left out
  *     /v1/counters?after=NEXT                    the next page
  *
- * A response is a page of at most COUNTERS_MAX lines. It is made in slices: the lock is held while
- * some rows are copied, and not while they are written as text. If there is more, the last line has
- * `next`. */
+ * A response is a page: at most COUNTERS_MAX lines, and a last line with `next` if there is more.
+ * It is made in slices: the lock is held while some rows are copied, and not while they are written
+ * as text. */
 #include "pages.h"
 
 #include <math.h>
@@ -15,8 +15,8 @@
 #define COUNTERS_MAX 10000 /* lines of a page */
 #define SLICE_COUNTERS 256 /* rows of a slice */
 
-/* Counters that a page visits. With a filter, or with many counters that are fresh and not removed
- * yet, it can have few lines. */
+/* The most counters that are visited for one page. The page leaves out counters that are fresh or
+ * that its filter excludes, so it can have few lines. */
 #define COUNTERS_VISITED_MAX 500000
 
 /* A counter or a ban. The texts have room for the longest valid id. */
@@ -75,8 +75,8 @@ bool server_counters_read_position(const char *text, const struct service *servi
     return server_number_read(at, 16, &at) == (uint64_t)service->started_at && !*at && numbers[2];
 }
 
-/* Returns whether the configuration has a limit that the query names. Precondition: the lock is
- * held. */
+/* Returns whether the query names no limit, or one that the configuration has. Precondition: the
+ * lock is held. */
 static bool page_has_limit(const struct counter_page *page, const doorman_permits *permits) {
     doorman_cursor cursor = {0};
     doorman_permits_limit limit;
@@ -105,7 +105,7 @@ static bool page_read_query(struct counter_page *page, struct service *service, 
                        "is not a position of this process; start again without `after`");
 }
 
-/* Returns whether this process is master and has a limit that the query names. If not, writes an
+/* Returns whether this process is master and page_has_limit returns true. If not, writes an
  * error. */
 static bool page_find(struct counter_page *page, struct service *service,
                       struct http_response *response) {
@@ -124,7 +124,8 @@ static bool page_find(struct counter_page *page, struct service *service,
 
 /* ---- copies of the state */
 
-/* Returns whether a page shows a counter. It leaves out what equals a fresh counter. */
+/* Returns whether a page shows a counter or a ban. The page leaves out those that the query
+ * excludes, fresh counters, and bans that have ended. */
 static bool page_shows(const struct counter_page *page, const doorman_permits_counter *found) {
     if (!found->limit) return false;
     if (page->glob[0] && strcmp(page->glob, found->identifier_glob) != 0) return false;
@@ -148,7 +149,7 @@ static void page_add(struct counter_page *page, const doorman_permits_counter *f
     row->rest = found->is_ban ? found->ban_rest : state->reset_after;
 }
 
-/* Visits one counter. Returns whether the page needs more. Precondition: the lock is held. */
+/* Visits one counter. Returns whether the slice continues. Precondition: the lock is held. */
 static bool page_step(struct counter_page *page, struct service *service, doorman_time now) {
     assert(server_lock_is_held(&service->lock));
     doorman_permits *permits = doorman_server_permits(service->server);
@@ -173,7 +174,8 @@ static void counter_text(struct text *text, const char *name, const char *value)
     server_text_add_json(text, "", value);
 }
 
-/* Amounts have six decimals, as in messages: see docs/protocol.md. */
+/* `used` is rounded up and `remaining` down to six decimals, as in messages: see
+ * docs/protocol.md. */
 static double six_decimals(double amount) { return floor(amount * 1e6) / 1e6; }
 static double six_decimals_up(double amount) { return ceil(amount * 1e6) / 1e6; }
 
@@ -232,7 +234,8 @@ static void page_write_next(const struct counter_page *page, const struct servic
     server_text_add(text, "\"}\n");
 }
 
-/* Ends a response whose lines are written: with the position of the next page, or as an error. */
+/* Ends a response whose lines are written: adds the position of the next page if there is one, or
+ * makes the response an error. */
 static void page_finish(struct counter_page *page, const struct service *service,
                         struct http_response *response) {
     if (page->is_reading) {

@@ -1,5 +1,5 @@
-/* doorman_server, part HTTP: what a descriptor of a gateway becomes, and what would be decided.
- * This file only reads the configuration and the state; nothing is charged.
+/* doorman_server, part HTTP: what a descriptor of a gateway becomes, and what the limits would
+ * decide for it. This file only reads the configuration and the state; nothing is charged.
  *
  *     /descriptors      a form, the answer, the rules, and the last descriptors without a template
  *     /v1/descriptors   the same as JSON, without the rules
@@ -52,7 +52,8 @@ static void descriptor_refuse(struct descriptor_query *query, const char *name, 
     query->wrong = rule;
 }
 
-/* Takes a parameter. Its name and its value each end with a 0, and may contain zeros before. */
+/* Takes a parameter. Its name and its value each end with a 0 byte, and may contain 0 bytes before
+ * it. */
 static void descriptor_take(struct descriptor_query *query, doorman_descriptor_entry entry) {
     const size_t prefix = strlen(DESCRIPTOR_PREFIX);
     const bool is_entry = strncmp(entry.key, DESCRIPTOR_PREFIX, prefix) == 0;
@@ -242,7 +243,8 @@ static void descriptor_json_unmatched(struct text *text, struct service *service
     server_text_add(text, "]}\n");
 }
 
-/* Reads the query of a request, and refuses what is wrong. Returns false then. */
+/* Reads the query of a request. If it is wrong, or memory runs out, sets an error and returns
+ * false. */
 static bool descriptor_json_query(struct descriptor_query *query,
                                   const struct http_request *request,
                                   struct http_response *response) {

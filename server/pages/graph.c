@@ -14,8 +14,8 @@
 #define TREND_WIDTH (HISTORY_POINTS - 1)
 #define TREND_TOP 2.0
 #define TREND_BOTTOM 38.0
-/* However much the holders want, a bar or an axis ends at most at this many times the larger of the
- * capacity and what they have. */
+/* The scale of a bar or an axis counts wants only up to this many times the larger of the capacity
+ * and what the holders have, unless both of these are 0. */
 #define WANTS_MAX 4.0
 
 static const char *amount_text(double amount, char room[32]) {
@@ -36,7 +36,7 @@ void server_text_add_amount(struct text *text, double amount) {
     server_text_add(text, amount_text(amount, room));
 }
 
-/* Writes an amount with at most three digits, such as "1.5k", for an axis. */
+/* Writes an amount with at most three significant digits, such as "1.5k", for an axis. */
 static void add_short_amount(struct text *text, double amount) {
     static const char units[] = {'k', 'M', 'G', 'T'};
     if (amount < 999.5 || amount >= 999.5e12) {
@@ -60,8 +60,8 @@ static double bar_width(double amount, double scale) {
     return width < BAR_WIDTH ? width : BAR_WIDTH;
 }
 
-/* Returns the amount at the end of a bar: the largest one. Wants can be a thousand times larger
- * than the rest. Then the rest would not be visible, so wants are cut off. */
+/* Returns the amount at the end of a bar: the largest of capacity, has and wants. Wants beyond
+ * WANTS_MAX are cut off, so that the other amounts stay visible. */
 static double bar_maximum(const doorman_server_resource *info, double capacity) {
     double limit = larger(capacity, info->has), maximum = larger(limit, info->wants);
     bool cut = limit > 0 && maximum > WANTS_MAX * limit;
@@ -141,9 +141,9 @@ static double points_most(const float *points, unsigned count) {
     return most;
 }
 
-/* Sets the axis. It ends above everything that the lines show.
- *   cuts   the back can be a thousand times larger than the rest. Then the other lines would be
- *          flat, so the part of the back above the axis is cut off */
+/* Sets the vertical axis, which ends at or above the largest value.
+ *   cuts   the axis ends lower if the back is much larger than the other lines (WANTS_MAX), so that
+ *          these are not flat. The back is cut off where the axis ends */
 static void graph_set_axis(struct graph *graph, bool cuts) {
     graph->front.most = points_most(graph->front.points, graph->count);
     graph->back.most = points_most(graph->back.points, graph->count);
@@ -223,7 +223,8 @@ static void add_lines(struct text *text, const struct graph *graph) {
     server_text_add(text, "</svg>");
 }
 
-/* Adds the numbers of the horizontal axis, and what the axes cut off. */
+/* Adds the ends of the horizontal axis, and the largest value of the back if the vertical axis cuts
+ * it off. */
 static void add_times(struct text *text, const struct graph *graph) {
     server_text_add(text, "<span class=from>10 min ago</span><span class=cut>");
     if (graph->count > 1 && graph->back.most > graph->top) {

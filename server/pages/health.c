@@ -43,9 +43,9 @@ static void handle_health(struct service *service, const struct http_request *re
     server_text_add(&response->text, "ok\n");
 }
 
-/* A process is ready if it can answer requests, or redirect them to the master, and neither stops
- * nor is drained. With ?master=1, only the master is ready. A load balancer in front of clients
- * that follow no redirects needs this. */
+/* A process is ready if it is the master or knows the master, and it neither stops nor is drained.
+ * With ?master=1, only the master is ready. A load balancer in front of clients that follow no
+ * redirects needs this. */
 static void handle_ready(struct service *service, const struct http_request *request,
                          struct http_response *response) {
     struct snapshot snapshot = {.now = 0};
@@ -73,7 +73,6 @@ static void health_close(struct health_connection *connection) {
     connection->fd = -1;
 }
 
-/* Makes the response to a request. */
 static void health_handle(struct service *service, const struct http_request *request,
                           struct http_response *response) {
     bool get = strcmp(request->verb, "GET") == 0 || request->is_head;
@@ -150,7 +149,8 @@ static void health_accept(struct health *health) {
 
 /* ---- thread --------------------------------------------------------------------------------- */
 
-/* Waits until a socket is ready, or until the thread must stop. Returns false to stop. */
+/* Waits until a socket is ready, for at most a second if there are connections. Returns false if
+ * the thread must stop. */
 static bool health_wait(struct health *health, struct pollfd polls[HEALTH_CONNECTION_MAX + 2]) {
     int timeout_ms = -1;
     polls[HEALTH_CONNECTION_MAX] = (struct pollfd){.fd = health->listener, .events = POLLIN};
@@ -192,7 +192,7 @@ static enum exit_status health_listen(struct health *health, const char *text) {
                                              "give another address");
 }
 
-/* Logs the address, with the real port instead of 0. */
+/* Notes the real port, and logs it with the address. */
 static void health_log(struct service *service) {
     const char *port = strrchr(service->health->address, ':') + 1;
     service->http_health_port = (unsigned)strtoul(port, NULL, 10);

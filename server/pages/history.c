@@ -1,16 +1,16 @@
 /* doorman_server, part HTTP: the history of the resources. This file changes service->history, and
  * reads the state through snapshots.
  *
- * The history is what resources had, wanted and could give in the last ten minutes. The graphs of
- * the status page show it. It has a point every ten seconds, for at most 10,000 resources (10 MB).
- * The ids are in the same block as the points. Otherwise they would lie between blocks of leases,
- * so the memory of leases that have ended could not go back to the system. The main thread adds the
- * points. Every ten seconds it merges the list of histories with a new snapshot of the resources.
- * Both are sorted by id.
+ * The history is what the holders of each resource had and wanted in the last ten minutes, and its
+ * capacity. The graphs of the status page show it. It has a point every ten seconds, for at most
+ * 10,000 resources (10 MB). The ids are in the same block as the points. Otherwise they would lie
+ * between blocks of leases, so the memory of leases that have ended could not go back to the
+ * system. The main thread adds the points. Every ten seconds it merges the list of histories with a
+ * new snapshot of the resources. Both are sorted by id.
  *
  * A resource vanishes from the server with its last holder. Its history and its metrics stay until
- * all its points are from the time after that. Such a resource only has the room that the other
- * resources leave, and there are at most VACANT_MAX of them. */
+ * all its points are from a time without holders. Resources without holders only get the room that
+ * the others leave, and at most VACANT_MAX are kept. */
 #include "pages.h"
 
 #define HISTORY_MAX 10000

@@ -1,14 +1,14 @@
-/* doorman_server, part HTTP: holds, permits that wait, and reservations, for people. This file only
- * reads the state. It takes the lock of the service.
+/* doorman_server, part HTTP: holds, permits that wait, and reservations, as a page and as JSON.
+ * This file only reads the state. It takes the lock of the service.
  *
  *     /holds      the holds that have lasted longest, the permits that have waited longest, and the
  *                 oldest reservations that are not settled
  *     /v1/holds   the same as JSON
  *
- * A client_id gives the right to the holds of the client, and the id of a transfer gives the right
- * to seize it. So this file shows only the first part of a client_id, and the ids of holds, and not
- * those of transfers. The id of a hold is of no use without its client_id, except to an
- * administrator (POST /v1/holds/end). */
+ * A program that knows a client_id can end the holds of that client, and one that knows the id of a
+ * transfer can seize the transfer. So this file shows only the first part of a client_id, and no id
+ * of a transfer. It shows the ids of holds, because they are of no use without the client_id,
+ * except to an administrator (POST /v1/holds/end). */
 #include "pages.h"
 
 #define HOLDS_SHOWN 100

@@ -1,8 +1,8 @@
 /* doorman_server, part HTTP: JSON for programs. This file reads snapshots and the configuration.
  *
  * The status has the numbers that people and monitoring read. Its amounts are integers, or have at
- * most 12 significant digits. What holders have, or may have, is rounded down. Messages of the
- * protocol have all digits, because both sides calculate with them: see >>json in doorman.h.
+ * most 12 significant digits. What holders have, or may have, is rounded down. Messages about
+ * leases have all digits, because both sides calculate with them: see >>json in doorman.h.
  *
  * openapi.json describes all paths of the server. */
 #include "pages.h"
@@ -82,7 +82,7 @@ static void json_resource(struct text *text, const struct row *row, const char *
     server_text_add(text, "}");
 }
 
-/* Writes a problem and its duration in seconds, unless there is no problem. */
+/* If there is a problem, writes its reason and the seconds since it began. */
 static void json_trouble(struct text *text, const char *name, const char *duration,
                          const struct trouble *trouble, doorman_time now) {
     if (trouble->since == 0) return;
@@ -119,7 +119,8 @@ static void json_state(struct text *text, const struct snapshot *snapshot) {
     server_text_add(text, "}");
 }
 
-/* Writes whether file descriptors leak, and how often the process has replaced itself for that. */
+/* Writes whether file descriptors leak, and how often the process has replaced itself because of
+ * leaks. */
 static void json_descriptors(struct text *text, const struct snapshot *snapshot) {
     const struct descriptors *descriptors = &snapshot->descriptors;
     json_trouble(text, "descriptor_leak", "for", &descriptors->trouble, snapshot->now);
@@ -144,7 +145,7 @@ static void json_failure(struct text *text, bool *is_first, const char *what, co
     *is_first = false;
 }
 
-/* Writes what could not be loaded again, so that what was loaded before stays in force. */
+/* Writes what could not be loaded again. What was loaded before stays in force. */
 static void json_failures(struct text *text, struct service *service) {
     static const char *const names[LOAD_FAILURE_COUNT] = {[CONFIG_UNREADABLE] = "configuration",
                                                           [CERTIFICATE_REFUSED] = "certificate",
@@ -252,9 +253,9 @@ static void status_write_resources(struct service *service, const struct http_re
 #define LEASES_DEFAULT 1000 /* leases of a page, without `limit` */
 #define LEASES_MAX 5000
 
-/* A position in the leases of a resource is "POSITION-PROCESS", in hexadecimal digits. Each process
- * has an order of its own, so the second number names the process. That number is the time at which
- * the process started. Returns false if the query has a position that is not from this process. */
+/* Reads the position at which a page of leases starts: "POSITION-PROCESS", in hexadecimal digits.
+ * Each process has an order of its own, so PROCESS is the time at which the process started.
+ * Returns false if the position is not from this process. */
 static bool leases_read_position(const char *query, const struct service *service,
                                  doorman_cursor *out) {
     char value[48];
@@ -284,7 +285,7 @@ static bool leases_read_query(const char *query, const struct service *service,
     return !message;
 }
 
-/* Writes the fields of a lease, after the start of its object. */
+/* Writes the fields of a lease, and the end of its object. */
 static void json_holder(struct text *text, const struct lease_row *row, doorman_time now) {
     const doorman_server_lease *info = &row->info;
     server_text_add_json(text, "\"holder_id\":", row->id);
@@ -324,9 +325,9 @@ static void json_leases(struct text *text, const struct service *service,
     server_text_add(text, "}\n");
 }
 
-/* Writes a page of the leases of one resource. A page costs only its own leases, for any number of
- * holders. So the leases come in the order of the lease table, and not in the order of their ids.
- * Leases that last while a program reads all pages appear exactly once. */
+/* Writes a page of the leases of one resource, in the order of the lease table, and not of their
+ * ids. So without a filter the cost of a page depends on its own leases, and not on the number of
+ * holders. Leases that last while a program reads all pages appear exactly once. */
 static void status_write_leases(struct service *service, const struct http_request *request,
                                 struct http_response *response, const char *id) {
     struct text *text = &response->text;
@@ -375,7 +376,7 @@ static bool search_read_query(const char *query, const struct service *service,
 }
 
 /* Writes the leases of the holders whose ids start with a text, over all resources. A page can have
- * few leases and still a `next`, because a search stops after a number of steps too. */
+ * few leases and still a `next`, because a search also stops after a number of steps. */
 static void status_write_search(struct service *service, const struct http_request *request,
                                 struct http_response *response, const char *prefix) {
     struct text *text = &response->text;
@@ -464,7 +465,7 @@ static bool template_list_add(void *context, const doorman_server_resource *info
     return !list->failed && !server_is_abandoned(list->abandoned);
 }
 
-/* Frees a string that doorman_template has as constant text. */
+/* Frees a string to which a template has a pointer to const. */
 static void free_constant(const char *text) {
     char *own = NULL;
     memcpy(&own, &text, sizeof own);
@@ -492,7 +493,8 @@ static bool json_write_resources(struct service *service, const bool *abandoned,
     return written;
 }
 
-/* Writes the configuration of a root without the lock of the leases. */
+/* Writes the configuration of a root. While it is written, only config_lock is held, so that
+ * messages do not wait. */
 static bool json_write_config(struct service *service, doorman_buffer *out, uint64_t *version) {
     doorman_config_options options;
     server_lock(&service->config_lock);
@@ -505,8 +507,8 @@ static bool json_write_config(struct service *service, doorman_buffer *out, uint
     return written;
 }
 
-/* Writes the configuration in force, and its version as an ETag. A node with a parent writes one
- * template for each resource. */
+/* Writes the configuration in force, and its version, if it has one, as an ETag. A node with a
+ * parent writes one template for each resource. */
 static void handle_config(struct service *service, const struct http_request *request,
                           struct http_response *response) {
     struct text *text = &response->text;
@@ -521,7 +523,7 @@ static void handle_config(struct service *service, const struct http_request *re
 }
 
 /* Answers with the description of the API, which is the same for all servers of a version. With
- * --http-token it needs a token too, because only probes and batches of other nodes need none. */
+ * --http-token this path needs a token, as all paths do except probes and /v1/batch. */
 static void handle_description(struct service *service, const struct http_request *request,
                                struct http_response *response) {
     (void)service;

@@ -3,13 +3,13 @@
  *
  * The history is how many permits a second each limit has granted and refused in the last ten
  * minutes. The pages of the limits draw it. It has a point every ten seconds, for at most the first
- * 10,000 limits of the configuration (10 MB, and once more as much while the main thread makes the
- * new list). The main thread adds the points.
+ * 10,000 limits of the configuration (10 MB, and another 10 MB while the main thread makes the new
+ * list). The main thread adds the points.
  *
- * A limit is known by the glob of its template and by its name. The permits only have sums since a
- * time that this file does not know, so the first sight of a limit adds no point. A limit that has
- * left the configuration loses its history. So do all limits of a process that is not the master
- * any more. */
+ * A limit is known by the glob of its template and by its name. The counts of a limit are sums
+ * since a time that this file does not know. So the first sample of a limit adds no point. A limit
+ * that has left the configuration loses its history. So do all limits of a process that is not the
+ * master any more. */
 #include "pages.h"
 
 #define LIMIT_HISTORY_MAX 10000
@@ -84,7 +84,8 @@ static bool limit_sample_step(struct limit_sample *sample, struct service *servi
     return more;
 }
 
-/* Returns a rate since the last point. A sum that is smaller than before has started again at 0. */
+/* Returns by how much a sum has grown a second since the last point. A sum that is smaller than
+ * before has started again at 0. */
 static double limit_rate(uint64_t sum, uint64_t last, doorman_time duration) {
     uint64_t added = sum < last ? sum : sum - last;
     assert(duration > 0);
@@ -110,8 +111,8 @@ static void limit_history_clear(struct limit_history *history) {
     history->count = 0;
 }
 
-/* Puts a sample in the place of the list. Only this thread changes the list, so it reads the list
- * without its lock. */
+/* Continues the histories of the list in a sample, which then replaces the list. Only the main
+ * thread changes the list, so it reads the list without its lock. */
 static void limit_history_replace(struct limit_history *history, struct limit_sample *sample,
                                   doorman_time now) {
     doorman_time duration = now - history->sampled_at;

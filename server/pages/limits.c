@@ -39,7 +39,8 @@ struct limit_list {
 
 /* ---- copies of the state ---- */
 
-/* Describes what all limits of kind CONCURRENCY have. Returns how many bytes it has written. */
+/* Writes the part of the text that all limits of kind CONCURRENCY have. Returns how many bytes it
+ * has written. */
 static int limit_define_holds(const doorman_figures *figures, char *out, size_t room) {
     int used =
         snprintf(out, room, "held at once, each for %.10g s", (double)figures->time_to_live / 1e9);
@@ -158,7 +159,7 @@ static void limit_list_free(struct limit_list *list) {
     free(list->rows);
 }
 
-/* The keys that a limit decides on most often. */
+/* One of the keys that a limit decides on most often. */
 struct top_row {
     char *resource, *key;
     uint64_t count, error;
@@ -388,7 +389,7 @@ static void json_limit(struct text *text, const struct limit_row *row) {
                      info->ban_count, info->bans_evicted, info->waiting);
 }
 
-/* Adds what a key asks for, and what it may use. */
+/* Adds the demand, the share and the level of a key (P29). */
 static void json_shares(struct text *text, const struct top_row *row) {
     server_text_add(text, ",\"demand\":");
     server_text_add_number(text, row->demand);
@@ -542,7 +543,6 @@ static void page_key_form(struct text *text, const char *resource, const char *k
     "<p class='soft key'><span class=k1>granted</span><span class=k4>refused</span>permits a "     \
     "second, in the last ten minutes</p>"
 
-/* Adds the table of the limits. */
 static void page_limit_table(struct text *text, struct service *service,
                              const struct limit_list *list) {
     server_text_add(text, LIMIT_LEGEND
@@ -680,7 +680,7 @@ static void handle_limits(struct service *service, const struct http_request *re
     limit_list_free(&list);
 }
 
-/* Adds what a key of a fair limit asks for, and its share. */
+/* Adds the demand, the share and the level of a key of a fair limit. */
 static void page_detail_share(struct text *text, const doorman_permit_detail *detail) {
     server_text_add(text, "<div class=holder>asks for ");
     server_text_add_amount(text, detail->demand);
@@ -755,8 +755,8 @@ void server_page_key(struct text *text, struct service *service, const char *res
     server_unlock(&service->lock);
 }
 
-/* Adds the buttons that change a key. The script sends the message, because a form of HTML cannot.
- * So no form on another site can change a key either. */
+/* Adds the button that resets a key. The script sends the message, because an HTML form cannot send
+ * JSON. So no form on another site can change a key either. */
 static void page_key_buttons(struct text *text, const char *resource, const char *key) {
     server_text_add(text, "<p id=change data-resource=\"");
     server_text_add_escaped(text, resource, server_escape_html);

@@ -11,7 +11,8 @@
  *    limits, and holds, and can end a hold or a reservation.
  *
  * Bans, and the keys that are nearest to their limits, are found by visiting the counters, in
- * slices as in counters.c. The lock is held for one slice, or for the keys of one limit. */
+ * slices as in counters.c. For the keys that use most units, the lock is held for one limit at a
+ * time. */
 #include "pages.h"
 
 #define LISTS_DEFAULT 20
@@ -66,7 +67,7 @@ static struct list_row *list_place(struct key_list *list, double rank) {
 
 /* ---- by units ------------------------------------------------------------------------------- */
 
-/* Adds the keys of one limit. Returns false if there is no further limit. */
+/* Adds the keys of the next limit. Returns false if there is none. */
 static bool list_add_limit(struct key_list *list, doorman_permits *permits, size_t index,
                            doorman_cursor *limits) {
     doorman_permits_limit limit;
@@ -251,8 +252,8 @@ static bool ban_list_shows(const struct ban_list *list, const doorman_permits_co
            (!list->has_key || strcmp(list->key, found->key) == 0);
 }
 
-/* Visits a ban. Returns false after the last one, if this process is not the master, and if the
- * iteration cannot continue. Precondition: the lock is held. */
+/* Visits a ban. Returns false after the last one, if this process is not the master, or if the
+ * cursor is not valid any more. Precondition: the lock is held. */
 static bool ban_list_step(struct ban_list *list, struct service *service, doorman_time now) {
     assert(server_lock_is_held(&service->lock));
     doorman_permits *permits = doorman_server_permits(service->server);

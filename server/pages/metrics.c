@@ -6,7 +6,8 @@
  * remaining resources.
  *
  * The series of a resource do not end with its last holder. For ten minutes, those about its
- * holders are 0. So a graph falls to 0, and an alert sees it. */
+ * holders are 0, unless more than SERIES_MAX resources have holders. So a graph falls to 0, and an
+ * alert can see this. */
 #include "pages.h"
 
 #include "../tls/tls.h"

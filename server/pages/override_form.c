@@ -38,13 +38,15 @@ struct form_nonce {
     uint64_t act; /* that the form has done; 0: none */
 };
 
-/* Only the thread of pages uses it, so it needs no lock. A new nonce replaces the oldest one. */
+/* The forms of all browsers. Only the thread of pages uses this struct, so it needs no lock. A new
+ * nonce replaces the oldest one. */
 struct override_form {
     struct form_nonce ring[NONCE_COUNT];
     size_t next;
 };
 
-/* What a request says. Each text has room for one byte more than is valid. */
+/* What a request says. Each text has room for one byte more than is valid, so that a text that is
+ * too long is noticed. */
 struct form {
     char resource[DOORMAN_ID_BYTES_MAX + 2], key[DOORMAN_ID_BYTES_MAX + 2];
     char limit[DOORMAN_ID_BYTES_MAX + 2], figures[FIGURES_BYTES + 2];
@@ -138,7 +140,6 @@ static bool form_read(struct form *form, const char *text) {
     return is_valid;
 }
 
-/* Reads the body of a POST. */
 static bool form_read_body(struct form *form, const struct http_request *request) {
     char *text = (char *)calloc(1, FORM_BYTES_MAX + 1);
     bool is_valid = text && request->body_bytes <= FORM_BYTES_MAX;
@@ -187,7 +188,7 @@ static bool form_read_figures(struct form *form, cJSON *figures) {
                                    "rate=200,size=1000, or add=500");
 }
 
-/* The units of the time for which figures stay. The last one is the default. */
+/* The units in which the form takes a duration. The last one is the default. */
 static const struct form_unit {
     const char *name;
     int seconds;
@@ -217,8 +218,8 @@ static bool form_read_end(struct form *form, double *seconds) {
     return true;
 }
 
-/* Returns the body of PUT /v1/overrides as text, for cJSON_free. Returns NULL if the form is wrong,
- * or memory runs out. */
+/* Returns the body of PUT /v1/overrides as text, which the caller frees with cJSON_free. Returns
+ * NULL if the form is wrong, or memory runs out. */
 static char *form_write_json(struct form *form) {
     cJSON *body = cJSON_CreateObject(), *figures = cJSON_CreateObject();
     double seconds = 0;
@@ -247,7 +248,7 @@ static char *form_write_json(struct form *form) {
 
 /* ---- acts ----------------------------------------------------------------------------------- */
 
-/* Returns the field of the form that a member of the body of PUT /v1/overrides comes from. */
+/* Returns the field of the form that sets a member of the body of PUT /v1/overrides; "": none. */
 static const char *form_field_of(const char *member) {
     static const char *const names[][2] = {{"set", "figures"},       {"add", "figures"},
                                            {"expires_in", "number"}, {"ends_at", "number"},
@@ -284,7 +285,7 @@ static void form_take_answer(struct form *form, struct http_response *answer,
     doorman_buffer_uninit(&answer->lines.buffer);
 }
 
-/* Sets the override of a form that is complete. */
+/* Sets the override that a form describes, if the form is complete. */
 static void form_act(struct form *form, struct service *service, const struct http_request *request,
                      struct http_response *response) {
     struct http_request put = *request;
@@ -299,7 +300,8 @@ static void form_act(struct form *form, struct service *service, const struct ht
     form_take_answer(form, &answer, response);
 }
 
-/* Sends the browser to the page that says what was done. A reload of that page does nothing. */
+/* Sends the browser to the page that says what was done. A reload of that page does not send the
+ * form again. */
 static void form_redirect(const struct form *form, struct http_response *response) {
     response->code = 303;
     response->type = "text/html; charset=utf-8";
@@ -313,7 +315,7 @@ static void form_redirect(const struct form *form, struct http_response *respons
     server_text_addf(&response->lines, "&done=%s\r\n", form->nonce);
 }
 
-/* Does what a form says, unless it was done before. */
+/* Does what a form says, unless its nonce is not valid or has done an act already. */
 static void form_send(struct form *form, struct service *service,
                       const struct http_request *request, struct http_response *response) {
     struct form_nonce *nonce =
@@ -342,7 +344,7 @@ static void form_send(struct form *form, struct service *service,
 
 /* ---- the page ------------------------------------------------------------------------------- */
 
-/* The names of the limits of a key that can have other figures for this key. */
+/* The names of those limits of a key that can have other figures for it. */
 struct form_limits {
     char names[FORM_LIMITS][DOORMAN_ID_BYTES_MAX + 1];
     size_t count, shared_count; /* shared_count: of limits that several keys share */
@@ -479,7 +481,7 @@ static void form_add_done(struct text *text, const struct form *form, bool is_ag
         form->act);
 }
 
-/* Says why there is no form for this token, resource and key. Returns whether there is one. */
+/* Returns whether this token can have the form for this resource and key. If not, says why. */
 static bool form_is_offered(struct form *form, struct service *service,
                             const struct http_request *request, struct text *text,
                             const struct form_limits *limits) {
@@ -572,7 +574,6 @@ static void form_show(struct form *form, bool serves, struct service *service,
     server_page_end(response, false);
 }
 
-/* Reads the query of a GET. */
 static bool form_read_query(struct form *form, struct service *service,
                             const struct http_request *request) {
     if (!form_read(form, request->query)) return false;

@@ -97,7 +97,8 @@ static void page_search(struct text *text, const char *client) {
     server_text_add(text, "\"><button>find client</button></form>");
 }
 
-/* Adds links to pages, if this server keeps acts and has the part ADMIN. Others lack the pages. */
+/* Adds links to pages, if this server keeps acts and has the part ADMIN. Other servers do not have
+ * most of these pages. */
 static void page_nav(struct text *text, const struct service *service) {
     const bool has_acts =
         server_keeps_acts(service) && !server_flag_lacks(FLAG_CONFIG_CACHE); /* part ADMIN */
@@ -109,10 +110,6 @@ static void page_nav(struct text *text, const struct service *service) {
     server_text_add(text, "</nav>");
 }
 
-/* Starts a page.
- *   filter   the filter of the list on the page; NULL: the page has no filter. Browsers without
- *            JavaScript do not load such a page again
- *   client   the text in the search for a client */
 void server_page_start(struct service *service, const struct http_request *request,
                        struct http_response *response, const char *filter, const char *client) {
     struct text *text = &response->text;
@@ -200,7 +197,7 @@ static const char *lease_reason(const struct row *row, const struct parent_state
     }
 }
 
-/* Adds why a lease is less than its holder wants. A reason is one of the terms. */
+/* Adds why a lease is less than its holder wants. A reason is one of the terms of page_facts.c. */
 static void page_reason(struct text *text, doorman_lease_reason reason) {
     const char *name = doorman_lease_reason_name(reason);
     if (!name[0]) return;
@@ -562,7 +559,6 @@ static void lease_list_arrange(struct lease_list *leases, const struct view *vie
     if (kept > 1) qsort(leases->rows, kept, sizeof *leases->rows, view->order->compare);
 }
 
-/* Starts a table of leases. */
 static void page_start_table(struct text *text, const struct order *columns) {
     server_text_add(text, "<table><thead><tr>");
     for (const struct order *column = columns; column->name; column++) {

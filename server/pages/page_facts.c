@@ -40,7 +40,6 @@ static const struct term {
     {"last renewal", "the time since the holder was last granted a lease"},
 };
 
-/* Starts an element whose meaning the page shows on hover, such as "<th title='...'>". */
 void server_page_start_term(struct text *text, const char *element, const char *word) {
     server_text_addf(text, "<%s", element);
     for (size_t i = 0; i < sizeof terms / sizeof *terms; i++) {
@@ -59,7 +58,6 @@ void server_page_terms(struct text *text) {
     server_text_add(text, "</dl></details>");
 }
 
-/* Writes a duration in its two largest units, such as "3 d 4 h". */
 void server_page_duration(struct text *text, doorman_time time) {
     long long seconds = (long long)(time / DOORMAN_SECOND);
     if (seconds >= 86400) {
@@ -98,9 +96,6 @@ static void page_fact_text(struct text *text, const char *name, const char *valu
     server_text_add(text, "</dd></div>");
 }
 
-/* Adds a text that links to the page of another process.
- *   http       the HTTP address of that process; "": not known, so there is no link
- *   resource   the link is to the page of this resource; NULL: to the list of resources */
 void server_page_link(struct text *text, const char *http, const char *resource,
                       const char *title) {
     if (http[0]) {
@@ -122,8 +117,8 @@ static void page_master_self(struct text *text, const struct snapshot *snapshot)
     server_page_duration(text, snapshot->election.master_until - snapshot->now);
 }
 
-/* Adds the address of the master. If its HTTP address is known, the address is a link to its page.
- * If the master has failed, its election key ends with its etcd lease. */
+/* Adds the address of the master, which is a link to its page if its HTTP address is known. Also
+ * adds how soon its lease in etcd ends if it fails. */
 static void page_master_other(struct text *text, const struct service *service,
                               const struct snapshot *snapshot) {
     server_text_add(text, "another: ");
@@ -221,7 +216,8 @@ static void page_state(struct text *text, const struct snapshot *snapshot) {
     server_text_addf(text, "%" PRIu64 "</dd></div>", state->rows_unreadable);
 }
 
-/* Adds whether file descriptors leak, and how often the process has replaced itself for that. */
+/* Adds whether file descriptors leak, and how often the process has replaced itself because of
+ * leaks. */
 static void page_descriptors(struct text *text, const struct snapshot *snapshot) {
     static const char *const leak[] = {"have leaked for ",
                                        "; the process does not replace itself: "};
@@ -300,7 +296,7 @@ static void page_parent(struct text *text, struct service *service,
 
 #define CHILDREN_SHOWN 50
 
-/* Adds how long a child node is silent, and when its lease ends. */
+/* Adds how long a child node has been silent, and when its lease ends. */
 static void page_child_mark(struct text *text, const struct child *child, doorman_time now) {
     if (child->state == CHILD_LIVE) return;
     bool ends = child->state == CHILD_SILENT && child->lease_end > now;

@@ -74,11 +74,12 @@ struct lease_list {
     bool failed;
 };
 
-/* The parent reports a shared name in its responses to the requests that show it. After this time
- * without such a report, the name is probably no longer shared. */
+/* A parent reports a shared name in its response to each request that shows that two processes use
+ * the name. After this time without such a report, the name is probably no longer shared. */
 #define NODE_SHARED_MAX (300 * DOORMAN_SECOND)
 
-/* Returns whether the parent says that another process uses the name of this node too. */
+/* Returns whether the parent has said within NODE_SHARED_MAX that another process uses the name of
+ * this node too. */
 static inline bool server_node_is_shared(const struct parent_state *parent, doorman_time now) {
     return parent->shared_at > 0 && now - parent->shared_at < NODE_SHARED_MAX;
 }
@@ -91,8 +92,8 @@ void server_snapshot_take(struct snapshot *snapshot, struct service *service, co
                           size_t limit);
 void server_snapshot_uninit(struct snapshot *snapshot);
 
-/* Finds the master with a discovery request, as a client does, and copies the addresses of other
- * processes. Precondition: the lock is held. */
+/* Finds the master with a discovery request, as a client does, and copies the state of the process
+ * without its resources. Precondition: the lock is held. */
 void server_snapshot_find_master(struct snapshot *snapshot, struct service *service);
 void server_snapshot_add_row(struct snapshot *snapshot, const doorman_server_resource *info);
 void server_snapshot_add_other(struct snapshot *snapshot, const struct row *row);
@@ -111,7 +112,7 @@ struct slice server_slice_start(struct service *service);
 /* Counts a step. Returns whether the slice is over. */
 bool server_slice_step(struct slice *slice);
 
-/* Notes how long the lock was held, and releases it for a moment. */
+/* Notes how long the lock was held, releases it, and sleeps for a moment. */
 void server_slice_end(const struct slice *slice, struct service *service);
 
 /* Calls `callback` for each resource until it returns false. The lock is held during these calls,
@@ -134,12 +135,13 @@ const char *server_kind_name(doorman_kind kind);
 
 int server_compare_row_ids(const void *left, const void *right);
 
-/* Copies a resource and its leases. The caller sets the fields from resource_id to cursor. */
+/* Copies a resource, and its leases up to `limit`. The caller sets the fields from resource_id to
+ * cursor. */
 void server_lease_list_take(struct lease_list *leases, struct service *service);
 void server_lease_list_uninit(struct lease_list *leases);
 void server_lease_row_uninit(struct lease_row *row);
 
-/* The leases of holders over all resources. */
+/* A search finds the leases of holders over all resources. */
 
 #define SEARCH_ROWS 100      /* the default of `limit` */
 #define SEARCH_ROWS_MAX 1000 /* the largest `limit` */
@@ -147,8 +149,8 @@ void server_lease_row_uninit(struct lease_row *row);
 /* A position in the leases of all resources. {0} is the start. */
 struct search_position {
     uint64_t before;   /* the position of a cursor before the current resource */
-    uint64_t resource; /* the position to which that cursor moved with the current resource. If it
-                          moves elsewhere now, the resource is gone, and `lease` is not valid */
+    uint64_t resource; /* the position of that cursor after the current resource. If the cursor now
+                          moves to another one, the resource is gone, and `lease` is not valid */
     uint64_t lease;    /* the position of a cursor in the leases of the current resource */
 };
 
@@ -174,8 +176,8 @@ struct lease_search {
 /* Finds leases. The caller sets the fields from prefix to position.
  *   cost   O(visited resources and leases). There is no index of holders, because it would take
  *          memory for each lease. One call visits at most 5,000 elements for each row of `limit`,
- *          and at most 500,000 in all. This takes about 0.4 s, or some seconds if their data is not
- *          in the CPU's caches. The call holds the lock for slices of about 1 ms. So it delays
+ *          and at most 500,000 in all. 500,000 take about 0.4 s, or some seconds if their data is
+ *          not in the CPU's caches. The call holds the lock for slices of about 1 ms. So it delays
  *          other pages, but hardly any requests for leases */
 void server_search_take(struct lease_search *search, struct service *service);
 void server_search_uninit(struct lease_search *search);
@@ -220,22 +222,22 @@ void server_children_metrics(struct text *text, struct service *service);
 
 #define CHILDREN_TEXT (DOORMAN_ID_BYTES_MAX + 128)
 
-/* Describes a child node that is silent, and how many others are; "" if none is. Precondition: the
- * lock is held. */
+/* Describes a child node that is silent or has ended, and says how many more there are; "" if there
+ * is none. Precondition: the lock is held. */
 void server_children_text(const struct service *service, char text[CHILDREN_TEXT],
                           doorman_time now);
 
 /* ---- >>pages -------------------------------------------------------------------------------- */
 
 /* Starts a page.
- *   filter   the filter of the list on the page; NULL: the page has no filter. Browsers without
- *            JavaScript do not load such a page again
+ *   filter   the filter of the list on the page; NULL: the page has no filter, and browsers without
+ *            JavaScript do not load the page again
  *   client   the text in the search for a client */
 void server_page_start(struct service *service, const struct http_request *request,
                        struct http_response *response, const char *filter, const char *client);
 
-/* Two first pages: the resources, and the limits of a server that only decides on permits. Both
- * begin with what the process is. */
+/* The first page is one of these: the resources, or the limits of a server that only decides on
+ * permits. Both begin with the facts about the process. */
 server_handler server_page_resources, server_page_limits;
 
 /* Ends a page.
@@ -311,13 +313,13 @@ uint64_t server_limit_refused(const doorman_permits_limit *info);
 
 /* ---- >>facts -------------------------------------------------------------------------------- */
 
-/* Starts an element whose meaning the page shows on hover, such as "<th title='...'>". */
+/* Starts an element that shows the meaning of a word on hover, such as "<th title='...'>". */
 void server_page_start_term(struct text *text, const char *element, const char *word);
 
 /* Lists the words and their meanings. */
 void server_page_terms(struct text *text);
 
-/* Writes a duration in its two largest units, such as "3 d 4 h". */
+/* Writes a duration in at most two units, such as "3 d 4 h". */
 void server_page_duration(struct text *text, doorman_time time);
 
 /* Adds the time that is left until the server stops learning. */
@@ -338,7 +340,7 @@ void server_text_add_amount(struct text *text, double amount);
 
 /* Adds a bar that shows what the holders have and want. If the holders share one capacity, an edge
  * marks it. The bar ends at the largest of what they have, what they want, and this capacity. Wants
- * above four times the larger of the other two are cut off. */
+ * above four times the larger of the other two are cut off, unless both are 0. */
 void server_graph_add_bar(struct text *text, const struct row *row);
 
 /* Adds a graph of the last ten minutes, with its axes. A dashed line shows the capacity over

@@ -49,8 +49,8 @@ struct process_state {
 };
 
 /* Reads the fields 22 to 24 of /proc/self/stat (proc(5)). The second field is the name of the
- * program in parentheses, and may contain spaces and parentheses. Returns false if there is no such
- * file. */
+ * program in parentheses, and may contain spaces and parentheses. Returns false if the fields
+ * cannot be read. */
 static bool process_read_state(struct process_state *out) {
     char line[1024] = "";
     FILE *file = fopen("/proc/self/stat", "rb");

@@ -6,9 +6,9 @@
  *                       {"force": "a"} or {"remove": "a"}
  *     GET  /shards      a page
  *
- * N8 Metrics and pages show the owner and the state of each shard, the permits that were decided
- *    for it here, how many shards have moved, what was forwarded to each node, and whether the node
- *    has a master. */
+ * N8 Metrics and pages show the owner and the state of each shard, the permits that this process
+ *    has decided for it, how many shards have moved, what was forwarded to each node, and whether
+ *    the node has a master. */
 #include "../admin/admin.h"
 #include "../forward/forward.h"
 
@@ -85,7 +85,7 @@ static double seconds_without(const struct shard_master *master) {
     return (double)(doorman_clock() - master->since) / 1e9;
 }
 
-/* Adds what is known of a node. What is not known is absent. */
+/* Adds what is known of a node. */
 static void add_node(struct text *text, const struct shards_view *view, size_t index) {
     assert(index < view->map->node_count);
     const doorman_shard_node *node = &view->map->nodes[index];
@@ -147,7 +147,7 @@ static void answer_map(struct service *service, struct http_response *response, 
 static const char *const change_names[SHARD_CHANGE_COUNT] = {"move", "drain", "rebalance", "force",
                                                              "remove"};
 
-/* Logs a change in the words of doormanctl, and why it is refused. */
+/* Logs a change in the words of doormanctl, and if it is refused, why. */
 static void change_log(const struct service *service, const char *token,
                        const struct shard_change *change) {
     char text[64 + DOORMAN_ID_BYTES_MAX], number[24] = "";
@@ -193,8 +193,8 @@ static const char *change_read(const cJSON *body, struct shard_change *change) {
     return NULL;
 }
 
-/* Writes a row of the audit that says what an operator wants, and that its outcome is not known.
- * Returns NULL if nothing may be changed: then the response is an error. */
+/* Writes a row of the audit that says what an operator wants, and that the outcome is not known. If
+ * the change must not be made, sets an error in the response and returns NULL. */
 static struct act *change_announce(struct service *service, const struct http_request *request,
                                    const struct shard_change *change,
                                    struct http_response *response) {
@@ -405,7 +405,7 @@ static void metrics_add_masters(struct text *text, const struct shards_view *vie
     }
 }
 
-/* Adds the permits of each shard for which this process has decided. */
+/* Adds how many permits of each shard this process has decided. */
 static void metrics_add_permits(struct text *text, const struct shards_view *view) {
     server_metrics_header(text, "shard_permits_total", "counter",
                           "Permits of a shard that this process has granted or refused.");

@@ -1,16 +1,16 @@
 /* doorman_server, part HTTP: copies of the state for the pages, the metrics and the history. Apart
  * from service->longest_hold, this file only reads the state. It takes the lock of the service.
  *
- * A snapshot is a copy of the state for the pages and the metrics. The copy is made while the lock
- * is held. All text is written later, without the lock. A snapshot holds the first resources of an
- * iteration, ROWS_MAX at most, and the sum of the others. A list of leases holds ROWS_MAX at most.
+ * The state is copied while the lock is held, and the text is written later, without the lock. A
+ * snapshot holds the first resources of an iteration, ROWS_MAX at most, and the sum of the others.
+ * A list of leases holds ROWS_MAX leases at most.
  *
  * Each step of an iteration takes about 0.2 us. If its data is not in the CPU's caches, it takes
  * several us. If leases have expired, it takes up to 0.2 ms (S2). An iteration has slices of
  * SLICE_DURATION, and releases the lock after each slice. It then sleeps for a moment. Without the
  * sleep, a thread that waits for the lock wakes up too late to get it. Rows get their memory
- * between the slices, because moving them can take milliseconds. The longest slice is logged at the
- * end. */
+ * between the slices, because moving them can take milliseconds. The longest slice is logged when
+ * the process stops. */
 #include "pages.h"
 #include "../util/host.h"
 
@@ -94,11 +94,11 @@ bool server_snapshot_reserve(void *context) {
     return rows != NULL;
 }
 
-/* Returns how much capacity the holders want, and none of them has yet. The shares always sum to
- * the smaller of the capacity and the wants. So this amount is the shares of holders that have not
- * asked again since their share grew. A holder that asked only once keeps others from using its
- * share until its lease ends. The difference is 0 if it may come from rounding. While a resource
- * learns, other rules decide. */
+/* Returns how much capacity the holders want and may have, but do not have yet. The shares always
+ * sum to the smaller of the capacity and the wants. So this amount is how much the shares of
+ * holders have grown since the holders last asked. A holder that asked only once keeps others from
+ * using its share until its lease ends. Returns 0 if the amount may come from rounding, and while
+ * the resource learns, because other rules decide then. */
 static double reserved_amount(const doorman_server_resource *info) {
     double shares = info->wants < info->capacity ? info->wants : info->capacity;
     double reserved = shares - info->committed;
@@ -224,7 +224,7 @@ struct config_load server_last_load(struct service *service) {
     return last_load;
 }
 
-/* Returns the age at which the last renewal of a lease is late. A holder asks once in a refresh
+/* Returns how long after its last renewal a lease is late. A holder asks once in a refresh
  * interval, with some jitter. So after two and a half intervals it has missed two refreshes. A node
  * whose own lease has ended grants no leases, so its holders are not late. */
 static doorman_time late_age(const struct service *service, const doorman_server_resource *info) {
@@ -277,7 +277,7 @@ static bool lease_list_add(struct lease_list *leases, const struct service *serv
 }
 
 /* Visits the next lease. The cursor moves only past leases that are in the list, or that do not
- * match the filter. Returns whether the list needs more leases. Precondition: the lock is held. */
+ * match the filter. Returns whether the iteration continues. Precondition: the lock is held. */
 static bool lease_list_step(struct lease_list *leases, struct service *service, doorman_time now) {
     assert(server_lock_is_held(&service->lock));
     doorman_cursor next = leases->cursor;

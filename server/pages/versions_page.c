@@ -83,7 +83,7 @@ static void versions_about(struct text *text, const struct settings *settings, b
     }
 }
 
-/* Shows an error of JSON as a sentence. */
+/* Shows the error in a response as a sentence. */
 static void versions_error(struct text *text, const struct http_response *answer) {
     cJSON *json = answer->text.buffer.text
                       ? cJSON_ParseWithLength(answer->text.buffer.text, answer->text.buffer.bytes)
@@ -138,7 +138,7 @@ static void version_fields(struct text *text, const cJSON *object, const char *c
     }
 }
 
-/* Adds a row which says that a template or a limit was added or removed. */
+/* Adds a row if a template or a limit was added or removed. */
 static void version_change(struct text *text, const cJSON *object, const char *const place[2]) {
     const char *change = server_row_word(object, "change");
     if (strcmp(change, "changed") == 0) return;

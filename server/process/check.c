@@ -1,7 +1,6 @@
 /* doorman_server, part CHECK: what a process checks before it serves, and --check-config. This file
- * only reads the settings and prints or logs what is wrong. A server without this part shows only
- * the first error of a configuration. Such a server finds a wrong address later, when it uses the
- * address. */
+ * changes nothing: it prints or logs what is wrong. A server without this part shows only the first
+ * error of a configuration. Such a server finds a wrong address later, when it uses the address. */
 #include "../server.h"
 #include "../util/host.h"
 
@@ -45,8 +44,8 @@ static enum exit_status check_refuse_config(const struct settings *settings,
                               what, count > 1 ? "them" : "it");
 }
 
-/* Logs the warnings about a valid configuration, or the errors of an invalid one except the first,
- * which the line about the refusal has. */
+/* Logs the warnings about a valid configuration. Of an invalid one, logs all errors except the
+ * first, which is in the line about the refusal. */
 static void check_log_problems(struct service *service, const struct config_change *change) {
     const struct settings *settings = service->settings;
     char text[PROBLEM_TEXT];
@@ -128,8 +127,8 @@ static int check_dialer(const char *url) {
     return error;
 }
 
-/* Returns whether the port of an address is from 1 to 65535. nng checks it only when it
- * connects. */
+/* Returns whether the port of an address, if it has one, is from 1 to 65535. nng checks the port
+ * only when it connects. */
 static bool port_fits(const char *url) {
     nng_url *parts = NULL;
     if (nng_url_parse(&parts, url) != 0) return true; /* check_dialer has the error */

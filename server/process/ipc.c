@@ -1,11 +1,11 @@
 /* doorman_server, part IPC: an address ipc://... at which nng takes no connection any more is
  * opened again. If a peer leaves while nng 1.5.2 greets it, the listener never starts a connection
- * again (nanomsg/nng #1518). The system goes on to accept connections, and nobody answers them.
- * Only listeners of ipc:// have this fault.
+ * again (nanomsg/nng #1518). The system still accepts connections, but nobody answers them. Only
+ * listeners of ipc:// have this fault.
  *
  * The main thread connects to the addresses, one after the other, as a client does, and greets. nng
- * tells the core of each connection that it starts, and the core ends those of this process: see
- * on_pipe. The thread looks once a second:
+ * tells the core of each connection that it starts. The core closes those that this process has
+ * made: see on_pipe. The thread looks once a second:
  *
  *     there is a probe    nng has started it       the probe is closed, and the next one is due
  *                                                  INTERVAL later
@@ -13,10 +13,10 @@
  *                         otherwise                the address is opened again
  *     there is none       one is due               the thread connects
  *
- * The broken listener stays open. To close it would end the connections that it has started, and
- * remove the path of the new one. So each time costs a file descriptor. A probe is closed only when
- * nng has started it, or when its listener is broken, because a probe that leaves could break
- * it. */
+ * The broken listener stays open. If it were closed, the connections that it has started would end,
+ * and the path of the new listener would be removed. So each new listener costs a file descriptor.
+ * Until the process stops, a probe is closed only when nng has started it, or when its listener is
+ * broken, because a probe that leaves earlier could break the listener. */
 #include "../server.h"
 
 #include <sys/socket.h>
@@ -27,7 +27,7 @@
 #define INTERVAL (2 * DOORMAN_SECOND)
 #define TIME (3 * DOORMAN_SECOND)
 
-/* Only the main thread uses it. */
+/* What this part keeps. Only the main thread uses it. */
 struct ipc_probe {
     size_t address;  /* the index of the address that is probed next, or now */
     int fd;          /* valid if is_open */
@@ -42,7 +42,7 @@ static const char *ipc_path(const char *url) {
 }
 
 /* Returns whether this process listens at the other end of a connection. Another process may have
- * taken the path. Without SO_PEERCRED it is not known, so the answer is no. */
+ * taken the path. Without SO_PEERCRED this is not known, so the function returns false. */
 static bool ipc_is_own(int fd) {
 #ifdef SO_PEERCRED
     struct {
@@ -59,7 +59,7 @@ static bool ipc_is_own(int fd) {
 }
 
 /* Connects to a path, and greets as a REQ of nng. Never waits. Returns false if the path takes no
- * connection now, or is not that of this process. */
+ * connection now, or if another process listens there. */
 static bool ipc_connect(struct ipc_probe *probe, const char *path) {
     static const unsigned char hello[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
     struct sockaddr_un address = {.sun_family = AF_UNIX};

@@ -15,9 +15,9 @@
  * the arena gets more pieces from malloc. These pieces are freed together with the last block, so a
  * message of 4 MiB leaves no memory in use.
  *
- * The thread that parses a JSON tree must also delete the tree. But another thread may delete the
- * tree of an act, or of a message that may wait. server_shares_memory is true while such a tree is
- * made, changed or deleted, and its blocks come from malloc. */
+ * A block of an arena must be freed by the thread that has taken it. But another thread may delete
+ * the JSON tree of an act, or of a message that may wait. So server_shares_memory is true while
+ * such a tree is made, changed or deleted, and its blocks come from malloc. */
 #define ARENA_BYTES ((size_t)256 << 10)
 #define CHUNK_BYTES ((size_t)1 << 20)
 
@@ -82,9 +82,9 @@ static void arena_free(void *block) {
 }
 
 /* glibc gives each thread an arena of its own, up to eight for each core. Leases would lie in all
- * of these, and blocks that a thread keeps for itself would hold whole pages: 69 to 84 % of the
- * memory of ended leases would return to the system. With two arenas it is 90 % and more. All state
- * is behind one lock, so more arenas would make nothing faster. */
+ * of these, between blocks that stay in use. So only 69 to 84 % of the memory of ended leases would
+ * return to the system. With two arenas it is 90 % and more. All state is behind one lock, so more
+ * arenas would make nothing faster. */
 #define GLIBC_ARENAS 2
 
 static void memory_init(void) {
@@ -105,9 +105,9 @@ struct memory {
 
 /* Returns free memory to the system. glibc would keep this memory, because it lies between blocks
  * in use. malloc_trim takes tens of milliseconds. Other threads may have to wait for memory during
- * this time. So malloc_trim runs only after TRIM_LEASES leases have ended, at most once in
- * TRIM_INTERVAL. It then runs once more, because some memory is freed a little later, such as
- * the history of the resources whose leases have ended. */
+ * this time. So malloc_trim runs only after TRIM_LEASES leases or the mastership have ended, and at
+ * most once in TRIM_INTERVAL. It then runs once more, because some memory is freed a little later,
+ * such as the history of the resources whose leases have ended. */
 static void memory_update(struct service *service, doorman_time now) {
 #ifdef __GLIBC__
     struct memory *memory = service->memory;

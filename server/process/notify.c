@@ -15,9 +15,10 @@
  * two probes in each interval of the watchdog, so that one late probe does no harm.
  *
  * The probe does not involve the main thread. That thread may wait for a slow disk while it loads a
- * configuration, and requests are answered meanwhile. The probe opens no connection. If there are
+ * configuration, and requests are answered meanwhile. The probe needs no new file descriptor: it
+ * opens no connection, and the socket to systemd stays open from the start to the end. If there are
  * no file descriptors left, the clients that are connected still get answers, so a restart would be
- * wrong. For the same reason the socket stays open from the start to the end.
+ * wrong.
  *
  * Only the probe uses `status`. The other members do not change while the probe runs. */
 #include "../server.h"

@@ -1,16 +1,16 @@
 /* doorman_server, part REPLACE: a process whose file descriptors leak replaces itself. nng 1.5.2
- * can lose connections whose peers leave while responses to them are under way. Each of them keeps
- * its descriptor until the process ends. Peers can cause thousands of them in a second, and a
- * process without free descriptors accepts no connection. So the server stops as at SIGTERM, and
- * then runs its program again: with the same file, flags, environment and process id.
+ * can lose connections whose peers leave while responses to them are under way. Each lost
+ * connection keeps its descriptor until the process ends. Peers can cause thousands of these in a
+ * second, and a process without free descriptors accepts no connection. So the server stops as at
+ * SIGTERM, and then runs its program again: with the same path, flags, environment and process id.
  *
- * Once a second, or less often if there are very many, the main thread asks poll about all
- * descriptors. poll knows which ones are open, and whose peers have left. nng does not know it: it
- * counts lost connections as open. A peer that leaves is normal, and its descriptor is closed at
- * once. A descriptor that stays open after that is leaked.
+ * Once a second, or less often if there are very many descriptors, the main thread asks poll about
+ * all of them. poll knows which ones are open, and whose peers have left. nng itself counts lost
+ * connections as open. A peer that leaves is normal, and its descriptor is closed at once. A
+ * descriptor that stays open after its peer has left is leaked.
  *
  *     what a look finds                            then
- *     fewer than --replace-at percent are open     nothing
+ *     under --replace-at % of the limit are open   nothing
  *     less than a quarter of these is leaked       nothing: honest connections use the descriptors,
  *                                                  and would come back
  *     a leak, at fewer than LOOKS looks in a row   nothing yet
@@ -19,17 +19,18 @@
  *     something now (hinders of server_part)       cannot start again would be gone
  *     otherwise                                    the process replaces itself
  *
- * Without --state a replacement forgets the counters of permits, as any restart does. It is still
- * better than a process that lets no client in: only a restart frees the descriptors, and it would
- * come later, after an outage. With --replace-at 0 the process never replaces itself.
+ * Without --state a replacement forgets the counters of permits, as any restart does. That is still
+ * better than a process that accepts no client. Only a restart frees the descriptors, and without a
+ * replacement it would come only after an outage. With --replace-at 0 the process never replaces
+ * itself.
  *
  * The variable DOORMAN_REPLACED tells the new run how often the process has replaced itself, when
- * it last did so (doorman_clock), and the ports at which it listened. An address with port 0 keeps
- * its port, so clients find the server again. The program is found by its path. So if a new version
- * was installed meanwhile, the new one runs, as after any other restart.
+ * it last did so (doorman_clock), and the ports at which it listened. An address with port 0 gets
+ * the same port again, so clients find the server. The program is found by its path. So if a new
+ * version was installed there, the new version runs, as after any other restart.
  *
- * The stop can hang in nng because of what has leaked. Then a signal handler runs the program. It
- * may only call what signal handlers may call, so all that the call needs is prepared before. */
+ * The stop can hang in nng because of what has leaked. Then a signal handler runs the program. A
+ * handler may not allocate memory, so the arguments of execve are prepared before. */
 #include "../server.h"
 
 #include <fcntl.h>
@@ -61,8 +62,7 @@ struct replace {
     doorman_time quiet_to; /* no warning before this time */
 };
 
-/* How the program runs again, for a signal handler too. The flags of the last run come from
- * `argv`. */
+/* What execve needs to run the program again. A signal handler uses it too. */
 static struct rerun {
     bool is_ready;       /* atomic; the next call of replace_end runs the program */
     char path[PATH_MAX]; /* of the program; "": not known */
@@ -130,7 +130,7 @@ static bool port_replace(const char *address, unsigned port, char *text, size_t 
     return bytes > 0 && (size_t)bytes < room;
 }
 
-/* Takes the ports of the last run into the settings. */
+/* Gives the addresses with port 0 the ports of the last run. */
 static enum exit_status ports_adopt(struct settings *settings, const unsigned ports[PORT_COUNT]) {
     char text[NNG_MAXADDRLEN + 8];
     for (size_t i = 0; i < settings->listen.count; i++) {
@@ -201,9 +201,10 @@ static enum exit_status replace_adopt(struct settings *settings, char **argv) {
     return ports_adopt(settings, ports);
 }
 
-/* Runs the program in place of this process, unless SIGTERM or SIGINT is pending. These and SIGHUP
- * stay blocked: a signal that comes now waits until the next run can handle it. Otherwise the next
- * run would die of the signal. An alarm would last too, so it is cancelled. */
+/* If the process replaces itself, runs the program in its place, unless SIGTERM or SIGINT is
+ * pending. These and SIGHUP stay blocked: a signal that comes now waits until the next run can
+ * handle it. Otherwise the next run would die of the signal. An alarm would outlast execve too, so
+ * it is cancelled. */
 static void replace_end(void) {
     static const char failed[] = "doorman_server: cannot run itself again\n";
     sigset_t signals;

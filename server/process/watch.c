@@ -2,10 +2,10 @@
  * deleted (V1). It also loads changed certificates and tokens. Only the main thread calls these
  * functions.
  *
- * A program that replaces a file may delete it first. So a file that is missing at one look is not
- * reported. At the second look in a row without the file it is reported. A file that this process
- * may not read counts as missing. What was loaded from a missing file stays in force, but a restart
- * would fail. So the metrics and the page show a missing file until it is there again. */
+ * A program that replaces a file may delete it first. So a missing file is only reported at the
+ * second look in a row without it. A file that this process may not read counts as missing. What
+ * was loaded from a missing file stays in force, but a restart would fail. So the metrics and the
+ * page show a missing file until it is there again. */
 #include "../server.h"
 
 #include <fcntl.h>
@@ -84,7 +84,8 @@ static struct file_version config_version_read(const struct settings *settings) 
     return version;
 }
 
-/* Stores the version of the configuration file. The load that follows reports a missing file. */
+/* Stores the version of the configuration file. The load that follows reports a missing file, so
+ * the file counts as reported. */
 static void watch_start(struct service *service) {
     service->watch->config.loaded = config_version_read(service->settings);
     bool missing = service->watch->config.loaded.file == 0;
@@ -145,8 +146,8 @@ static bool watch_poll(struct service *service) {
 /* ---- certificates and tokens ---------------------------------------------------------------- */
 /* The certificate, its key and the authority belong together. A program may replace them one after
  * the other. So these files are loaded when one of them has changed and all of them were the same
- * in two looks. If they do not fit together then, the program may still replace the others. So an
- * error is only logged when they still do not fit TLS_WAIT looks later. What was loaded before
+ * in two looks. If they do not fit together, the program may not have replaced all of them yet. So
+ * an error is only logged when they still do not fit TLS_WAIT looks later. What was loaded before
  * stays in force meanwhile. The file of the tokens is a group of its own. If a file of a group is
  * missing or cannot be read, a program may be replacing it, and nothing of this group is loaded.
  *
@@ -154,8 +155,7 @@ static bool watch_poll(struct service *service) {
  * here. They are only reported if they are missing, because the next connection to etcd would
  * fail. */
 
-/* How many looks, one each second, the server waits for the other files before it refuses files of
- * TLS that do not fit. */
+/* Files of TLS that do not fit together are refused after this many looks, one each second. */
 #define TLS_WAIT 10
 
 static const int reload_flags[RELOAD_FILE_COUNT] = {
@@ -257,7 +257,8 @@ static bool reload_is_due(const struct service *service, int from, int to,
 }
 
 /* Stores the versions of the files with certificates and tokens. The load that follows reports a
- * missing file. The files of etcd are not loaded. */
+ * missing file, so the file counts as reported. The files of etcd are not loaded, so their versions
+ * are not stored. */
 static void reload_start(struct service *service) {
     struct reload *reload = &service->watch->reload;
     for (int i = FILE_TLS_CERT; i <= FILE_TOKENS; i++) {

@@ -1,7 +1,8 @@
-/* doorman_server, part SHARDS: what operators want of shards. MOVE, DRAIN and REBALANCE set only
- * targets in the map. The owners follow them, one shard after the other. So such a change can be
- * replaced or called off at any moment, and it outlasts every process. FORCE also changes owners,
- * because the node has no master that could do it. REMOVE takes a node out of the map. */
+/* doorman_server, part SHARDS: the changes of shards that operators ask for. MOVE, DRAIN and
+ * REBALANCE set only targets in the map. The shards then move to their targets, one after the
+ * other. So such a change can be replaced or called off at any moment, and it outlasts every
+ * process. FORCE also changes owners: it takes shards from a node that has no master to give them.
+ * REMOVE takes a node out of the map. */
 #include "shards.h"
 
 #include <nng/supplemental/util/platform.h>
@@ -10,7 +11,7 @@ static void change_refuse(struct shard_change *change, const char *why) {
     snprintf(change->error, sizeof change->error, "%s", why);
 }
 
-/* Finds the node of a change. Returns false if the map has none. */
+/* Finds the node of a change. Returns false if it is not in the map. */
 static bool change_find(const doorman_shard_map *map, struct shard_change *change, size_t *node) {
     *node = doorman_shard_map_node(map, change->node);
     if (*node < map->node_count) return true;
