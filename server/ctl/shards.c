@@ -125,7 +125,7 @@ static enum ctl_exit shards_change(struct ctl *ctl, cJSON *body) {
     return code;
 }
 
-/* Makes a change about a node. */
+/* Returns {NAME: NODE}, the body of a change. */
 static cJSON *shards_body(const char *name, const char *node) {
     cJSON *body = (cJSON *)ctl_need(cJSON_CreateObject());
     ctl_need(cJSON_AddStringToObject(body, name, node));
