@@ -96,7 +96,7 @@ static const char *string_of(const cJSON *object, const char *name) {
     return text ? text : "";
 }
 
-/* Takes the answer to a whole message as it is. Returns false if it must be read. */
+/* Takes the answer to a whole message without parsing it. Returns false if it must be parsed. */
 static bool take_whole(struct forward_job *job, const char *text, size_t bytes) {
     char head[48];
     const int length =
@@ -230,7 +230,7 @@ static doorman_status error_status(const char *text, size_t bytes) {
     return found;
 }
 
-/* Returns a text around another one, which the caller frees. */
+/* Returns the three texts as one, which the caller frees. */
 static char *text_wrap(const char *before, const char *text, size_t bytes, const char *after) {
     const size_t size = strlen(before) + bytes + strlen(after) + 1;
     char *out = (char *)malloc(size);
@@ -238,7 +238,7 @@ static char *text_wrap(const char *before, const char *text, size_t bytes, const
     return out;
 }
 
-/* Returns an error that says why no node has answered, which the caller frees. */
+/* Returns the JSON of an error with the text of `failure`. The caller frees it. */
 static char *text_of_failure(const char *failure) {
     cJSON *tree = cJSON_CreateObject();
     cJSON *error = cJSON_AddObjectToObject(tree, "error");
@@ -251,7 +251,7 @@ static char *text_of_failure(const char *failure) {
     return text;
 }
 
-/* Returns whether no entry has an answer, of this process or of another node. */
+/* Returns whether no entry has an answer. A reply of this process to several entries is one. */
 static bool job_has_nothing(const struct forward_job *job) {
     bool has = job->has_reply && job->count > 1;
     for (size_t i = 0; i < job->count; i++) {

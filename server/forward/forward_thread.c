@@ -1,9 +1,9 @@
 /* doorman_server, part SHARDS: answers messages about keys for which other nodes decide (N4).
  *
- * A message comes over HTTP or gRPC. What belongs to other nodes is sent to them, as one message to
- * each node, and their answers are merged in the order of the entries. If the message must be split
- * again because a shard has moved, this process can be one of the nodes that are asked. It is then
- * asked as any other node is. A message that is wholly for other nodes is not decided here at all.
+ * A message comes over HTTP or gRPC. Entries for which other nodes decide are sent to them, as one
+ * message to each node, and the answers are merged in the order of the entries. If the message must
+ * be split again because a shard has moved, its own node can be among the nodes that are asked. An
+ * acquire that is wholly for other nodes is not decided here at all.
  *
  *     what happens                             what is done
  *     a node answers                           the entries are done
@@ -22,7 +22,7 @@
  *
  * Each thread does its own part under the lock: the loop of HTTP or gRPC sends, the loop of HTTP or
  * a thread of nng takes the answer and gives it to the client, and the thread of the part does what
- * is due later. So no thread is woken for a message between the client and the node. */
+ * is due later. So no further thread must be woken on the way of a message. */
 #include "forward.h"
 
 #include <nng/supplemental/util/platform.h>
@@ -101,8 +101,8 @@ static bool request_find_shard(const struct service *service, const doorman_requ
     return resource || id;
 }
 
-/* Returns whether this node decides for a shard, by what this process knows now. If this process is
- * not the master, the master of its node decides. Precondition: the lock is held. */
+/* Returns whether this node decides for a shard. A master knows that from its permits, and another
+ * process from its map. Precondition: the lock is held. */
 static bool shard_is_here(const struct service *service, size_t shard) {
     assert(server_lock_is_held(&service->lock));
     const doorman_shard_map *map = service->shards->map;
@@ -256,7 +256,7 @@ static bool job_count(struct forward *forward, const struct forward_job *job, bo
 }
 
 /* Makes a job of a message that is not, or not wholly, decided here. Returns NULL if too much is
- * under way, or if memory has run out.
+ * under way, if the server stops, or if memory has run out.
  *   response   NULL: nothing is decided here */
 static struct forward_job *job_accept(struct service *service, struct waiter *waiter,
                                       const char *text, size_t bytes,
@@ -377,8 +377,8 @@ static size_t node_address_count(const struct forward *forward, const struct for
     return at < forward->map->node_count ? forward->map->nodes[at].address_count : 0;
 }
 
-/* Returns where the process with an address listens over HTTP; "": it is not known. A map has the
- * addresses of the processes of a node in one order. */
+/* Returns where the process with an address listens over HTTP; "": it is not known. The two lists
+ * of addresses of a node have the same order. */
 static const char *node_http_address(const struct forward *forward, const struct forward_node *node,
                                      const char *address) {
     const size_t at = doorman_shard_map_node(forward->map, node->name);
@@ -533,7 +533,7 @@ static void job_look(struct forward *forward, struct forward_job *job, doorman_t
 }
 
 /* Asks the nodes that own the shards of the entries that are not done. Asks all nodes about an
- * entry whose shard is not known. */
+ * entry whose shard is not known, except this node if it has replied. */
 static void job_run(struct forward *forward, struct forward_job *job, doorman_time now) {
     assert(server_lock_is_held(&forward->lock) && job->asked == 0);
     for (size_t i = 0; i < job->count; i++) {
@@ -545,8 +545,8 @@ static void job_run(struct forward *forward, struct forward_job *job, doorman_ti
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
-/* Asks another process of the node. Returns false if the message cannot be sent or was sent too
- * often, or if the server stops. */
+/* Asks the node again, now at node_address. Returns false if the message cannot be sent or was sent
+ * too often, or if the server stops. */
 static bool question_retry(struct forward *forward, struct forward_question *question) {
     const struct forward_question next = {.node = question->node,
                                           .job = question->job,
@@ -704,7 +704,8 @@ static void forward_release(struct service *service) {
     server_unlock(&service->forward->lock);
 }
 
-/* Sends what is due, now or at the end of the turn. Precondition: the lock is held. */
+/* Sends what is due, or leaves it to forward_release if this thread holds it. Precondition: the
+ * lock is held. */
 static void forward_flush(struct forward *forward) {
     if (forward_holds) {
         forward_has_held = true;
