@@ -151,7 +151,6 @@ static enum ctl_exit address_dial(struct subscription *own, const char *address)
                     address, nng_strerror(error));
 }
 
-/* Dials the addresses of a list. */
 static enum ctl_exit addresses_dial(struct subscription *own, const char *list) {
     enum ctl_exit code = CTL_DONE;
     char address[ADDRESS_BYTES];
@@ -194,7 +193,7 @@ static void connections_show(struct subscription *own) {
 
 /* ---- what was lost -------------------------------------------------------------------------- */
 
-/* Returns the stream of an event. A new stream begins with this event: none before it was lost. */
+/* Returns the stream of an event. In a new stream, the events before this one are not lost. */
 static struct stream *stream_find(struct subscription *own, const cJSON *json) {
     const char *server = ctl_text(json, "server"), *name = ctl_text(json, "stream");
     struct stream *found = NULL;

@@ -2,9 +2,9 @@
  * changes the mastership of the server object, the configuration, the phase of a drain,
  * service->election_status, and service->master_http.
  *
- * doorman_election of doorman.h decides which process is master (V2). One thread makes its calls to
- * etcd and reports the answers. The store lease of the election is an etcd lease. The election key
- * of etcd is attached to the etcd lease of the master.
+ * doorman_election of doorman.h decides which process is master (V2). One thread makes the calls to
+ * etcd that doorman_election needs, and gives it the answers. What doorman.h calls a store lease is
+ * an etcd lease. The election key of etcd is attached to the etcd lease of the master.
  *
  * The value of the key has one line or two lines. The first line is the address of the master. The
  * second line is its HTTP address, if it has one (--http-advertise). A server of an earlier
@@ -137,7 +137,7 @@ static void election_apply(struct service *service, bool reachable) {
     bool changed = expired || state != election->state || strcmp(address, election->address) != 0;
     assert(status == DOORMAN_OK);
     (void)status;
-    /* A server that loses mastership frees all its leases. So many make it return the memory. */
+    /* A server that loses mastership frees all its leases. TRIM_LEASES makes it return memory. */
     if (was_master && state != DOORMAN_MASTER) service->ended_lease_count += TRIM_LEASES;
     election->state = state;
     election->until = mastership.until;
@@ -381,7 +381,7 @@ static void election_load_config(struct service *service) {
 }
 
 /* Makes the next call of the election, if one is due. Then loads the configuration, if that is due.
- * While etcd does not answer an election, the configuration is not loaded. If the polls of the
+ * While the election gets no answers, the configuration is not loaded. If the polls of the
  * election leave no pause, the configuration waits for at most one more period.
  *   returns   when there is more to do */
 static doorman_time election_work(struct service *service) {

@@ -33,7 +33,6 @@ struct etcd_transport {
 
 /* ---- addresses ------------------------------------------------------------------------------ */
 
-/* Returns whether a part of a URL is absent. */
 static bool url_lacks(CURLU *url, CURLUPart part) {
     char *text = NULL;
     bool lacks = curl_url_get(url, part, &text, 0) != CURLUE_OK;
@@ -41,7 +40,6 @@ static bool url_lacks(CURLU *url, CURLUPart part) {
     return lacks;
 }
 
-/* Returns whether a part of a URL is one of two texts. */
 static bool url_has(CURLU *url, CURLUPart part, const char *one, const char *other) {
     char *text = NULL;
     bool has = curl_url_get(url, part, &text, 0) == CURLUE_OK &&

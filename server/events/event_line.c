@@ -1,9 +1,9 @@
 /* doorman_server, part EVENTS: an event as a line, "TOPIC JSON\n".
  *
- * The topic is the kind, and the resource if there is one: permit.refused.login. An act of an
- * administrator has its name there. Subscribers filter by the start of the line, so the topic ends
- * with a space, and has none inside: each byte of a resource that is no visible ASCII character,
- * and each '%', is written as %XX.
+ * The topic is the kind, and the resource if there is one: permit.refused.login. In the topic of an
+ * act of an administrator, the name of the act replaces the resource. Subscribers filter by the
+ * start of the line, so the topic ends with a space, and has none inside: each byte that is no
+ * visible ASCII character, and each '%', is written as %XX.
  *
  * A line has two numbers, which show a subscriber how many events it has lost. `seq` counts the
  * events of the stream, and `topic_seq` those of one topic. The numbers of a topic never decrease,

@@ -2,7 +2,7 @@
  *
  * A message comes over HTTP or gRPC. Entries for which other nodes decide are sent to them, as one
  * message to each node, and the answers are merged in the order of the entries. If the message must
- * be split again because a shard has moved, its own node can be among the nodes that are asked. An
+ * be split again because a shard has moved, this node can be among the nodes that are asked. An
  * acquire that is wholly for other nodes is not decided here at all.
  *
  *     what happens                             what is done
@@ -50,7 +50,6 @@ static size_t shard_of_id(const struct service *service, uint64_t id) {
     return (size_t)(id % service->shards->map->shards.count);
 }
 
-/* Returns how many entries a request has. */
 static size_t request_count(const doorman_request *request) {
     switch (request->method) {
     case DOORMAN_ACQUIRE: return request->permit_count;
@@ -455,7 +454,7 @@ static bool node_ask(struct forward *forward, const struct forward_question *que
 
 /* ---- rounds --------------------------------------------------------------------------------- */
 
-/* Takes the map that this process has read last. */
+/* Copies the map of service->shards, if its epoch is new. */
 static void forward_take_map(struct forward *forward) {
     struct service *service = forward->service;
     doorman_shard_map *copy = NULL;
@@ -545,8 +544,8 @@ static void job_run(struct forward *forward, struct forward_job *job, doorman_ti
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
-/* Asks the node again, now at node_address. Returns false if the message cannot be sent or was sent
- * too often, or if the server stops. */
+/* Asks the node again, at the address that node_address returns now. Returns false if the message
+ * cannot be sent or was sent too often, or if the server stops. */
 static bool question_retry(struct forward *forward, struct forward_question *question) {
     const struct forward_question next = {.node = question->node,
                                           .job = question->job,
@@ -704,8 +703,8 @@ static void forward_release(struct service *service) {
     server_unlock(&service->forward->lock);
 }
 
-/* Sends what is due, or leaves it to forward_release if this thread holds it. Precondition: the
- * lock is held. */
+/* Sends what is due, or leaves it to forward_release after forward_hold. Precondition: the lock is
+ * held. */
 static void forward_flush(struct forward *forward) {
     if (forward_holds) {
         forward_has_held = true;
@@ -792,8 +791,8 @@ static bool forward_is_signed(struct service *service, const char *text, size_t 
     return result == MARK_RIGHT;
 }
 
-/* Lets the map be read soon after a message about a shard that this process does not own: the node
- * that has sent it may have a newer map. */
+/* Lets the map be read soon after a message about a shard that this process does not own: the
+ * sender may have a newer map. */
 static void forward_decided(struct service *service, doorman_json_exchange *exchange,
                             doorman_time now) {
     const size_t count = request_count(&exchange->request);

@@ -206,7 +206,7 @@ struct grpc;
 struct grpc_call *server_grpc_call_read(struct grpc *grpc, enum grpc_method method,
                                         struct grpc_bytes message, struct grpc_status *status);
 
-/* Makes figures of the fields `limit` of the descriptors, and counts the fields that are ignored.
+/* Turns the field `limit` of each descriptor into figures, and counts the fields that it ignores.
  * Precondition: the lock of the service is held.
  *   may       the peer may bring figures
  *   returns   true: an item has figures, so the caller must prepare the call again */
@@ -409,7 +409,7 @@ struct grpc {
 };
 
 /* Fields that are only needed until the head of a request is complete. A connection reads one head
- * at a time, so it has room for one, and its streams have none. */
+ * at a time, so it has one such struct, and its streams have none. */
 struct grpc_head {
     char authorization[HTTP_AUTHORIZATION_MAX];
     char client[QUOTA_CLIENT_MAX + 1]; /* x-doorman-client; "": none */
@@ -504,8 +504,8 @@ bool server_grpc_health_answer(struct grpc *grpc, struct grpc_stream *stream, bo
 /* Makes the state machine. Returns false if memory runs out. */
 bool server_grpc_quotas_create(struct grpc *grpc);
 
-/* Begins quotas if this process has become master, or ends them if it is not master any more. After
- * the end no stream has a quota, and each stream must end itself. */
+/* Begins quotas if this process has become master, or ends them if it is not master any more. At
+ * the end stream->quota becomes NULL for each stream, which must then end itself. */
 void server_grpc_quotas_look(struct grpc *grpc);
 
 /* Opens a stream. Returns false and sets the status if this process cannot serve it. */

@@ -86,7 +86,7 @@ static double hits_of(uint64_t number) {
 }
 
 /* Reads a descriptor. If it has hits, they replace those of the request, and 0 hits charge nothing.
- * A multiplier of the unit that is 0 is absent, and counts as 1. Returns the count of entries. */
+ * A unit_multiplier of 0 is absent, and counts as 1. Returns the count of entries. */
 static size_t descriptor_read(struct grpc_descriptor *out, struct grpc_bytes from,
                               doorman_descriptor_entry entries[GRPC_ENTRY_MAX]) {
     uint64_t hits[NUMBERS] = {0}, wanted[NUMBERS] = {0};
@@ -219,7 +219,6 @@ static bool call_read_reservation(struct grpc_call *call, const struct call_sour
     return true;
 }
 
-/* Makes a call of a message. */
 static struct grpc_call *call_make(struct grpc *grpc, enum grpc_method method,
                                    const struct call_source *source, struct grpc_status *status) {
     bool charges = method == GRPC_REPORT || method == GRPC_COMMIT;
@@ -476,7 +475,6 @@ static void call_write_limit(const struct grpc_call *call, struct text *out) {
     memcpy(out->buffer.text + before + 1, length, sizeof length);
 }
 
-/* Writes the response to a Reserve. */
 static void call_write_reserve(const struct grpc_call *call, struct text *out) {
     GrpcWire__ReserveResponse message;
     uint8_t bytes[GRPC_RESERVATION_ID + 16];

@@ -127,7 +127,7 @@ static void io_step(struct grpc_connection *connection) {
 
 /* ---- new connections ------------------------------------------------------------------------ */
 
-/* Makes epoll watch the listener, or ends that. */
+/* Makes epoll watch the listener, or stop watching it. */
 static void listener_watch(struct grpc *grpc, bool listens) {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &grpc->listener};
     if (grpc->is_listening == listens || grpc->listener < 0) return;

@@ -3,8 +3,8 @@
  * asked process answers the message, or says that it is not the master: there is one hop.
  *
  * The loop makes and ends questions. A link carries those to the master, and service->forwards
- * those to other nodes. The thread that has an answer adds the question to the list `done`, and
- * wakes the loop. The loop takes it from there. */
+ * sends those to other nodes. The thread that has an answer adds the question to the list `done`,
+ * and wakes the loop. The loop takes it from there. */
 #include "grpc.h"
 #include "../link/link.h"
 

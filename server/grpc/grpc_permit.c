@@ -236,7 +236,6 @@ static bool call_take_permit(struct grpc_call *call, const doorman_permit *permi
     return true;
 }
 
-/* Takes the settlement of a Commit. */
 static bool call_take_settlement(struct grpc_call *call, const doorman_response *response,
                                  struct grpc_status *status) {
     if (response->settlement_count != 1) {

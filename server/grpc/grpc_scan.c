@@ -143,7 +143,7 @@ static inline bool scan_varint(struct scan *scan, uint64_t *out) {
 }
 
 /* Reads a number of at most 32 bits: a tag, or a length. protobuf-c reads only 5 bytes of it, so a
- * longer one is refused, even if its value has 32 bits. */
+ * longer one is refused, even if its value fits into 32 bits. */
 static bool scan_long_short(struct scan *scan, uint64_t *out) {
     const uint8_t *const from = scan->at;
     if (!scan_long_varint(scan, out)) return false;

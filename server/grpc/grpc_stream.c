@@ -431,7 +431,6 @@ static void stream_note_unmatched(struct grpc *grpc, const struct grpc_call *cal
     server_unmatched_note(grpc->service, call->domain, &descriptor->item);
 }
 
-/* Answers a call that is done. */
 static void stream_finish_call(struct grpc_stream *stream) {
     struct grpc_call *call = stream->call;
     for (size_t i = 0; i < call->descriptor_count; i++) {

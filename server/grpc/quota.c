@@ -3,14 +3,14 @@
  * W5 Each live stream is a holder, whatever name its client has. A stream with the name of one that
  *    has ended continues that holder. The estimator of the library makes the wants of a bucket from
  *    its reports, by the clock of this process. The lease of a bucket becomes its assignment.
- *       A new assignment is in force at once, but nothing proves that it has arrived. So a larger
- *    one before it stays committed until the time to live of that one, with the drift, has passed:
+ *       A new assignment is in force at once, but nothing proves that it has arrived. So an earlier
+ *    and larger assignment stays committed until its time to live, with the drift, has passed:
  *    until then the holder reports it to the server object as outstanding. An assignment ends at
  *    least QUOTA_MARGIN before its lease, because it needs time to arrive.
  *       A bucket that has no requests for the length of three leases is abandoned, as soon as
  *    nothing is committed for it. If a stream has not reported a bucket for the length of a lease,
- *    its client may stand still, so it gets no new assignment for the bucket. When the client
- *    continues, it would read old assignments, and use each for its whole time to live.
+ *    it gets no new assignment for the bucket, because its client may stand still. When the client
+ *    continues, it reads all that was sent, and uses each assignment for its whole time to live.
  *       A new master learns for the length of a lease, with the drift, or knows the leases of the
  *    last master. In both cases the server object grants no more than these leases leave. If
  *    learning_mode_duration is shorter, the new mastership assigns nothing of the resource for the
@@ -273,7 +273,7 @@ static double quota_committed(struct quota_bucket *bucket, doorman_time now) {
     return bucket->commitment_count > 0 ? bucket->commitments[0].amount : 0;
 }
 
-/* Notes how much of a bucket its ended stream may still use; 0: nothing, or it has not ended. */
+/* Notes how much of a bucket its ended stream may still use; 0: nothing, or the stream is live. */
 static void quota_set_ended(struct quota_bucket *bucket, double amount) {
     struct quota_counts *counts = &bucket->stream->quotas->counts;
     counts->ended_buckets += amount > 0;
@@ -719,7 +719,7 @@ static void quota_take_safe(struct quota_bucket *bucket, const doorman_capacity_
 
 /* Returns when this mastership may first assign: at its beginning if a new master learns for a
  * lease, and else when the assignments of earlier masterships have ended. In a node with a parent,
- * the bucket's lease can be shorter than others, because it ends with the lease of the node. */
+ * the bucket's lease can be shorter than earlier ones, as it ends with the lease of the node. */
 static doorman_time quota_assigns_at(const struct quota_bucket *bucket) {
     const struct quotas *quotas = bucket->stream->quotas;
     const struct quota_facts facts = quota_facts_of(bucket);
