@@ -191,8 +191,7 @@ static void election_log_etcd(struct service *service, bool reachable) {
     }
 }
 
-/* Returns the time between two reads of the configuration. The polls of the election usually have
- * the same period. */
+/* Returns the time between two reads of the configuration. */
 static doorman_time election_period(const struct service *service) {
     doorman_time period = service->settings->election_ttl * DOORMAN_SECOND / 5;
     return period < DOORMAN_SECOND ? period : DOORMAN_SECOND;
@@ -456,9 +455,10 @@ static void election_follow_drain(struct service *service) {
     if (drain->phase == DRAIN_LEFT && !election->core.lease) server_drain_move(service, DRAIN_DONE);
 }
 
-/* Returns whether the thread leaves the election. A master stays until the parts that stop before
- * this one have written what they know, because without the mastership they could not write it. A
- * standby leaves at once, so that it does not become master. Precondition: the lock is held. */
+/* Returns whether the thread leaves the election. When the server stops, a master stays until the
+ * parts that stop before this one have written what they know, because they can write it only
+ * during the mastership. A standby leaves at once, so that it does not become master. Precondition:
+ * the lock is held. */
 static bool election_leaves(const struct service *service) {
     assert(server_lock_is_held(&service->lock));
     const struct election *election = service->election;

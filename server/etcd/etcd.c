@@ -125,8 +125,8 @@ void server_etcd_cancel(struct etcd *etcd, bool cancelled) {
 
 /* ---- calls ---------------------------------------------------------------------------------- */
 
-/* Sets etcd->error to "MEMBER: reason". A reason can contain text of a member. So control
- * characters are replaced, because they could control a terminal. */
+/* Sets etcd->error to "MEMBER: reason". A reason can contain text of a member, which could control
+ * a terminal. So control characters are replaced. */
 __attribute__((format(printf, 3, 4))) static void
 etcd_set_error(struct etcd *etcd, enum etcd_failure failure, const char *format, ...) {
     char reason[320];

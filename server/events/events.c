@@ -183,7 +183,7 @@ static void events_on_permit(struct service *service, const doorman_permit_event
     events_add(service, &added);
 }
 
-/* Notes that a lease has expired, or that this node has lost a lease of its own. */
+/* Adds an event about a lease that has expired, or about a lease that this node itself has lost. */
 static bool events_on_event(struct service *service, const doorman_event *event) {
     const bool is_own = event->kind == DOORMAN_EVENT_LEASE_ENDED;
     char holder[HOLDER_BYTES];
@@ -225,7 +225,7 @@ static void events_on_lease(struct service *service, const doorman_capacity_requ
     events_add(service, &added);
 }
 
-/* Notes the leases of a message. */
+/* Adds the events about the leases of a message. */
 static void events_on_decided(struct service *service, doorman_json_exchange *exchange,
                               doorman_time now) {
     const doorman_request *request = &exchange->request;

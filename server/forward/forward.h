@@ -22,7 +22,7 @@ struct mark_source {
     int64_t now;     /* seconds since 1970 */
 };
 
-/* Writes the beginning of a message. Returns its bytes.
+/* Writes the beginning of a message. Returns its length in bytes.
  *   rest   what follows the comma */
 size_t server_mark_write(char out[MARK_HEAD_BYTES], const struct mark_source *source,
                          const char *method, const doorman_buffer *rest);

@@ -206,7 +206,7 @@ static bool response_is_moved(const doorman_response *response, size_t index) {
            response->settlements[index].reason == DOORMAN_REASON_MOVED;
 }
 
-/* Returns whether a release names a permit by its request_id, and this process does not know it. */
+/* Returns whether a release names, by its request_id, a permit that this process does not know. */
 static bool entry_is_unknown(const doorman_request *request, const doorman_response *response,
                              size_t index) {
     if (request->method != DOORMAN_RELEASE || request->holds[index].id) return false;
@@ -508,7 +508,7 @@ static void job_ask_node(struct forward *forward, struct forward_job *job, size_
     free(indexes);
 }
 
-/* Answers a job whose questions are over, or lets it try again. */
+/* If the questions of a job are over, answers the job or lets it try again. */
 static void job_look(struct forward *forward, struct forward_job *job, doorman_time now) {
     bool is_done = true;
     if (job->asked > 0) return;
@@ -618,7 +618,7 @@ static void question_take(struct forward *forward, struct forward_question *ques
 
 /* ---- the thread ----------------------------------------------------------------------------- */
 
-/* Runs the jobs that are due. Returns when the next one is, or TEND from now if that is earlier. */
+/* Runs the jobs that are due. Returns when the next one is due, at most TEND from now. */
 static doorman_time forward_run_later(struct forward *forward, doorman_time now) {
     struct forward_job *all = forward->later, *next = NULL;
     doorman_time due = now + TEND;
@@ -714,7 +714,7 @@ static void forward_flush(struct forward *forward) {
 }
 
 /* Asks the nodes about a job. If the job is over at once, the thread of the part answers it,
- * because the caller does not expect the answer here. */
+ * because the caller does not expect an answer during this call. */
 static void forward_begin(struct service *service, struct forward_job *job) {
     struct forward *forward = service->forward;
     const bool is_short = !job->waiter && job->asker.timeout < FORWARD_SECOND;

@@ -154,9 +154,9 @@ struct grpc_descriptor {
  *              has limits, as one permit                      that are unmatched. REPORT, if it
  *                                                             is granted and there are refunds.
  *                                                             Else DONE
- *     SETTLE   SETTLE: what a Commit says of a reservation    REPORT, if it is refused. But after
- *                                                             LEARNING or SHARDS the call fails.
- *                                                             Else DONE
+ *     SETTLE   SETTLE: what a Commit says of a reservation    REPORT, if it is refused. But if the
+ *                                                             reason is LEARNING or SHARDS, the
+ *                                                             call fails. Else DONE
  *     REPORT   REPORT: refunds, or all hits of Report and     DONE
  *              Commit
  */

@@ -1,15 +1,15 @@
 /* doorman_server, part GRPC: the listener and the loop. This file has the sockets.
  *
- * One thread runs the loop. It waits with epoll for connections, for answers of the master and for
+ * One thread runs the loop. It waits with epoll for connections, for answers of processes and for
  * orders of the main thread, and looks at all connections every TICK. Decisions are short, so one
  * thread is enough: the lock of the service would let only one thread decide at a time anyway.
  *
  * At most --grpc-connections are open. If this number is reached, a new connection takes the place
  * of one that has not made a call yet, or else of one that has no request now. Of several, the one
  * that has been idle longest goes. If the server has tokens, a health check is not a call: it needs
- * no token, so any peer could keep a place for ever with Watch. A connection that has not completed
- * a request GRPC_PATIENCE after its beginning is closed in any case, and so is one that does not
- * read what is sent to it for that long. */
+ * no token, so any peer could keep a place for ever with Watch. In any case, a connection is closed
+ * if it has completed no request GRPC_PATIENCE after its beginning, or has not read for that long
+ * what is sent to it. */
 #include "grpc.h"
 
 #include "../util/socket.h"
@@ -262,7 +262,7 @@ static void loop_look(struct grpc *grpc) {
     grpc->was_drained = grpc->is_drained;
 }
 
-/* Takes orders of the main thread, and answers of the master. */
+/* Takes orders of the main thread, and answers of the processes that were asked. */
 static void loop_wake(struct grpc *grpc) {
     struct grpc_answer answer;
     eventfd_t count = 0;

@@ -1,8 +1,8 @@
 /* doorman_server, part GRPC: quotas, as a state machine without clock and I/O (W5).
  *
- * W5 Each live stream is a holder, whatever name its client has. A stream with the name of one that
- *    has ended continues that holder. The estimator of the library makes the wants of a bucket from
- *    its reports, by the clock of this process. The lease of a bucket becomes its assignment.
+ * W5 Each live stream is a holder, whatever name its client has. A new stream with the name of an
+ *    ended stream continues that holder. The estimator of the library makes the wants of a bucket
+ *    from its reports, by the clock of this process. The lease of a bucket becomes its assignment.
  *       A new assignment is in force at once, but nothing proves that it has arrived. So an earlier
  *    and larger assignment stays committed until its time to live, with the drift, has passed:
  *    until then the holder reports it to the server object as outstanding. An assignment ends at
@@ -329,7 +329,7 @@ static struct quota_facts quota_facts_of(const struct quota_bucket *bucket) {
     return facts;
 }
 
-/* Makes an assignment of the lease. */
+/* Makes the lease an assignment, unless the lease ends too soon. */
 static void quota_assign(struct quota_bucket *bucket, doorman_time now) {
     const struct quotas *quotas = bucket->stream->quotas;
     doorman_time rest = (bucket->lease_end - now - QUOTA_MARGIN) / DOORMAN_SECOND;
