@@ -387,8 +387,8 @@ struct grpc {
     size_t connection_count, ended_count, limit; /* ended: not freed yet, but counted */
     size_t buffered;                             /* bytes of requests that are not complete */
     struct grpc_memory memory;
-    doorman_json_exchange exchange; /* what other parts see of the present call: only its request
-                                       and its error are set */
+    doorman_json_exchange exchange; /* what other parts see of the present call: its request and its
+                                       error, but no response */
     doorman_buffer spares[GRPC_SPARE_MAX]; /* empty buffers for the next streams */
     size_t spare_count;
     int epoll, listener, wake;
