@@ -51,8 +51,8 @@ static void progress_clear(const struct ctl *ctl) {
     if (ctl->shown > 0 && isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
 }
 
-/* A progress callback of libcurl, which calls it at least about once a second. It returns 1 if no
- * byte has moved for the timeout, which ends the request. */
+/* A progress callback, which libcurl calls about once a second or more often. Returns 1, which ends
+ * the request, if no byte has moved for the timeout. */
 static int on_progress(void *context, curl_off_t total, curl_off_t received, curl_off_t send_total,
                        curl_off_t sent) {
     struct transfer *transfer = (struct transfer *)context;
@@ -67,7 +67,7 @@ static int on_progress(void *context, curl_off_t total, curl_off_t received, cur
     return now - transfer->moved_at > transfer->ctl->timeout;
 }
 
-/* A write callback of libcurl. It returns 0 if the reply is too long, which ends the request. */
+/* A write callback of libcurl. Returns 0, which ends the request, if the reply is too long. */
 static size_t on_bytes(char *bytes, size_t size, size_t count, void *context) {
     struct transfer *transfer = (struct transfer *)context;
     transfer->bytes += size * count;
@@ -95,8 +95,8 @@ static char *url_make(const struct ctl *ctl, const struct ctl_request *request) 
     return url;
 }
 
-/* Sets the options of the connection. The token also goes to the master of a redirect, but never
- * from HTTPS to HTTP. */
+/* Sets the options of the connection. libcurl sends the token to the address of a redirect too, but
+ * follows no redirect from HTTPS to HTTP. */
 static void curl_set_connection(struct ctl *ctl) {
     const struct ctl_settings *settings = &ctl->settings;
     bool is_https = strncasecmp(ctl->url, "https:", 6) == 0;
@@ -130,7 +130,8 @@ static void curl_set_callbacks(CURL *curl, struct transfer *transfer) {
     curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
 }
 
-/* Returns the header lines of a request. libcurl must not wait for the response to "Expect". */
+/* Returns the header lines of a request. "Expect:" without a value keeps libcurl from waiting for
+ * a response before it sends the body. */
 static struct curl_slist *headers_make(const struct ctl *ctl, const struct ctl_request *request) {
     struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
     if (headers) headers = curl_slist_append(headers, "Expect:");
@@ -202,8 +203,8 @@ void ctl_reply_free(struct ctl_reply *reply) {
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
-/* Returns whether an answer may come from a process that is not the master. A message says so with
- * `mastership`, and most paths with `is_master`. Other paths then have nothing (404). */
+/* Returns whether an answer may come from a process that is not the master. The answer to a message
+ * then has `mastership`, and most paths say that `is_master` is false. The others answer 404. */
 static bool is_of_standby(const struct ctl_reply *reply) {
     return reply->status == 404 ||
            cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(reply->json, "is_master")) ||

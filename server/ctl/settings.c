@@ -1,7 +1,6 @@
-/* doormanctl: the address, the token and the like. A flag takes precedence over the environment,
- * and the environment over the file. The token has no flag, because the list of processes shows
- * flags to all users.
- */
+/* doormanctl: its settings, such as the address and the token. A flag takes precedence over the
+ * environment, and the environment over the file. The token has no flag, because the list of
+ * processes shows flags to all users. */
 #include "ctl.h"
 
 #include <errno.h>
@@ -39,7 +38,8 @@ static const char **setting_value(struct ctl_settings *settings,
 
 /* ---- the file ------------------------------------------------------------------------------- */
 
-/* Takes a line "NAME VALUE", an empty line or a comment. Returns false if it is none of these. */
+/* Takes a line "NAME VALUE", an empty line or a comment. Returns false if the line is none of
+ * these, or if NAME is not known. */
 static bool line_take(struct ctl_settings *settings, char *line) {
     line += strspn(line, " \t");
     char *value = line + strcspn(line, " \t\r"), *end = line + strlen(line);
@@ -90,7 +90,8 @@ static enum ctl_exit file_take(struct ctl_settings *settings, const char *path, 
     return CTL_DONE;
 }
 
-/* Reads the file that --settings names, or else the one in the home folder if it exists. */
+/* Reads settings->file. If that is NULL, reads doormanctl in $XDG_CONFIG_HOME or else in
+ * ~/.config, if that file exists. */
 static enum ctl_exit file_read(struct ctl_settings *settings) {
     char standard[4096] = "";
     const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME"), *path = settings->file;

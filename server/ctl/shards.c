@@ -1,4 +1,4 @@
-/* doormanctl: which node decides for which keys, and how shards move between nodes. */
+/* doormanctl: shows which node decides for which keys, and moves shards between nodes. */
 #include "ctl.h"
 
 #include <stdlib.h>
@@ -102,7 +102,7 @@ static enum ctl_exit shards_await(struct ctl *ctl, struct ctl_reply *reply) {
     return code;
 }
 
-/* Sends a change, and waits for its end. */
+/* Sends a change of the map, and waits until no shard moves. Frees the body. */
 static enum ctl_exit shards_change(struct ctl *ctl, cJSON *body) {
     struct ctl_request request = shards_request;
     struct ctl_reply reply;
@@ -125,7 +125,7 @@ static enum ctl_exit shards_change(struct ctl *ctl, cJSON *body) {
     return code;
 }
 
-/* Makes a change about a node. */
+/* Returns {NAME: NODE}, the body of a change. */
 static cJSON *shards_body(const char *name, const char *node) {
     cJSON *body = (cJSON *)ctl_need(cJSON_CreateObject());
     ctl_need(cJSON_AddStringToObject(body, name, node));

@@ -1,6 +1,6 @@
-/* doormanctl: what happens, as the server publishes it (P33). nng connects again by itself. The
- * numbers of the events say what was lost: without topics those of the stream, and with topics
- * those of each topic, because other events do not arrive then. */
+/* doormanctl: shows the events that servers publish (P33). nng connects again by itself. A gap in
+ * the numbers of the events shows a loss. If the user has given topics, other events do not arrive,
+ * so `topic_seq` is compared for each topic, and otherwise `seq` for the whole stream. */
 #include "ctl.h"
 
 #include <signal.h>
@@ -20,7 +20,7 @@
 #define QUEUE_EVENTS 8192
 #define WAIT_MS 200
 
-/* The last number of a stream. */
+/* A stream, and the number of its last event. */
 struct stream {
     char server[300], name[32];
     double seq;
@@ -151,7 +151,6 @@ static enum ctl_exit address_dial(struct subscription *own, const char *address)
                     address, nng_strerror(error));
 }
 
-/* Dials the addresses of a list. */
 static enum ctl_exit addresses_dial(struct subscription *own, const char *list) {
     enum ctl_exit code = CTL_DONE;
     char address[ADDRESS_BYTES];
@@ -178,7 +177,7 @@ static enum ctl_exit connection_await(const struct subscription *own, const char
     return ctl_fail(CTL_UNREACHABLE, "cannot reach %s within %g s", addresses, own->ctl->timeout);
 }
 
-/* Says whether connections were lost or made since the last call. */
+/* Says whether connections were lost, or made again after a loss, since the last call. */
 static void connections_show(struct subscription *own) {
     const int now = __atomic_load_n(&own->connections, __ATOMIC_RELAXED);
     if (now == own->shown) return;
@@ -194,7 +193,7 @@ static void connections_show(struct subscription *own) {
 
 /* ---- what was lost -------------------------------------------------------------------------- */
 
-/* Returns the stream of an event. A new one begins with the number of the event. */
+/* Returns the stream of an event. In a new stream, the events before this one are not lost. */
 static struct stream *stream_find(struct subscription *own, const cJSON *json) {
     const char *server = ctl_text(json, "server"), *name = ctl_text(json, "stream");
     struct stream *found = NULL;
@@ -218,7 +217,7 @@ static uint64_t hash_of(uint64_t hash, const char *text) {
     return hash;
 }
 
-/* Says how many events of a topic were lost at most since its last one. */
+/* Says how many events of a topic were lost at most since the last one that arrived. */
 static void topic_check(struct subscription *own, const char *topic, const cJSON *json) {
     const double number = ctl_number(json, "topic_seq");
     uint64_t hash = hash_of(UINT64_C(14695981039346656037), ctl_text(json, "stream"));
@@ -250,7 +249,8 @@ static void cell_show(const char *text, int width) {
     printf("%*s", ctl_width(text) < width ? width - ctl_width(text[0] ? text : "-") + 2 : 2, "");
 }
 
-/* Prints the fields that have no column, as NAME=VALUE. */
+/* Prints, as NAME=VALUE, the fields that `shown` does not name. With several addresses, also prints
+ * the server. */
 static void rest_show(const struct subscription *own, const cJSON *json) {
     static const char *const shown[] = {"event", "seq", "topic_seq",   "stream", "server", "node",
                                         "at",    "key", "resource_id", "glob",   "sample"};

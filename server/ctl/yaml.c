@@ -1,5 +1,5 @@
-/* doormanctl: YAML as values of JSON, with libyaml. The text is from outside, so its size, depth
- * and number of values are bounded. A few lines of aliases can mean billions of values.
+/* doormanctl: reads YAML as values of JSON, with libyaml. The text is from outside, so its size,
+ * depth and number of values are bounded. A few lines of aliases can mean billions of values.
  * libyaml keeps one node for all aliases of an anchor, and this file counts each copy. */
 #include "convert.h"
 
@@ -56,7 +56,7 @@ static cJSON *yaml_list(struct yaml_reader *reader, const yaml_node_t *node, uns
     return list;
 }
 
-/* Adds the fields of an object, or of a list of objects, that another object does not have. */
+/* Adds to `into` those fields of `from` that it lacks. `from` is an object or a list of objects. */
 static void yaml_merge(cJSON *into, const cJSON *from) {
     const cJSON *field = NULL;
     cJSON_ArrayForEach(field, from) {

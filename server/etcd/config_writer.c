@@ -1,9 +1,10 @@
 /* doorman_server, part ETCD: reads and replaces the configuration in a key of etcd (E3). It has
- * connections of its own, because the thread of the election must never wait for it.
+ * connections of its own, so that the thread of the election never waits for its calls.
  *
  * A change is one transaction. It compares the revision of the key with the version that it
- * replaces, and reads the key if that differs. If the response to the first try is lost, the second
- * try finds the new text in the key. So a key that has the new text counts as changed. */
+ * replaces, and reads the key if they differ. If the response to the first try is lost, the second
+ * try finds the new text in the key. So a key with the new text and a later version counts as
+ * changed. */
 #include "etcd.h"
 
 #define WRITER_TRIES 3 /* members that are asked */
@@ -81,7 +82,7 @@ static enum config_access_result writer_read(struct config_access *access, const
     return ACCESS_DONE;
 }
 
-/* Notes why the transaction has no response. Returns ACCESS_UNKNOWN if it may still be made. */
+/* Notes why the transaction has no response. Returns ACCESS_UNKNOWN if etcd may have made it. */
 static enum config_access_result writer_fail(const struct etcd *etcd,
                                              struct config_access *access) {
     const bool denied = etcd->is_refused && etcd->failure == ETCD_DENIED;

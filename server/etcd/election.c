@@ -1,31 +1,31 @@
 /* doorman_server, part ETCD: the election of the master, and the configuration in etcd. This file
- * changes the mastership of the server object, the configuration, service->election_status, and
- * service->master_http.
+ * changes the mastership of the server object, the configuration, the phase of a drain,
+ * service->election_status, and service->master_http.
  *
- * doorman_election of doorman.h decides which process is master (V2). One thread makes its calls to
- * etcd and reports the answers. The store lease of the election is an etcd lease. The election key
- * of etcd is attached to the etcd lease of the master.
+ * doorman_election of doorman.h decides which process is master (V2). One thread makes the calls to
+ * etcd that doorman_election needs, and gives it the answers. What doorman.h calls a store lease is
+ * an etcd lease. The election key of etcd is attached to the etcd lease of the master.
  *
  * The value of the key has one line or two lines. The first line is the address of the master. The
- * second line is its HTTP address, if it has one (--http-advertise). One value has both, so they
- * are always of the same process, and no other key of etcd is needed. A server of an earlier
+ * second line is its HTTP address, if it has one (--http-advertise). A server of an earlier
  * version, which knows only one line, reads a value of two lines as an address with a control
  * character. Such an address is not valid, so that server knows that there is a master, but not
  * where.
  *
  * With --state, the master also needs an epoch: a number that is larger than those of all masters
- * before it (D9). It is the version of a second key, KEY/epoch, which the transaction that creates
- * the election key writes too. etcd counts the versions of a key, and this key is never deleted. A
- * process reads both keys in one transaction. So if its etcd lease holds the election key, the
- * version that it reads is that of its own mastership, also if it has lost the response to the
- * transaction that created the key.
+ * before it (D9). The epoch is the version of a second key, KEY/epoch. etcd counts the versions of
+ * a key, and this key is never deleted. The transaction that creates the election key also writes
+ * KEY/epoch, and a process reads both keys in one transaction. So a process whose etcd lease holds
+ * the election key reads the epoch of its own mastership, even if the response to the transaction
+ * that created the key was lost.
  *
  * The same thread reads the key of the configuration every second, or five times within the TTL if
  * that is more often (V1). A poll of the election goes first, so that it is not late. The thread
- * takes the lock of the service only to apply what it has read.
+ * does not hold the lock of the service while it waits for etcd.
  *
  * The server object compares the end of a mastership with the clock at each request. So a process
- * does not answer as master after a long sleep or without etcd, even before this thread runs. */
+ * that has slept or has lost etcd does not answer as master after this end, even before this thread
+ * runs. */
 #include "etcd.h"
 #include "../util/host.h"
 
@@ -34,8 +34,8 @@
 
 #define ELECTION_VALUE (2 * DOORMAN_ID_BYTES_MAX + 2) /* bytes: the two lines and the final 0 */
 
-/* Only the thread of the election uses these members. The exceptions are the members that the lock
- * of the service guards. */
+/* The lock of the service guards `reload` and the members after it. The others are for the thread
+ * of the election, except those with which another thread wakes it, cancels its call or ends it. */
 struct election {
     pthread_t thread;
     bool started;
@@ -106,7 +106,7 @@ static const char *election_forbids(const struct service *service) {
     return why;
 }
 
-/* Notes whether the node has a master, and why not. Precondition: the lock is held. */
+/* Notes whether the node has a master, and if not, why. Precondition: the lock is held. */
 static void election_note_master(struct service *service, bool reachable, doorman_time now) {
     assert(server_lock_is_held(&service->lock));
     const struct election *election = service->election;
@@ -137,7 +137,7 @@ static void election_apply(struct service *service, bool reachable) {
     bool changed = expired || state != election->state || strcmp(address, election->address) != 0;
     assert(status == DOORMAN_OK);
     (void)status;
-    /* A server that loses mastership frees all its leases, so it returns memory. */
+    /* A server that loses mastership frees all its leases. TRIM_LEASES makes it return memory. */
     if (was_master && state != DOORMAN_MASTER) service->ended_lease_count += TRIM_LEASES;
     election->state = state;
     election->until = mastership.until;
@@ -162,7 +162,8 @@ static void election_apply(struct service *service, bool reachable) {
     server_note_learning(service, LEARNING_OF_MASTER, now);
 }
 
-/* Logs whether etcd answers, if that has changed. Precondition: the lock is held. */
+/* Notes whether etcd answers. Logs failures, and the first answer after them. Precondition: the
+ * lock is held. */
 static void election_log_etcd(struct service *service, bool reachable) {
     assert(server_lock_is_held(&service->lock));
     struct election *election = service->election;
@@ -190,8 +191,7 @@ static void election_log_etcd(struct service *service, bool reachable) {
     }
 }
 
-/* Returns the time between two reads of the configuration. The polls of the election usually have
- * the same period. */
+/* Returns the time between two reads of the configuration. */
 static doorman_time election_period(const struct service *service) {
     doorman_time period = service->settings->election_ttl * DOORMAN_SECOND / 5;
     return period < DOORMAN_SECOND ? period : DOORMAN_SECOND;
@@ -229,7 +229,7 @@ static uint64_t election_read_epoch(const cJSON *response, int index) {
     return strtoull(server_etcd_number(election_find_entry(response, index), "version"), NULL, 10);
 }
 
-/* Creates the key, unless it exists, and makes a new epoch. */
+/* Creates the election key, unless it exists. With --state, also makes a new epoch. */
 static cJSON *election_create_key(struct service *service, const doorman_election_call *call,
                                   doorman_election_answer *out) {
     char key[ETCD_KEY_TEXT], lines[ELECTION_VALUE], value[BASE64_TEXT(ELECTION_VALUE)];
@@ -255,7 +255,7 @@ static cJSON *election_create_key(struct service *service, const doorman_electio
 }
 
 /* Reads the two lines of a value, and splits it in place. Further lines are ignored. An HTTP
- * address that is not valid counts as not known. The election checks the first line. */
+ * address that is not valid counts as not known. doorman_election checks the first line. */
 static void election_read_value(struct election *election, char value[ELECTION_VALUE]) {
     char *line = strchr(value, '\n');
     if (line) *line++ = 0;
@@ -282,8 +282,9 @@ static cJSON *election_get(struct service *service, const cJSON **out, uint64_t 
     return response;
 }
 
-/* Reads the key. A value that does not fit is not known. A key without an epoch counts as that of
- * another process. It then ends with its etcd lease, and the next key has an epoch.
+/* Reads the election key. A value that does not fit counts as not known. With --state, a key
+ * without an epoch counts as that of another process: it ends with its etcd lease, and the next key
+ * has an epoch.
  *   value   room for the value. The address of the answer points into it */
 static cJSON *election_read_key(struct service *service, doorman_election_answer *out,
                                 char value[ELECTION_VALUE]) {
@@ -331,8 +332,8 @@ static bool election_call_etcd(struct service *service, const doorman_election_c
     return response != NULL;
 }
 
-/* Tells the parts about a mastership that election_apply will begin. A part can forbid it then: the
- * mastership is given back before it is in force. */
+/* Tells the parts about a mastership that election_apply will begin. If a part then forbids the
+ * mastership, it is given back before it is in force. */
 static void election_note_win(struct service *service) {
     struct election *election = service->election;
     doorman_mastership mastership;
@@ -379,7 +380,7 @@ static void election_load_config(struct service *service) {
 }
 
 /* Makes the next call of the election, if one is due. Then loads the configuration, if that is due.
- * While etcd does not answer, only the election calls etcd, if there is one. If the polls of the
+ * While the election gets no answers, the configuration is not loaded. If the polls of the
  * election leave no pause, the configuration waits for at most one more period.
  *   returns   when there is more to do */
 static doorman_time election_work(struct service *service) {
@@ -434,8 +435,8 @@ static void election_stand(struct service *service) {
     election_apply(service, election->reachable);
 }
 
-/* Follows a drain: a master stays until what it knows is in the store, and then gives its
- * mastership back. Precondition: the lock is held. */
+/* Follows a drain. A master with --state stays until what it knows is in the store, or LEAVING has
+ * lasted too long. Then it gives its mastership back. Precondition: the lock is held. */
 static void election_follow_drain(struct service *service) {
     assert(server_lock_is_held(&service->lock));
     struct election *election = service->election;
@@ -454,9 +455,10 @@ static void election_follow_drain(struct service *service) {
     if (drain->phase == DRAIN_LEFT && !election->core.lease) server_drain_move(service, DRAIN_DONE);
 }
 
-/* Returns whether the thread leaves the election. A master stays until the parts that stop before
- * this one have written what they know, because without the mastership they could not write it. A
- * standby must win nothing any more. Precondition: the lock is held. */
+/* Returns whether the thread leaves the election. When the server stops, a master stays until the
+ * parts that stop before this one have written what they know, because they can write it only
+ * during the mastership. A standby leaves at once, so that it does not become master. Precondition:
+ * the lock is held. */
 static bool election_leaves(const struct service *service) {
     assert(server_lock_is_held(&service->lock));
     const struct election *election = service->election;
@@ -602,8 +604,8 @@ static void election_stop(struct service *service) {
     if (election) server_etcd_uninit(&election->etcd);
 }
 
-/* Returns why a restart would fail now, or NULL. The next run of the process loads its
- * configuration at its start, and cannot start without etcd. */
+/* Returns why a restart would fail now, or NULL. A process whose configuration is in etcd cannot
+ * start without etcd. */
 static const char *election_hinders(const struct service *service) {
     bool fails = service->settings->config_key && service->election_status.etcd.since;
     return fails ? "etcd, which has the configuration, cannot be reached" : NULL;

@@ -48,7 +48,7 @@ _Static_assert(ETCD_TOKEN <= ETCD_POST_TOKEN, "a request has room for each token
 
 /* ---- setup ---------------------------------------------------------------------------------- */
 
-/* Checks that the file of a flag can be read. */
+/* Checks that the file of a flag can be read, and is not empty. */
 static enum exit_status etcd_check_file(int flag, const char *path) {
     enum exit_status exit_status = CONTINUE;
     FILE *file = path ? fopen(path, "rb") : NULL;
@@ -60,7 +60,7 @@ static enum exit_status etcd_check_file(int flag, const char *path) {
     return exit_status;
 }
 
-/* Warns about each member to which the password would travel in plain text. */
+/* Warns about each member to which the password would travel over a network in plain text. */
 static void etcd_warn_about_plain_text(const struct settings *settings) {
     for (size_t i = 0; settings->etcd_user && i < settings->etcd.count; i++) {
         const char *address = settings->etcd.items[i];
@@ -95,7 +95,7 @@ enum exit_status server_etcd_init(struct etcd *etcd, const struct settings *sett
     return exit_status;
 }
 
-/* The deadline is long, because etcd may be busy, and no other work waits at the start. */
+/* The deadline is long, because etcd may be busy. Callers that cannot wait so long change it. */
 enum exit_status server_etcd_init_again(struct etcd *etcd, const struct settings *settings) {
     *etcd = (struct etcd){.settings = settings,
                           .members = &settings->etcd,
@@ -112,7 +112,7 @@ void server_etcd_uninit(struct etcd *etcd) {
 
 /* Sets the deadline to a fifth of the election's TTL. So four tries fit into the 0.95 TTL for which
  * a master stays master after a renewal (V2). The deadline is at most 2 s. It is at least 0.5 s,
- * because etcd writes to disk. So with the smallest TTL, which is 2 s, only three tries fit. */
+ * because etcd needs time to write to disk. So with the smallest TTL, 2 s, only three tries fit. */
 void server_etcd_set_election_deadline(struct etcd *etcd, const struct settings *settings) {
     etcd->deadline = settings->election_ttl * DOORMAN_SECOND / 5;
     if (etcd->deadline < DOORMAN_SECOND / 2) etcd->deadline = DOORMAN_SECOND / 2;
@@ -125,8 +125,8 @@ void server_etcd_cancel(struct etcd *etcd, bool cancelled) {
 
 /* ---- calls ---------------------------------------------------------------------------------- */
 
-/* Sets etcd->error to "MEMBER: reason". A reason can contain text of a member. So control
- * characters are replaced, because they could control a terminal. */
+/* Sets etcd->error to "MEMBER: reason". A reason can contain text of a member, which could control
+ * a terminal. So control characters are replaced. */
 __attribute__((format(printf, 3, 4))) static void
 etcd_set_error(struct etcd *etcd, enum etcd_failure failure, const char *format, ...) {
     char reason[320];
@@ -189,8 +189,8 @@ static enum etcd_failure etcd_failure_of(const struct etcd_error *error) {
 }
 
 /* Sets etcd->error for a response that is not a response of etcd. Its first line may say more, for
- * example that the member expects TLS. The error has no part of a response to credentials, because
- * a program that is not etcd may send the password back. */
+ * example that the member expects TLS. If the request had the password, the error has no part of
+ * the response, because a program that is not etcd may send the password back. */
 static void etcd_set_error_of_reply(struct etcd *etcd, const char *path,
                                     const struct etcd_reply *reply) {
     bool is_safe = reply->body.text && strcmp(path, ETCD_TOKEN_PATH) != 0;
@@ -312,8 +312,7 @@ static cJSON *etcd_try(struct etcd *etcd, const char *path, const char *body) {
     return tree;
 }
 
-/* Counts a failed try, and lets the next try use the next member. A try that was cancelled is no
- * error of the member. */
+/* Counts a failed try, unless it was cancelled, and lets the next try use the next member. */
 static void etcd_skip_member(struct etcd *etcd) {
     bool cancelled = server_etcd_transport_is_cancelled(etcd->transport);
     if (etcd->errors && !cancelled) server_counter_add(&etcd->errors[etcd->at], 1);

@@ -1,12 +1,12 @@
-/* doorman_server, part ETCD: calls to etcd. The settings and fields of the part that other files
- * read are in server.h. */
+/* doorman_server, part ETCD: calls to etcd. server.h has the settings of the part, and the fields
+ * that other parts read. */
 #ifndef DOORMAN_SERVER_ETCD_H
 #define DOORMAN_SERVER_ETCD_H
 
 #include "../log/log.h"
 #include "../util/base64.h"
 
-/* These functions call etcd. Only one thread at a time may use a struct etcd. */
+/* Only one thread at a time may use a struct etcd, except to cancel a call. */
 #define ETCD_REVISION 24 /* bytes; a 64-bit number in decimal fits */
 #define ETCD_TOKEN 4096  /* bytes: a token of etcd and the final 0 */
 #define ETCD_KEY_TEXT BASE64_TEXT(ETCD_KEY_BYTES_MAX)
@@ -42,7 +42,7 @@ struct etcd {
 enum exit_status server_etcd_init(struct etcd *etcd, const struct settings *settings);
 void server_etcd_uninit(struct etcd *etcd); /* works after an incomplete init too */
 
-/* As server_etcd_init, for a second struct with the same settings, which were checked before. */
+/* Prepares calls without a check, for a second struct with settings that were checked before. */
 enum exit_status server_etcd_init_again(struct etcd *etcd, const struct settings *settings);
 void server_etcd_set_election_deadline(struct etcd *etcd, const struct settings *settings);
 
@@ -56,7 +56,7 @@ void server_etcd_cancel(struct etcd *etcd, bool cancelled);
 __attribute__((format(printf, 3, 4))) cJSON *server_etcd_call(struct etcd *etcd, const char *path,
                                                               const char *format, ...);
 
-/* Sends a body of any length, as server_etcd_call does. */
+/* Does the same as server_etcd_call, for a body of any length. */
 cJSON *server_etcd_post(struct etcd *etcd, const char *path, const char *body);
 
 /* Returns a number of an object as a string. Returns "0" if the number is missing, because etcd

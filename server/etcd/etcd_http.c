@@ -9,9 +9,9 @@
  * later request. If a member has closed a kept connection, libcurl sends the request again on a new
  * connection. All calls of the server are safe to repeat.
  *
- * Some features of libcurl are off, because a program that can change etcd controls the node:
- * redirects, proxies from the environment, and protocols other than HTTP. The caches of names and
- * of authorities are off too. So a new connection uses the current addresses and files. */
+ * Redirects, proxies from the environment, and protocols other than HTTP and HTTPS are off, because
+ * only etcd itself may answer: its answers control the node. The caches of names and of authorities
+ * are off too. So a new connection uses the current addresses and files. */
 #include "etcd_http.h"
 
 #include <assert.h>
@@ -33,7 +33,6 @@ struct etcd_transport {
 
 /* ---- addresses ------------------------------------------------------------------------------ */
 
-/* Returns whether a part of a URL is absent. */
 static bool url_lacks(CURLU *url, CURLUPart part) {
     char *text = NULL;
     bool lacks = curl_url_get(url, part, &text, 0) != CURLUE_OK;
@@ -41,7 +40,6 @@ static bool url_lacks(CURLU *url, CURLUPart part) {
     return lacks;
 }
 
-/* Returns whether a part of a URL is one of two texts. */
 static bool url_has(CURLU *url, CURLUPart part, const char *one, const char *other) {
     char *text = NULL;
     bool has = curl_url_get(url, part, &text, 0) == CURLUE_OK &&
@@ -96,7 +94,8 @@ static size_t reply_add(char *bytes, size_t size, size_t count, void *context) {
     return reply->refusal ? 0 : all; /* 0: libcurl ends the request */
 }
 
-/* A header callback of libcurl: only counts the bytes of the head. */
+/* A header callback of libcurl: counts the bytes of the head, and ends the request if there are too
+ * many. */
 static size_t reply_count_head(char *bytes, size_t size, size_t count, void *context) {
     struct etcd_reply *reply = (struct etcd_reply *)context;
     (void)bytes;
@@ -118,7 +117,7 @@ static bool transport_set_http(struct etcd_transport *transport) {
     curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, reply_add);
     curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, reply_count_head);
 #if LIBCURL_VERSION_NUM >= 0x075700 /* 7.87 */
-    /* Without QUICK_EXIT, a request that ends during a slow name lookup waits for its end. */
+    /* Without QUICK_EXIT, a request that ends during a name lookup waits until the lookup ends. */
     curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
     curl_easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT, 0L);
     is_set = is_set && curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK;
@@ -185,8 +184,8 @@ bool server_etcd_transport_is_cancelled(const struct etcd_transport *transport) 
     return __atomic_load_n(&transport->cancelled, __ATOMIC_ACQUIRE);
 }
 
-/* Makes the header lines of a request. libcurl must not wait for the response to "Expect". Returns
- * NULL if memory runs out. */
+/* Makes the header lines of a request. "Expect:" without a value keeps libcurl from waiting for a
+ * response before it sends the body. Returns NULL if memory runs out. */
 static struct curl_slist *headers_create(const char *token) {
     char line[ETCD_POST_TOKEN + 32];
     const char *const lines[] = {"Content-Type: application/json", "Expect:", line};
@@ -241,9 +240,9 @@ static CURLMcode transport_run(struct etcd_transport *transport, doorman_time en
     return error;
 }
 
-/* Returns whether a member may have refused the certificate of this server, or may miss one. In TLS
- * 1.3 the member checks the certificate when this server has already sent its request. The alert of
- * the member is then lost in some cases, and only the end of the connection is visible. */
+/* Returns whether a member may have refused this server, because its certificate is wrong or
+ * missing. In TLS 1.3 the member checks the certificate when this server has already sent its
+ * request. Then the alert of the member can be lost, and only the end of the connection is seen. */
 static bool transport_was_refused(const struct etcd_transport *transport, CURLcode result,
                                   const char *member) {
     bool closed =

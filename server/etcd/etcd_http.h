@@ -41,8 +41,8 @@ const char *server_etcd_transport_post(struct etcd_transport *transport,
 
 enum etcd_address { ETCD_ADDRESS_VALID, ETCD_ADDRESS_INVALID, ETCD_ADDRESS_HAS_SECRET };
 
-/* Checks that the address has the form http://HOST:PORT or https://HOST:PORT. An address with an @
- * may have a user and a password, so it must not be printed. */
+/* Checks that the address has the form http://HOST[:PORT] or https://HOST[:PORT]. An address with
+ * an @ may have a user and a password, so it must not be printed. */
 enum etcd_address server_etcd_check_address(const char *address);
 bool server_etcd_address_is_https(const char *address);
 

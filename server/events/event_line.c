@@ -1,15 +1,16 @@
 /* doorman_server, part EVENTS: an event as a line, "TOPIC JSON\n".
  *
- * The topic is the kind, and the resource if there is one: permit.refused.login. Subscribers filter
- * by the start of the line, so the topic ends with a space, and has none inside: each byte of a
- * resource that is no visible ASCII character, and each '%', is written as %XX.
+ * The topic is the kind, and the resource if there is one: permit.refused.login. In the topic of an
+ * act of an administrator, the name of the act replaces the resource. Subscribers filter by the
+ * start of the line, so the topic ends with a space, and has none inside: each byte that is no
+ * visible ASCII character, and each '%', is written as %XX.
  *
- * A line has two numbers. `seq` counts the events of the stream, so a subscriber to all of it sees
- * how many it has lost. `topic_seq` does the same for one topic. Its numbers never decrease, and a
- * gap is never smaller than what was lost:
+ * A line has two numbers, which show a subscriber how many events it has lost. `seq` counts the
+ * events of the stream, and `topic_seq` those of one topic. The numbers of a topic never decrease,
+ * and a gap is never smaller than what was lost:
  *
- *     - events that were never seen here, because the ring was full or nobody had subscribed, may
- *       have had any topic, so they count for each topic
+ *     - an event that came while the ring was full or nobody had subscribed has no line. It may
+ *       have had any topic, so it counts for each topic
  *     - the table has room for EVENT_SLOTS topics. A topic that has lost its slot continues behind
  *       the largest number of all topics that have lost theirs */
 #include "event_line.h"
@@ -22,7 +23,7 @@ const char *const server_event_names[EVENT_KIND_COUNT] = {
 #undef EVENT_NAME
 };
 
-/* The names of the fields in which a kind differs from others. NULL: it lacks them. */
+/* The names of the fields that only some kinds have. NULL: the kind lacks the field. */
 static const struct line_shape {
     const char *who, *what, *why, *flag;
     const char *numbers[EVENT_NUMBER_MAX];

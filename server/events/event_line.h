@@ -6,8 +6,8 @@
 #include "../util/siphash.h"
 #include "event_ring.h"
 
-/* The kinds of events. The name is the start of their topic, and the field `event` of their line:
- * docs/protocol.md lists them. */
+/* The kinds of events: docs/protocol.md lists them. The name of a kind is the start of its topics,
+ * and the field `event` of its lines. */
 #define EVENT_KINDS(X)                                                                             \
     X(PERMIT_GRANTED, "permit.granted")                                                            \
     X(PERMIT_REFUSED, "permit.refused")                                                            \
@@ -41,8 +41,8 @@ enum event_kind {
 
 extern const char *const server_event_names[EVENT_KIND_COUNT];
 
-/* What lines say of keys and holders: --event-keys. Only PLAIN also has free texts, in which keys
- * can be. */
+/* What lines say of keys and holders: --event-keys. Free texts can have keys in them, so only lines
+ * with PLAIN have free texts. */
 enum event_keys { EVENT_KEYS_PLAIN, EVENT_KEYS_HASH, EVENT_KEYS_NONE, EVENT_KEYS_COUNT };
 
 #define EVENT_SLOTS 4096 /* topics whose numbers are known; a power of two */

@@ -5,14 +5,14 @@
  *            tail                       head
  *
  * A record is a head of a fixed size, and then the texts, each with a final 0. It starts at a
- * multiple of 8 and is never split: if it does not fit before the end of the memory, the rest is
- * filled by a gap, whose size is GAP. The thread that pushes writes `head` after the record, and
- * the thread that reads writes `tail` after it has used the record. So each of them sees only what
- * is complete.
+ * multiple of 8 and is never split: if it does not fit before the end of the memory, the rest of
+ * the memory becomes a gap, which starts with GAP. The thread that pushes writes `head` after the
+ * record, and the thread that reads writes `tail` after it has used the record. So neither sees
+ * what the other has not completed.
  *
- * All threads agree on the order of the accesses to `head` and to the note that the thread that
- * reads sleeps. So this thread can make the note, look once more whether the ring is empty, and
- * sleep. A later push sees the note. */
+ * Before the thread that reads sleeps, it sets `sleeping` of struct events, and then looks once
+ * more whether the ring is empty. All threads agree on the order of the accesses to `sleeping` and
+ * to `head`. So a push that this look misses sees `sleeping`, and wakes the thread. */
 #include "event_ring.h"
 
 #include <assert.h>

@@ -1,15 +1,15 @@
-/* doorman_server, part EVENTS: what happens, as lines of JSON on an nng PUB socket (--events, P33).
+/* doorman_server, part EVENTS: publishes events as JSON on an nng PUB socket (--events, P33).
  *
  *     decides   a thread with the lock of the service copies the event into the ring. If the ring
  *               is full, the event is counted and lost. No decision waits for this part
  *     sends     a thread of this part makes lines of the events, and gives them to nng
  *     queues    nng has a queue for each subscriber. A slow one loses its oldest lines
  *
- * Each event has a number, also if it is lost on its way, so a subscriber sees what it has lost.
+ * Each event has a number, even if it is then lost, so a subscriber sees how many it has lost.
  * While nobody subscribes, events are numbered, but not copied.
  *
  * Grants are many, so only a fraction of them are events (--event-sample). Random numbers choose
- * them, because every hundredth grant of clients that take turns would always be of the same
+ * this fraction. If 100 clients took turns, every hundredth grant would always be of the same
  * client.
  *
  * Subscribers need no token, because nng has none. So the socket is for this machine only, unless
@@ -59,7 +59,7 @@ static bool keys_read(const struct settings *settings, enum event_keys *keys) {
     return i < EVENT_KEYS_COUNT;
 }
 
-/* Checks the address by the rules of --http, except that nng has no tokens. */
+/* Checks that other machines can reach the address only with TLS and with a certificate. */
 static enum exit_status events_check_address(const struct settings *settings) {
     const char *url = settings->events;
     const bool tls = strncmp(url, "tls+tcp://", 10) == 0;
@@ -112,7 +112,8 @@ static void events_wake(struct events *events) {
     (void)eventfd_write(events->wake, 1); /* never waits: EFD_NONBLOCK */
 }
 
-/* Numbers an event, and gives it to the thread that sends. Precondition: the lock is held. */
+/* Numbers an event, and copies it into the ring if anybody subscribes. Precondition: the lock is
+ * held. */
 static void events_add(struct service *service, struct event *event) {
     struct events *events = service->events;
     struct timespec now;
@@ -137,7 +138,7 @@ static bool events_choose(struct events *events) {
     return (value ^ value >> 31) >> 11 < events->threshold;
 }
 
-/* For each kind of event of the library: whether this part sends it, and its kind there. */
+/* For each kind of event of the library: whether this part sends it, and the kind that it sends. */
 static const struct {
     bool is_event;
     enum event_kind kind;
@@ -182,7 +183,7 @@ static void events_on_permit(struct service *service, const doorman_permit_event
     events_add(service, &added);
 }
 
-/* Notes that a lease has expired, or that this node has lost a lease of its own. */
+/* Adds an event about a lease that has expired, or about a lease that this node itself has lost. */
 static bool events_on_event(struct service *service, const doorman_event *event) {
     const bool is_own = event->kind == DOORMAN_EVENT_LEASE_ENDED;
     char holder[HOLDER_BYTES];
@@ -224,7 +225,7 @@ static void events_on_lease(struct service *service, const doorman_capacity_requ
     events_add(service, &added);
 }
 
-/* Notes the leases of a message. */
+/* Adds the events about the leases of a message. */
 static void events_on_decided(struct service *service, doorman_json_exchange *exchange,
                               doorman_time now) {
     const doorman_request *request = &exchange->request;
@@ -311,8 +312,8 @@ static void events_warn(struct events *events) {
     events->warn_at = now + WARN_INTERVAL;
 }
 
-/* Sleeps until there is an event, at most SLEEP_MS. See event_ring.c for the order of the two
- * steps. */
+/* Sleeps for NAP_MS, and then until there is an event, at most for SLEEP_MS. See event_ring.c for
+ * the order of the accesses. */
 static void events_sleep(struct events *events) {
     struct pollfd wake = {.fd = events->wake, .events = POLLIN};
     eventfd_t count = 0;
@@ -344,8 +345,8 @@ static void *events_main(void *argument) {
 
 /* ---- the socket ----------------------------------------------------------------------------- */
 
-/* Counts subscribers, and closes each new one beyond the limit. nng reports the end of that one
- * too. */
+/* Counts subscribers, and closes each new one beyond the limit. A closed one is subtracted too,
+ * because nng reports its end. */
 static void events_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     struct events *events = (struct events *)argument;
     unsigned *count = &events->counters.subscribers;
@@ -431,8 +432,8 @@ static enum exit_status events_serve(struct service *service) {
     return CONTINUE;
 }
 
-/* Gives the listener the new certificates. Its next connection is prepared already, and still uses
- * the last ones. */
+/* Gives the listener the new certificates. The listener has prepared its next connection already,
+ * which still uses the old ones. */
 static void events_set_tls(struct service *service) {
     struct events *events = service->events;
     if (!events_are_on(service) || !server_url_wants_tls(events->address)) return;

@@ -25,7 +25,7 @@ struct events {
     bool sleeping; /* atomic: the thread sleeps, so it must be woken */
     bool ends;     /* atomic */
 
-    /* The lock of the service guards these. */
+    /* The lock of the service guards these four members. */
     uint64_t seq;       /* of the last event */
     uint64_t random;    /* chooses grants */
     uint64_t threshold; /* of 2^53: a grant whose random number is smaller is an event */

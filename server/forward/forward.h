@@ -9,8 +9,8 @@
 /* ---- >>marks -------------------------------------------------------------------------------- */
 
 /* A message to another node begins with {"METHOD":{"forwarded":"MARK",. The mark has the time, the
- * number of the message and a hash, with the secret of the cluster, of both, of the method and of
- * the rest of the message. So no client can claim that its rights were checked already. */
+ * number of the message and a hash. The hash is made with the secret of the cluster, from the time,
+ * the number, the method and the rest. So no client can claim that its rights were checked. */
 #define MARK_BYTES 50
 #define MARK_HEAD_BYTES 128 /* of all up to the comma, with a final 0 */
 #define MARK_SECONDS 300    /* how much the clocks of two nodes may differ */
@@ -22,7 +22,7 @@ struct mark_source {
     int64_t now;     /* seconds since 1970 */
 };
 
-/* Writes the beginning of a message. Returns its bytes.
+/* Writes the beginning of a message. Returns its length in bytes.
  *   rest   what follows the comma */
 size_t server_mark_write(char out[MARK_HEAD_BYTES], const struct mark_source *source,
                          const char *method, const doorman_buffer *rest);
@@ -42,7 +42,7 @@ enum mark_result server_mark_check(const char *text, size_t bytes, const uint64_
 
 struct forward_job;
 
-/* Another node, as this process knows it. Nodes are never freed before the end. */
+/* A node that was asked, as this process knows it. Only forward_destroy frees nodes. */
 struct forward_node {
     struct forward_node *next;
     char name[DOORMAN_ID_BYTES_MAX + 1];
@@ -160,7 +160,7 @@ struct forward_figures {
 void server_forward_read(struct service *service, const doorman_shard_map *map,
                          struct forward_figures *out);
 
-/* Reads how many messages of other nodes have come, and how many had a wrong mark. */
+/* Reads how many messages have come with a right mark, and how many with a wrong one. */
 void server_forward_read_marks(const struct service *service, uint64_t *received, uint64_t *wrong);
 
 /* Lets the thread look again. Precondition: the lock is held. */

@@ -1,4 +1,4 @@
-/* doorman_server, part SHARDS: the mark of messages between nodes. This file changes only its
+/* doorman_server, part SHARDS: the mark of messages between nodes. The functions change only their
  * arguments.
  *
  * Each guess of a mark needs a message to the server, so the 64 bits of the hash are enough. */

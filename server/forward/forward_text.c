@@ -1,5 +1,5 @@
 /* doorman_server, part SHARDS: splits a message among nodes, and merges their answers. The
- * functions change only their arguments. */
+ * functions change only their arguments. The inner object of {"METHOD":{...}} is {...}. */
 #include "forward.h"
 
 /* Reads the inner object of a message. Returns false if memory runs out. */
@@ -14,7 +14,7 @@ static bool job_read(struct forward_job *job) {
     return job->tree != NULL;
 }
 
-/* Adds the chosen entries of a list. */
+/* Adds the entries of a list that have the given indexes. */
 static bool message_add_list(cJSON *out, const cJSON *list, const size_t *indexes, size_t count) {
     cJSON *array = cJSON_AddArrayToObject(out, list->string);
     size_t at = 0, next = 0;
@@ -35,7 +35,8 @@ static bool message_add_field(cJSON *out, const cJSON *field) {
     return false;
 }
 
-/* Writes the inner object with the chosen entries. The caller frees it with cJSON_free. */
+/* Writes the inner object with only the entries that have the given indexes. The caller frees it
+ * with cJSON_free. */
 static char *message_print(struct forward_job *job, const size_t *indexes, size_t count) {
     const char *list = server_forward_list(job);
     if (!job_read(job)) return NULL;
@@ -96,7 +97,7 @@ static const char *string_of(const cJSON *object, const char *name) {
     return text ? text : "";
 }
 
-/* Takes the answer to a whole message as it is. Returns false if it must be read. */
+/* Takes the answer to a whole message without parsing it. Returns false if it must be parsed. */
 static bool take_whole(struct forward_job *job, const char *text, size_t bytes) {
     char head[48];
     const int length =
@@ -230,7 +231,7 @@ static doorman_status error_status(const char *text, size_t bytes) {
     return found;
 }
 
-/* Returns a text around another one, which the caller frees. */
+/* Returns the three texts as one, which the caller frees. */
 static char *text_wrap(const char *before, const char *text, size_t bytes, const char *after) {
     const size_t size = strlen(before) + bytes + strlen(after) + 1;
     char *out = (char *)malloc(size);
@@ -238,7 +239,7 @@ static char *text_wrap(const char *before, const char *text, size_t bytes, const
     return out;
 }
 
-/* Returns an error that says why no node has answered, which the caller frees. */
+/* Returns the JSON of an error with the text of `failure`. The caller frees it. */
 static char *text_of_failure(const char *failure) {
     cJSON *tree = cJSON_CreateObject();
     cJSON *error = cJSON_AddObjectToObject(tree, "error");
@@ -251,7 +252,7 @@ static char *text_of_failure(const char *failure) {
     return text;
 }
 
-/* Returns whether no entry has an answer, of this process or of another node. */
+/* Returns whether no entry has an answer. A reply of this process to several entries counts. */
 static bool job_has_nothing(const struct forward_job *job) {
     bool has = job->has_reply && job->count > 1;
     for (size_t i = 0; i < job->count; i++) {

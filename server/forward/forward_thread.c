@@ -1,9 +1,9 @@
 /* doorman_server, part SHARDS: answers messages about keys for which other nodes decide (N4).
  *
- * A message comes over HTTP or gRPC. What belongs to other nodes is sent to them, as one message to
- * each node, and their answers are merged in the order of the entries. If the message must be split
- * again because a shard has moved, this process can be one of the nodes that are asked. It is then
- * asked as any other node is. A message that is wholly for other nodes is not decided here at all.
+ * A message comes over HTTP or gRPC. Entries for which other nodes decide are sent to them, as one
+ * message to each node, and the answers are merged in the order of the entries. If the message must
+ * be split again because a shard has moved, this node can be among the nodes that are asked. An
+ * acquire that is wholly for other nodes is not decided here at all.
  *
  *     what happens                             what is done
  *     a node answers                           the entries are done
@@ -22,7 +22,7 @@
  *
  * Each thread does its own part under the lock: the loop of HTTP or gRPC sends, the loop of HTTP or
  * a thread of nng takes the answer and gives it to the client, and the thread of the part does what
- * is due later. So no thread is woken for a message between the client and the node. */
+ * is due later. So no further thread must be woken on the way of a message. */
 #include "forward.h"
 
 #include <nng/supplemental/util/platform.h>
@@ -50,7 +50,6 @@ static size_t shard_of_id(const struct service *service, uint64_t id) {
     return (size_t)(id % service->shards->map->shards.count);
 }
 
-/* Returns how many entries a request has. */
 static size_t request_count(const doorman_request *request) {
     switch (request->method) {
     case DOORMAN_ACQUIRE: return request->permit_count;
@@ -101,8 +100,8 @@ static bool request_find_shard(const struct service *service, const doorman_requ
     return resource || id;
 }
 
-/* Returns whether this node decides for a shard, by what this process knows now. If this process is
- * not the master, the master of its node decides. Precondition: the lock is held. */
+/* Returns whether this node decides for a shard. A master knows that from its permits, and another
+ * process from its map. Precondition: the lock is held. */
 static bool shard_is_here(const struct service *service, size_t shard) {
     assert(server_lock_is_held(&service->lock));
     const doorman_shard_map *map = service->shards->map;
@@ -207,7 +206,7 @@ static bool response_is_moved(const doorman_response *response, size_t index) {
            response->settlements[index].reason == DOORMAN_REASON_MOVED;
 }
 
-/* Returns whether a release names a permit by its request_id, and this process does not know it. */
+/* Returns whether a release names, by its request_id, a permit that this process does not know. */
 static bool entry_is_unknown(const doorman_request *request, const doorman_response *response,
                              size_t index) {
     if (request->method != DOORMAN_RELEASE || request->holds[index].id) return false;
@@ -256,7 +255,7 @@ static bool job_count(struct forward *forward, const struct forward_job *job, bo
 }
 
 /* Makes a job of a message that is not, or not wholly, decided here. Returns NULL if too much is
- * under way, or if memory has run out.
+ * under way, if the server stops, or if memory has run out.
  *   response   NULL: nothing is decided here */
 static struct forward_job *job_accept(struct service *service, struct waiter *waiter,
                                       const char *text, size_t bytes,
@@ -377,8 +376,8 @@ static size_t node_address_count(const struct forward *forward, const struct for
     return at < forward->map->node_count ? forward->map->nodes[at].address_count : 0;
 }
 
-/* Returns where the process with an address listens over HTTP; "": it is not known. A map has the
- * addresses of the processes of a node in one order. */
+/* Returns where the process with an address listens over HTTP; "": it is not known. The two lists
+ * of addresses of a node have the same order. */
 static const char *node_http_address(const struct forward *forward, const struct forward_node *node,
                                      const char *address) {
     const size_t at = doorman_shard_map_node(forward->map, node->name);
@@ -455,7 +454,7 @@ static bool node_ask(struct forward *forward, const struct forward_question *que
 
 /* ---- rounds --------------------------------------------------------------------------------- */
 
-/* Takes the map that this process has read last. */
+/* Copies the map of service->shards, if its epoch is new. */
 static void forward_take_map(struct forward *forward) {
     struct service *service = forward->service;
     doorman_shard_map *copy = NULL;
@@ -509,7 +508,7 @@ static void job_ask_node(struct forward *forward, struct forward_job *job, size_
     free(indexes);
 }
 
-/* Answers a job whose questions are over, or lets it try again. */
+/* If the questions of a job are over, answers the job or lets it try again. */
 static void job_look(struct forward *forward, struct forward_job *job, doorman_time now) {
     bool is_done = true;
     if (job->asked > 0) return;
@@ -533,7 +532,7 @@ static void job_look(struct forward *forward, struct forward_job *job, doorman_t
 }
 
 /* Asks the nodes that own the shards of the entries that are not done. Asks all nodes about an
- * entry whose shard is not known. */
+ * entry whose shard is not known, except this node if it has replied. */
 static void job_run(struct forward *forward, struct forward_job *job, doorman_time now) {
     assert(server_lock_is_held(&forward->lock) && job->asked == 0);
     for (size_t i = 0; i < job->count; i++) {
@@ -545,8 +544,8 @@ static void job_run(struct forward *forward, struct forward_job *job, doorman_ti
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
-/* Asks another process of the node. Returns false if the message cannot be sent or was sent too
- * often, or if the server stops. */
+/* Asks the node again, at the address that node_address returns now. Returns false if the message
+ * cannot be sent or was sent too often, or if the server stops. */
 static bool question_retry(struct forward *forward, struct forward_question *question) {
     const struct forward_question next = {.node = question->node,
                                           .job = question->job,
@@ -619,7 +618,7 @@ static void question_take(struct forward *forward, struct forward_question *ques
 
 /* ---- the thread ----------------------------------------------------------------------------- */
 
-/* Runs the jobs that are due. Returns when the next one is, or TEND from now if that is earlier. */
+/* Runs the jobs that are due. Returns when the next one is due, at most TEND from now. */
 static doorman_time forward_run_later(struct forward *forward, doorman_time now) {
     struct forward_job *all = forward->later, *next = NULL;
     doorman_time due = now + TEND;
@@ -704,7 +703,8 @@ static void forward_release(struct service *service) {
     server_unlock(&service->forward->lock);
 }
 
-/* Sends what is due, now or at the end of the turn. Precondition: the lock is held. */
+/* Sends what is due, or leaves it to forward_release after forward_hold. Precondition: the lock is
+ * held. */
 static void forward_flush(struct forward *forward) {
     if (forward_holds) {
         forward_has_held = true;
@@ -714,7 +714,7 @@ static void forward_flush(struct forward *forward) {
 }
 
 /* Asks the nodes about a job. If the job is over at once, the thread of the part answers it,
- * because the caller does not expect the answer here. */
+ * because the caller does not expect an answer during this call. */
 static void forward_begin(struct service *service, struct forward_job *job) {
     struct forward *forward = service->forward;
     const bool is_short = !job->waiter && job->asker.timeout < FORWARD_SECOND;
@@ -791,8 +791,8 @@ static bool forward_is_signed(struct service *service, const char *text, size_t 
     return result == MARK_RIGHT;
 }
 
-/* Lets the map be read soon after a message about a shard that this process does not own: the node
- * that has sent it may have a newer map. */
+/* Lets the map be read soon after a message about a shard that this process does not own: the
+ * sender may have a newer map. */
 static void forward_decided(struct service *service, doorman_json_exchange *exchange,
                             doorman_time now) {
     const size_t count = request_count(&exchange->request);

@@ -1,8 +1,8 @@
 /* doorman_server, part GRPC: what its files share.
  *
- * One thread, the loop, has all connections and streams, so they need no lock. Threads of nng give
- * it the answers of the master in struct grpc_master, and the main thread gives it orders in struct
- * grpc. Each struct has a lock for that. */
+ * One thread, the loop, has all connections and streams, so they need no lock. Other threads give
+ * it answers in struct grpc_master, and the main thread gives it orders in struct grpc. Each of
+ * these two structs has a lock for that. */
 #ifndef DOORMAN_SERVER_GRPC_H
 #define DOORMAN_SERVER_GRPC_H
 
@@ -150,13 +150,13 @@ struct grpc_descriptor {
 /* The steps of a call. Each one is a request to the server object, here or at the master:
  *
  *     step     request                                        next step
- *     PERMIT   ACQUIRE: one item for each descriptor that     PERMIT, if a descriptor is
- *              has limits, as one permit                      unmatched: without it. REPORT, if it
+ *     PERMIT   ACQUIRE: one item for each descriptor that     PERMIT again, without descriptors
+ *              has limits, as one permit                      that are unmatched. REPORT, if it
  *                                                             is granted and there are refunds.
  *                                                             Else DONE
- *     SETTLE   SETTLE: what a Commit says of a reservation    REPORT, if it is refused. But after
- *                                                             LEARNING or SHARDS the call fails.
- *                                                             Else DONE
+ *     SETTLE   SETTLE: what a Commit says of a reservation    REPORT, if it is refused. But if the
+ *                                                             reason is LEARNING or SHARDS, the
+ *                                                             call fails. Else DONE
  *     REPORT   REPORT: refunds, or all hits of Report and     DONE
  *              Commit
  */
@@ -206,13 +206,13 @@ struct grpc;
 struct grpc_call *server_grpc_call_read(struct grpc *grpc, enum grpc_method method,
                                         struct grpc_bytes message, struct grpc_status *status);
 
-/* Makes figures of the fields `limit` of the descriptors, and counts the fields that are ignored.
+/* Turns the field `limit` of each descriptor into figures, and counts the fields that it ignores.
  * Precondition: the lock of the service is held.
  *   may       the peer may bring figures
- *   returns   whether an item has any. Then prepare the call again */
+ *   returns   true: an item has figures, so the caller must prepare the call again */
 bool server_grpc_figures_bring(struct grpc_call *call, bool may);
 
-/* Leaves all figures out, and counts them as ignored. Then prepare the call again. */
+/* Leaves all figures out, and counts them as ignored. The caller must prepare the call again. */
 void server_grpc_figures_drop(struct grpc_call *call);
 
 /* Returns the seconds of a unit of the protocol, or 0. */
@@ -306,7 +306,7 @@ struct grpc_question *server_grpc_master_forward(struct grpc_master *master,
                                                  const struct grpc_call *call, void *owner,
                                                  doorman_time timeout, struct grpc_status *status);
 
-/* Forgets the owner of a question, which then gets no answer. */
+/* Forgets the owner of a question. The owner then gets no answer. */
 void server_grpc_master_forget(struct grpc_question *question);
 
 /* The answer to a question. */
@@ -387,8 +387,8 @@ struct grpc {
     size_t connection_count, ended_count, limit; /* ended: not freed yet, but counted */
     size_t buffered;                             /* bytes of requests that are not complete */
     struct grpc_memory memory;
-    doorman_json_exchange exchange; /* what other parts are told about the present call. A large
-                                       struct, of which a call sets the request and the error */
+    doorman_json_exchange exchange; /* what other parts see of the present call: its request and its
+                                       error, but no response */
     doorman_buffer spares[GRPC_SPARE_MAX]; /* empty buffers for the next streams */
     size_t spare_count;
     int epoll, listener, wake;
@@ -409,7 +409,7 @@ struct grpc {
 };
 
 /* Fields that are only needed until the head of a request is complete. A connection reads one head
- * at a time, so it has room for one, and its streams have none. */
+ * at a time, so it has one such struct, and its streams have none. */
 struct grpc_head {
     char authorization[HTTP_AUTHORIZATION_MAX];
     char client[QUOTA_CLIENT_MAX + 1]; /* x-doorman-client; "": none */
@@ -491,7 +491,7 @@ void server_grpc_stream_drain(struct grpc_stream *stream);
 
 /* ---- health (grpc_health.c) ----------------------------------------------------------------- */
 
-/* Looks whether this process can answer, and sets grpc->serving. */
+/* Looks whether this process can answer, and sets is_master, is_drained and serving of `grpc`. */
 void server_grpc_look(struct grpc *grpc);
 
 /* Adds the answer of a health check.
@@ -504,8 +504,8 @@ bool server_grpc_health_answer(struct grpc *grpc, struct grpc_stream *stream, bo
 /* Makes the state machine. Returns false if memory runs out. */
 bool server_grpc_quotas_create(struct grpc *grpc);
 
-/* Begins quotas if this process has become master, or ends them if it is not master any more. After
- * the end no stream has a quota, and each stream must end itself. */
+/* Begins quotas if this process has become master, or ends them if it is not master any more. At
+ * the end stream->quota becomes NULL for each stream, which must then end itself. */
 void server_grpc_quotas_look(struct grpc *grpc);
 
 /* Opens a stream. Returns false and sets the status if this process cannot serve it. */

@@ -1,8 +1,9 @@
-/* doorman_server, part GRPC: the end of connections that flood the server.
+/* doorman_server, part GRPC: ends connections that flood the server.
  *
- * A peer has a budget of frames that ask nothing: settings, pings, resets, windows, empty data. The
- * budget grows by BUDGET_RATE a second and with each complete call, so a client that makes calls
- * does not use it up. A flood uses it up, and then the server ends the connection. */
+ * A connection has a budget of frames that ask nothing: settings, pings, resets, updates of the
+ * window, empty data. The budget grows by BUDGET_RATE a second and with each complete call, so a
+ * client that makes calls does not use it up. A flood does, and then the server ends the
+ * connection. */
 #include "grpc.h"
 
 #define BUDGET_RATE 200.0

@@ -8,15 +8,15 @@
 
 /* ---- the request ---------------------------------------------------------------------------- */
 
-/* The numbers of the fields, as messages.proto has them. The fields from 3 on depend on the method.
- * This file reads them itself, because protobuf-c would need ten pieces of memory and three times
- * the time. */
+/* The numbers of the fields, as messages.proto has them. The method of a request decides what its
+ * fields from 3 on are. This file reads messages itself, because protobuf-c would need ten pieces
+ * of memory and three times the time. */
 enum { FIELD_DOMAIN = 1, FIELD_DESCRIPTOR = 2 };
 enum { FIELD_ENTRY = 1, FIELD_WANTED = 2, FIELD_HITS = 3, FIELD_REFUND = 4 };
 
 #define NUMBERS 4 /* a message of numbers has the fields 1 to 3 */
 
-/* Reads a message that has only numbers. Those that it lacks stay as they are. */
+/* Reads a message that has only numbers. A number that the message lacks stays as it is. */
 static void numbers_read(struct grpc_bytes from, uint64_t numbers[NUMBERS]) {
     struct grpc_field field;
     while (server_grpc_field_next(&from, &field)) {
@@ -85,8 +85,8 @@ static double hits_of(uint64_t number) {
     return (double)number < COST_MAX ? (double)number : COST_MAX;
 }
 
-/* Reads a descriptor. Its own hits replace those of the request, and 0 of them charge nothing. A
- * multiplier of 0 counts as 1, because it is absent then. Returns the count of its entries. */
+/* Reads a descriptor. If it has hits, they replace those of the request, and 0 hits charge nothing.
+ * A unit_multiplier of 0 is absent, and counts as 1. Returns the count of entries. */
 static size_t descriptor_read(struct grpc_descriptor *out, struct grpc_bytes from,
                               doorman_descriptor_entry entries[GRPC_ENTRY_MAX]) {
     uint64_t hits[NUMBERS] = {0}, wanted[NUMBERS] = {0};
@@ -134,11 +134,11 @@ static size_t call_read_descriptors(struct grpc_call *call, const doorman_descri
 
 #define FEW_DESCRIPTORS 4 /* reading them takes little longer than another lock would */
 
-/* Reads all descriptors. A lock keeps the configuration from being destroyed. With the lock of the
- * configuration, other threads can use the service meanwhile. But a thread that compares or writes
- * a large configuration holds that lock for long, and the loop must not wait. In this case, and for
- * few descriptors, the lock of the service is used: a configuration is destroyed only after another
- * one was put in its place under this lock. Returns false if a descriptor has no entries. */
+/* Reads all descriptors. A lock keeps the configuration from being destroyed. For many descriptors
+ * it is the lock of the configuration, so that other threads can use the service. But if another
+ * thread has that lock, perhaps for long, the loop must not wait. Then, and for few descriptors, it
+ * is the lock of the service: a configuration is destroyed only after another one was put in its
+ * place under this lock. Returns false if a descriptor has no entries. */
 static bool call_resolve(struct grpc_call *call, struct grpc_bytes message,
                          struct grpc_status *status) {
     struct service *service = call->service;
@@ -219,7 +219,6 @@ static bool call_read_reservation(struct grpc_call *call, const struct call_sour
     return true;
 }
 
-/* Makes a call of a message. */
 static struct grpc_call *call_make(struct grpc *grpc, enum grpc_method method,
                                    const struct call_source *source, struct grpc_status *status) {
     bool charges = method == GRPC_REPORT || method == GRPC_COMMIT;
@@ -288,8 +287,8 @@ struct grpc_figures {
     GrpcWire__Unit unit;
 };
 
-/* Returns the seconds of a window. A month of the calendar has 28 to 31 days, and counts as 30, as
- * MONTH does. */
+/* Returns the seconds of a window. A window of 28 to 31 days can be a month of the calendar, and
+ * counts as 30 days, as MONTH does. */
 static double figures_seconds(doorman_time window) {
     const double seconds = (double)window / (double)DOORMAN_SECOND, day = 86400;
     return seconds >= 28 * day && seconds <= 31 * day ? 30 * day : seconds;
@@ -302,9 +301,9 @@ static bool is_about_whole(double value) {
 
 #define FIGURE_UNITS (sizeof figure_units / sizeof *figure_units)
 
-/* Returns the index of the unit that is as long as the window. If there is none, the smallest unit
- * with a whole number of requests. If there is none, the smallest unit with at least one request.
- * If there is none, or no window, FIGURE_UNITS. */
+/* Returns the index of the first of these units that exists: the unit that is as long as the
+ * window, the smallest unit with a whole number of requests, the smallest unit with at least one
+ * request. Returns FIGURE_UNITS if none of them exists, or if there is no window. */
 static size_t figures_choose(double most, double window) {
     size_t some = FIGURE_UNITS;
     for (size_t i = 0; i < FIGURE_UNITS; i++) {
@@ -349,8 +348,8 @@ static size_t part_put_varint(char *to, uint64_t value) {
     return bytes;
 }
 
-/* Writes the tag of a field, and its number or its length. Returns the bytes, at most
- * PART_HEAD_MAX. */
+/* Writes the tag of a field, and a number: the value of the field or its length. Returns the count
+ * of bytes, at most PART_HEAD_MAX. */
 static size_t part_put_head(char *to, unsigned field, unsigned wire, uint64_t value) {
     to[0] = (char)(field << 3 | wire);
     return 1 + part_put_varint(to + 1, value);
@@ -401,7 +400,7 @@ static void response_add_status(struct text *out, const struct grpc_outcome *out
 }
 
 /* Adds a header. It needs a buffer of its own, because a list of limits may be longer than a
- * part. */
+ * call_part. */
 static void response_add_header(struct text *out, const char *name, const char *value) {
     struct text header = {.failed = false};
     response_add(&header, 1, name, strlen(name));
@@ -411,7 +410,7 @@ static void response_add_header(struct text *out, const char *name, const char *
     doorman_buffer_uninit(&header.buffer);
 }
 
-/* Adds the fields of the limits, as /v1/allow does. */
+/* Adds the headers about the limits that a response of /v1/allow has too. */
 static void response_add_headers(struct text *out, const struct limit_fields *fields) {
     static const char *const names[] = {"RateLimit", "RateLimit-Policy"};
     for (int is_policy = 1; is_policy >= 0 && fields->count > 0; is_policy--) {
@@ -476,7 +475,6 @@ static void call_write_limit(const struct grpc_call *call, struct text *out) {
     memcpy(out->buffer.text + before + 1, length, sizeof length);
 }
 
-/* Writes the response to a Reserve. */
 static void call_write_reserve(const struct grpc_call *call, struct text *out) {
     GrpcWire__ReserveResponse message;
     uint8_t bytes[GRPC_RESERVATION_ID + 16];

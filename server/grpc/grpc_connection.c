@@ -108,8 +108,8 @@ static int on_close(nghttp2_session *session, int32_t id, uint32_t error, void *
 
 /* ---- the session ---------------------------------------------------------------------------- */
 
-/* Makes the options. By default nghttp2 keeps closed streams in its tree of priorities, which is of
- * no use here. It reports frames of unknown types only if their types are set. */
+/* Makes the options. nghttp2 must not keep closed streams in its tree of priorities, which is of no
+ * use here. It must report frames of unknown types. */
 static int options_create(nghttp2_option **out) {
     int error = nghttp2_option_new(out);
     if (error != 0) return error;

@@ -1,10 +1,10 @@
-/* doorman_server, part GRPC: the limit of a descriptor as figures that the caller brings (P31).
- * The functions change only the call, and its counters.
+/* doorman_server, part GRPC: the field `limit` of a descriptor as figures that the peer brings
+ * (P31). The functions change only the call, and its counters.
  *
- * W3 The protocol cannot name a limit of the server. The figures are for the first limit of the
- *    resource that takes figures: a bucket or a window, per key, and not leased. They are never an
- *    error: what the peer must not bring, what no limit takes, and what is more than set_max allows
- *    is ignored and counted. */
+ * W3 The protocol cannot name a limit of the server. So the figures are for the first limit of the
+ *    resource that takes figures: a bucket or a window, per key, and not leased. Figures are never
+ *    an error. They are ignored and counted if the peer must not bring them, if no limit takes
+ *    them, or if they are more than set_max allows. */
 #include "grpc.h"
 
 #include "build/grpc/messages.pb-c.h"
@@ -23,7 +23,8 @@ static bool figures_take(const doorman_permit_limit *limit) {
             limit->kind == DOORMAN_SLIDING_WINDOW);
 }
 
-/* Makes a rate and a size. A bucket whose size is 0 gets only a rate. */
+/* Makes a rate and a size. A bucket whose size is 0 gets only a rate. Returns whether the limit
+ * allows them. */
 static bool figures_of_bucket(doorman_figures *out, const doorman_permit_limit *limit,
                               const struct grpc_wanted *wanted) {
     const double most = limit->set_max * (1 + 1e-9);
@@ -48,7 +49,8 @@ static double figures_calendar(doorman_calendar calendar) {
     }
 }
 
-/* Makes a limit, and a window if it differs from the window of the limit. */
+/* Makes what a window grants, and its length if that differs from the length in the configuration.
+ * Returns whether the limit allows them. */
 static bool figures_of_window(doorman_figures *out, const doorman_permit_limit *limit,
                               const struct grpc_wanted *wanted) {
     const double most = limit->set_max * (1 + 1e-9) * limit->figures.limit;

@@ -1,15 +1,15 @@
 /* doorman_server, part GRPC: the listener and the loop. This file has the sockets.
  *
- * One thread runs the loop. It waits with epoll for connections, for answers of the master and for
+ * One thread runs the loop. It waits with epoll for connections, for answers of processes and for
  * orders of the main thread, and looks at all connections every TICK. Decisions are short, so one
  * thread is enough: the lock of the service would let only one thread decide at a time anyway.
  *
  * At most --grpc-connections are open. If this number is reached, a new connection takes the place
- * of one that has not made a call yet, or else of one that has no request now: the one that is idle
- * for the longest time. If the server has tokens, a health check does not count as a call: it needs
- * no token, so any peer could keep a place for ever with Watch. A connection that has not completed
- * a request GRPC_PATIENCE after its beginning is closed in any case, and so is one that does not
- * read what is sent to it for that long. */
+ * of one that has not made a call yet, or else of one that has no request now. Of several, the one
+ * that has been idle longest goes. If the server has tokens, a health check is not a call: it needs
+ * no token, so any peer could keep a place for ever with Watch. In any case, a connection is closed
+ * if it has completed no request GRPC_PATIENCE after its beginning, or has not read for that long
+ * what is sent to it. */
 #include "grpc.h"
 
 #include "../util/socket.h"
@@ -127,7 +127,7 @@ static void io_step(struct grpc_connection *connection) {
 
 /* ---- new connections ------------------------------------------------------------------------ */
 
-/* Makes epoll watch the listener, or ends that. */
+/* Makes epoll watch the listener, or stop watching it. */
 static void listener_watch(struct grpc *grpc, bool listens) {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &grpc->listener};
     if (grpc->is_listening == listens || grpc->listener < 0) return;
@@ -206,8 +206,8 @@ static void connection_evict(struct grpc_connection *connection) {
 }
 
 /* Accepts connections. If the limit is reached and no connection can be closed, the listener waits
- * for the next tick. The sockets of those that have ended are closed later, so at most ACCEPTS_MAX
- * more than the limit are open meanwhile. */
+ * for the next tick. The sockets of ended connections are closed at the end of the turn, so until
+ * then at most ACCEPTS_MAX more than the limit are open. */
 static void listener_accept(struct grpc *grpc) {
     for (int i = 0; i < ACCEPTS_MAX; i++) {
         char peer[PEER_BYTES];
@@ -244,8 +244,8 @@ static void loop_drain(struct grpc *grpc) {
     }
 }
 
-/* Tells the present connections to go, when a drain begins (E11). The loop accepts new ones,
- * because their peers may know no other address. */
+/* Tells the peers of all connections to leave, when a drain begins (E11). The loop still accepts
+ * connections, because their peers may know no other address. */
 static void loop_leave(struct grpc *grpc) {
     for (struct grpc_connection *each = grpc->first; each; each = each->next) {
         if (each->has_ended || each->is_shaking) continue;
@@ -262,7 +262,7 @@ static void loop_look(struct grpc *grpc) {
     grpc->was_drained = grpc->is_drained;
 }
 
-/* Takes orders of the main thread, and answers of the master. */
+/* Takes orders of the main thread, and answers of the processes that were asked. */
 static void loop_wake(struct grpc *grpc) {
     struct grpc_answer answer;
     eventfd_t count = 0;

@@ -1,10 +1,10 @@
 /* doorman_server, part GRPC: asks another process that is the master (W4). A gateway follows no
  * redirects, so a process that is not the master asks the master over nng, as an agent does. The
- * master answers such a message itself, or says that it is not the master: there is one hop.
+ * asked process answers the message, or says that it is not the master: there is one hop.
  *
- * The loop makes and ends questions. Those to the master travel over a link, and those to other
- * nodes by the part that forwards. The thread that has an answer adds the question to the list
- * `done`, and wakes the loop. The loop takes it from there. */
+ * The loop makes and ends questions. A link carries those to the master, and service->forwards
+ * sends those to other nodes. The thread that has an answer adds the question to the list `done`,
+ * and wakes the loop. The loop takes it from there. */
 #include "grpc.h"
 #include "../link/link.h"
 

@@ -3,8 +3,8 @@
  * A request needs about fifteen small pieces for a short time. A read of a connection may bring
  * many requests, which hold their pieces until their responses are written. malloc of glibc is
  * quick only for the last seven free pieces of a size, so this file keeps free pieces in a list for
- * each size. AddressSanitizer finds a use of a free piece as it does with malloc. Only the loop
- * calls these functions. */
+ * each size. AddressSanitizer finds a use of a free piece as it does with malloc. While the loop
+ * runs, no other thread calls these functions. */
 #include "grpc.h"
 
 #if defined __SANITIZE_ADDRESS__

@@ -1,10 +1,11 @@
-/* doorman_server, part GRPC: calls as permits. This file changes the permits of the server object,
- * and counts the decisions as messages `acquire`, `settle` or `report`.
+/* doorman_server, part GRPC: decides on calls, as permits. This file changes the permits of the
+ * server object, and counts the decisions as messages `acquire`, `settle` or `report`.
  *
  * W2 All descriptors of a call are one permit. The permit may not wait, because the protocols
  *    cannot say "later". Descriptors whose resource has no limits are not in it.
- * W4 If this process is not the master, the master decides on the call: see grpc_master.c. Both
- *    ways share server_grpc_call_prepare and server_grpc_call_take.
+ * W4 If this process is not the master, the master decides on the call: see grpc_master.c. In both
+ *    cases server_grpc_call_prepare makes the requests, and server_grpc_call_take takes the
+ *    responses.
  *
  * CheckRateLimit asks whether one more hit fits, and charges nothing. So its permit has the cost 0,
  * and is granted as long as the key is not banned. The answer comes from what remains of each
@@ -166,7 +167,7 @@ static void call_take_item(struct grpc_call *call, const doorman_permit *permit,
 
 /* Leaves out the descriptors whose resources have no template with limits. If another process is
  * the master, its configuration may be newer than that of this process. Then only the items of the
- * resource that it has named are left out. */
+ * resource that the answer names are left out. */
 static void call_drop_unmatched(struct grpc_call *call, size_t item) {
     const doorman_config *config = call->service->config;
     const char *named = call->items[item].resource_id;
@@ -235,7 +236,6 @@ static bool call_take_permit(struct grpc_call *call, const doorman_permit *permi
     return true;
 }
 
-/* Takes the settlement of a Commit. */
 static bool call_take_settlement(struct grpc_call *call, const doorman_response *response,
                                  struct grpc_status *status) {
     if (response->settlement_count != 1) {
@@ -285,8 +285,8 @@ static bool call_has_holds(const doorman_config *config, const char *resource_id
     return has;
 }
 
-/* The server object refuses an item that has such a limit and a cost above 0, but its error names a
- * field of the permit, which a gateway does not know. A Reserve would make a hold. */
+/* The server object refuses an item with a limit of kind CONCURRENCY and a cost above 0, but its
+ * error names a field of the permit, which a gateway does not know. A Reserve would make a hold. */
 size_t server_grpc_call_find_holds(const struct grpc_call *call, const doorman_config *config) {
     size_t at = 0;
     while (at < call->descriptor_count &&

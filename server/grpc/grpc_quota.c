@@ -3,10 +3,10 @@
  *
  * The client of Envoy cuts intervals and times to live to whole seconds. It keeps its bucket of
  * tokens if a new assignment has the same numbers, but it does not compare the seconds of the
- * interval. So all assignments of a resource have the same whole number of seconds. Only a new
+ * interval. So the intervals of a resource all have the same number of seconds. Only a new
  * configuration changes this number, and Envoy must notice the change. Envoy does compare the
  * nanoseconds, before it cuts them off. So an interval of N seconds is sent with N - 1 nanoseconds.
- * A bucket holds what one interval brings, because a new one begins full. */
+ * A new bucket of tokens is full, so it must hold no more than one interval brings. */
 #include "grpc.h"
 
 #include "build/grpc/messages.pb-c.h"
@@ -85,7 +85,7 @@ static void rlqs_count(struct grpc *grpc) {
     __atomic_store_n(&to->quota_unmatched, counts->unmatched, __ATOMIC_RELAXED);
 }
 
-/* Takes the quotas from all streams, because this process is not the master any more. */
+/* Takes the quotas from all streams, because the mastership in which they began has ended. */
 static void rlqs_end_streams(struct grpc *grpc) {
     grpc->has_quotas = false;
     for (struct grpc_connection *each = grpc->first; each; each = each->next) {
@@ -206,7 +206,7 @@ static void rlqs_sort(GrpcWire__BucketId *id) {
     id->n_bucket = count;
 }
 
-/* Adds a part of a name. The characters in `escaped`, which separate parts, become escapes. */
+/* Adds a part of a name. The characters in `escaped` become escapes. */
 static void rlqs_add_part(struct text *out, const ProtobufCBinaryData *part, const char *escaped) {
     for (size_t i = 0; i < part->len; i++) {
         const char code = (char)part->data[i];
@@ -218,8 +218,9 @@ static void rlqs_add_part(struct text *out, const ProtobufCBinaryData *part, con
     }
 }
 
-/* Finds the resource of a bucket: domain/key=value/... in the order of the keys. A name that is too
- * long or not valid becomes a hash, as that of a descriptor. Returns false if memory runs out. */
+/* Makes the name of a bucket's resource: domain/key=value/... in the order of the keys. If it is
+ * too long or not valid, a hash replaces it as for a descriptor. Returns false if memory runs
+ * out. */
 static bool rlqs_name(struct grpc_stream *stream, const GrpcWire__BucketId *id,
                       doorman_descriptor_item *out) {
     struct text text = {.failed = false};
@@ -369,7 +370,7 @@ static void rlqs_fill(struct rlqs_action *out, const struct quota_action *from) 
     out->bucket.fill_interval = &out->interval;
 }
 
-/* Adds an action to the body of a message, which is a list of field 1. */
+/* Adds an action to the body of a message, as one more field 1. */
 static void rlqs_add_action(struct text *body, const struct quota_action *action) {
     struct rlqs_action message;
     uint8_t bytes[GRPC_BUCKET_ID_MAX + 256], head[8] = {1 << 3 | 2};

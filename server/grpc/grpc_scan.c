@@ -1,10 +1,10 @@
 /* doorman_server, part GRPC: checks the bytes of a message before they are read. A peer could
  * otherwise make protobuf-c allocate much more memory than its message has, and protobuf-c does not
- * say which field is wrong. Calls read their fields with server_grpc_field_next.
+ * say which field is wrong. grpc_call.c reads the fields with server_grpc_field_next.
  *
- * A message is a list of fields. Each field begins with a tag, the number of the field and its wire
- * type: a varint, 8 bytes, 4 bytes, or a length and its bytes. The types 3 and 4 are groups,
- * which these messages do not have. */
+ * A message is a list of fields. Each field begins with a tag: its number and its wire type. The
+ * type says what follows: a varint, 8 bytes, 4 bytes, or a length and that many bytes. The types 3
+ * and 4 are groups, which these messages do not have. */
 #include "grpc_scan.h"
 
 enum { WIRE_VARINT = 0, WIRE_8_BYTES = 1, WIRE_BYTES = 2, WIRE_4_BYTES = 5 };
@@ -131,7 +131,7 @@ static bool scan_long_varint(struct scan *scan, uint64_t *out) {
     return scan_fail(scan, false, "has a number of more than 64 bits");
 }
 
-/* Reads a number of one byte, as most numbers are. Returns false if it has more. */
+/* Reads a number of one byte, as most numbers are. Returns false if the number has more bytes. */
 static inline bool scan_byte(struct scan *scan, uint64_t *out) {
     if (scan->at == scan->end || *scan->at >= 0x80) return false;
     *out = *scan->at++;
@@ -142,8 +142,8 @@ static inline bool scan_varint(struct scan *scan, uint64_t *out) {
     return scan_byte(scan, out) || scan_long_varint(scan, out);
 }
 
-/* Reads a number of at most 32 bits: a tag, or a length. protobuf-c reads only 5 bytes of them,
- * although more bytes may have the same value. */
+/* Reads a number of at most 32 bits: a tag, or a length. protobuf-c reads only 5 bytes of it, so a
+ * longer one is refused, even if its value fits into 32 bits. */
 static bool scan_long_short(struct scan *scan, uint64_t *out) {
     const uint8_t *const from = scan->at;
     if (!scan_long_varint(scan, out)) return false;

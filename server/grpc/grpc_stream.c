@@ -76,8 +76,8 @@ static void stream_send_status(struct grpc_stream *stream, bool is_alone) {
     }
 }
 
-/* Gives nghttp2 more of `out`, and sends the status behind the last of it. nghttp2 calls this
- * function when it can send more of a response. */
+/* Gives nghttp2 more of `out`, and sends the status behind the last of it, unless more can follow.
+ * nghttp2 calls this function when it can send more of a response. */
 static ssize_t stream_on_read(nghttp2_session *session, int32_t id, uint8_t *bytes, size_t room,
                               uint32_t *marks, nghttp2_data_source *source, void *context) {
     struct grpc_stream *stream = (struct grpc_stream *)source->ptr;
@@ -134,7 +134,8 @@ static void stream_free_buffers(struct grpc_stream *stream) {
     stream->call = NULL;
 }
 
-/* Ends the request with its status. A response that is not OK has no message. */
+/* Ends the request with its status. If the response has not begun, it has a message only if the
+ * status is OK. */
 static void stream_respond(struct grpc_stream *stream) {
     struct grpc *grpc = stream->connection->grpc;
     bool has_head = stream->state == GRPC_STREAM_WATCHING || stream->state == GRPC_STREAM_QUOTA;
@@ -430,7 +431,6 @@ static void stream_note_unmatched(struct grpc *grpc, const struct grpc_call *cal
     server_unmatched_note(grpc->service, call->domain, &descriptor->item);
 }
 
-/* Answers a call that is done. */
 static void stream_finish_call(struct grpc_stream *stream) {
     struct grpc_call *call = stream->call;
     for (size_t i = 0; i < call->descriptor_count; i++) {
@@ -605,8 +605,8 @@ void server_grpc_stream_drain(struct grpc_stream *stream) {
     stream_respond(stream);
 }
 
-/* Quotas: the first message must come in time, and each message must be complete in time, as any
- * request. A peer that does not read its assignments in time loses the stream. */
+/* Quotas: the first message must come within GRPC_PATIENCE, and each message must be complete
+ * within that time. A peer that does not read its assignments in that time loses the stream. */
 static void stream_tick_quotas(struct grpc_stream *stream) {
     struct grpc_connection *connection = stream->connection;
     doorman_time now = connection->grpc->now;
@@ -627,7 +627,7 @@ static void stream_tick_quotas(struct grpc_stream *stream) {
 }
 
 /* A request that is not complete in time gets a status. A peer that does not read its response in
- * time loses the stream. Both cost much of the budget, because a peer could have many of them. */
+ * time loses the stream. Both cost much of the budget, as a peer could have many such streams. */
 void server_grpc_streams_tick(struct grpc_connection *connection) {
     doorman_time now = connection->grpc->now;
     struct grpc_stream *next = NULL;

@@ -1,23 +1,23 @@
 /* doorman_server, part GRPC: quotas, as a state machine without clock and I/O (W5).
  *
- * W5 Each live stream is a holder, whatever name its client has. A stream with the name of one that
- *    has ended continues that holder. The estimator of the library makes the wants of a bucket from
- *    its reports, by the clock of this process. The lease of a bucket becomes its assignment.
- *       A smaller assignment is in force at once, but nothing proves that it has arrived. So what a
- *    stream was assigned before stays committed until its time to live, with the drift, has passed:
- *    until then the holder reports it to the server object as outstanding. A larger one is in force
- *    at once too. An assignment ends at least QUOTA_MARGIN before its lease, because it needs time
- *    to arrive.
- *       A bucket without requests for three leases is abandoned, as soon as nothing is committed
- *    for it. A stream that has not reported a bucket for a lease gets no new assignment for it,
- *    because it may stand still. When it continues, it would read old assignments, and use each of
- *    them for its whole time to live.
- *       A new master learns for a lease, with the drift, or knows the leases of the last one. Then
- *    the server object grants no more than the rest. If learning_mode_duration is shorter, the new
- *    mastership assigns nothing of the resource for a lease, with the drift. It waits even if it
- *    knows the leases of the last one: that one may have waited as well, for what its own
- *    predecessor had assigned.
- *       One stream may have a tenth of all buckets, so that one alone cannot take those of others.
+ * W5 Each live stream is a holder, whatever name its client has. A new stream with the name of an
+ *    ended stream continues that holder. The estimator of the library makes the wants of a bucket
+ *    from its reports, by the clock of this process. The lease of a bucket becomes its assignment.
+ *       A new assignment is in force at once, but nothing proves that it has arrived. So an earlier
+ *    and larger assignment stays committed until its time to live, with the drift, has passed:
+ *    until then the holder reports it to the server object as outstanding. An assignment ends at
+ *    least QUOTA_MARGIN before its lease, because it needs time to arrive.
+ *       A bucket that has no requests for the length of three leases is abandoned, as soon as
+ *    nothing is committed for it. If a stream has not reported a bucket for the length of a lease,
+ *    it gets no new assignment for the bucket, because its client may stand still. When the client
+ *    continues, it reads all that was sent, and uses each assignment for its whole time to live.
+ *       A new master learns for the length of a lease, with the drift, or knows the leases of the
+ *    last master. In both cases the server object grants no more than these leases leave. If
+ *    learning_mode_duration is shorter, the new mastership assigns nothing of the resource for the
+ *    length of a lease, with the drift. It waits even if it knows the leases of the last master.
+ *    The last master may have waited too, so these leases may lack what was assigned before it.
+ *       One stream may have at most a tenth of bucket_max, or STREAM_BUCKETS if that is more, so
+ *    that it leaves room for others.
  *
  * A bucket is in one of these states. Only quota_move changes the state:
  *
@@ -28,7 +28,8 @@
  *   LEAVES  the stream must still learn that the bucket is     a report with requests       ASKS
  *           abandoned                                          the action is taken          (freed)
  *
- * The buckets of a stream that has ended are only commitments. The last one frees the stream. */
+ * The buckets of a stream that has ended are only commitments. When the last one ends, the stream
+ * is freed. */
 #include "quota.h"
 
 #include <assert.h>
@@ -235,7 +236,7 @@ static void quota_heap_remove(struct quotas *quotas, struct quota_bucket *bucket
     quota_heap_fix(quotas, last);
 }
 
-/* Returns when a bucket without requests is idle. */
+/* Returns when a bucket becomes idle if no more requests are reported. */
 static doorman_time quota_idle_at(const struct quota_bucket *bucket) {
     doorman_time length = bucket->length ? bucket->length : IDLE_LEASE;
     return quota_after(bucket->used_at, IDLE_LEASES * length);
@@ -272,7 +273,7 @@ static double quota_committed(struct quota_bucket *bucket, doorman_time now) {
     return bucket->commitment_count > 0 ? bucket->commitments[0].amount : 0;
 }
 
-/* Notes how much a bucket of an ended stream may still use; 0: nothing, or it has not ended. */
+/* Notes how much of a bucket its ended stream may still use; 0: nothing, or the stream is live. */
 static void quota_set_ended(struct quota_bucket *bucket, double amount) {
     struct quota_counts *counts = &bucket->stream->quotas->counts;
     counts->ended_buckets += amount > 0;
@@ -282,9 +283,9 @@ static void quota_set_ended(struct quota_bucket *bucket, double amount) {
     bucket->ended = amount;
 }
 
-/* Adds what a new assignment commits. It becomes one commitment with those that are not larger, or
- * that end no earlier: the larger amount, until the later end. If there is no room, it also becomes
- * one with the last commitment. */
+/* Adds what a new assignment commits. Each commitment that is not larger, or that ends no earlier,
+ * is merged with it: the result has the larger amount and the later end. If there is no room, the
+ * last commitment is merged with it too. */
 static void quota_commit(struct quota_bucket *bucket, double amount, doorman_time until) {
     struct quota_commitment *list = bucket->commitments;
     size_t count = bucket->commitment_count;
@@ -328,7 +329,7 @@ static struct quota_facts quota_facts_of(const struct quota_bucket *bucket) {
     return facts;
 }
 
-/* Makes an assignment of the lease. */
+/* Makes the lease an assignment, unless the lease ends too soon. */
 static void quota_assign(struct quota_bucket *bucket, doorman_time now) {
     const struct quotas *quotas = bucket->stream->quotas;
     doorman_time rest = (bucket->lease_end - now - QUOTA_MARGIN) / DOORMAN_SECOND;
@@ -574,7 +575,7 @@ const char *server_quota_holder(const struct quota_stream *stream) { return stre
 /* ---- reports -------------------------------------------------------------------------------- */
 
 /* Returns the wants after a report. Noise must not change them, because a stream whose assignment
- * changes begins with a full bucket. */
+ * changes begins with a full bucket of tokens. */
 static double quota_wants(const struct quota_bucket *bucket, double estimate, doorman_time now) {
     if (now < bucket->initial_until && estimate < bucket->initial) estimate = bucket->initial;
     bool is_steady = estimate <= bucket->wants && estimate >= WANTS_STEADY * bucket->wants;
@@ -702,9 +703,9 @@ bool server_quotas_request(struct quotas *quotas, doorman_request *out, doorman_
 /* ---- responses ------------------------------------------------------------------------------ */
 
 /* Takes the safe capacity from a response. The estimate of the wants needs it, like the estimate of
- * a client. A new bucket wants at least a part of it, so that its first assignment is not a single
- * request. A safe capacity that is not configured is the capacity divided by the number of holders.
- * So the parts of many new streams, 1/1 + 1/2 + 1/3 ... of an eighth, fit together. */
+ * a client. A new bucket wants at least INITIAL_PART of it, so that its first assignment is not a
+ * single request. A safe capacity that is not configured is the capacity divided by the number of
+ * holders. So many new streams want little together: 1/1 + 1/2 + 1/3 ... of 1/8 of the capacity. */
 static void quota_take_safe(struct quota_bucket *bucket, const doorman_capacity_response *item,
                             doorman_time now) {
     if (!item->has_safe_capacity || item->safe_capacity > DOORMAN_AMOUNT_MAX) return;
@@ -717,9 +718,8 @@ static void quota_take_safe(struct quota_bucket *bucket, const doorman_capacity_
 }
 
 /* Returns when this mastership may first assign: at its beginning if a new master learns for a
- * lease, and else when the assignments of earlier masterships have ended. In a node with a parent a
- * lease can be shorter than the configuration says, because it ends with that of the node.
- */
+ * lease, and else when the assignments of earlier masterships have ended. In a node with a parent,
+ * the bucket's lease can be shorter than earlier ones, as it ends with the lease of the node. */
 static doorman_time quota_assigns_at(const struct quota_bucket *bucket) {
     const struct quotas *quotas = bucket->stream->quotas;
     const struct quota_facts facts = quota_facts_of(bucket);
