@@ -1,16 +1,16 @@
 /* doorman_server, part LINK: connections to other processes, and questions over them. Threads of
  * nng call batch_step when a batch was sent, and when its answer has arrived. Between the send and
- * the answer only they change the batch. If there is a second connection, over HTTP, it carries one
- * batch at a time, and the loop takes the answer: see link_http.c.
+ * the answer only these threads change the batch. If there is a second connection, over HTTP, it
+ * carries one batch at a time, and the loop takes the answer: see link_http.c.
  *
  * All questions of a pool to one process share a link. If a connection breaks, nng would send its
  * questions again later. So the link ends these questions, and their owners may ask another
  * process. If an answer was lost, its units can be charged twice, but they are never granted twice.
  *
  * Most of the cost of a question is to wake threads in two processes, and a batch wakes them only
- * once. So a question is sent at once if no other question of the link is under way. Otherwise it
- * waits until all that are under way have ended, or until enough questions wait. Nothing waits for
- * a timer. */
+ * once. So a question is sent at once if the link has no other question under way that may share a
+ * batch. Otherwise it waits until these have ended, or until enough questions wait. Nothing waits
+ * for a timer. */
 #include "link.h"
 #include "batch.h"
 #include "link_http.h"

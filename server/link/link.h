@@ -69,7 +69,7 @@ struct link {
 };
 
 /* The links of one part, which fills in the first members. Threads of nng and the loop of HTTP call
- * `take`. Threads of nng also call `changed`. */
+ * `take` and `changed`. */
 struct link_pool {
     struct service *service;
     struct lock *lock; /* guards the links and the questions; its order is LOCK_LINKS */
@@ -103,8 +103,8 @@ bool server_link_wants_http(const struct link *link);
  *   address   "http://HOST:PORT". If it has another host than the link, nothing is opened */
 void server_link_open_http(struct link *link, const char *address);
 
-/* Sends a message that goes alone at once. Queues any other message for server_link_flush, which
- * may let the message wait for others.
+/* Sends a message to the process of a link. A message that goes alone is sent at once. Any other
+ * message is queued for server_link_flush, and may wait there for others.
  *   message    the call takes it on success
  *   is_alone   its answer may come late, so other messages must not wait for it. A long message
  *              goes alone too

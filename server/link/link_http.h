@@ -21,8 +21,7 @@ struct link_http {
     const char *to; /* the address of the process over nng */
     void *context;
 
-    /* The thread of the loop calls these functions, without the lock. Called when a question has
-     * ended.
+    /* The thread of the loop calls these functions, without the lock. A question has ended:
      *   result    0 | NNG_EAGAIN: the process has decided nothing, and gets no question over HTTP
      *             for a while | another error of nng
      *   message   the answer, which the function takes; NULL: there is none */

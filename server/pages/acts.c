@@ -136,8 +136,8 @@ static void act_change(struct text *text, const cJSON *row) {
     }
 }
 
-/* Says if an act was refused, if only a part of it is known to be done, or if nobody knows whether
- * it was done. */
+/* Adds a line if an act was refused, if only a part of it is known to be done, or if nobody knows
+ * whether it was done. */
 static void audit_outcome(struct text *text, const cJSON *row) {
     const cJSON *written = act_member(row, "written");
     if (cJSON_IsFalse(act_member(row, "known"))) {
@@ -353,7 +353,7 @@ static void handle_overrides_page(struct service *service, const struct http_req
     act_page_show(&page, service, request, response);
 }
 
-/* Links to all overrides of a key, behind the first part of them. */
+/* Adds a row with a link to all overrides of a key, when the table shows only the first. */
 static void act_more(struct note_page *page, const char *next) {
     (void)next;
     server_text_add(&page->text, "<tr><td></td><td colspan=6><a href=\"/overrides?key=");
