@@ -88,7 +88,7 @@ const char *server_quota_holder(const struct quota_stream *stream);
 bool server_quota_report(struct quota_stream *stream, const struct quota_report *report,
                          doorman_time now);
 
-/* Returns when there is work for the functions below. */
+/* Returns when server_quotas_request has work. */
 doorman_time server_quotas_due(const struct quotas *quotas);
 
 /* Makes the next request that is due. Call it until it returns false. Each request needs a

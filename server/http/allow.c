@@ -25,10 +25,10 @@
  * is an error: otherwise that client could add a second `key` or `cost`. An unknown parameter is an
  * error too: with `kye` instead of `key`, all users would share one counter.
  *
- * server/http/limit_fields.c says what RateLimit-Policy and RateLimit have. X-RateLimit-Limit,
- * -Remaining and -Reset describe only the first limit of these lists. X-RateLimit-Reset is the time
- * until all units are back, or the time of Retry-After if this limit refuses. A limit of 0 never
- * has units, so it has no X-RateLimit-Reset.
+ * server/http/limit_fields.c says what the fields RateLimit-Policy and RateLimit contain.
+ * X-RateLimit-Limit, -Remaining and -Reset describe only the first limit of these lists.
+ * X-RateLimit-Reset is the time until all units are back, or the time of Retry-After if this limit
+ * refuses. A limit of 0 never has units, so it has no X-RateLimit-Reset.
  *
  * A resource with a limit of kind CONCURRENCY is an error, because nobody would release the hold.
  * It is an error with a cost of 0 too. */
@@ -244,7 +244,6 @@ static const char *escape_target(char character, char room[8]) {
     return room;
 }
 
-/* Adds a line that lists the limits. */
 static void lines_add_list(struct text *lines, const struct limit_fields *limits, const char *name,
                            bool is_policy) {
     server_text_add_all(lines, TEXTS(name, ": "));
@@ -315,7 +314,6 @@ static void body_add(struct text *text, const struct allow *allow) {
     server_text_add(text, "}\n");
 }
 
-/* Writes the decision. */
 static void response_set_decision(struct http_response *response, const struct allow *allow) {
     const char *body = allow->refused_body;
     response->code = allow->granted ? 200 : allow->refused_code;

@@ -46,7 +46,7 @@ static const doorman_buffer *batch_decide(struct service *service,
 }
 
 /* Decides several messages, and writes the answers. Returns NULL if memory has run out, or if the
- * answers are longer than DOORMAN_MESSAGE_BYTES_MAX: the node that asks reads no longer message. */
+ * answers are longer than DOORMAN_MESSAGE_BYTES_MAX, because the node that asks may refuse them. */
 static nng_msg *batch_decide_all(struct service *service, const struct http_request *request,
                                  const struct text_span *messages, size_t count,
                                  doorman_json_exchange *exchange) {

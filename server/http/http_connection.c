@@ -203,7 +203,6 @@ static void connection_shrink(struct http_connection *connection) {
     /* cppcheck-suppress memleak ; the connection owns the memory */
 }
 
-/* Frees the buffers of a request and its response. */
 static void connection_free_buffers(struct http_connection *connection) {
     doorman_buffer_uninit(&connection->out.buffer);
     connection->out.failed = false;
@@ -321,9 +320,8 @@ void server_http_wake(const struct http *http) {
     (void)eventfd_write(http->wake, 1); /* it only fails if the loop will wake anyway */
 }
 
-/* Adds a connection whose response is made to http->answered. The loop looks at the list in each
- * turn. Precondition: the lock of HTTP is held. The caller must not use the connection after this
- * call. */
+/* Adds a connection whose response is made to http->answered, where the loop looks in each turn.
+ * Precondition: the lock of HTTP is held. The caller must not use the connection after this. */
 static void http_add_answered(struct http *http, struct http_connection *connection) {
     bool wakes = !http->answered && !server_http_is_loop;
     assert(!connection->is_answered);
@@ -772,8 +770,8 @@ static bool connection_read_head(struct http_connection *connection) {
 }
 
 /* ---- steps ---------------------------------------------------------------------------------- */
-/* A function here returns true if it has moved the connection, and false if the connection waits
- * for its socket. */
+/* A function here returns true if the connection can do its next step now, and false if it waits
+ * for its socket or is closed. */
 
 /* Answers a peer that speaks plain HTTP to a port of HTTPS. */
 static bool connection_refuse_plain(struct http_connection *connection) {

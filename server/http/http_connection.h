@@ -12,8 +12,8 @@
 
 /* The maximum number of connections. If the process can open few files, there are fewer: one
  * connection for each HTTP_FILES_PER_CONNECTION files, but at least 8. An idle connection takes 20
- * KiB of memory. A connection that receives a body takes up to three times --max-message for a
- * moment. */
+ * KiB of memory, or up to 67 KiB after a large request, besides its TLS session. A connection that
+ * receives a body takes up to three times --max-message for a moment. */
 #define HTTP_CONNECTION_MAX 512
 #define HTTP_FILES_PER_CONNECTION 4
 

@@ -70,7 +70,6 @@ static void audit_ban(const struct audit_source *source, const doorman_permit_en
                entry->key ? entry->key : "", bans ? "seconds" : LOG_END, seconds, LOG_END);
 }
 
-/* Logs one entry of a RESET. */
 static void audit_entry(const struct audit_source *source, const doorman_permit_entry *entry,
                         const doorman_permit_result *result) {
     const doorman_permit *before = &result->state;
@@ -115,7 +114,7 @@ static void audit_reset(const struct service *service, const struct method_call 
     doorman_json_exchange_uninit(&exchange);
 }
 
-/* What forbids an entry of a RESET to a token of the role support. */
+/* Why a token of the role support must not reset an entry. */
 struct forbidden {
     const char *field, *name;
     const char *template_of; /* whose resources share the counter; NULL: they do not */

@@ -8,7 +8,7 @@
  *
  *     role      a request with the token may
  *     read      read all pages except the audit, check a configuration, send the message inspect
- *     write     do what read does, use /v1/allow, and send all messages of the protocol except reset
+ *     write     do what read does, use /v1/allow, send all messages of the protocol except reset
  *     figures   do what write does, and bring figures of limits with a permit (P31)
  *     support   do what read does, and read the audit. Also reset counters, and set overrides and
  *               plans, for resources that a GLOB matches

@@ -114,8 +114,7 @@ static void link_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *context) {
     pool->changed(pool, ends);
 }
 
-/* Returns whether the link has lost its connection and cannot connect again with its old files of
- * TLS. */
+/* Returns whether the link has lost its connection for good, because its files of TLS are old. */
 static bool link_is_over(const struct link *link) {
     return link->is_stale && !link_is_connected(link);
 }

@@ -119,8 +119,8 @@ void server_link_flush(struct link_pool *pool);
 void server_link_end(struct link_question *question);
 
 /* Ends the questions of lost connections, all questions of a pool that stops, and those over HTTP
- * whose time is over. Removes and returns the links that are no longer needed: the caller closes
- * them. */
+ * whose time is over. Removes the links that are no longer needed, and returns them for the caller
+ * to close. */
 struct link *server_link_tend(struct link_pool *pool, doorman_time now);
 
 /* Returns when to call server_link_tend for what was sent until now. A message that is sent later

@@ -19,9 +19,9 @@
  *     not NONE     each has an end              its end, an error, a wrong answer,  NONE
  *                                               server_link_http_stop
  *
- * Once the loop watches the socket, only its thread closes the socket, because it may have the next
- * event already. Other threads move the state from NONE to CONNECTING and from IDLE to ASKING. To
- * end a connection they shut the socket down, which wakes the loop. */
+ * Once the loop watches the socket, only the thread of the loop closes it, because that thread may
+ * have the next event of the socket already. Other threads move the state from NONE to CONNECTING
+ * and from IDLE to ASKING. To end a connection they shut the socket down, which wakes the loop. */
 #include "link_http.h"
 #include "../util/host.h"
 

@@ -1,6 +1,5 @@
 /* doorman_server, part LINK: a connection over HTTP to a process. Only link.c and link_http.c
- * include this file. The caller holds the lock, except in server_link_http_init and
- * server_link_http_uninit. */
+ * include this file. The caller holds the lock. _init and _uninit do not need it. */
 #ifndef DOORMAN_SERVER_LINK_HTTP_H
 #define DOORMAN_SERVER_LINK_HTTP_H
 

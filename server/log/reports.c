@@ -261,8 +261,8 @@ static size_t removed_counters(const struct config_report *report,
     return count;
 }
 
-/* Warns that templates are gone. A template that was renamed by mistake looks like one that was
- * removed. */
+/* Warns that templates are gone. A template that was renamed by mistake looks like a removed
+ * one. */
 static void config_log_removed(const struct config_report *report) {
     char counters[24];
     struct name_list names = {.count = 0};
@@ -373,8 +373,8 @@ static const char *const learning_starts[] = {
 
 /* Logs when learning starts and when it ends, and when a new configuration makes it longer. If a
  * node with a parent gets further resources while it learns, the end may move without a line, but
- * the last line has the whole time. A server that loses its mastership while it learns logs no end
- * of learning. */
+ * the last line has the whole time. A server that loses its mastership while it learns logs no
+ * end. */
 static void report_learning(struct service *service, enum learning_cause cause, doorman_time now) {
     struct learning *learning = &service->reports->learning;
     doorman_time until = doorman_server_learns_until(service->server, now);
@@ -401,9 +401,8 @@ static void report_learning(struct service *service, enum learning_cause cause, 
 
 /* ---- the parent ----------------------------------------------------------------------------- */
 
-/* Logs that the parent answers again, and drops the warnings that say that it does not. A process
- * of the parent that is not the master answers a probe too. The line then says where its master
- * is. */
+/* Logs that the parent answers again, and drops the warnings that say that it does not. If a
+ * process of the parent that is not its master has answered a probe, the line names the master. */
 static void parent_log_answer(struct service *service, const doorman_transport_result *result,
                               doorman_time now) {
     const struct trouble *trouble = &service->parent_link.state.trouble;

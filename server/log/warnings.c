@@ -305,7 +305,6 @@ static int warning_find_shared_id(const struct service *service, const char *hol
     return found;
 }
 
-/* Returns a text, or NULL if it is empty. */
 static const char *text_or_null(const char *text) { return text && *text ? text : NULL; }
 
 /* Returns whether a list of names has this name. */
@@ -318,9 +317,8 @@ static bool list_has(const char *list, const char *name) {
     return false;
 }
 
-/* Notes a lease of this node that has ended. An update logs it together with others, at least
- * ENDED_INTERVAL after the last such line. The line names as many resources as have room, each of
- * them once. */
+/* Notes a lease of this node that has ended. An update logs it with others, at least ENDED_INTERVAL
+ * after the last such line. The line names as many resources as have room, each once. */
 static void warning_add_ended_lease(struct service *service, const char *resource_id) {
     static const char more[] = ", ...";
     struct repeated_warning *warning = &service->warnings->list[DOORMAN_EVENT_LEASE_ENDED];
@@ -355,8 +353,7 @@ static void warning_add_event(struct service *service, const doorman_event *even
     server_log_warning(service, kind, pairs, now);
 }
 
-/* Warns of bans that were ended early since the last call, and names the limit that has ended most
- * bans until now. */
+/* Warns of bans that were ended early since the last call, and names the limit that ended most. */
 static void warning_note_bans(struct service *service, doorman_time now) {
     const doorman_permits *permits =
         service->server ? doorman_server_permits(service->server) : NULL;
