@@ -45,7 +45,7 @@ struct allow {
     doorman_json_exchange exchange; /* only its request and its error, for the report */
     doorman_error error;            /* of a parameter */
 
-    /* Copies: the response of the server object is valid only while the lock is held. */
+    /* These are copies: the response of the server object is valid only under the lock. */
     bool is_master, granted, warning;
     bool is_away;                               /* another node decides for the key */
     char master_http[DOORMAN_ID_BYTES_MAX + 1]; /* "": not known */

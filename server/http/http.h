@@ -220,7 +220,7 @@ bool server_http_check_query(const char *query, const char *const *names,
 
 #define HTTP_HEAD_MAX ((size_t)16 << 10) /* bytes; also for chunk extensions and trailers */
 
-/* The most bytes of a body on a path that needs no token, where anybody may send it. A batch of
+/* The most bytes of a body on a path that needs no token, where anybody may send one. A batch of
  * server/link/ has fewer. */
 #define HTTP_OPEN_BODY_MAX ((size_t)128 << 10)
 

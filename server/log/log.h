@@ -85,7 +85,7 @@ const char *server_warning_text(int kind);
 
 /* ---- part UNMATCHED ------------------------------------------------------------------------- */
 
-/* The last descriptors, sent by gateways, that no template with limits matches. */
+/* The last descriptors that match no template with limits. Gateways have sent them. */
 
 #define UNMATCHED_MAX 32 /* rows */
 

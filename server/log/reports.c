@@ -261,8 +261,7 @@ static size_t removed_counters(const struct config_report *report,
     return count;
 }
 
-/* Warns that templates are gone. A template that was renamed by mistake looks like a removed
- * one. */
+/* Warns that templates are gone. A template that was renamed by mistake looks removed. */
 static void config_log_removed(const struct config_report *report) {
     char counters[24];
     struct name_list names = {.count = 0};
@@ -373,8 +372,7 @@ static const char *const learning_starts[] = {
 
 /* Logs when learning starts and when it ends, and when a new configuration makes it longer. If a
  * node with a parent gets further resources while it learns, the end may move without a line, but
- * the last line has the whole time. A server that loses its mastership while it learns logs no
- * end. */
+ * the last line has the whole time. If the mastership ends first, no end of learning is logged. */
 static void report_learning(struct service *service, enum learning_cause cause, doorman_time now) {
     struct learning *learning = &service->reports->learning;
     doorman_time until = doorman_server_learns_until(service->server, now);

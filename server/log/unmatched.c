@@ -1,5 +1,5 @@
-/* doorman_server, part UNMATCHED: a table of the last descriptors that no template with limits
- * matches. A gateway lets their requests pass, so an operator must be able to see them.
+/* doorman_server, part UNMATCHED: a table of the last descriptors that match no template with
+ * limits. A gateway lets their requests pass, so an operator must be able to see them.
  *
  * A row is for a resource of a domain and not for a key, because the resource decides which
  * template matches. So a client that sends new keys again and again fills only one row. If the

@@ -353,7 +353,8 @@ static void warning_add_event(struct service *service, const doorman_event *even
     server_log_warning(service, kind, pairs, now);
 }
 
-/* Warns of bans that were ended early since the last call, and names the limit that ended most. */
+/* Warns of bans that were ended early since the last call, and names the limit that has the most of
+ * them since the start. */
 static void warning_note_bans(struct service *service, doorman_time now) {
     const doorman_permits *permits =
         service->server ? doorman_server_permits(service->server) : NULL;
