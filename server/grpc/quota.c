@@ -730,7 +730,7 @@ static doorman_time quota_assigns_at(const struct quota_bucket *bucket) {
     return quota_after(quotas->begun_at, quota_after(length, drift));
 }
 
-/* Takes a lease, and assigns it if no assignment of an earlier mastership can be in force. */
+/* Takes a lease. Assigns it once no assignment of an earlier mastership can be in force. */
 static void quota_take_lease(struct quota_bucket *bucket, const doorman_lease *lease,
                              doorman_time now) {
     doorman_time ends = quota_after(now, lease->expires_in);

@@ -1,9 +1,9 @@
 /* doorman_server, part GRPC: quotas, as a state machine without clock and I/O.
  *
  * A quota is a lease that Envoy holds. Each stream is a holder. A stream reports what it has
- * counted in its buckets, and each bucket is a resource for which the stream wants a lease. The
- * owner of the state machine, grpc_quota.c, gives its requests to the server object, and sends its
- * actions over the stream. */
+ * counted in its buckets, and each bucket is a resource for which the stream wants a lease.
+ * grpc_quota.c owns the state machine: it gives the requests of the state machine to the server
+ * object, and sends the actions over the streams. */
 #ifndef DOORMAN_SERVER_QUOTA_H
 #define DOORMAN_SERVER_QUOTA_H
 
@@ -35,7 +35,7 @@ struct quota_options {
     void *context;
 };
 
-/* How many there are, or have been. */
+/* Numbers of streams, buckets and events. */
 struct quota_counts {
     size_t streams, buckets;             /* live streams; the buckets of all streams */
     size_t resources;                    /* the different resources of the buckets */
@@ -75,20 +75,20 @@ void server_quotas_destroy(struct quotas *quotas); /* also the streams; NULL has
 void server_quotas_begin(struct quotas *quotas, doorman_time now);
 
 /* Opens a stream. If a stream with the same name has ended, the new one continues it.
- *   client    the name; "": none. If a live stream has it, or it is not valid, the stream has none
+ *   client    the name; "": none. An invalid name, or that of a live stream, counts as none
  *   returns   NULL: memory has run out */
 struct quota_stream *server_quota_open(struct quotas *quotas, const char *client, doorman_time now);
 
-/* Ends a stream. What it was assigned stays committed until its time to live has passed. */
+/* Ends a stream. Its assignments stay committed for their time to live, with the drift. */
 void server_quota_close(struct quota_stream *stream, doorman_time now);
 
 const char *server_quota_holder(const struct quota_stream *stream);
 
-/* Notes a report. Returns false if there is no room for a new bucket. */
+/* Notes a report. Returns false if there is no room or no memory for a new bucket. */
 bool server_quota_report(struct quota_stream *stream, const struct quota_report *report,
                          doorman_time now);
 
-/* Returns when there is work for the functions below. */
+/* Returns when server_quotas_request has work. */
 doorman_time server_quotas_due(const struct quotas *quotas);
 
 /* Makes the next request that is due. Call it until it returns false. Each request needs a

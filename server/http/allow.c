@@ -15,23 +15,23 @@
  *     status      meaning
  *     200         granted. If the permit has to wait, the response comes when the wait is over
  *     429, 403    refused
- *     404         UNMATCHED: no template with limits matches the resource. This is a mistake of the
- *                 operator, so it differs from a refusal. nginx treats it as an error of Doorman
+ *     404         UNMATCHED: no template with limits matches the resource. The operator has made a
+ *                 mistake, so this is no refusal. nginx treats this status as an error of Doorman
  *     503         this process is not the master, stops or hands over, or no node can decide now
- *     307         the same, with redirect=1, if the HTTP address of the master is known
+ *     307         another process is the master, redirect is 1, and its HTTP address is known
  *     400         a parameter is wrong. The error names it
  *
  * A gateway often builds the query from what its own client sent. So a parameter that occurs twice
- * is an error: a client could otherwise add a second `key` or `cost` to its own. An unknown
- * parameter is an error too: with `kye` instead of `key`, all users would share one counter.
+ * is an error: otherwise that client could add a second `key` or `cost`. An unknown parameter is an
+ * error too: with `kye` instead of `key`, all users would share one counter.
  *
- * server/http/limit_fields.c says what RateLimit-Policy and RateLimit have. X-RateLimit-Limit,
- * -Remaining and -Reset describe the first limit of these lists alone. X-RateLimit-Reset is the
- * time until all units are back, or that of Retry-After if this limit refuses. A limit of 0 never
- * has units, so it has no X-RateLimit-Reset.
+ * server/http/limit_fields.c says what the fields RateLimit-Policy and RateLimit contain.
+ * X-RateLimit-Limit, -Remaining and -Reset describe only the first limit of these lists.
+ * X-RateLimit-Reset is the time until all units are back, or the time of Retry-After if this limit
+ * refuses. A limit of 0 never has units, so it has no X-RateLimit-Reset.
  *
- * A resource with a limit of kind CONCURRENCY is an error, also with a cost of 0: nobody would
- * release the hold. */
+ * A resource with a limit of kind CONCURRENCY is an error, because nobody would release the hold.
+ * It is an error with a cost of 0 too. */
 #include "http.h"
 
 /* One request, and its decision. */
@@ -45,7 +45,7 @@ struct allow {
     doorman_json_exchange exchange; /* only its request and its error, for the report */
     doorman_error error;            /* of a parameter */
 
-    /* Copies, because the response of the server object is valid only while the lock is held. */
+    /* These are copies: the response of the server object is valid only under the lock. */
     bool is_master, granted, warning;
     bool is_away;                               /* another node decides for the key */
     char master_http[DOORMAN_ID_BYTES_MAX + 1]; /* "": not known */
@@ -96,8 +96,8 @@ static bool allow_read_number(struct allow *allow, const char *query, const char
     return allow_fail(allow, name, rule);
 }
 
-/* Returns whether all parameters are known and have a value. If one does not, the error names
- * it. */
+/* Returns whether all parameters are known and have a value. The error names the first that is not
+ * known or has none. */
 static bool allow_check_names(struct allow *allow, const char *query) {
     const char *unknown = server_query_find_unknown(query, allow_parameters);
     char name[41];
@@ -154,8 +154,8 @@ static void allow_keep_permit(struct allow *allow, const doorman_permit *permit)
     server_limit_fields_take(allow->limits, permit, 0);
 }
 
-/* Copies the body that the template has for a refusal. If memory runs out, the body is the usual
- * one. Precondition: the lock is held. */
+/* Copies the body that the template has for refusals, if the permit is refused. If memory runs out,
+ * the body is the usual one. Precondition: the lock is held. */
 static void allow_keep_refused_body(struct allow *allow, const struct service *service) {
     const doorman_template *found =
         allow->granted ? NULL : doorman_config_find(service->config, allow->resource);
@@ -178,9 +178,9 @@ static void allow_keep(struct allow *allow, const struct service *service,
     allow_keep_refused_body(allow, service);
 }
 
-/* Returns whether the item has a limit of kind CONCURRENCY. The server object refuses such a permit
- * without a request_id only if its cost is above 0. This file refuses a cost of 0 too: a gateway
- * that sends 0 by mistake would let everything pass. */
+/* Returns whether the item has a limit of kind CONCURRENCY. With a cost of 0, such a permit is
+ * valid for the server object, but this file refuses it: a gateway that sends 0 by mistake would
+ * let everything pass. */
 static bool response_has_holds(const doorman_response *response) {
     const doorman_permit *permit = response->is_master ? &response->permits[0] : NULL;
     for (size_t i = 0; permit && i < permit->detail_count; i++) {
@@ -189,8 +189,8 @@ static bool response_has_holds(const doorman_response *response) {
     return false;
 }
 
-/* Sets the error of the parameter from which the wrong field of the message comes. There is no
- * parameter request_id: this error means that the resource has a limit of kind CONCURRENCY. */
+/* Turns the error of a field of the message into the error of its parameter. There is no parameter
+ * request_id: an error of this field means that the resource has a limit of kind CONCURRENCY. */
 static void allow_fail_of_field(struct allow *allow, const doorman_error *error) {
     static const char *const parameters[][2] = {{"permit[0].item[0].resource_id", "resource"},
                                                 {"permit[0].item[0].key", "key"},
@@ -236,7 +236,7 @@ static doorman_status allow_decide(struct allow *allow, struct service *service)
 /* ---- the response --------------------------------------------------------------------------- */
 
 /* Returns the escape of a character in a Location, or NULL if the character stays. A `%` stays,
- * because the query has its escapes already. A line break would end the header line. */
+ * because the query has its escapes already. A line break is escaped: it would end the line. */
 static const char *escape_target(char character, char room[8]) {
     unsigned char code = (unsigned char)character;
     if (code > ' ' && code < 0x7f) return NULL;
@@ -244,7 +244,6 @@ static const char *escape_target(char character, char room[8]) {
     return room;
 }
 
-/* Adds a line that lists the limits. */
 static void lines_add_list(struct text *lines, const struct limit_fields *limits, const char *name,
                            bool is_policy) {
     server_text_add_all(lines, TEXTS(name, ": "));
@@ -282,8 +281,8 @@ static void body_add_seconds(struct text *text, const char *name, doorman_time d
     server_text_add_seconds(text, duration > 0 ? duration : 0);
 }
 
-/* Adds the decision as JSON, with the names that it has in an `acquire`. But the `wait` has the
- * name `waited`, because it is over when the response comes. */
+/* Adds the decision as JSON, with the field names of an `acquire`. But the field `wait` has the
+ * name `waited` here, because the wait is over when the response comes. */
 static void body_add(struct text *text, const struct allow *allow) {
     const struct limit_fields *limits = allow->limits;
     const struct limit_field *first = limits->has_first ? &limits->items[0] : NULL;
@@ -315,7 +314,6 @@ static void body_add(struct text *text, const struct allow *allow) {
     server_text_add(text, "}\n");
 }
 
-/* Writes the decision. */
 static void response_set_decision(struct http_response *response, const struct allow *allow) {
     const char *body = allow->refused_body;
     response->code = allow->granted ? 200 : allow->refused_code;
@@ -380,7 +378,7 @@ static void allow_report(struct allow *allow, struct service *service,
     server_note_message(service, &report);
 }
 
-/* Makes the response to a decision. With the reason MOVED no node can decide yet: 503. */
+/* Makes the response to a decision. The reason MOVED is a 503: this process cannot decide now. */
 static void response_set_decided(struct http_response *response, const struct allow *allow) {
     if (!allow->granted && allow->reason == DOORMAN_REASON_MOVED) {
         server_http_response_set_unavailable(
@@ -391,7 +389,7 @@ static void response_set_decided(struct http_response *response, const struct al
 }
 
 /* Asks the node that owns the shard of the key (N4). If it cannot be asked, the response says why.
- * Returns false if this server asks no other nodes. Then there is no response yet. */
+ * Returns false, and makes no response, if this server asks no other nodes. */
 static bool allow_ask(const struct allow *allow, struct service *service,
                       const struct http_request *request, struct http_response *response) {
     if (!service->forwards || !request->route->finish) return false;

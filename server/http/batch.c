@@ -2,8 +2,8 @@
  * them to the path /v1/batch. This file changes state only through server_handle_message.
  *
  * The path needs no token, because each message has the mark of a node, which no client can make.
- * Nothing is decided unless all messages have this mark. The field Doorman-To has the address of
- * the process that the sender means, because a port may belong to another process by now. A request
+ * If one message lacks the mark, none is decided. The field Doorman-To has the address of the
+ * process that the sender means, because a port may belong to another process by now. A request
  * without a body only asks whether this process is the right one. */
 #include "http.h"
 
@@ -33,7 +33,7 @@ static bool batch_check(struct service *service, const struct http_request *requ
     return true;
 }
 
-/* Decides a message. Returns its reply in the exchange; it is empty if memory has run out. */
+/* Decides a message. Returns the reply of the exchange, which is empty if memory has run out. */
 static const doorman_buffer *batch_decide(struct service *service,
                                           const struct http_request *request,
                                           struct text_span message,
@@ -46,7 +46,7 @@ static const doorman_buffer *batch_decide(struct service *service,
 }
 
 /* Decides several messages, and writes the answers. Returns NULL if memory has run out, or if the
- * answers are too long for one message: the node that asks does not read more. */
+ * answers are longer than DOORMAN_MESSAGE_BYTES_MAX, because the node that asks may refuse them. */
 static nng_msg *batch_decide_all(struct service *service, const struct http_request *request,
                                  const struct text_span *messages, size_t count,
                                  doorman_json_exchange *exchange) {

@@ -1,5 +1,5 @@
-/* doorman_server, part HTTP: reads decisions that another process has made. This file changes only
- * its arguments. */
+/* doorman_server, part HTTP: reads decisions that another process has made. The functions change
+ * only their arguments. */
 #include "http.h"
 
 static double answer_number(const cJSON *object, const char *name) {
@@ -29,7 +29,7 @@ doorman_reason server_decision_reason(const char *name) {
     return found;
 }
 
-/* Reads the limits of one item. */
+/* Reads what was granted to one item, and the limits of the item. */
 static void answer_read_item(struct decision *out, const cJSON *item, size_t index) {
     const cJSON *limit = NULL;
     out->grants[index] = (doorman_permit_grant){.granted = answer_number(item, "granted"),

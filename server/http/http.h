@@ -26,8 +26,8 @@ void server_text_add_integer(struct text *text, int64_t value);
  *   duration   at least 0 */
 void server_text_add_seconds(struct text *text, doorman_time duration);
 
-/* Adds formatted numbers and constant names. The result is cut off after 1,023 bytes. In responses
- * to permits, where time counts, use the functions above: they need a tenth of the time. */
+/* Adds formatted numbers and constant names. The added text is cut off after 1,023 bytes. In
+ * responses to permits, use the functions above: they need a tenth of the time. */
 __attribute__((format(printf, 2, 3))) void server_text_addf(struct text *text, const char *format,
                                                             ...);
 
@@ -35,8 +35,8 @@ __attribute__((format(printf, 2, 3))) void server_text_addf(struct text *text, c
  * and any other number with at most 12 significant digits. */
 void server_text_add_number(struct text *text, double value);
 
-/* Adds an amount of a lease, or a sum of such amounts, in the same form. The text is never larger
- * than the amount. So if leases fit into a capacity, their texts fit too.
+/* Adds an amount of a lease, or a sum of such amounts, as server_text_add_number does. The number
+ * in the text is never larger, so if leases fit into a capacity, their texts do too.
  *   amount   at least 0 */
 void server_text_add_lease(struct text *text, double amount);
 
@@ -59,8 +59,8 @@ void server_text_add_json(struct text *text, const char *before, const char *val
 
 #define HOLDER_BYTES (DOORMAN_ID_BYTES_MAX + 4)
 
-/* Writes the part of a client_id that people may see: all before its last colon, or its first half.
- * The whole id would give them the right to the holds of the client. */
+/* Writes the part of a client_id that people may see: all before its last colon, or its first half
+ * if it has no colon. With the whole id, they could use the holds of the client. */
 void server_holder_write(const char *client_id, char out[HOLDER_BYTES]);
 
 /* Reads and decodes the value of `name` in "name=value&name=value". A value that does not fit is
@@ -70,8 +70,8 @@ bool server_query_read(const char *query, const char *name, char *out, size_t ro
 /* Returns how often a parameter occurs in a query. */
 int server_query_count(const char *query, const char *name);
 
-/* Returns the first parameter of a query that has no meaning or no "=", or NULL. It ends before the
- * next "=" or "&".
+/* Returns the first parameter of a query that is not in `names` or has no "="; NULL if there is
+ * none. The name of the parameter ends before the next "=" or "&".
  *   names   ends with NULL */
 const char *server_query_find_unknown(const char *query, const char *const *names);
 
@@ -82,7 +82,7 @@ bool server_query_is_set(const char *query, const char *name);
  *   end   out: the first character behind the number */
 uint64_t server_number_read(const char *text, int base, const char **end);
 
-/* Starts a metric. `name` is without the prefix "doorman_". */
+/* Adds the lines before the values of a metric. `name` is without the prefix "doorman_". */
 void server_metrics_header(struct text *text, const char *name, const char *type, const char *help);
 
 /* Adds a metric with one value. */
@@ -109,7 +109,7 @@ struct token_identity {
     enum role role;
 };
 
-/* The parts of an HTTP request. The strings point into its head. */
+/* The parts of an HTTP request. `verb`, `path`, `query` and `fields` point into its head. */
 struct http_request {
     const char *verb, *path, *query;
     const char *fields;  /* the lines of the head after the first line */
@@ -148,7 +148,7 @@ struct http_response {
     const bool *abandoned; /* atomic; true: the peer has left; NULL: it stays */
 };
 
-/* Each path of HTTP has a function of this type, which makes the response. */
+/* The function of a route, which makes the response. */
 typedef void server_handler(struct service *service, const struct http_request *request,
                             struct http_response *response);
 
@@ -160,16 +160,16 @@ struct method_call {
     bool has_reset; /* written by server_method_handle: this process has decided a RESET */
 };
 
-/* Handles a message. If the path names a method, the bodies of the request and of the response are
- * the inner objects. With the path /v1 the bodies are whole messages, as in every other transport.
- *   call      the caller sets prepare and finish of its waiter. It must stay valid while it waits
- *   returns   false: permits wait, and finish is called later. It may have been called already, so
- *             the caller must not use the call */
+/* Handles a message. If the path names a method, the bodies lack the outer {"METHOD": ...}. With
+ * the path /v1 the bodies are whole messages, as in every other transport.
+ *   call      must stay valid while permits wait. The caller sets prepare and finish of its waiter
+ *   returns   false: permits wait, and their last decision calls finish, perhaps before this
+ *             function returns. So the caller must not use the call */
 bool server_method_handle(struct service *service, struct method_call *call,
                           const struct http_request *request, struct http_response *response);
 
 /* Finds a limit of a resource by its name. Precondition: the lock of the service is held.
- *   glob      out: that of its template; only written if the limit is found
+ *   glob      out: the glob of the template; only written if the limit is found
  *   returns   NULL: the resource has no such limit. Valid while the lock is held */
 const doorman_permit_limit *server_limit_find(const struct service *service, const char *resource,
                                               const char *name, const char **glob);
@@ -186,7 +186,7 @@ void server_method_respond(struct method_call *call, const struct http_request *
 
 struct http_response server_http_response_init(const bool *abandoned);
 
-/* Returns whether the peer has left. A function that makes a response then returns early. */
+/* Returns whether nobody waits for the response. The function that makes it then ends early. */
 static inline bool server_is_abandoned(const bool *abandoned) {
     return abandoned && __atomic_load_n(abandoned, __ATOMIC_RELAXED);
 }
@@ -209,9 +209,9 @@ void server_http_response_set_unavailable(struct http_response *response, const 
 void server_http_response_set_too_large(struct http_response *response,
                                         const struct http_request *request);
 
-/* Checks that a query has only these parameters, each at most once and with a value. If it has not,
- * returns false and writes an error. A program with a typing error would otherwise get all of a
- * list.
+/* Checks that a query has only these parameters, each at most once and with a value. If not,
+ * returns false and writes an error. Without this check, a list would come whole if the name of a
+ * filter has a typing error.
  *   names   ends with NULL */
 bool server_http_check_query(const char *query, const char *const *names,
                              struct http_response *response);
@@ -220,14 +220,14 @@ bool server_http_check_query(const char *query, const char *const *names,
 
 #define HTTP_HEAD_MAX ((size_t)16 << 10) /* bytes; also for chunk extensions and trailers */
 
-/* Bytes of a body that anybody may send, to a path that needs no token. A batch of server/link/ has
- * fewer. */
+/* The most bytes of a body on a path that needs no token, where anybody may send one. A batch of
+ * server/link/ has fewer. */
 #define HTTP_OPEN_BODY_MAX ((size_t)128 << 10)
 
-/* The verbs of a path, which can be added. HEAD counts as GET. */
+/* The verbs of a path: bits, because a path can have several. HEAD counts as GET. */
 enum verb { VERB_OTHER = 0, VERB_GET = 1, VERB_POST = 2, VERB_PUT = 4, VERB_DELETE = 8 };
 
-/* A path. server_part has a list of them. */
+/* A path of HTTP. struct server_part has a list of routes. */
 struct http_route {
     const char *path;  /* NULL: the end of the list */
     unsigned verbs;    /* that the path accepts; 0: VERB_GET */
@@ -240,16 +240,16 @@ struct http_route {
     bool charges;      /* takes units of permits: see request_check_access. A body is ignored */
     bool takes_form; /* a POST has the body of an HTML form, and comes from a page of this server */
     server_handler *handle;
-    /* Makes the response out of the answer to what `handle` has asked with server_http_ask. Any
-     * thread calls it. NULL: `handle` does not ask. Its response may have a delay, which `handle`
-     * has reserved.
+    /* Makes the response out of the answer to the message that `handle` has sent with
+     * server_http_ask. Any thread may call it. NULL: `handle` does not ask. The response may have a
+     * delay, which `handle` has reserved.
      *   text   of the answer: see struct forward_asker */
     void (*finish)(struct service *service, const struct http_request *request, const char *text,
                    size_t bytes, struct http_response *response);
 };
 
-/* Asks other nodes, in `handle` of an immediate route with `finish`. Precondition:
- * service->forwards is set.
+/* Asks other nodes to decide a message. Only `handle` of an immediate route with `finish` may call
+ * this. Precondition: service->forwards is set.
  *   returns   NULL: they are asked, and the handler makes no response | why they are not asked */
 const char *server_http_ask(struct service *service, const struct http_request *request,
                             const doorman_request *message);
@@ -270,8 +270,8 @@ int server_http_field_read(const char *fields, const char *name, char *out, size
  *   in   what was received, without a final 0 */
 size_t server_http_empty_lines(const char *in, size_t bytes);
 
-/* Checks a request whose body may be missing. Sets request->route. If the request is refused,
- * returns false and writes an error to the response. */
+/* Checks a request whose body may not have arrived yet. Sets request->route. If the request is
+ * refused, returns false and writes an error to the response. */
 bool server_http_request_check(struct service *service, struct http_request *request,
                                struct http_response *response);
 
@@ -300,21 +300,21 @@ struct chunk_reader {
     size_t ignored_bytes; /* bytes of extensions and trailers */
 };
 
-/* Reads chunks in place. The body so far is at the start of `body`. The bytes that follow the body
- * have not been read yet.
+/* Reads chunks in place. The data of the chunks read so far is at the start of `body`. The bytes
+ * behind it have not been read yet.
  *   count     in/out: the bytes at `body`. There are fewer when sizes and trailers are removed
  *   returns   100: more bytes are needed; 200: the body is complete, and the rest of the bytes
  *             belongs to the next request; any other value is the status of a refusal */
 int server_http_read_chunks(struct chunk_reader *reader, char *body, size_t *count,
                             size_t message_max);
 
-/* Returns the address, with the real port instead of 0. Returns "off" if HTTP does not listen. */
+/* Returns the address of HTTP, with the real port instead of 0; "off": it does not listen. */
 static inline const char *server_http_address(const struct service *service) {
     return service->http_address ? service->http_address : "off";
 }
 
-/* Checks that an address needs a token or client certificates if other machines can reach it. Logs
- * a warning if the token travels in plain text.
+/* Refuses an address that other machines can reach, unless a token or client certificates protect
+ * it. Logs a warning if the token travels in plain text.
  *   flag      that names the address, without "--"
  *   warning   the text of the warning */
 enum exit_status server_http_check_reach(const struct service *service, const char *flag,
@@ -326,7 +326,7 @@ enum exit_status server_http_check_reach(const struct service *service, const ch
 size_t server_http_connection_count(const struct service *service, size_t *limit, size_t *delayed);
 
 /* The most connections that wait before their responses at the same time, and their longest wait.
- * With few connections there are fewer: at most one connection of four waits. */
+ * If the maximum number of connections is small, fewer wait: at most a quarter of it. */
 #define HTTP_DELAYED_MAX 64
 #define HTTP_DELAY_SECONDS_MAX 25
 
@@ -355,8 +355,8 @@ static inline bool server_role_includes(enum role role, enum role needed) {
            (role == ROLE_FIGURES && needed == ROLE_WRITE);
 }
 
-/* Returns whether a token may change a resource, or all resources of a template. The role support
- * may do so within the globs of its line. The file counts as it is now.
+/* Returns whether a token may change a resource, or all resources of a template. The role admin
+ * covers all, the role support the globs of its line. The file counts as last loaded.
  *   name          the id of the resource, or the glob of the template
  *   is_template   what `name` is
  *   globs         out: on false, the globs of the token; "" if the file has no such token now */
@@ -391,15 +391,15 @@ struct limit_fields {
 void server_limit_fields_take(struct limit_fields *fields, const doorman_permit *permit,
                               size_t item_index);
 
-/* Adds a list of limits, which is the value of RateLimit-Policy or of RateLimit. The list ends
- * before it becomes too long. Precondition: there is a limit. */
+/* Adds a list of limits, which is the value of RateLimit-Policy or of RateLimit. Limits that do not
+ * fit into about 1 KiB are left out. Precondition: there is a limit. */
 void server_limit_fields_add_list(struct text *text, const struct limit_fields *fields,
                                   bool is_policy);
 
 /* Returns the value of Retry-After, at least 1. */
 long long server_limit_fields_retry(const struct limit_fields *fields);
 
-/* Returns whether it is known when a limit has units. A limit of 0 has none, and gets none. */
+/* Returns whether it is known when a limit has units. A limit of 0 never has units: false. */
 bool server_limit_has_times(const struct limit_field *limit);
 
 long long server_limit_integer(double units);          /* rounded down */

@@ -52,31 +52,32 @@
  *                refused request comes in     a disconnect
  *
  * Only the loop changes the state of a connection, and only it uses the socket. Only in ANSWERING
- *    and ABANDONED a connection belongs to another thread: that thread writes `out`, puts the
- *    connection into the list of answered ones, and wakes the loop, which then sends the response.
- *    The lock of HTTP guards the queue of the thread of pages and this list.
- * The thread of pages makes all responses that need a copy of the state, one after the other. They
- *    are pages, metrics, the status and the configuration. Health checks and messages of the
- *    protocol need few steps under the lock of the leases, and the description of the API needs
- *    none. So the loop answers them at once, even while many pages wait. At most HTTP_QUEUE_MAX
- *    responses wait, and a further request is refused with the status 503.
+ *    and ABANDONED a connection may belong to another thread: that thread writes `out`, adds the
+ *    connection to http->answered, and wakes the loop, which then sends the response. The lock of
+ *    HTTP guards the queue of the thread of pages and this list.
+ * The thread of pages makes all responses that need a copy of the state, one after the other. These
+ *    responses are, for example, pages, metrics and the configuration. Health checks and messages
+ *    of the protocol need few steps under the lock of the service, and the description of the API
+ *    needs none. So the loop answers these at once, even while many pages wait. At most
+ *    HTTP_QUEUE_MAX responses wait, and a further request is refused with the status 503.
  * In ANSWERING and DELAYED the connection receives, so that it notices a disconnect. A peer that
  *    has shut down only its sending side counts as disconnected too, because the server cannot tell
  *    the difference. What the connection receives belongs to the next requests. When
- *    HTTP_BUFFER_MAX bytes have arrived, it stops receiving, and `receives` is false. It then
- *    notices a disconnect when it sends. A page that reads its body keeps the body in `in`, so the
- *    connection does not receive meanwhile.
- * A message whose permits wait counts as a delayed response, see below. The thread that causes its
- *    last decision makes the response, as the thread of pages does for a page. If the peer leaves,
- *    the permits leave the queues.
+ *    HTTP_BUFFER_MAX bytes have arrived, the connection stops receiving, `receives` is false, and
+ *    only sending notices a disconnect. A page that reads its body keeps the body in `in`, so the
+ *    connection does not receive while the page is made.
+ * A message whose permits wait in this process counts as a delayed response, see below. The thread
+ *    that causes the last decision of the message makes the response. If the peer leaves, the
+ *    permits leave the queues.
  * In DELAYED, the time of the response is the deadline of the state. The units of a client that
  *    leaves stay charged, because permits of rates cannot be given back. At most HTTP_DELAYED_MAX
- *    connections are in DELAYED. At this bound, a request is decided as if it could not wait.
+ *    connections are in DELAYED, and at most a quarter of http->limit. At this bound, a request is
+ *    decided as if it could not wait.
  * When few connections are free (V5), a connection closes after its next response, and the response
- *    says so with `Connection: close`. So a client never loses a response. http_listen.c closes
- *    connections when none is free.
- * A request must arrive within HTTP_TIMEOUT_SECONDS, from its first byte to its last byte. A
- *    handshake must be complete within the same time. A response must leave within
+ *    says so with `Connection: close`. So its client loses no response. If no connection is free,
+ *    http_listen.c closes some without such a response.
+ * A request must arrive within HTTP_TIMEOUT_SECONDS, from its first byte to its last byte. With
+ *    TLS, this time begins with the handshake for the first request. A response must leave within
  *    HTTP_TIMEOUT_SECONDS after it is made. */
 #include "http_connection.h"
 
@@ -202,7 +203,6 @@ static void connection_shrink(struct http_connection *connection) {
     /* cppcheck-suppress memleak ; the connection owns the memory */
 }
 
-/* Frees the buffers of a request and its response. */
 static void connection_free_buffers(struct http_connection *connection) {
     doorman_buffer_uninit(&connection->out.buffer);
     connection->out.failed = false;
@@ -274,8 +274,8 @@ static uint32_t connection_events(const struct http_connection *connection) {
     }
 }
 
-/* Asks epoll for these events. epoll always reports a hangup, so a socket that waits for nothing is
- * taken out. */
+/* Asks epoll for these events. A socket without events is removed from epoll, which would otherwise
+ * report a hangup again and again. */
 static void connection_watch_events(struct http_connection *connection, uint32_t events) {
     struct epoll_event event = {.events = events, .data.ptr = &connection->source};
     if (connection->state == CONNECTION_FREE || events == connection->events) return;
@@ -320,9 +320,8 @@ void server_http_wake(const struct http *http) {
     (void)eventfd_write(http->wake, 1); /* it only fails if the loop will wake anyway */
 }
 
-/* Puts a connection whose response is made into the list of answered ones. The loop looks at the
- * list in each turn. Precondition: the lock of HTTP is held. The caller must not use the connection
- * after this call. */
+/* Adds a connection whose response is made to http->answered, where the loop looks in each turn.
+ * Precondition: the lock of HTTP is held. The caller must not use the connection after this. */
 static void http_add_answered(struct http *http, struct http_connection *connection) {
     bool wakes = !http->answered && !server_http_is_loop;
     assert(!connection->is_answered);
@@ -346,7 +345,7 @@ static void connection_abandon(struct http_connection *connection) {
     if (closes) {
         server_connection_close(connection);
     } else if (!answered) {
-        /* The response may be made meanwhile. The loop then closes the connection without it. */
+        /* Even if the response is made by now, the loop closes the connection without it. */
         __atomic_store_n(&connection->abandoned, true, __ATOMIC_RELAXED);
         server_connection_move(connection, CONNECTION_ABANDONED);
         connection_watch_events(connection, 0);
@@ -501,8 +500,8 @@ static void connection_answer_now(struct http_connection *connection) {
     }
 }
 
-/* Lets the thread of pages answer a request. While that thread has a body, nothing is received,
- * because the body could move. */
+/* Lets the thread of pages answer a request. While that thread uses a body, the connection does not
+ * receive, because the body would move. */
 static void connection_answer_later(struct http_connection *connection) {
     struct http *http = connection->service->http;
     bool keeps = connection->request.route->verbs && connection->request.body_bytes > 0;
@@ -524,7 +523,7 @@ static void connection_answer_later(struct http_connection *connection) {
 
 /* ---- messages that wait --------------------------------------------------------------------- */
 
-/* The numbers of connections that wait over HTTP begin here, because nng's numbers are smaller. */
+/* The numbers of messages that wait over HTTP begin here, above those of connections of nng. */
 #define WAITER_NUMBERS (UINT64_C(1) << 32)
 
 static struct http_connection *waiter_connection(struct waiter *waiter) {
@@ -533,8 +532,8 @@ static struct http_connection *waiter_connection(struct waiter *waiter) {
 }
 
 /* Lets a message wait. Returns false if many others wait, or if the connection cannot receive and
- * so would not notice that the peer leaves. A message that is forwarded may always wait. The loop
- * calls this function, in connection_answer_message. */
+ * so would not notice that the peer leaves. A message that other nodes decide may always wait. The
+ * loop calls this function, in connection_answer_message. */
 static bool connection_prepare_wait(struct waiter *waiter) {
     struct http_connection *connection = waiter_connection(waiter);
     struct service *service = connection->service;
@@ -572,8 +571,8 @@ static void connection_finish_wait(struct waiter *waiter, bool answers) {
     server_unlock(&http->lock);
 }
 
-/* Answers a message of the protocol. If its permits wait, another thread makes the response, which
- * may be made already. */
+/* Answers a message of the protocol. If its permits wait, another thread makes the response,
+ * perhaps before this function ends. */
 static void connection_answer_message(struct http_connection *connection) {
     struct service *service = connection->service;
     struct http_response response = server_http_response_init(NULL);
@@ -590,8 +589,8 @@ static void connection_answer_message(struct http_connection *connection) {
 
 /* ---- the thread of pages -------------------------------------------------------------------- */
 
-/* Makes the first response of the queue. The lock of HTTP is held before and after, and is released
- * meanwhile. */
+/* Makes the first response of the queue. Precondition: the lock of HTTP is held. This function
+ * releases it while it makes the response. */
 static void http_make_response(struct http *http) {
     struct http_connection *connection = http->queue;
     const struct http_request *request = &connection->request;
@@ -707,8 +706,8 @@ static bool connection_check_access(struct http_connection *connection,
 }
 
 /* Checks a request whose head is complete. The body is read only if the request is allowed. The
- * interim response goes out only to a peer that has sent nothing of the body, because such a peer
- * may wait for it (RFC 9110, 10.1.1). */
+ * interim response goes out only if the peer has asked for it and has sent nothing of the body,
+ * because such a peer may wait for it (RFC 9110, 10.1.1). */
 static void connection_check(struct http_connection *connection) {
     struct http_request *request = &connection->request;
     struct http_response response = server_http_response_init(NULL);
@@ -771,8 +770,8 @@ static bool connection_read_head(struct http_connection *connection) {
 }
 
 /* ---- steps ---------------------------------------------------------------------------------- */
-/* A function here returns true if it has moved the connection, and false if the connection waits
- * for its socket. */
+/* A function here returns true if the connection can do its next step now, and false if it waits
+ * for its socket or is closed. */
 
 /* Answers a peer that speaks plain HTTP to a port of HTTPS. */
 static bool connection_refuse_plain(struct http_connection *connection) {
@@ -808,7 +807,7 @@ static bool connection_shake(struct http_connection *connection) {
     return result == TLS_DONE;
 }
 
-/* Called when the response has been sent. The next request may have been received already. */
+/* Moves the connection to its next state when the response has been sent. */
 static void connection_on_sent(struct http_connection *connection) {
     if (connection->body_left > 0) {
         connection->in_bytes = 0;
@@ -844,7 +843,7 @@ static bool connection_flush(struct http_connection *connection) {
     return true;
 }
 
-/* Drops what has come of the body of a refused request. */
+/* Drops the bytes that have arrived of the body of a refused request. */
 static bool connection_drain(struct http_connection *connection) {
     size_t count = connection->in_bytes;
     connection->in_bytes = 0;

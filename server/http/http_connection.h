@@ -10,9 +10,10 @@
 
 #define HTTP_TIMEOUT_SECONDS 30
 
-/* The maximum number of connections. If the process can open few files, there are fewer: at most
- * one connection for each HTTP_FILES_PER_CONNECTION files. An idle connection takes 20 KiB of
- * memory. A connection that receives a body takes up to three times --max-message for a moment. */
+/* The maximum number of connections. If the process can open few files, there are fewer: one
+ * connection for each HTTP_FILES_PER_CONNECTION files, but at least 8. An idle connection takes 20
+ * KiB of memory, or up to 67 KiB after a large request, besides its TLS session. A connection that
+ * receives a body takes up to three times --max-message for a moment. */
 #define HTTP_CONNECTION_MAX 512
 #define HTTP_FILES_PER_CONNECTION 4
 
@@ -53,8 +54,7 @@ struct http_connection {
     bool receives;                /* in ANSWERING and DELAYED: bytes of next requests come in */
 
     /* In ANSWERING and ABANDONED these members belong to the thread that makes the response, until
-     * it has put the connection into the list of answered ones. Meanwhile the loop only reads
-     * `last`, `is_head` and `request`. */
+     * it has added the connection to http->answered. The loop changes none of them until then. */
     struct text out;         /* bytes to send */
     doorman_time delay;      /* before the response is sent; 0: none */
     bool last, is_head;      /* last: close after the response; is_head: send no body */
@@ -108,9 +108,9 @@ struct http {
 };
 
 /* ---- connections ---------------------------------------------------------------------------- */
-/* Only the loop calls these functions. */
+/* Only the loop calls these functions, and http_stop after the end of the loop. */
 
-/* Moves a connection to its next state, and sets the deadline of this state. */
+/* Moves a connection to its next state, and sets its deadline, or keeps that of the request. */
 void server_connection_move(struct http_connection *connection, enum http_connection_state state);
 
 /* Does what a connection can do now, without waiting. Called when epoll has reported the socket of
@@ -122,7 +122,8 @@ void server_connection_step(struct http_connection *connection);
  * connection to make room for others. Otherwise a request that has just arrived would be lost. */
 void server_connection_probe(struct http_connection *connection);
 
-/* Ends a state whose deadline has passed: sends a delayed response, or closes the connection. */
+/* Ends a state whose deadline has passed: sends a delayed response, or closes the connection if no
+ * other thread uses it. */
 void server_connection_expire(struct http_connection *connection);
 
 /* Sends the status 503 now in place of a delayed response, because the server stops. */
@@ -148,7 +149,7 @@ size_t server_http_reserve(const struct http *http); /* connections that are kep
 /* Starts the thread of pages. Returns false if the system has no thread for it. */
 bool server_http_start_thread(struct http *http);
 
-/* Ends the thread of pages. A response that it makes is abandoned. */
+/* Ends the thread of pages. A response that the thread is making is abandoned. */
 void server_http_stop_thread(struct http *http);
 
 /* Wakes the loop. Any thread may call this. */

@@ -7,8 +7,8 @@
  * one thread decide at a time anyway. epoll is level-triggered, so what a connection does not read
  * now is reported again.
  *
- * Locks: the loop needs none for a connection. It takes that of the service in handlers and for log
- * lines, and that of HTTP for the lists and the counts that others read.
+ * The loop needs no lock for a connection. It takes the lock of the service in handlers and for log
+ * lines, and the lock of HTTP for the lists and the counts that other threads read.
  *
  * At most http->limit connections are open. One eighth of them is a reserve for new connections.
  * HTTP is crowded while a part of the reserve is in use. It then does two things, so that clients
@@ -32,8 +32,8 @@
  * stopped and continued. So before the loop closes a connection, at its deadline or for others, it
  * reads what has arrived, and decides again.
  *
- * A new connection is accepted as soon as one is free. Each state ends, so a connection becomes
- * free in the end. */
+ * A new connection is accepted as soon as a struct http_connection is free. Each state ends, so one
+ * becomes free in the end. */
 #include "http_connection.h"
 
 #include "../util/host.h"
@@ -105,8 +105,8 @@ static struct http_connection *http_choose(struct http *http, doorman_time now) 
     return chosen;
 }
 
-/* Closes connections until the reserve is free, if no connection is free. A connection whose next
- * request has arrived is young after the probe, so it is not chosen twice. */
+/* Closes connections until the reserve is free, if no connection is free. If the probe finds the
+ * next request of a connection, the connection has a new deadline, so it is not chosen twice. */
 static void http_evict(struct http *http, doorman_time now) {
     if (http->used_count < http->limit) return;
     size_t left = http->limit - server_http_reserve(http);
@@ -287,7 +287,8 @@ static void loop_begin_end(struct http *http) {
     }
 }
 
-/* Begins the end if another thread has ordered it. loop_handle takes the answers of threads. */
+/* Begins the end if another thread has ordered it. The responses of other threads wake the loop
+ * too, but loop_handle takes them. */
 static void loop_wake(void *context, uint32_t events) {
     struct http *http = (struct http *)context;
     eventfd_t count = 0;
@@ -299,8 +300,8 @@ static void loop_wake(void *context, uint32_t events) {
     if (stops && !http->is_ending) loop_begin_end(http);
 }
 
-/* Ends the states whose deadlines have passed, and finds the next deadline. A deadline that was
- * moved later is not noticed at once, so this function may find nothing to do. */
+/* Ends the states whose deadlines have passed, and finds the next deadline. next_at does not move
+ * when a deadline moves later, so this function may find nothing to do. */
 static void loop_look_at_deadlines(struct http *http, doorman_time now) {
     if (now < http->next_at) return;
     http->next_at = DOORMAN_NEVER;
@@ -362,8 +363,8 @@ static bool loop_watch(const struct service *service, struct loop_source *source
 
 static const struct loop_calls loop_functions = {.watch = loop_watch};
 
-/* Handles events. While messages for other nodes are held, it looks for more events, because each
- * batch of messages wakes another process. A look costs much less than that. */
+/* Handles events. While messages for other nodes are held back, looks for more events, so that more
+ * messages share a batch. Each batch wakes another process, which costs much more than a look. */
 static void loop_handle(struct http *http, struct epoll_event events[EVENT_MAX], int count) {
     const struct forward_calls *forwards = http->service->forwards;
     for (int looks = 1;; looks++) {
@@ -481,7 +482,8 @@ static enum exit_status http_start(struct service *service) {
     return http_start_threads(http);
 }
 
-/* Logs what the thread of pages did. Closing the sockets may be cut off, so this is done before. */
+/* Logs what the thread of pages did. The stop may be cut off while it closes the sockets, so this
+ * line comes before. */
 static void http_stopping(struct service *service) {
     struct http *http = service->http;
     char made[24], abandoned[24];
@@ -494,7 +496,7 @@ static void http_stopping(struct service *service) {
                LOG_END);
 }
 
-/* Lets the loop send what is made, and waits for its end. */
+/* Lets the loop send the responses that are made, and waits for its end. */
 static void http_stop_loop(struct http *http) {
     server_lock(&http->lock);
     http->stopping = true;

@@ -12,26 +12,26 @@
  *     one Host   HTTP/1.1 needs exactly one Host, HTTP/1.0 at most one     400
  *                (RFC 9112, 3.2).
  *     Host       It must be known, except for a GET that needs a token     403
- *                and charges for nothing. Otherwise a web page could use
- *                a DNS name of its own to reach a server on the machine
- *                of its reader. There are no CORS headers.
+ *                and charges for nothing, and for paths that need none.
+ *                Otherwise a web page could use a DNS name of its own to
+ *                reach a server on the machine of its reader.
  *     page       A path that charges for permits refuses requests of web   403
  *                pages. A page can send a GET to any address without
  *                reading the response, so it could use up the units of
  *                other keys.
- *     form       A path that takes HTML forms refuses those of other       403
- *                pages. A browser adds the token of its user to each form
- *                that any page sends here.
- *     token      It must be in the file of tokens.                         401
+ *     form       A path that takes HTML forms refuses forms from pages of  403
+ *                other servers, because a browser adds the token of its
+ *                user to each form that any page sends here.
+ *     token      It must be in the file of tokens, if there is one.        401
  *     path       It must exist, and accept the verb.                       404, 405
- *     type       A body must have a Content-Type that HTML forms cannot    415
- *                send, unless the path takes forms. It must be in UTF-8,
- *                and without a Content-Encoding.
- *     role       The token must have the role that the verb, or the path,  403
- *                needs.
+ *     type       A body must be JSON, which HTML forms cannot send, or a   415
+ *                form if the path takes forms. It must be in UTF-8, and
+ *                have no Content-Encoding other than identity.
+ *     role       The token must have the role that the path needs for the  403
+ *                verb.
  *     body       Its end must be clear: see request_check_framing.         400, 411, 501
- *     size       The body has at most --max-message bytes. If the path     413
- *                needs no token, it has at most HTTP_OPEN_BODY_MAX too.
+ *     size       The body has at most --max-message bytes, and at most     413
+ *                HTTP_OPEN_BODY_MAX on a path that needs no token.
  *     Expect     The only known value is 100-continue.                     417
  *
  * A target can be a path, or a whole URL such as http://HOST/path. With a URL, the host of the URL
@@ -41,7 +41,7 @@
 
 #include <strings.h>
 
-/* The characters of a token and of a host, besides letters and digits. */
+/* The characters of a token (RFC 9110, 5.6.2) and of a host, besides letters and digits. */
 #define TOKEN_MARKS "!#$%&'*+-.^_`|~"
 #define HOST_MARKS "!$%&'()*+,-.;=_~"
 
@@ -53,8 +53,8 @@ static bool is_text(char character) {
     return code == '\t' || (code >= ' ' && code != 0x7f);
 }
 
-/* Returns how many characters are letters, digits or in `marks`, before one that is not. strspn
- * would first make a table of the set, which takes longer than the short texts of a head. */
+/* Returns how many of the first characters are letters, digits or in `marks`. strspn is slower for
+ * the short texts of a head, because it first makes a table of the set. */
 static size_t span_of(const char *text, const char *marks) {
     const char *at = text;
     for (; *at; at++) {
@@ -65,7 +65,7 @@ static size_t span_of(const char *text, const char *marks) {
     return (size_t)(at - text);
 }
 
-/* Returns the length of a line without its end. */
+/* Returns the length of a line without its CR LF. */
 static size_t line_bytes(const char *line) {
     const char *end = strstr(line, "\r\n");
     return end ? (size_t)(end - line) : strlen(line);
@@ -96,8 +96,8 @@ int server_http_field_read(const char *fields, const char *name, char *out, size
     return count;
 }
 
-/* Returns whether all fields are valid. A space before the colon, or a line that continues the last
- * one, could make a proxy see other fields than this server. */
+/* Returns whether all fields are valid. A space before the colon, and a line that continues the
+ * last one, are invalid, because a proxy could read other fields than this server. */
 static bool fields_are_valid(const char *fields) {
     bool valid = true;
     for (const char *line = fields; *line && valid; line = line_next(line)) {
@@ -238,7 +238,7 @@ static bool host_known(const struct service *service, const char *given) {
 }
 
 /* Returns whether the host that counts is known. This is the host of the target, or else the field
- * Host. The head has at most one. */
+ * Host, which the head has at most once. */
 static bool request_host_known(const struct service *service, const struct http_request *request) {
     char host[256];
     if (request->authority[0]) return host_known(service, request->authority);
@@ -287,7 +287,7 @@ static bool path_is_method(const char *path) {
 }
 
 /* Returns whether the body has the type `wanted`, and no charset other than UTF-8. JSON has no
- * other one (RFC 8259, 8.1). */
+ * other charset (RFC 8259, 8.1). */
 static bool type_is(const char *fields, const char *wanted) {
     char type[128];
     if (server_http_field_read(fields, "Content-Type", type, sizeof type) != 1) return false;
@@ -361,9 +361,9 @@ static const struct http_route *route_find(const struct http_request *request, u
 }
 
 /* Returns whether the fields of a request show that a web page has sent it. Browsers add an Origin
- * to most requests of pages. Over TLS, or to this machine, they add Sec-Fetch-Site to all requests.
- * It is "none" for a request of the user, and "same-origin" for one of a page of this server. With
- * these two values, and without an Origin, the function returns false. */
+ * to many requests of pages. Over TLS, or to this machine, they add Sec-Fetch-Site to all requests:
+ * "none" if the user makes the request, and "same-origin" if a page of this server makes it. With
+ * one of these values, and without an Origin, the function returns false. */
 static bool request_is_from_page(const struct http_request *request) {
     char value[16];
     if (server_http_field_read(request->fields, "Origin", value, sizeof value) > 0) return true;
@@ -373,8 +373,8 @@ static bool request_is_from_page(const struct http_request *request) {
 }
 
 /* Returns whether a page of this server has sent the request. A page can set neither Sec-Fetch-Site
- * nor Origin itself. Browsers send Sec-Fetch-Site only over TLS, or to this machine. The scheme of
- * the Origin does not count, because a proxy may have another one than this server. */
+ * nor Origin itself. If there is no Sec-Fetch-Site, as without TLS, the Origin decides. The scheme
+ * of the Origin does not count, because a proxy may have another one than this server. */
 static bool request_is_from_own_page(const struct http_request *request) {
     char value[300], host[256];
     int count = server_http_field_read(request->fields, "Sec-Fetch-Site", value, sizeof value);
@@ -419,7 +419,7 @@ static void request_check_type(const struct http_request *request, struct http_r
     }
 }
 
-/* Refuses a verb that the path does not accept, and lists those that it accepts. */
+/* Refuses a verb that the path does not accept, and lists the verbs that it accepts. */
 static void response_set_wrong_verb(struct http_response *response, unsigned allowed,
                                     bool is_method) {
     char list[64] = "", error[128];
@@ -448,10 +448,10 @@ static void request_check_path(const struct http_request *request, unsigned allo
     }
 }
 
-/* Checks the Host and the token. With a token, a GET may have any Host, because the token already
- * protects the data. Proxies and Prometheus may use other names for the server. A request that
- * charges for permits must have a known Host, and must not be of a web page. A form must be of a
- * page of this server. */
+/* Checks the Host and the token. If the server has tokens, a GET may have any Host, because proxies
+ * and Prometheus may use other names for the server, and the token already protects the data. A
+ * request that charges for permits must have a known Host, and must not come from a web page. A
+ * form must come from a page of this server. */
 static void request_check_access(struct service *service, struct http_request *request,
                                  struct http_response *response) {
     struct tokens *tokens = service->tokens;
@@ -489,8 +489,8 @@ static void request_check_access(struct service *service, struct http_request *r
     }
 }
 
-/* Returns whether the request is for administrators. A path that ROLE_READ may use changes nothing,
- * whatever its verbs are. */
+/* Returns whether the request is for administrators. A route with the role ROLE_READ changes
+ * nothing, whatever its verbs are. */
 static bool request_administers(const struct http_request *request) {
     if (request->route) {
         return request->route->administers ||
@@ -502,8 +502,8 @@ static bool request_administers(const struct http_request *request) {
 
 /* Returns the role that a request needs. An inspection changes nothing, so it needs the role read.
  * A reset needs the role support, and its entries must be within the globs of the token. Any other
- * message needs the role write, because it may change leases. So does a request that charges for
- * permits. */
+ * message needs the role write, because it may change leases. A request that charges for permits
+ * needs the role write too. */
 static enum role request_role(const struct http_request *request) {
     if (request_charges(request)) return ROLE_WRITE;
     if (request->route) {
@@ -513,8 +513,8 @@ static enum role request_role(const struct http_request *request) {
     return strcmp(request->path, "/v1/reset") == 0 ? ROLE_SUPPORT : ROLE_WRITE;
 }
 
-/* Checks the role of the token. The methods for administrators need a token, so that everybody who
- * resets a counter is known. Precondition: the path exists, and accepts the verb. */
+/* Checks the role of the token. A request for administrators needs a token, so that the log can
+ * name who has sent it. Precondition: the path exists, and accepts the verb. */
 static void request_check_role(struct service *service, struct http_request *request,
                                struct http_response *response) {
     enum role needed = request_role(request);
@@ -645,7 +645,7 @@ static enum chunk_state chunk_read_size(struct chunk_reader *reader, char byte) 
     return next;
 }
 
-/* Returns the state after text of an extension or a trailer, or after the end of its line. */
+/* Returns the state after a byte of an extension or a trailer: `text`, or `end` after CR. */
 static enum chunk_state chunk_read_text(char byte, enum chunk_state text, enum chunk_state end) {
     return is_text(byte) ? text : byte == '\r' ? end : CHUNK_INVALID;
 }
@@ -680,7 +680,7 @@ static void chunk_step(struct chunk_reader *reader, char byte) {
     reader->state = state;
 }
 
-/* Moves data of a chunk behind the data of the chunks before it. Returns how many bytes it read. */
+/* Moves data of a chunk behind the data of the chunks before it. Returns how many bytes. */
 static size_t chunk_move(struct chunk_reader *reader, char *body, const char *from, size_t count) {
     size_t bytes = count < reader->left ? count : (size_t)reader->left;
     memmove(body + reader->body_bytes, from, bytes);

@@ -1,5 +1,5 @@
 /* doorman_server, part HTTP: responses. This file makes empty responses and errors, and formats the
- * head of a response. The functions use only their arguments. */
+ * head of a response. The functions use only their arguments, and random bits of the system. */
 #include "http.h"
 
 #include <sys/random.h>

@@ -1,7 +1,7 @@
 /* doorman_server, part HTTP: the messages of the protocol over HTTP. The path names the method. So
  * the body of a request or of a response is only the object inside {"METHOD": ...}. With the path
- * /v1 the bodies are whole messages. This file passes them to the core through
- * server_handle_message, and logs what a RESET has changed. */
+ * /v1 the bodies are whole messages. This file passes the messages to server_handle_message of the
+ * core, and logs what a RESET has changed. */
 #include "http.h"
 
 static int status_code(doorman_status status) {
@@ -70,7 +70,6 @@ static void audit_ban(const struct audit_source *source, const doorman_permit_en
                entry->key ? entry->key : "", bans ? "seconds" : LOG_END, seconds, LOG_END);
 }
 
-/* Logs one entry of a RESET. */
 static void audit_entry(const struct audit_source *source, const doorman_permit_entry *entry,
                         const doorman_permit_result *result) {
     const doorman_permit *before = &result->state;
@@ -90,8 +89,8 @@ static void audit_entry(const struct audit_source *source, const doorman_permit_
                LOG_END);
 }
 
-/* Logs what a RESET has changed. The message is read once more, because the exchange has dropped
- * it, but not its results.
+/* Logs what a RESET has changed. The exchange still has the results, but not the message, so the
+ * message is read once more.
  *   call   has been answered */
 static void audit_reset(const struct service *service, const struct method_call *call,
                         const struct http_request *request) {
@@ -115,7 +114,7 @@ static void audit_reset(const struct service *service, const struct method_call 
     doorman_json_exchange_uninit(&exchange);
 }
 
-/* What forbids an entry of a RESET to a token of the role support. */
+/* Why a token of the role support must not reset an entry. */
 struct forbidden {
     const char *field, *name;
     const char *template_of; /* whose resources share the counter; NULL: they do not */
@@ -134,8 +133,8 @@ const doorman_permit_limit *server_limit_find(const struct service *service, con
     return NULL;
 }
 
-/* Returns whether a token may reset a limit. A counter that all resources of a template share needs
- * a token for all of them. Precondition: the lock of the service is held. */
+/* Returns whether a token may reset a limit. If all resources of a template share the counter, the
+ * token must cover all of them. Precondition: the lock of the service is held. */
 static bool reset_covers_limit(const struct service *service, const struct token_identity *token,
                                const doorman_permit_entry *entry, struct forbidden *out) {
     const char *glob = NULL;
@@ -191,8 +190,9 @@ bool server_reset_check_token(struct service *service, const struct http_request
     return covers;
 }
 
-/* P31: checks that a token may bring figures, if the permits of a message do so in the field `set`.
- * A message that hides the field behind an escape is refused when it is read.
+/* P31: refuses a message whose permits bring figures in the field `set`. The caller has seen that
+ * the token does not allow figures. A message that hides the field behind an escape is refused when
+ * it is read.
  *   method   NULL: the body names it */
 static bool figures_check_token(struct service *service, const struct http_request *request,
                                 const char *method, struct http_response *response) {

@@ -1,14 +1,15 @@
 /* doorman_server, part HTTP: text that grows, and the rules that escape text from outside. The
  * functions use only their arguments.
  *
- * HTTP bodies are built in a buffer that grows. If memory runs out, the buffer sets `failed` and
- * ignores all further text. So a caller checks for failure only once, at the end. Text from
- * outside, such as ids, is added only by server_text_add_escaped, with the rule of the language
- * around the text.
+ * HTTP bodies are built in a struct text, whose buffer grows. If memory runs out, `failed` is set,
+ * and all further text is ignored. So a caller checks for failure only once, at the end. Text from
+ * outside, such as ids, is added by server_text_add_escaped, with the rule of the language around
+ * the text.
  *
  * Numbers have at most 12 significant digits, because further digits often come from rounding. An
  * amount that holders have is rounded down, so printed leases fit into a printed capacity. Integers
- * have all digits. Messages of the protocol do not use these functions: see >>json in doorman.h. */
+ * have all digits. Other functions make the JSON of messages of the protocol: see >>json in
+ * doorman.h. */
 #include "http.h"
 
 #include <stdarg.h>

@@ -8,16 +8,16 @@
  *
  *     role      a request with the token may
  *     read      read all pages except the audit, check a configuration, send the message inspect
- *     write     do that, use /v1/allow, and send all messages of the protocol except reset
+ *     write     do what read does, use /v1/allow, send all messages of the protocol except reset
  *     figures   do what write does, and bring figures of limits with a permit (P31)
  *     support   do what read does, and read the audit. Also reset counters, and set overrides and
  *               plans, for resources that a GLOB matches
  *     admin     do everything
  *
- * Only the role support has globs, and it needs one. A glob is the id of a resource, or the first
- * part of ids with a `*` behind it. The glob of a template may have more than one `*`. A glob here
- * has all resources of a template if the text before the first `*` of the template begins with the
- * text before the `*` here.
+ * Only the role support has globs, and it needs at least one. A glob is the id of a resource, or
+ * the first part of ids with a `*` behind it. The glob of a template may have more than one `*`. A
+ * glob of a token covers all resources of a template if the text before its `*` is the start of the
+ * text before the first `*` of the template.
  *
  * Instead, a file can have a single word. The word is then a token with the role admin. Before
  * there were roles, every file was such a file.
@@ -25,9 +25,9 @@
  * The log has the name of a token, never the token. So an error names the line, and quotes nothing
  * from the file.
  *
- * A comparison takes the same time for any wrong token. It compares all bytes of all tokens, with
- * zeros behind the end of a token. So neither the first wrong byte, nor the length of a token, nor
- * its position in the file changes the time. */
+ * A comparison takes the same time for any wrong token of at most HTTP_TOKEN_MAX bytes. It compares
+ * all bytes of all tokens, with zeros behind the end of a token. So neither the first wrong byte,
+ * nor the length of a token, nor its position in the file changes the time. */
 #include "http.h"
 #include "../util/base64.h"
 
@@ -317,7 +317,7 @@ bool server_authorization_find(struct tokens *tokens, const char *value,
     return tokens_find(tokens, pair + before, bytes - before, out);
 }
 
-/* Returns whether a glob of a token has a resource, or all resources of a template. */
+/* Returns whether a glob of a token covers a resource, or all resources of a template. */
 static bool glob_covers(const char *glob, size_t bytes, const char *name, bool is_template) {
     bool is_prefix = glob[bytes - 1] == '*';
     size_t head = is_template ? strcspn(name, "*?[\\") : strlen(name);

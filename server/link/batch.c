@@ -1,6 +1,6 @@
-/* doorman_server, part LINK: several messages in one. This file changes only its arguments.
+/* doorman_server, part LINK: several messages in one. The functions change only their arguments.
  *
- * The lengths come first, so that nobody must read the messages to find where they end. */
+ * The lengths come first, so that a process can split a batch without parsing the messages. */
 #include "batch.h"
 
 static const char batch_start[] = "{\"batch\":{\"bytes\":[";

@@ -1,8 +1,8 @@
-/* doorman_server, part LINK: several messages in one. Only link.c and tests include this file.
+/* doorman_server, part LINK: several messages in one. Only link.c and batch.c include this file.
  *
  * Messages travel as {"batch":{"bytes":[LENGTH,...],"messages":[MESSAGE,...]}}, and so do their
  * answers. Each message is checked and decided as if it came alone, and its answer has the same
- * index. The functions are those of struct batch_calls. */
+ * index. struct batch_calls says what the functions do. */
 #ifndef DOORMAN_SERVER_BATCH_H
 #define DOORMAN_SERVER_BATCH_H
 

@@ -1,16 +1,16 @@
 /* doorman_server, part LINK: connections to other processes, and questions over them. Threads of
  * nng call batch_step when a batch was sent, and when its answer has arrived. Between the send and
- * the answer only they use the batch. If there is a second connection, over HTTP, it carries one
- * batch at a time, and nng the others: see link_http.c.
+ * the answer only these threads change the batch. If there is a second connection, over HTTP, it
+ * carries one batch at a time, and the loop takes the answer: see link_http.c.
  *
- * All questions of a pool to a process share its connections. If a connection breaks, nng would
- * send its questions again later. So the link ends them, and their owners may ask another process.
- * The units of a lost answer can be charged twice, but are never granted twice.
+ * All questions of a pool to one process share a link. If a connection breaks, nng would send its
+ * questions again later. So the link ends these questions, and their owners may ask another
+ * process. If an answer was lost, its units can be charged twice, but they are never granted twice.
  *
  * Most of the cost of a question is to wake threads in two processes, and a batch wakes them only
- * once. So a question is sent at once if the other process has nothing to answer. Otherwise it
- * waits until that process has answered, or until enough questions wait. Nothing waits for a
- * timer. */
+ * once. So a question is sent at once if the link has no other question under way that may share a
+ * batch. Otherwise it waits until these have ended, or until enough questions wait. Nothing waits
+ * for a timer. */
 #include "link.h"
 #include "batch.h"
 #include "link_http.h"
@@ -28,9 +28,9 @@ static bool link_is_connected(const struct link *link) {
 
 /* ---- batches under way ---------------------------------------------------------------------- */
 
-/* Gives the next operation the rest of the time, or at most CONNECT_TIME if the process has no
- * connection. CONNECT_TIME no longer applies when a process has taken the message, because that
- * process may have decided already. */
+/* Lets the next operation of nng take the rest of the time, but at most CONNECT_TIME if it sends
+ * and there is no connection. CONNECT_TIME no longer applies when a process has taken the message,
+ * because that process may have decided already. */
 static void batch_set_timeout(const struct link_batch *batch) {
     const bool connects = batch->state == LINK_SENDING && !link_is_connected(batch->link);
     doorman_time left = batch->ends_at - doorman_clock();
@@ -114,7 +114,7 @@ static void link_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *context) {
     pool->changed(pool, ends);
 }
 
-/* Returns whether the link cannot connect again, because its files of TLS are old. */
+/* Returns whether the link has lost its connection for good, because its files of TLS are old. */
 static bool link_is_over(const struct link *link) {
     return link->is_stale && !link_is_connected(link);
 }
@@ -294,7 +294,7 @@ static nng_msg *batches_join(struct link_batch *const *batches, size_t count) {
     return NULL;
 }
 
-/* Gives the questions of other batches to the first one, in their order. */
+/* Moves the questions of the other batches into the first batch, in their order. */
 static void batches_move(struct link_batch *const *batches, size_t count, nng_msg *message) {
     struct link_batch *first = batches[0];
     struct link_question *last = first->questions;
@@ -323,7 +323,7 @@ static void queue_send(struct link *link) {
     for (size_t i = 0; i < count; i++) batch_send(batches[i]);
 }
 
-/* Returns whether the first questions of a queue wait no longer. */
+/* Returns whether the first questions of a queue must be sent now. */
 static bool queue_is_due(const struct link *link) {
     const bool is_full = link->queue_count >= BATCH_MAX || link->queue_bytes >= JOINED_BYTES;
     return link->queue && (is_full || !link->sent_count || !link_takes_batches(link));

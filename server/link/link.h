@@ -1,6 +1,5 @@
-/* doorman_server, part LINK: questions to other processes, over nng or HTTP. The parts that ask
- * other processes include this file: a node about the keys of another one (server/forward/), and
- * gRPC the master (server/grpc/). */
+/* doorman_server, part LINK: questions to other processes, over nng or HTTP. Two parts include this
+ * file: server/forward/ asks the nodes that own keys, and server/grpc/ asks the master. */
 #ifndef DOORMAN_SERVER_LINK_H
 #define DOORMAN_SERVER_LINK_H
 
@@ -8,8 +7,8 @@
 
 struct link;
 
-/* A question to one process. The struct belongs to the caller until server_link_send, and again
- * after its end. */
+/* A question to one process. The struct belongs to the caller before server_link_send, and again
+ * after server_link_end. */
 struct link_question {
     struct link_question *next; /* in its batch */
     struct link_batch *batch;
@@ -70,7 +69,7 @@ struct link {
 };
 
 /* The links of one part, which fills in the first members. Threads of nng and the loop of HTTP call
- * the functions. */
+ * `take` and `changed`. */
 struct link_pool {
     struct service *service;
     struct lock *lock; /* guards the links and the questions; its order is LOCK_LINKS */
@@ -79,17 +78,18 @@ struct link_pool {
      * last question. */
     void (*take)(struct link_pool *pool, const struct link_batch *batch);
 
-    /* A connection is there, or was lost: call server_link_tend soon. Without the lock. */
+    /* Called without the lock when a connection is there, or was lost: the part must call
+     * server_link_tend soon. */
     void (*changed)(struct link_pool *pool, bool is_lost);
 
     bool stops; /* questions end as soon as they can */
     struct link *links;
 };
 
-/* The functions need the lock of the pool, if they do not say otherwise. */
+/* The caller holds the lock of the pool, unless a comment says otherwise. */
 
-/* Opens the link to an address, which stays open for a minute after the last call. Returns NULL if
- * it cannot be opened. */
+/* Returns the link to an address, and opens it if there is none. The link stays open for a minute
+ * after its last use. Returns NULL if it cannot be opened. */
 struct link *server_link_open(struct link_pool *pool, const char *address);
 
 /* Returns whether the process at an address is connected. */
@@ -98,42 +98,44 @@ bool server_link_is_reached(const struct link_pool *pool, const char *address);
 /* Returns whether a connection over HTTP may be opened now. */
 bool server_link_wants_http(const struct link *link);
 
-/* Opens a connection over HTTP to the same process. It carries batches when it is there, which
- * halves what they cost. Precondition: server_link_wants_http.
+/* Opens a connection over HTTP to the same process. Once it is open, batches go over it, which
+ * halves their cost. Precondition: server_link_wants_http.
  *   address   "http://HOST:PORT". If it has another host than the link, nothing is opened */
 void server_link_open_http(struct link *link, const char *address);
 
-/* Prepares to send a message to an address. It goes with the next call of server_link_flush, or
- * later with other messages.
+/* Sends a message to the process of a link. A message that goes alone is sent at once. Any other
+ * message is queued for server_link_flush, and may wait there for others.
  *   message    the call takes it on success
- *   is_alone   its answer may come late, so other messages must not wait for it
+ *   is_alone   its answer may come late, so other messages must not wait for it. A long message
+ *              goes alone too
  *   returns    false: it cannot be sent */
 bool server_link_send(struct link *link, struct link_question *question, nng_msg *message,
                       doorman_time timeout, bool is_alone);
 
-/* Sends the messages that wait no longer. */
+/* Sends the queued messages that need not wait for others. */
 void server_link_flush(struct link_pool *pool);
 
-/* Gives a question back to the caller after its answer was taken. */
+/* Ends a question after `take`: the struct belongs to the caller again. */
 void server_link_end(struct link_question *question);
 
-/* Ends the questions of connections that were lost, and of a pool that stops, and questions over
- * HTTP whose time is over. Returns the links that are not used, which the caller closes. */
+/* Ends the questions of lost connections, all questions of a pool that stops, and those over HTTP
+ * whose time is over. Removes the links that are no longer needed, and returns them for the caller
+ * to close. */
 struct link *server_link_tend(struct link_pool *pool, doorman_time now);
 
 /* Returns when to call server_link_tend for what was sent until now. A message that is sent later
- * has at least DOORMAN_SECOND / 2 until its end. */
+ * has at least DOORMAN_SECOND / 2 until its end, so the caller may ask again within that time. */
 doorman_time server_link_due(const struct link_pool *pool);
 
-/* Returns whether a connection over HTTP is open. A pool that has stopped must wait until none
- * is. */
+/* Returns whether a connection over HTTP is open. Before the owner of a stopped pool frees it, none
+ * may be open. */
 bool server_link_has_http(const struct link_pool *pool);
 
-/* Closes links without questions. Precondition: the lock is not held, because nng waits for its
- * callbacks. */
+/* Closes links without questions. Precondition: the lock is not held, because closing waits for
+ * callbacks of nng, which may take it. */
 void server_link_close(struct link *links);
 
-/* Notes that the files of TLS have changed. A dialer keeps those that it was made with, so
+/* Notes that the files of TLS have changed. A dialer keeps the files that it was made with, so
  * server_link_open makes another link in the place of one that has lost its connection. */
 void server_link_note_tls(struct link_pool *pool);
 

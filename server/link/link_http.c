@@ -2,10 +2,10 @@
  * /v1/batch of the same process, one at a time.
  *
  * nng wakes threads of its own for each message, in both processes, and that is most of what a
- * question costs. Over HTTP the thread that has the question sends it, and the loop of HTTP decides
- * it there and takes the answer here. So nng carries a batch only while this connection is not
- * there, or has a batch. nng stays connected: it finds the host by its name, notices when the
- * process ends, and has TLS.
+ * question costs. Over HTTP the thread that has the question sends it, the loop of the other
+ * process decides it, and the loop of this process takes the answer. So nng carries only messages
+ * that go alone, and batches while this connection is not there or is busy. nng stays connected: it
+ * finds the host by its name, notices when the process ends, and has TLS.
  *
  *     state        meaning                      event                               next
  *     NONE         there is no connection       a question comes, and nng is        CONNECTING
@@ -19,9 +19,9 @@
  *     not NONE     each has an end              its end, an error, a wrong answer,  NONE
  *                                               server_link_http_stop
  *
- * Once the loop watches the socket, only its thread closes the socket, because it may have the next
- * event already. Other threads move the state from NONE to CONNECTING and from IDLE to ASKING. To
- * end a connection they shut the socket down, which wakes the loop. */
+ * Once the loop watches the socket, only the thread of the loop closes it, because that thread may
+ * have the next event of the socket already. Other threads move the state from NONE to CONNECTING
+ * and from IDLE to ASKING. To end a connection they shut the socket down, which wakes the loop. */
 #include "link_http.h"
 #include "../util/host.h"
 
@@ -52,7 +52,7 @@ static uint16_t address_port(const char *address) {
 }
 
 /* Finds where the process listens over HTTP: at the address that nng is connected to, if both
- * addresses have one host. So no name is looked up.
+ * addresses have the same host. So no name is looked up.
  *   returns   the bytes of `out`; 0: it is not known */
 static socklen_t address_find(const char *to, nng_pipe pipe, const char *address,
                               struct sockaddr_storage *out) {
@@ -193,7 +193,7 @@ static bool http_look(const struct link_http *http, struct answer_head *out) {
     return makes_sense;
 }
 
-/* Makes room for a read. Returns false if memory has run out, or if an answer is too long. */
+/* Makes room for a read. Returns false if memory has run out. */
 static bool http_reserve(struct link_http *http) {
     if (http->capacity - http->received > READ_BYTES) return true;
     const size_t capacity = http->capacity * 2 + 2 * READ_BYTES;
@@ -230,7 +230,8 @@ static int http_take(const struct link_http *http, const struct answer_head *hea
 
 /* ---- steps ---------------------------------------------------------------------------------- */
 
-/* Asks a process that is connected now whether it takes batches. Returns 0, or an error of nng. */
+/* Asks a process whether it takes batches, when the connection has been made. Returns 0, or an
+ * error of nng. */
 static int http_probe(struct link_http *http) {
     int error = 0;
     socklen_t bytes = sizeof error;

@@ -1,6 +1,5 @@
 /* doorman_server, part LINK: a connection over HTTP to a process. Only link.c and link_http.c
- * include this file. The caller of a function holds the lock. server_link_http_init and
- * server_link_http_uninit do not need it. */
+ * include this file. The caller holds the lock. _init and _uninit do not need it. */
 #ifndef DOORMAN_SERVER_LINK_HTTP_H
 #define DOORMAN_SERVER_LINK_HTTP_H
 
@@ -21,7 +20,7 @@ struct link_http {
     const char *to; /* the address of the process over nng */
     void *context;
 
-    /* The thread of the loop calls these, without the lock. A question has ended:
+    /* The thread of the loop calls these functions, without the lock. A question has ended:
      *   result    0 | NNG_EAGAIN: the process has decided nothing, and gets no question over HTTP
      *             for a while | another error of nng
      *   message   the answer, which the function takes; NULL: there is none */
@@ -47,7 +46,7 @@ struct link_http {
 void server_link_http_init(struct link_http *http);
 
 /* Opens the connection. Precondition: its state is NONE.
- *   pipe      the connection of nng to the same process, whose host it has
+ *   pipe      the connection of nng to the same process, which gives the host
  *   address   "http://HOST:PORT". Nothing is opened if it has another host than `to` */
 void server_link_http_open(struct link_http *http, nng_pipe pipe, const char *address);
 

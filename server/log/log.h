@@ -10,10 +10,9 @@
 
 #define SHARED_ID_MAX 8 /* ids that have warnings of their own at the same time (V6) */
 
-/* Repeated warnings are for events that peers can cause at any rate. The kinds of doorman_event
- * come first. The kinds of the server follow. A refused message has one kind of warning for each
- * kind of message. The last kinds are warnings about one shared id each. The kind
- * DOORMAN_EVENT_SHARED_ID is for further shared ids. */
+/* The kinds of repeated warnings: first those of doorman_event, then those of the server. A refused
+ * message has one kind for each kind of message. Each of the last kinds is for one shared id. The
+ * kind DOORMAN_EVENT_SHARED_ID is for further shared ids. */
 enum {
     WARNING_MESSAGE_REFUSED = DOORMAN_EVENT_COUNT, /* the first of MESSAGE_KIND_COUNT kinds */
     WARNING_PARENT_UNREACHABLE = WARNING_MESSAGE_REFUSED + MESSAGE_KIND_COUNT,
@@ -56,7 +55,7 @@ void server_log_warning(struct service *service, int kind,
                         const char *const pairs[WARNING_PAIR_MAX][2], doorman_time now);
 
 /* Drops the events of a kind that no line has reported, because the problem has ended. The caller
- * logs a line about this end, with the number of events. Precondition: the lock is held. */
+ * logs the end, with the number of events. Precondition: the lock is held. */
 void server_end_warning(struct service *service, int kind);
 
 /* Writes the address of a peer. A peer over IPC has no address, so its process is named. */
@@ -86,7 +85,7 @@ const char *server_warning_text(int kind);
 
 /* ---- part UNMATCHED ------------------------------------------------------------------------- */
 
-/* The last descriptors of gateways without a template that has limits. */
+/* The last descriptors that match no template with limits. Gateways have sent them. */
 
 #define UNMATCHED_MAX 32 /* rows */
 

@@ -164,7 +164,7 @@ struct config_report {
 };
 
 /* Logs what has changed in one limit. If the change has dropped counters, the line is a warning
- * with their number. After LIMIT_LINES_MAX, the lines are only counted. */
+ * with their number. After LIMIT_LINES_MAX lines, further ones are only counted. */
 static void limit_log(struct config_report *report, const doorman_template *template,
                       const struct limit_change *change) {
     const doorman_permit_limit *limit = change->now ? change->now : change->last;
@@ -261,7 +261,7 @@ static size_t removed_counters(const struct config_report *report,
     return count;
 }
 
-/* Warns that templates are gone. A template that was renamed by mistake looks like this. */
+/* Warns that templates are gone. A template that was renamed by mistake looks removed. */
 static void config_log_removed(const struct config_report *report) {
     char counters[24];
     struct name_list names = {.count = 0};
@@ -360,8 +360,8 @@ static void learning_log(const struct service *service, const char *text, doorma
                "holders", holders, LOG_END);
 }
 
-/* Why the server learns. A resource that had no template was not limited, so its clients can hold
- * leases that this server does not know. */
+/* Why the server learns. It learns for new templates, because holders can use any amount of a
+ * resource before it has a template. */
 static const char *const learning_starts[] = {
     [LEARNING_OF_MASTER] = "learning starts: until the leases of the last master have ended, "
                            "holders keep what they have, and get no more",
@@ -371,9 +371,8 @@ static const char *const learning_starts[] = {
 };
 
 /* Logs when learning starts and when it ends, and when a new configuration makes it longer. If a
- * node with a parent gets further resources while it learns, the end may move. The last line
- * then has the whole time. The log of a root also says when a new configuration moves the end. A
- * server that loses its mastership logs only this loss. */
+ * node with a parent gets further resources while it learns, the end may move without a line, but
+ * the last line has the whole time. If the mastership ends first, no end of learning is logged. */
 static void report_learning(struct service *service, enum learning_cause cause, doorman_time now) {
     struct learning *learning = &service->reports->learning;
     doorman_time until = doorman_server_learns_until(service->server, now);
@@ -400,8 +399,8 @@ static void report_learning(struct service *service, enum learning_cause cause, 
 
 /* ---- the parent ----------------------------------------------------------------------------- */
 
-/* Logs that the parent answers again, and drops the warnings that say that it does not. A server
- * that is not the master answers a probe too. The line then says where the master is. */
+/* Logs that the parent answers again, and drops the warnings that say that it does not. If a
+ * process of the parent that is not its master has answered a probe, the line names the master. */
 static void parent_log_answer(struct service *service, const doorman_transport_result *result,
                               doorman_time now) {
     const struct trouble *trouble = &service->parent_link.state.trouble;
@@ -481,7 +480,7 @@ static void report_parent(struct service *service, const doorman_transport_resul
 
 /* ---- the part ------------------------------------------------------------------------------- */
 
-/* Counts the counters before some of them are dropped. */
+/* Counts the counters before a new configuration drops some of them. */
 static void reports_configures(struct service *service) {
     service->reports->last_counts = server_changes_count(service);
 }

@@ -1,9 +1,9 @@
-/* doorman_server, part UNMATCHED: a table of the last descriptors of gateways without a template
- * that has limits. A gateway lets such requests pass, so an operator must be able to see them.
+/* doorman_server, part UNMATCHED: a table of the last descriptors that match no template with
+ * limits. A gateway lets their requests pass, so an operator must be able to see them.
  *
- * The resource decides which template matches, so a row is for a resource. A client that sends new
- * values as keys again and again fills only one row. If the table is full, the row that was noted
- * longest ago is used again. */
+ * A row is for a resource of a domain and not for a key, because the resource decides which
+ * template matches. So a client that sends new keys again and again fills only one row. If the
+ * table is full, the row whose last descriptor is oldest is used again. */
 #include "log.h"
 
 struct unmatched {
@@ -27,7 +27,7 @@ static void unmatched_copy_domain(char out[DOORMAN_ID_BYTES_MAX + 1], const char
     out[i] = '\0';
 }
 
-/* Returns the row of a domain and a resource, or the one to use for them. */
+/* Returns the row of a domain and a resource, or an empty or the oldest row to use for them. */
 static size_t unmatched_find(const struct unmatched *table, uint64_t hash, const char *domain,
                              const char *resource) {
     size_t oldest = 0;

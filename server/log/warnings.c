@@ -1,14 +1,13 @@
 /* doorman_server, part WARNINGS: warnings about events that peers can cause at any rate (V6). This
- * file changes some counters. All functions are called with the lock held, except those about
- * peers.
+ * file changes some counters. The lock is held when a function is called, except for
+ * server_warning_text, and for functions about peers and handshakes.
  *
  * A kind of warning is logged at once, and then at most once a minute with the number of events.
  * The line describes the last event, except for permits (see below). When a problem such as a dead
- * parent ends, its line for this minute is dropped: it would come after the line about the end,
- * which has the number of failures.
- * Each of the first ids that two processes use has a kind of its own. Further ids share one kind.
- * Refused messages have a kind for each method, so that many bad messages of one method do not hide
- * those of another.
+ * parent ends, its line for this minute is dropped, because it would come after the line about the
+ * end, which has the number of failures. Each of the first ids that two processes use has a kind of
+ * its own. Further ids share one kind. Refused messages have a kind for each method, so that many
+ * bad messages of one method do not hide those of another.
  *
  * When a parent is gone, all leases of the node end, most of them at the same time. So the line
  * about them comes a moment later, and names their resources, as many as have room. Leases that end
@@ -234,7 +233,7 @@ void server_log_nng_handshakes(struct service *service, uint64_t count) {
  * remember the peers of other holders, because there may be a million of them. The table is small:
  * if it is full, a new suspect takes the place of the one whose last event is oldest. All leases of
  * a holder share one entry. A suspect that behaves well again keeps its entry, but pages show the
- * entry only beside a lease that has a mark. */
+ * entry only beside a lease that the server object reports as shared or unconfirmed. */
 
 static struct suspect *suspects_find(struct warnings *warnings, const char *holder_id,
                                      bool is_server) {
@@ -269,7 +268,8 @@ static struct suspect *suspects_add(struct warnings *warnings, const char *holde
     return suspect;
 }
 
-/* Notes the peer of a suspect. The peer of an earlier request is kept if it has another address. */
+/* Notes the peer of a suspect. If the last peer had another address, that address becomes
+ * other_peer. */
 static const struct suspect *suspect_note(struct service *service, const char *holder_id,
                                           doorman_time now) {
     const struct sender *sender = &service->sender;
@@ -290,7 +290,8 @@ static const struct suspect *suspect_note(struct service *service, const char *h
 /* ---- events ---- */
 
 /* Returns the kind of warning for a shared id: the kind that has this id, or else a kind whose last
- * line is older than a minute. If all kinds have other ids, the warning is about a further id. */
+ * line is older than a minute. If all these kinds are in use, returns DOORMAN_EVENT_SHARED_ID, the
+ * kind of further ids. */
 static int warning_find_shared_id(const struct service *service, const char *holder_id,
                                   doorman_time now) {
     int found = DOORMAN_EVENT_SHARED_ID;
@@ -304,7 +305,6 @@ static int warning_find_shared_id(const struct service *service, const char *hol
     return found;
 }
 
-/* Returns a text, or NULL if it is empty. */
 static const char *text_or_null(const char *text) { return text && *text ? text : NULL; }
 
 /* Returns whether a list of names has this name. */
@@ -317,8 +317,8 @@ static bool list_has(const char *list, const char *name) {
     return false;
 }
 
-/* Notes a lease of this node that has ended. The next update logs it together with others, within a
- * second. The line names as many resources as have room, each of them once. */
+/* Notes a lease of this node that has ended. An update logs it with others, at least ENDED_INTERVAL
+ * after the last such line. The line names as many resources as have room, each once. */
 static void warning_add_ended_lease(struct service *service, const char *resource_id) {
     static const char more[] = ", ...";
     struct repeated_warning *warning = &service->warnings->list[DOORMAN_EVENT_LEASE_ENDED];
@@ -353,7 +353,8 @@ static void warning_add_event(struct service *service, const doorman_event *even
     server_log_warning(service, kind, pairs, now);
 }
 
-/* Notes bans of permits that were ended early, and names the limit that has ended most. */
+/* Warns of bans that were ended early since the last call, and names the limit that has the most of
+ * them since the start. */
 static void warning_note_bans(struct service *service, doorman_time now) {
     const doorman_permits *permits =
         service->server ? doorman_server_permits(service->server) : NULL;

@@ -98,7 +98,8 @@ static void act_state(struct text *text, const cJSON *state) {
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-/* Adds what a row is about: a limit, a key, and a link to the page of the key if there is one. */
+/* Adds what a row is about: a limit, a key, and a link to the page of the key if the row has a
+ * resource. */
 static void act_subject(struct text *text, const cJSON *row) {
     const char *resource = server_row_word(row, "resource"), *key = server_row_word(row, "key");
     if (!resource[0]) resource = server_row_word(row, "resource_id");
@@ -136,8 +137,8 @@ static void act_change(struct text *text, const cJSON *row) {
     }
 }
 
-/* Says if an act was refused, if only a part of it is known to be done, or if nobody knows whether
- * it was done. */
+/* Adds a line if an act was refused, if only a part of it is known to be done, or if nobody knows
+ * whether it was done. */
 static void audit_outcome(struct text *text, const cJSON *row) {
     const cJSON *written = act_member(row, "written");
     if (cJSON_IsFalse(act_member(row, "known"))) {
@@ -278,7 +279,7 @@ static void act_filter(struct text *text, const struct http_request *request, co
     server_text_add(text, "\"> ");
 }
 
-/* Shows an error of JSON as a sentence. */
+/* Adds the message of an error, which is JSON in `answer`. */
 static void act_error(struct text *text, const struct http_response *answer) {
     cJSON *json = answer->text.buffer.text
                       ? cJSON_ParseWithLength(answer->text.buffer.text, answer->text.buffer.bytes)
@@ -290,7 +291,7 @@ static void act_error(struct text *text, const struct http_response *answer) {
     cJSON_Delete(json);
 }
 
-/* Adds the table of a list, or why there is none. */
+/* Adds the table of a list, or a sentence that says why there is none. */
 static void act_table(struct text *text, const char *columns, const struct http_response *answer) {
     if (answer->code != 200 || answer->text.failed) {
         act_error(text, answer);
@@ -353,7 +354,7 @@ static void handle_overrides_page(struct service *service, const struct http_req
     act_page_show(&page, service, request, response);
 }
 
-/* Links to all overrides of a key, behind the first part of them. */
+/* Adds a row with a link to all overrides of a key, when the table shows only the first. */
 static void act_more(struct note_page *page, const char *next) {
     (void)next;
     server_text_add(&page->text, "<tr><td></td><td colspan=6><a href=\"/overrides?key=");

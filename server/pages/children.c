@@ -1,5 +1,5 @@
 /* doorman_server, part HTTP: the child nodes of this process: links to their pages, and which of
- * them are silent. This file changes service->children, with the lock of the service.
+ * them are silent. This file changes service->children under the lock of the service.
  *
  *     state     meaning                                    event                        next state
  *     LIVE      it sends requests, or has no leases        it has missed two refreshes  SILENT
