@@ -18,7 +18,8 @@ static bool change_find(const doorman_shard_map *map, struct shard_change *chang
     return false;
 }
 
-/* Finds which nodes have a master. A node without one takes no shards, and gives none.
+/* Finds which nodes have a master. A node without one takes no shards, and only FORCE takes shards
+ * from it.
  *   has_master   out: one for each node
  *   returns      false: etcd does not answer */
 static bool change_find_masters(struct shards *shards, struct shard_change *change,

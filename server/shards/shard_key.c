@@ -2,9 +2,9 @@
  *
  * A change is one transaction. It compares the revision of the key with the one that was read, so
  * of two changes at once only one is made. If only a master may make the change, the transaction
- * also compares its epoch with the version of ELECTION_KEY/epoch. So if another process of the node
- * has become master, nothing is changed. If the response to a try is lost, etcd may get the
- * transaction twice, or late. So only SHARD_WRITTEN is sure. */
+ * also compares the epoch of this master with the version of ELECTION_KEY/epoch. So if another
+ * process of the node has become master, nothing is changed. If the response to a try is lost, etcd
+ * may get the transaction twice, or late. So only SHARD_WRITTEN is sure. */
 #include "shards.h"
 
 #include <nng/supplemental/util/platform.h>

@@ -372,8 +372,8 @@ static void shards_note_own(struct shards *shards) {
 
 /* Returns whether a shard must wait before it is given (N7). The pause is PACE times as long as the
  * last shard was closed here, and the next owner needs about as long as this one. So if PACE_MAX
- * does not cut the pause, some shard is closed for less than half of the time. With 64 shards, less
- * than 1 % of the permits are for a closed one. While a shard comes to this node, none waits,
+ * does not cut the pause, there is a closed shard for less than half of the time. With 64 shards,
+ * less than 1 % of the permits are for a closed one. While a shard comes to this node, none waits,
  * because the one that comes is closed already. */
 static bool shards_pace(const struct shards *shards, const doorman_shard_action *action) {
     if (action->step != DOORMAN_SHARD_GIVE || doorman_clock() >= shards->give_at) return false;

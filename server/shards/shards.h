@@ -147,7 +147,7 @@ struct shards {
     enum change_state change_state;
     struct state_call *call;                         /* waits for the thread; NULL: none */
     struct trouble trouble;                          /* why the map, the store or a move fails */
-    uint64_t moved_out, moved_in, forced, rows_lost; /* shards; rows that had no room */
+    uint64_t moved_out, moved_in, forced, rows_lost; /* shards; rows without room or limit */
 };
 
 /* Returns whether this process is part of a cluster. */

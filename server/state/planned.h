@@ -19,7 +19,7 @@ struct planned {
     char why[STATE_TEXT]; /* if it is not STORE_OK; "": the store keeps no such bytes */
 };
 
-/* Takes what the last mastership has left out of the store.
+/* Takes out of the store what the last mastership has left there.
  *   out   written in full; server_state_take_over or server_state_drop frees it */
 void server_state_take(struct store *store, struct planned *out);
 

@@ -13,10 +13,10 @@
  *                                             lets parts follow what the master puts into the store
  *     reading   LEARNING                      begins the mastership in the store, and reads all
  *                                             rows; after a failure, begins again
- *     late      as on_unread says             the same, because --state-wait has passed
+ *     late      as on_unread says             the same; this state begins after --state-wait
  *     writing   decided in memory             writes what has changed, once in each interval; after
  *                                             a failure, the same rows again
- *     ended     none: the server stops        has written what was left
+ *     ended     none: the server stops        has written what was left, or has given up
  *
  * A planned stop of a process with an election, whose rows are not all written:
  *
@@ -559,7 +559,7 @@ static bool state_read_parts(struct state *state) {
     return is_read;
 }
 
-/* Lets other parts read again, and tries it again later if the store fails. */
+/* Lets other parts read again. If the store fails, tries again after REREAD_INTERVAL. */
 static void state_reread(struct state *state) {
     if (state_read_parts(state)) {
         state_note_success(state, USE_READ);
@@ -781,7 +781,9 @@ static void state_return(struct state *state) {
     server_unlock(&service->lock);
 }
 
-/* Waits for the next mastership of this process. Returns false if the server stops. */
+/* Waits for the next mastership of this process. Meanwhile writes what the last one has left,
+ * prepares what is won, and lets other parts follow the store. Returns false if the server
+ * stops. */
 static bool state_await_mastership(struct state *state) {
     struct service *service = state->service;
     bool settled = false;
@@ -814,7 +816,7 @@ static void state_log_warning(const struct state *state) {
                "store", state->name, "why", warning, LOG_END);
 }
 
-/* Begins a mastership in the store (D9). Returns false if the thread must leave before. */
+/* Begins a mastership in the store (D9). Returns false if the thread must leave first. */
 static bool state_begin_mastership(struct state *state) {
     struct service *service = state->service;
     server_lock(&service->lock);
@@ -832,7 +834,7 @@ static bool state_begin_mastership(struct state *state) {
     return true;
 }
 
-/* Reads the store until it has succeeded. Returns false if the thread must leave before. */
+/* Reads the store until it has succeeded. Returns false if the thread must leave first. */
 static bool state_read_surely(struct state *state) {
     for (;;) {
         struct reading reading = {0};
@@ -846,7 +848,7 @@ static bool state_read_surely(struct state *state) {
 }
 
 /* Reads the store again if the configuration has other durable limits. A row that was read or
- * written before does not count twice. Returns false if the thread must leave before. */
+ * written before does not count twice. Returns false if the thread must leave first. */
 static bool state_read_again(struct state *state) {
     struct service *service = state->service;
     server_lock(&service->lock);
@@ -1120,7 +1122,7 @@ static void state_loses(struct service *service, doorman_time now) {
     server_state_keep(service, &state->kept, now);
 }
 
-/* Forgets what was kept when another process is known to be master. */
+/* Forgets what was kept, as soon as another process is known to be master. */
 static void state_update_kept(struct state *state) {
     const struct election_status *election = &state->service->election_status;
     const bool is_standby = !election->lease && !election->no_master.since;
@@ -1311,8 +1313,8 @@ static const char *state_await_end(struct state *state) {
     return now < state->ends_at ? NULL : why;
 }
 
-/* Waits until the thread has written all, and sets the exit code. No message is decided any
- * more. */
+/* Waits until the thread has written all or gives up, and sets the exit code. No message is decided
+ * any more. */
 static void state_stopping(struct service *service) {
     struct state *state = service->state;
     if (!state || !state->is_started) return;

@@ -184,7 +184,7 @@ struct store_shard_part {
     bool is_last; /* the move is whole with this part */
 };
 
-/* Writes a part. The first part of a move deletes earlier ones. Precondition: server_store_begin.
+/* Writes a part. Part 0 replaces all parts of the move. Precondition: server_store_begin.
  *   returns   STORE_OK | STORE_OUTDATED, STORE_LOST: as server_store_write | STORE_FAILED */
 enum store_result server_store_put_shard(struct store *store, const struct store_shard_part *part);
 

@@ -13,8 +13,8 @@
  * With an election it also compares the etcd lease of the election key. So a process that has lost
  * its mastership writes nothing, and neither does a copy of a request that arrives late. If a
  * response is lost, the second try of the same transaction finds the number of its batch in the
- * key, so it knows that the first try has succeeded. If no try has a response, the next call begins
- * the mastership again, with a new nonce.
+ * key, so the process knows that the first try has succeeded. If no try has a response, the next
+ * call begins the mastership again, with a new nonce.
  *
  * The notes of a cluster have many writers, and no mastership. There server_store_begin only reads
  * the key "epoch". So the next write of the process succeeds only if nobody has written since then.

@@ -1,5 +1,5 @@
 /* doorman_server, part STATE: TLS of the connection to a Redis. The socket is that of the hiredis
- * context, and blocks for its time limits at most.
+ * context, and keeps the time limits of the context.
  *
  * A Redis without TLS reads the first bytes of a handshake as a command. It answers with an error
  * that is no TLS, or waits for the end of a line. In both cases the handshake fails. */

@@ -1,5 +1,5 @@
 /* doorman_server, part STATE: TLS of the connection to a Redis (rediss://...), by GnuTLS. hiredis
- * 0.14 has none, so its context only makes the connection and reads answers out of bytes. */
+ * 0.14 has no TLS, so its context only makes the connection and reads answers out of bytes. */
 #ifndef DOORMAN_SERVER_TLS_REDIS_H
 #define DOORMAN_SERVER_TLS_REDIS_H
 

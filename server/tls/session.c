@@ -70,7 +70,7 @@ static struct tls_server *session_server(const struct pem *pem, const char *prot
 
 /* ---- sessions ------------------------------------------------------------------------------- */
 
-/* Asks the peer for the protocol of the server, if it has one. */
+/* Asks the peer for the protocol of the server, if the server has one. */
 static int session_ask_protocol(struct tls_session *session) {
     if (!session->server->protocol) return GNUTLS_E_SUCCESS;
     const gnutls_datum_t name = server_tls_datum(session->server->protocol);
