@@ -45,7 +45,7 @@ static bool masters_read(struct shards *shards, size_t first, size_t end, bool *
     return i == end;
 }
 
-/* Returns what the last look has noted of the node with this name. If the node was not in the map
+/* Returns what server_shards_find_masters has noted of a node last. If the node was not in the map
  * then, `is_known` is false. */
 static struct shard_master masters_find(const struct shards *shards, const char *node) {
     for (size_t i = 0; i < DOORMAN_SHARD_NODES_MAX && shards->masters[i].node[0]; i++) {

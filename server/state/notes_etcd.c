@@ -54,7 +54,7 @@ static void notes_report(struct notes *notes, bool is_read) {
     }
 }
 
-/* Begins a mastership, and lets the other parts read. Returns false if etcd has failed. */
+/* Begins a mastership, and lets the other parts read. Returns false after a failure. */
 static bool notes_read(struct notes *notes, int64_t lease) {
     server_store_etcd_set_lease(notes->store, lease);
     bool is_read = server_store_begin(notes->store, 0) == STORE_OK;

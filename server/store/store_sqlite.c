@@ -448,7 +448,8 @@ static bool file_bind_number(sqlite3_stmt *statement, int index, uint64_t number
     return sqlite3_bind_int64(statement, index, (sqlite3_int64)number) == SQLITE_OK;
 }
 
-/* Raises the epoch for a new mastership. For the first one, opening the file has done that. */
+/* Raises the epoch for a new mastership. For the first mastership, opening the file has done
+ * that. */
 static enum store_result file_begin(struct store *base, uint64_t epoch) {
     struct file_store *store = (struct file_store *)base;
     int64_t raised = 0;
