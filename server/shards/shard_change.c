@@ -19,7 +19,8 @@ static bool change_find(const doorman_shard_map *map, struct shard_change *chang
     return false;
 }
 
-/* Finds which nodes have a master. A node without one takes no shards, and gives none.
+/* Finds which nodes have a master. A node without one takes no shards, and only FORCE takes shards
+ * from it.
  *   has_master   out: one for each node
  *   returns      false: etcd does not answer */
 static bool change_find_masters(struct shards *shards, struct shard_change *change,
@@ -46,7 +47,7 @@ static bool change_refuse_giver(const struct shard_edit *edit, struct shard_chan
     return false;
 }
 
-/* Balances the shards. A node that was drained stays empty until the next rebalance. */
+/* Balances the shards over the nodes that have a master, also those that were drained before. */
 static bool change_balance(struct shard_edit *edit, struct shard_change *change,
                            const bool *has_master) {
     const size_t shards = edit->map.shards.count;
@@ -69,8 +70,9 @@ static size_t change_fewest(const size_t *loads, const bool *takes, size_t node_
     return best;
 }
 
-/* Moves only the shards of one node, each to the node that has the fewest. A shard that moves to
- * another node already keeps its target. A shard that moves to the node stays where it is. */
+/* Empties one node: moves each of its shards to the node that then has the fewest. A shard that
+ * already moves to a node with a master keeps its target. A shard that is on its way to the drained
+ * node stays with its owner. */
 static bool change_drain(struct shard_edit *edit, struct shard_change *change, size_t node,
                          const bool *has_master) {
     const size_t count = edit->map.node_count, shards = edit->map.shards.count;

@@ -1,10 +1,10 @@
 /* doorman_server, part SHARDS: the map in a key of etcd (N2).
  *
  * A change is one transaction. It compares the revision of the key with the one that was read, so
- * of two changes at once only one is made. A master also compares its own epoch, which is the
- * version of ELECTION_KEY/epoch: if another process of its node has become master, it changes
- * nothing. If the response to a try is lost, etcd may get the transaction twice, or late. So only a
- * success is sure. */
+ * of two changes at once only one is made. If only a master may make the change, the transaction
+ * also compares the epoch of this master with the version of ELECTION_KEY/epoch. So if another
+ * process of the node has become master, nothing is changed. If the response to a try is lost, etcd
+ * may get the transaction twice, or late. So only SHARD_WRITTEN is sure. */
 #include "shards.h"
 
 #include <nng/supplemental/util/platform.h>
@@ -22,8 +22,8 @@ static bool shards_equal(const doorman_shards *one, const doorman_shards *other)
            one->seed[1] == other->seed[1];
 }
 
-/* Takes an entry of the key. The number of shards and their seed must be those of the last map,
- * because the index of a shard must mean the same in each map. */
+/* Reads the map out of an entry of etcd into key->map. The number and the seed of the shards must
+ * be those of the last map, because the index of a shard must mean the same in each map. */
 static bool key_take(struct shard_key *key, const cJSON *entry) {
     const size_t room = DOORMAN_MESSAGE_BYTES_MAX + 2;
     char *text = (char *)malloc(room);

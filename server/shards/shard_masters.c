@@ -2,15 +2,15 @@
  *
  * A node has a master while its election key exists. The thread of the part reads these keys once a
  * second, with one call for many nodes. After a master was killed, the key stays until
- * --election-ttl has passed. Until then only failed messages to it show that it is gone:
- * server/forward/ counts them. */
+ * --election-ttl has passed. Until then only failed messages to the master show that it is gone;
+ * server/forward/ counts these messages. */
 #include "shards.h"
 
 #define MASTERS_LOOK DOORMAN_SECOND
 #define KEYS_AT_ONCE 100 /* etcd takes 128 operations in one call */
 #define OPERATION_BYTES (ETCD_KEY_TEXT + 80)
 
-/* Returns a transaction that reads election keys, which the caller frees; NULL: out of memory. */
+/* Returns a transaction that reads election keys, as a text to free; NULL: out of memory. */
 static char *masters_body(const doorman_shard_map *map, size_t first, size_t end) {
     assert(first < end && end <= map->node_count);
     const size_t room = (end - first) * OPERATION_BYTES + 32;
@@ -29,7 +29,7 @@ static char *masters_body(const doorman_shard_map *map, size_t first, size_t end
     return body;
 }
 
-/* Reads some election keys. Returns false if etcd does not answer. */
+/* Reads some election keys. Returns false if etcd does not answer, or memory runs out. */
 static bool masters_read(struct shards *shards, size_t first, size_t end, bool *has_master) {
     char *body = masters_body(shards->key.map, first, end);
     cJSON *response = body ? server_etcd_post(&shards->key.etcd, "/v3/kv/txn", body) : NULL;
@@ -45,7 +45,7 @@ static bool masters_read(struct shards *shards, size_t first, size_t end, bool *
     return i == end;
 }
 
-/* Returns what the last look has noted of the node with this name. If the node was not in the map
+/* Returns what server_shards_find_masters has noted of a node last. If the node was not in the map
  * then, `is_known` is false. */
 static struct shard_master masters_find(const struct shards *shards, const char *node) {
     for (size_t i = 0; i < DOORMAN_SHARD_NODES_MAX && shards->masters[i].node[0]; i++) {

@@ -1,9 +1,9 @@
 /* doorman_server, part SHARDS: the rows of shards that move (N7). The owner writes them into the
- * Redis in parts, and the next owner reads them. Each step holds the lock of the service for about
- * a millisecond, and never while it uses Redis. Before the owner stops deciding for a shard, it
- * finds out where the keys are, so that it need not look at all of them afterwards. A step still
- * finds few rows, so a part has those of many steps: hundreds of small parts would take the Redis
- * longer. */
+ * Redis in parts, and the next owner reads them. Both work in steps. A step holds the lock of the
+ * service for about a millisecond, and never while it uses Redis. Before the owner stops deciding
+ * for a shard, it finds out where the keys of each shard are, so that it need not look at all keys
+ * afterwards. A step still finds few rows. A part has the rows of many steps, because hundreds of
+ * small parts would take the Redis longer. */
 #include "shards.h"
 
 #define STEP_PAUSE 100000   /* nanoseconds between two steps, so that others get the lock */
@@ -66,7 +66,7 @@ static bool rows_put(struct shards *shards, struct store_shard_part *part) {
     return false;
 }
 
-/* Finds out where the keys of all shards are, in steps between which others can decide. */
+/* Finds out where the keys of all shards are, in steps between which other threads can decide. */
 static void rows_find(struct shards *shards) {
     struct service *service = shards->service;
     bool goes_on = true;
@@ -118,8 +118,8 @@ bool server_shard_give(struct shards *shards, size_t shard, uint64_t move) {
     return true;
 }
 
-/* Restores a part. Returns false if the mastership has ended, or memory has run out. Rows that are
- * damaged are lost. */
+/* Restores a part. Returns false if the mastership has ended, or memory has run out. If the part is
+ * damaged, the rows after the damage are lost. */
 static bool rows_restore(struct shards *shards, const doorman_shard_part *part) {
     struct service *service = shards->service;
     doorman_error error = {0};
@@ -230,7 +230,7 @@ static bool heap_add(struct shards *shards, struct row_heap *heaps, const struct
     return true;
 }
 
-/* Copies the rows of an earlier move that the node had not settled. */
+/* Copies the rows of an earlier move to the node, which the node has not settled. */
 static bool heap_copy_move(struct shards *shards, struct row_heap *heap, uint64_t from) {
     struct store_shard_part part = heap->part;
     enum store_result result = STORE_OK;
@@ -250,7 +250,7 @@ static bool heap_copy_move(struct shards *shards, struct row_heap *heap, uint64_
     return result == STORE_END || result == STORE_LOST;
 }
 
-/* Reads all rows of the node, and writes those of its shards. */
+/* Reads all rows in the store of the node, and adds those of its shards to the heaps. */
 static bool heaps_fill(struct shards *shards, struct row_heap *heaps,
                        const struct store_place *place) {
     char error[STORE_TEXT];

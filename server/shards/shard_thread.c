@@ -4,13 +4,13 @@
  * next owner of a shard begins soon. These reads are linearizable, so each of them is sure
  * (doorman_shard_mover_map). The thread works for one mastership at a time. When the process
  * becomes master, it owns nothing, and the thread takes the shards that the map gives to its node.
- * The rows of the store are read by the part STATE meanwhile, so durable limits answer LEARNING
- * until then. Rows of shards that have moved away are then forgotten, before any shard is given.
+ * While the part STATE still reads the rows of the store, durable limits answer LEARNING. After
+ * that, and before it gives any shard, the thread forgets the rows of shards that have moved away.
  * The overrides and plans of the cluster are read before the first shard is taken.
  *
- * A node puts itself into the map, with the addresses of each of its processes, over nng and HTTP.
- * So a new node needs no command before it gets shards. The first process of all makes the map, in
- * which its node owns every shard. */
+ * A node puts itself into the map, with the nng and HTTP addresses of its processes. So an operator
+ * can move shards to a new node without adding the node first. The first process of all makes the
+ * map, in which its node owns every shard. */
 #include "shards.h"
 
 #include <nng/supplemental/util/platform.h>
@@ -42,8 +42,8 @@ static size_t shards_count_rules(const doorman_config_options *read) {
     return count;
 }
 
-/* Gives the map to clients, with the rules of the configuration in force, and without what only
- * servers need. If memory runs out, they keep the last one. Precondition: the lock is held. */
+/* Gives the map to clients, with the rules of the configuration in force, and without the election
+ * keys. If memory runs out, clients keep the last map. Precondition: the lock is held. */
 static void shards_tell_clients(const struct shards *shards) {
     assert(server_lock_is_held(&shards->service->lock));
     const struct service *service = shards->service;
@@ -103,8 +103,8 @@ struct node_addresses {
     size_t count;
 };
 
-/* Returns the addresses of a node with one more. A list that is full loses its first address, which
- * is the oldest.
+/* Returns `all`, the addresses of a node, and after them `address` if it is new. A list that is
+ * full loses its first address, which is the oldest.
  *   address   "": none
  *   is_new    set to true if the node did not have it */
 static struct node_addresses addresses_with(const char *const *all, size_t count,
@@ -120,8 +120,8 @@ static struct node_addresses addresses_with(const char *const *all, size_t count
     return out;
 }
 
-/* Returns whether the map has no other election for this node, and no other node for its election.
- * Otherwise two masters would decide for the shards of one node.
+/* Returns whether the map has no other election key for this node, and no other node with its
+ * election key. Otherwise one node could have two masters, or two nodes one.
  *   why   out: the text, if false */
 static bool shards_fit(const struct shards *shards, char why[PROBLEM_TEXT]) {
     const doorman_shard_map *map = shards->key.map;
@@ -241,8 +241,8 @@ static bool shards_await_rows(const struct shards *shards) {
 static doorman_shard_result shards_take(struct shards *shards, const doorman_shard_action *action) {
     bool is_lost = action->is_lost;
     if (action->move && shards_await_rows(shards)) return DOORMAN_SHARD_FAILED;
-    /* Rows that this node has of a shard that it did not own are of an earlier time. Those of a
-     * shard that it owned when its mastership began may be later than the rows of the move. */
+    /* If this node did not own the shard, its own rows of the shard are older than those of the
+     * move. If it owned the shard when its mastership began, its own rows may be newer. */
     const bool is_old = action->move && shards->has_taken_own && !shards->has_swept;
     if (is_old && !server_shard_drop(shards, action->shard)) return DOORMAN_SHARD_FAILED;
     if (!server_shard_take(shards, action->shard, action->move, &is_lost) ||
@@ -303,7 +303,7 @@ static doorman_shard_result shards_commit(struct shards *shards,
     return write == SHARD_WRITTEN ? DOORMAN_SHARD_DONE : DOORMAN_SHARD_UNKNOWN;
 }
 
-/* Does an action about one shard, or changes the map. */
+/* Does an action of the mover, except READ_MAP. */
 static doorman_shard_result shards_do(struct shards *shards, const doorman_shard_action *action) {
     bool done = false;
     if (action->step == DOORMAN_SHARD_TAKE) return shards_take(shards, action);
@@ -333,8 +333,8 @@ static bool shards_tell(struct shards *shards) {
     return false;
 }
 
-/* Returns whether an action must wait, because the rows of the last mastership are not read, or
- * those of shards that have moved are not forgotten yet. */
+/* Forgets the rows of shards that have moved away, as soon as the store is read. Returns whether an
+ * action must wait for that. */
 static bool shards_wait(struct shards *shards, const doorman_shard_action *action) {
     if (shards->has_swept || action->step == DOORMAN_SHARD_READ_MAP ||
         action->step == DOORMAN_SHARD_TAKE) {
@@ -345,9 +345,9 @@ static bool shards_wait(struct shards *shards, const doorman_shard_action *actio
     return !shards->has_swept;
 }
 
-/* Notes that all shards are taken that the node owned when this mastership began. Warns if the
- * store has counters, but the node has no shards: it had keys of its own before it joined, or
- * another node has taken its shards. */
+/* Notes that the thread has taken all shards that the node owned when this mastership began. Warns
+ * if the store has counters, but the node has no shards: it had keys of its own before it joined,
+ * or another node has taken its shards. */
 static void shards_note_own(struct shards *shards) {
     struct service *service = shards->service;
     doorman_permits_info info = {.counter_count = 0};
@@ -370,10 +370,11 @@ static void shards_note_own(struct shards *shards) {
                "node", shards->node, "counters", number, LOG_END);
 }
 
-/* Returns whether a shard must wait before it is given (N7). The next owner needs about as long as
- * this one. So some shard is closed for less than half of the time. With 64 shards, less than 1 %
- * of the permits are for a closed one. A shard that comes to this node is closed already, and does
- * not wait for one that leaves. */
+/* Returns whether a shard must wait before it is given (N7). The pause is PACE times as long as the
+ * last shard was closed here, and the next owner needs about as long as this one. So if PACE_MAX
+ * does not cut the pause, there is a closed shard for less than half of the time. With 64 shards,
+ * less than 1 % of the permits are for a closed one. While a shard comes to this node, none waits,
+ * because the one that comes is closed already. */
 static bool shards_pace(const struct shards *shards, const doorman_shard_action *action) {
     if (action->step != DOORMAN_SHARD_GIVE || doorman_clock() >= shards->give_at) return false;
     bool takes = false;
@@ -383,9 +384,10 @@ static bool shards_pace(const struct shards *shards, const doorman_shard_action 
     return !takes;
 }
 
-/* Does what the mover says, until nothing is due or something fails. While shards move, several
- * nodes change the map, and one of two changes at the same time is refused. The map is then read
- * again at once: until the change succeeds, a shard may have no node that decides for it. */
+/* Does what the mover says, until nothing is due, an action fails or must wait, or other work
+ * waits. While shards move, several nodes change the map, and one of two changes at once is
+ * refused. The map is then read again at once: until the change succeeds, a shard may have no node
+ * that decides for it. */
 static void shards_act(struct shards *shards) {
     doorman_shard_action action;
     bool goes_on = true;
@@ -416,7 +418,7 @@ static void shards_act(struct shards *shards) {
 
 /* ---- the thread ----------------------------------------------------------------------------- */
 
-/* Follows the masterships of this process. Returns whether it is master. */
+/* Starts and stops the mover with the masterships. Returns whether this process is master. */
 static bool shards_follow(struct shards *shards) {
     struct service *service = shards->service;
     server_lock(&service->lock);
@@ -453,7 +455,7 @@ static void shards_run_change(struct shards *shards) {
     server_unlock(&service->lock);
 }
 
-/* Returns whether a shard of the map moves. */
+/* Returns whether any shard of the map moves, or has a move that is not settled. */
 static bool shards_move(const struct shards *shards) {
     const doorman_shard_map *map = shards->key.map;
     bool moves = false;
@@ -463,8 +465,8 @@ static bool shards_move(const struct shards *shards) {
     return moves;
 }
 
-/* Reads the notes of the cluster if they have changed. Returns whether this mastership knows any
- * notes: before that it must not decide. */
+/* Reads the notes of the cluster if they have changed. Returns whether this mastership has read any
+ * notes; before that, the process must not decide. */
 static bool shards_read_notes(struct shards *shards) {
     if (!server_shard_notes_follow(shards)) {
         server_shards_fail(shards, "the overrides and plans of the cluster cannot be read",

@@ -57,14 +57,14 @@ enum shard_write server_shard_key_write(struct shard_key *key, const doorman_sha
 bool server_shard_key_find_master(struct shard_key *key, const char *election_key, bool *has_master,
                                   uint64_t *epoch);
 
-/* A copy of a map that can be changed. Its texts belong to the map. */
+/* A copy of a map that can be changed. Its texts belong to the map that was copied. */
 struct shard_edit {
     doorman_shard_map map;
     doorman_shard owners[DOORMAN_SHARDS_MAX];
     doorman_shard_node nodes[DOORMAN_SHARD_NODES_MAX];
 };
 
-/* Begins a change. The epoch of the new map is one more. */
+/* Begins a change: copies the map, and raises the epoch of the copy by one. */
 void server_shard_edit(struct shard_edit *edit, const doorman_shard_map *map);
 
 /* ---- >>the part ----------------------------------------------------------------------------- */
@@ -147,7 +147,7 @@ struct shards {
     enum change_state change_state;
     struct state_call *call;                         /* waits for the thread; NULL: none */
     struct trouble trouble;                          /* why the map, the store or a move fails */
-    uint64_t moved_out, moved_in, forced, rows_lost; /* shards; rows that had no room */
+    uint64_t moved_out, moved_in, forced, rows_lost; /* shards; rows without room or limit */
 };
 
 /* Returns whether this process is part of a cluster. */
@@ -183,7 +183,7 @@ bool server_shard_drop(struct shards *shards, size_t shard); /* or DOORMAN_SHARD
 bool server_shard_give_for(struct shards *shards, size_t node, uint64_t move);
 
 /* Returns the store of the node, in the mastership that the thread works for, or NULL after a
- * failure, which shards->trouble names. Only the thread of the part calls this, and uses it. */
+ * failure: see shards->trouble. Only the thread of the part calls this, and uses the store. */
 struct store *server_shards_store(struct shards *shards);
 
 /* Notes that something has failed, for logs and pages. */
@@ -201,22 +201,22 @@ void server_shards_work_again(struct shards *shards);
  *      acts come at the same time, one sees the other.
  *    - The id of a row comes from the revision of the last write before it. So ids grow in the
  *      order of the writes, and no two acts have the same one.
- *    - Each master looks twice a second whether somebody has written, and then reads all notes. A
- *      new master reads them before it takes its first shard. One that cannot reach etcd keeps what
- *      it knows.
+ *    - Each master looks twice a second whether somebody has written, and if so, reads all notes. A
+ *      new master reads them before it takes its first shard. While etcd does not answer, a master
+ *      keeps the notes that it has read.
  *    - A node that had no --shards before has notes in its own store. Its new master moves them
- *      (server/admin/adopt.c).
- *    - The audit is that of the node that was asked, in its own store. So the row of an act is
- *      written with "known": false, then the notes, and then the row again. */
+ *      into etcd (server/admin/adopt.c).
+ *    - The audit of an act is in the own store of the node that was asked. So the node first writes
+ *      the row of the act with "known": false, then the notes, and then the row without it. */
 
-/* Looks whether the notes have changed, and lets the parts read them. Returns false after a
- * failure: server_store_error of shards->notes. Only the thread of the part calls this. */
+/* Lets the parts read the notes, if they have changed or this mastership has not read them. Returns
+ * false after a failure: see server_store_error. Only the thread of the part calls this. */
 bool server_shard_notes_follow(struct shards *shards);
 
 /* Runs the call that waits, if there is one. Only the thread of the part calls this. */
 void server_shard_notes_run_call(struct shards *shards);
 
-/* As server_state_call, with the notes of the cluster as the store, on the thread of the part. */
+/* Works like server_state_call, but on the thread of the part, with the notes of the cluster. */
 enum call_result server_shards_call(struct service *service, struct state_call *call,
                                     char why[CALL_TEXT]);
 

@@ -1,12 +1,12 @@
 /* doorman_server, part NOTES: acts of administration in etcd.
  *
- * E7 The rows of acts are in the store of --state. A server with --config etcd:KEY and --http-token
- *    that has no --state keeps them in etcd. Its counters and bans are only in memory, so no permit
+ * E7 The rows of acts are in the store of --state. Without --state, a server with --config etcd:KEY
+ *    and --http-token keeps them in etcd. Its counters and bans are only in memory, so no permit
  *    waits for etcd.
  *
  * A thread uses the store. When this process becomes master, the thread begins a mastership there
  * and lets the other parts read what they keep. Then it runs calls. After a failure it tries again,
- * and calls are refused meanwhile. */
+ * and calls are refused until it succeeds. */
 #include "notes_etcd.h"
 
 #define NOTES_RETRY DOORMAN_SECOND      /* after a reading that failed */
@@ -32,7 +32,7 @@ struct notes {
 
 /* ---- the thread ----------------------------------------------------------------------------- */
 
-/* Logs whether the notes can be read, if that has changed. */
+/* Logs that the notes were read, or the first of several failures to read them. */
 static void notes_report(struct notes *notes, bool is_read) {
     struct service *service = notes->service;
     const char *error = server_store_error(notes->store);
@@ -54,7 +54,7 @@ static void notes_report(struct notes *notes, bool is_read) {
     }
 }
 
-/* Begins a mastership, and lets the other parts read. Returns false if etcd has failed. */
+/* Begins a mastership, and lets the other parts read. Returns false after a failure. */
 static bool notes_read(struct notes *notes, int64_t lease) {
     server_store_etcd_set_lease(notes->store, lease);
     bool is_read = server_store_begin(notes->store, 0) == STORE_OK;
@@ -203,7 +203,7 @@ static enum exit_status notes_start(struct service *service) {
                       : server_fatal_error(EXIT_ERROR, "cannot serve: %s", strerror(error));
 }
 
-/* Lets the thread read the notes, which another process may have written meanwhile. */
+/* Lets the thread read the notes, which an earlier master may have changed. */
 static void notes_elected(struct service *service, bool is_master, uint64_t epoch) {
     struct notes *notes = service->notes;
     (void)epoch;
@@ -220,7 +220,7 @@ static void notes_follow_drain(struct service *service) {
     notes_elected(service, true, 0);
 }
 
-/* Waits a little for a call that runs, and then cancels it. */
+/* Waits at most NOTES_STOP for a call that runs, and then ends the thread. */
 static void notes_stop(struct service *service) {
     struct notes *notes = service->notes;
     if (!notes || !notes->is_started) return;

@@ -4,11 +4,11 @@
 
 #include "state.h"
 
-/* As server_state_call. Precondition: acts are kept in etcd. */
+/* Works like server_state_call. Precondition: acts are kept in etcd. */
 enum call_result server_notes_call(struct service *service, struct state_call *call,
                                    char why[CALL_TEXT]);
 
-/* As server_state_reread. Calls are refused until the acts are read. */
+/* Works like server_state_reread. Calls are refused until the acts are read. */
 void server_notes_reread(struct service *service);
 
 #endif

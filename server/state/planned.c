@@ -1,15 +1,14 @@
 /* doorman_server, part STATE: planned stops that nobody notices (D8). The library writes leases and
- * holds as bytes, and the store keeps them for one start, the next one (D9).
+ * holds as bytes, and the store keeps the bytes for the next start only (D9).
  *
- * The stop: no message is decided any more. All rows are written, so rows and bytes are of one
- * moment. The bytes are made in memory, in one step with the end of the mastership, and written.
+ * The stop: no message is decided any more, and all rows are written. Then the bytes are made, in
+ * one step with the end of the mastership, and written. So rows and bytes are of one moment.
  *
- * The start, or the victory in an election: the bytes are removed from the store before the first
- * message is answered. So no second process can ever begin with them, also if this one is killed at
- * once. If anything about them is wrong, this process learns, as after a crash.
+ * The start, or the victory in an election: the process removes the bytes from the store before it
+ * uses them. So no second process can ever begin with the same bytes, even if this one is killed at
+ * once. If anything is wrong with the bytes, this process learns, as after a crash.
  *
- * A mastership that only ends because etcd does not answer leaves the same bytes in the memory of
- * the process (D7). */
+ * When an election ends a mastership, the process keeps the same bytes in its memory (D7). */
 #include "planned.h"
 
 /* Bytes that the library hands over. */
@@ -89,7 +88,7 @@ void server_state_take_over(struct service *service, struct planned *planned, co
         doorman_status status = doorman_server_take_over(service->server, planned->bytes,
                                                          planned->count, &error, doorman_clock());
         out->took_over = status == DOORMAN_OK;
-        /* NOT_FOUND: the bytes are of another node. The library does not know --node. */
+        /* NOT_FOUND: the bytes are of another node; the library's text does not name --node. */
         snprintf(planned->why, sizeof planned->why, "%.400s%s",
                  error.text[0] ? error.text : server_status_text(status),
                  status == DOORMAN_NOT_FOUND ? "; give --node the same name each time" : "");

@@ -4,9 +4,10 @@
 
 #include "state.h"
 
-/* Leaves the leases and holds of this process in the store, for the next one. From then on the
- * server object is not master. Any failure is logged, and the next process learns. Precondition: no
- * message is decided any more, all rows are written, and the lock is not held.
+/* Leaves the leases and holds of this process in the store for the next process, if the store can
+ * keep them, and ends the mastership of the server object. Any failure is logged, and the next
+ * process learns. Precondition: no message is decided any more, all rows are written, and the lock
+ * is not held.
  *   name   of the store, for the log */
 void server_state_hand_over(struct service *service, struct store *store, const char *name);
 
@@ -18,7 +19,7 @@ struct planned {
     char why[STATE_TEXT]; /* if it is not STORE_OK; "": the store keeps no such bytes */
 };
 
-/* Takes what the last mastership has left out of the store.
+/* Takes out of the store what the last mastership has left there.
  *   out   written in full; server_state_take_over or server_state_drop frees it */
 void server_state_take(struct store *store, struct planned *out);
 

@@ -29,9 +29,9 @@ struct state_call {
  * this, and only while the process starts. */
 struct store *server_state_store(struct service *service);
 
-/* Lets the thread of the store call `read_store` of each part once more, unless this process is not
- * the master. After a failure it tries again. Any thread calls this, without the lock.
- * Precondition: server_keeps_acts. */
+/* Lets the thread of the store call `read_store` of each part once more, while this process is
+ * master. After a failure it tries again. Any thread calls this, without the lock. Precondition:
+ * server_keeps_acts. */
 void server_state_reread(struct service *service);
 
 enum call_result {

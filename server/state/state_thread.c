@@ -1,7 +1,7 @@
 /* doorman_server, part STATE: counters of durable limits and bans outlast a restart (V8). The
  * library says what a row is (D2 to D5), and server/store/store.h keeps rows in a file or a Redis.
  * This file moves them: all of them into memory when this process becomes master, and what has
- * changed into the store once in each interval.
+ * changed into the store once in each --state-interval.
  *
  * A thread does this. It holds the lock of the service for at most STEP_ROWS rows at once, except
  * when the server stops, and never while it uses the store. So no message waits for a disk or a
@@ -13,35 +13,35 @@
  *                                             lets parts follow what the master puts into the store
  *     reading   LEARNING                      begins the mastership in the store, and reads all
  *                                             rows; after a failure, begins again
- *     late      as on_unread says             the same, because --state-wait has passed
+ *     late      as on_unread says             the same; this state begins after --state-wait
  *     writing   decided in memory             writes what has changed, once in each interval; after
  *                                             a failure, the same rows again
- *     ended     none: the server stops        has written what was left
+ *     ended     none: the server stops        has written what was left, or has given up
  *
  * A planned stop of a process with an election, whose rows are not all written:
  *
  *     state     mastership      what ends it
- *     writing   of this one     all is written, and left for the next one: it is given back then.
- *                               Or no batch was written for GIVE_BACK_SECONDS
+ *     writing   of this one     all is written, and left for the next process, or no batch was
+ *                               written for GIVE_BACK_SECONDS: then the mastership is given back
  *     given     of a standby    all is written, or another process has begun in the store, or
  *                               STOP_SECONDS have passed
  *
  * D6 No decision waits for a write. A change is marked in the library until it is in a batch, and a
- *    batch stays until it is written. So while a store cannot be written nothing is lost, and the
+ *    batch stays until it is written. So while a store cannot be written, nothing is lost, and the
  *    memory for changes does not grow. When a batch is full, the next one follows at once.
- * D7 Without an election there is one mastership, which lasts as long as the process. When an
+ * D7 Without an election, a mastership lasts until a drain or the end of the process. When an
  *    election ends a mastership, such as when etcd does not answer for too long, this process keeps
  *    its leases, its holds and the changes of rows that are not written, as far as they fit into a
  *    batch. Then the library forgets them. If the next mastership is this process's own, and no
  *    other process was master in between, none of what was kept is lost: the process writes the
  *    changes, reads the rows, and takes over its leases and holds, as after a planned stop. Only
  *    counters that are not durable begin again. Epochs prove that nobody was master in between: the
- *    next one is the same, because the election key was never gone, or one more (D9). Otherwise
- *    another process has granted units and leases that this one does not know. Then it forgets what
- *    it has kept, reads the rows, and learns.
+ *    next epoch is the same, because the election key was never gone, or one more (D9). Otherwise
+ *    another process may have granted units and leases that this one does not know. So this one
+ *    forgets what it has kept, reads the rows, and learns.
  *
- * Nothing is written before all is read: a row in the store may say that more is used than memory
- * knows. */
+ * A mastership writes none of its own changes before all rows are read: a row in the store may say
+ * that more is used than memory knows. */
 #include "notes_etcd.h"
 #include "planned.h"
 
@@ -49,15 +49,14 @@
 #include <unistd.h>
 
 /* The most rows that are handled while the lock is held. They take some tenths of a millisecond.
- * The pause lets a thread that waits for the lock wake up and take it. While rows are read there is
- * no pause, because the lock is free for about as long as it was held: until the next rows have
- * come from the file. On a busy machine the thread may be asleep for milliseconds after each
- * pause. */
+ * Then a pause lets a thread that waits for the lock wake up and take it. While rows are read there
+ * is no pause: on a busy machine each pause may take milliseconds, and the lock is free anyway
+ * until the next rows have come from the store. */
 #define STEP_ROWS 512
 #define PAUSE_NANOSECONDS 100000
 
-/* The most rows and bytes of one transaction. The rows of a large batch are in random order, so
- * each page of a file has several of them, and fewer pages are written for each row. */
+/* The most rows and bytes of one transaction. Its rows are spread over the whole file. In a larger
+ * batch more of them are on the same page, so fewer pages are written for each row. */
 #define BATCH_ROWS 32768
 #define BATCH_BYTES (8U << 20)
 
@@ -67,8 +66,8 @@
 #define REREAD_INTERVAL DOORMAN_SECOND      /* the same for what other parts keep */
 #define BEGIN_INTERVAL DOORMAN_SECOND       /* after a store that did not answer */
 
-/* A row is dropped STORE_KEPT_SECONDS after it is fresh. Until then a limit that was removed by
- * mistake can come back with its rows. */
+/* How often rows are dropped that were fresh STORE_KEPT_SECONDS ago. Until then a limit that was
+ * removed by mistake can come back with its rows. */
 #define DROP_INTERVAL (3600 * DOORMAN_SECOND)
 
 /* How long a process that has won the election waits for what the last master has left in the
@@ -78,7 +77,7 @@
 /* How long a new configuration waits until the changes before it are written. */
 #define FLUSH_SECONDS 2
 
-/* How long the changes are written at the end. systemd and Kubernetes must wait longer: see
+/* How long a stop writes changes at most. systemd and Kubernetes must wait longer: see
  * TimeoutStopSec and terminationGracePeriodSeconds in examples/deploy. */
 #define STOP_SECONDS 25
 
@@ -90,7 +89,7 @@
 
 #define HURRY_INTERVAL (DOORMAN_SECOND / 5) /* between two looks for a second signal */
 
-/* What can fail. One that succeeds says nothing about the others: a full disk can be read. */
+/* Uses of the store. If one succeeds, another may still fail: a full disk can be read. */
 enum use { USE_READ = 1, USE_WRITE = 2, USE_DROP = 4 };
 
 /* Rows, and the bytes that they point to. */
@@ -160,7 +159,7 @@ static bool state_drains(const struct state *state) {
 
 /* ---- log ------------------------------------------------------------------------------------ */
 
-/* Notes that a call of the store has failed. A failure that lasts has one line. */
+/* Notes that a call of the store has failed. A failure that lasts has one line of the log. */
 static void state_note_failure(struct state *state, enum use use, const char *what) {
     struct service *service = state->service;
     const char *error = server_store_error(state->store);
@@ -209,7 +208,7 @@ static void state_pause(long nanoseconds) {
 }
 
 /* Returns whether a further row fits. A row of the library needs only its record, which has its
- * texts. A row of the store needs twice as much, because its texts are beside the record too. */
+ * texts. A row of the store needs up to twice as much: its texts are outside of the record too. */
 static bool batch_has_room(const struct batch *batch) {
     return batch->count < BATCH_ROWS &&
            BATCH_BYTES - batch->bytes >= 2 * DOORMAN_PERMIT_ROW_BYTES_MAX;
@@ -244,8 +243,8 @@ static bool batch_take(struct batch *batch, doorman_permits *permits, doorman_ti
     return true;
 }
 
-/* Returns whether the last row is of a reservation. state_take does not count such rows, because
- * the library gives new reservations before older changes. */
+/* Returns whether the last row is of a reservation. state_take does not count such rows: the
+ * library yields new reservations before older changes, which would then be left. */
 static bool batch_ends_in_reservation(const struct batch *batch) {
     assert(batch->count > 0);
     return batch->rows[batch->count - 1].is_reservation;
@@ -396,8 +395,8 @@ static bool state_end_reading(struct state *state, const struct reading *reading
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-/* Takes changes into the batch `filled`. Between two steps the lock is free, so that others can use
- * it. What changes meanwhile is left for the next round. Precondition: the lock is held.
+/* Takes changes into the batch `filled`. Between two steps other threads can use the lock. What
+ * changes after the first step may wait for the next round. Precondition: the lock is held.
  *   in_steps  false: the lock is never free
  *   returns   whether it has taken all */
 static bool state_take(struct state *state, bool in_steps) {
@@ -425,8 +424,7 @@ static bool state_take(struct state *state, bool in_steps) {
 
 enum round { ROUND_DONE, ROUND_FULL, ROUND_FAILED, ROUND_OUTDATED };
 
-/* Makes the batch that is filled the one to write. Precondition: the lock is held, and the last one
- * was written. */
+/* Swaps the batches `filled` and `written`. Precondition: the lock is held; `written` is empty. */
 static void state_swap(struct state *state) {
     struct batch *filled = state->filled;
     assert(server_lock_is_held(&state->service->lock) && state->written->count == 0);
@@ -434,7 +432,7 @@ static void state_swap(struct state *state) {
     state->written = filled;
 }
 
-/* Marks all rows in steps. Between two steps the lock is free, so that others can use it. */
+/* Marks all rows as changed, in steps between which other threads can use the lock. */
 static void state_mark_all(struct state *state) {
     struct service *service = state->service;
     doorman_counter_cursor cursor = {0};
@@ -446,8 +444,8 @@ static void state_mark_all(struct state *state) {
     }
 }
 
-/* Lets all that this process knows be written, because the store has lost its rows. Rows of limits
- * that are not configured stay lost. */
+/* Lets the next rounds write all that this process knows, because the store has lost its rows. Rows
+ * of limits that are not configured stay lost. */
 static void state_fill_again(struct state *state) {
     struct service *service = state->service;
     char error[STORE_TEXT];
@@ -505,14 +503,13 @@ static enum round state_probe(struct state *state) {
                               OUTDATED);
 }
 
-/* A stop keeps the mastership for a time from now on. Precondition: the lock is held. */
+/* Lets a stop keep the mastership for some seconds from now on. Precondition: the lock is held. */
 static void state_keep_mastership(struct state *state, int seconds) {
     assert(server_lock_is_held(&state->service->lock));
     state->give_back_at = doorman_clock() + seconds * DOORMAN_SECOND;
 }
 
-/* Writes what has changed, as much as fits into a batch, or again the batch that could not be
- * written. */
+/* Writes the batch that could not be written before, or else a batch of what has changed. */
 static enum round state_write(struct state *state) {
     struct service *service = state->service;
     uint64_t flush = 0;
@@ -552,8 +549,7 @@ static void state_drop(struct state *state, doorman_time now) {
 
 #define CALL_LOOK (DOORMAN_SECOND / 5) /* between two looks whether the server stops */
 
-/* Lets other parts read what they keep in the store, before any counter is read. Returns false if
- * the store cannot be read. */
+/* Lets other parts read what they keep in the store. Returns false if the store cannot be read. */
 static bool state_read_parts(struct state *state) {
     bool is_read = true;
     EACH_PART(part, read_store) {
@@ -563,7 +559,7 @@ static bool state_read_parts(struct state *state) {
     return is_read;
 }
 
-/* Lets other parts read again, and tries it again later if the store fails. */
+/* Lets other parts read again. If the store fails, tries again after REREAD_INTERVAL. */
 static void state_reread(struct state *state) {
     if (state_read_parts(state)) {
         state_note_success(state, USE_READ);
@@ -653,8 +649,8 @@ enum call_result server_state_call(struct service *service, struct state_call *c
 
 /* ---- the thread ----------------------------------------------------------------------------- */
 
-/* Waits until a time, or until the thread has other work or must leave: a flush, a call, a reading
- * of other parts, or a drain is wanted. Returns false if it must leave. */
+/* Waits until a time, or until a flush, a call, a reading of other parts or a drain is wanted.
+ * Returns false at once if the thread must leave. */
 static bool state_sleep(struct state *state, doorman_time until) {
     struct service *service = state->service;
     doorman_time now = doorman_clock();
@@ -673,15 +669,15 @@ static bool state_sleep(struct state *state, doorman_time until) {
     return goes_on;
 }
 
-/* Returns whether no other process was master between the last mastership of this process and one
- * with a later epoch (D7). Precondition: the lock is held. */
+/* Returns whether no other process was master between the last mastership of this process and the
+ * one with this epoch (D7). Precondition: the lock is held. */
 static bool state_follows_own(const struct state *state, uint64_t epoch) {
     assert(server_lock_is_held(&state->service->lock));
     return epoch == state->epoch || epoch == state->epoch + 1;
 }
 
 /* Forgets what the last mastership of this process could not write, if another process was master
- * since then. It has read and changed the same rows.
+ * since then. The other process has read and changed the same rows.
  *   epoch   of the next mastership, which does not write yet */
 static void state_forget_changes(struct state *state, uint64_t epoch) {
     struct service *service = state->service;
@@ -785,7 +781,9 @@ static void state_return(struct state *state) {
     server_unlock(&service->lock);
 }
 
-/* Waits for the next mastership of this process. Returns false if the server stops. */
+/* Waits for the next mastership of this process. Meanwhile writes what the last one has left,
+ * prepares what is won, and lets other parts follow the store. Returns false if the server
+ * stops. */
 static bool state_await_mastership(struct state *state) {
     struct service *service = state->service;
     bool settled = false;
@@ -818,7 +816,7 @@ static void state_log_warning(const struct state *state) {
                "store", state->name, "why", warning, LOG_END);
 }
 
-/* Begins a mastership in the store (D9). Returns false if the thread must leave before. */
+/* Begins a mastership in the store (D9). Returns false if the thread must leave first. */
 static bool state_begin_mastership(struct state *state) {
     struct service *service = state->service;
     server_lock(&service->lock);
@@ -836,7 +834,7 @@ static bool state_begin_mastership(struct state *state) {
     return true;
 }
 
-/* Reads the store until it has succeeded. Returns false if the thread must leave before. */
+/* Reads the store until it has succeeded. Returns false if the thread must leave first. */
 static bool state_read_surely(struct state *state) {
     for (;;) {
         struct reading reading = {0};
@@ -850,7 +848,7 @@ static bool state_read_surely(struct state *state) {
 }
 
 /* Reads the store again if the configuration has other durable limits. A row that was read or
- * written before does not count twice. Returns false if the thread must leave before. */
+ * written before does not count twice. Returns false if the thread must leave first. */
 static bool state_read_again(struct state *state) {
     struct service *service = state->service;
     server_lock(&service->lock);
@@ -860,8 +858,8 @@ static bool state_read_again(struct state *state) {
     return !wanted || state_read_surely(state);
 }
 
-/* Writes what is left. Without success it gives up when the time is over. If the store was to be
- * read again, that does not happen any more, and its rows stay. Returns whether all is written. */
+/* Writes what is left, with further tries until `ends_at`. The store is not read again any more,
+ * even if the configuration has other durable limits. Returns whether all is written. */
 static bool state_finish(struct state *state) {
     struct service *service = state->service;
     enum round round;
@@ -878,8 +876,8 @@ static bool state_finish(struct state *state) {
     return round == ROUND_DONE;
 }
 
-/* Writes what is left while no message is decided. Returns whether this process now leaves what it
- * knows: then the drain cannot be called off any more. */
+/* If a drain wants it, writes what is left while no message is decided. Returns whether the drain
+ * goes on: from then on it cannot be called off. */
 static bool state_pause_to_leave(struct state *state) {
     struct service *service = state->service;
     enum round round = ROUND_FULL;
@@ -969,8 +967,8 @@ static void *state_main(void *context) {
 /* Ignores SIGXFSZ. Then a write to a file that is too large fails, as on a full disk. */
 static void state_init(void) { signal(SIGXFSZ, SIG_IGN); }
 
-/* Returns the place of the store. Several nodes can share a store, so the names of keys have the
- * node. The default of --node is not used, because it is an address, which can differ after a
+/* Returns the place of the store. Several nodes can share a store, so the names of keys have
+ * --node, or else the election key. The default of --node is an address, which can differ after a
  * restart. */
 static struct store_place state_place(const struct settings *settings) {
     return (struct store_place){.address = settings->state,
@@ -1020,7 +1018,7 @@ static enum exit_status state_check(const struct settings *settings) {
     return CONTINUE;
 }
 
-/* Opens the store. The configuration may be in it. */
+/* Opens the store, unless state_load has opened it. */
 static enum exit_status state_open(struct service *service) {
     char error[STORE_TEXT] = "out of memory";
     if (!service->settings->state || service->state) return CONTINUE;
@@ -1041,8 +1039,9 @@ static enum exit_status state_open(struct service *service) {
     return CONTINUE;
 }
 
-/* Opens the store before the configuration is loaded, if it is in the store. Otherwise a
- * configuration that is not valid would spend the epoch of a planned stop (D9). */
+/* If the configuration is in the store, opens the store before it is loaded. If not, state_open
+ * does so later, so that an invalid configuration does not spend the epoch of a planned stop
+ * (D9). */
 static enum exit_status state_load(struct service *service) {
     return service->settings->config_in_store ? state_open(service) : CONTINUE;
 }
@@ -1114,7 +1113,7 @@ static void state_take_over(struct state *state, bool follows) {
 }
 
 /* D7: keeps what the library is about to forget. Changes that do not fit into the batch are
- * forgotten, as after a crash. While the store is read, no rows are yielded. */
+ * forgotten, as after a crash. While the store is read, the library yields no rows. */
 static void state_loses(struct service *service, doorman_time now) {
     struct state *state = service->state;
     if (!state) return;
@@ -1123,7 +1122,7 @@ static void state_loses(struct service *service, doorman_time now) {
     server_state_keep(service, &state->kept, now);
 }
 
-/* Forgets what was kept when another process is known to be master. */
+/* Forgets what was kept, as soon as another process is known to be master. */
 static void state_update_kept(struct state *state) {
     const struct election_status *election = &state->service->election_status;
     const bool is_standby = !election->lease && !election->no_master.since;
@@ -1207,8 +1206,8 @@ static void state_update(struct service *service, doorman_time now) {
                "store", state->name, LOG_END);
 }
 
-/* Waits until what has changed is written, because the changes of a limit that a configuration
- * removes are not yielded any more. A store that is too slow must not stop a configuration. */
+/* Waits at most FLUSH_SECONDS until what has changed is written, because the library no longer
+ * yields the changes of a limit that a configuration has removed. */
 static void state_flush(struct service *service) {
     struct state *state = service->state;
     if (!state) return;
@@ -1240,7 +1239,7 @@ bool server_state_is_flushed(struct service *service, uint64_t number) {
     return is_done;
 }
 
-/* Takes what has changed since the flush. */
+/* Takes into the batch what has changed since state_flush. */
 static void state_before_configuration(struct service *service) {
     struct state *state = service->state;
     if (state && !state->status.is_reading) (void)state_take(state, false);
@@ -1289,8 +1288,8 @@ static void state_give_back(struct state *state, doorman_time now) {
     EACH_PART(part, gives_back)(*part)->gives_back(service);
 }
 
-/* Waits until the thread has ended. Returns why it gives up, or NULL. Precondition: the lock is
- * held. */
+/* Waits until the thread has ended. Returns NULL, or why the wait is over. Precondition: the lock
+ * is held. */
 static const char *state_await_end(struct state *state) {
     assert(server_lock_is_held(&state->service->lock));
     const char *why = "25 s have passed";
@@ -1314,8 +1313,8 @@ static const char *state_await_end(struct state *state) {
     return now < state->ends_at ? NULL : why;
 }
 
-/* Waits until the thread has written all, and sets the exit code. No message is decided any
- * more. */
+/* Waits until the thread has written all or gives up, and sets the exit code. No message is decided
+ * any more. */
 static void state_stopping(struct service *service) {
     struct state *state = service->state;
     if (!state || !state->is_started) return;

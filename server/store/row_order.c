@@ -1,14 +1,14 @@
-/* doorman_server, part STATE: the order in which rows are written. This file changes only its
+/* doorman_server, part STATE: the order in which rows are written. The functions change only their
  * arguments.
  *
- * Rows are sorted by their identities, as in a file, so that each page is visited once. A row that
- * was taken later comes behind one with the same identity. Rows of reservations come before all
- * counters, and open ones once more behind them, as the last rows: see >>reservations of
- * doorman_permits.h.
+ * Rows are sorted by their identities, as in a file, so that each page is visited once. Of rows
+ * with the same identity, the one that was taken later comes later. Rows of reservations come
+ * before all counters, and those of open reservations a second time after the counters, with
+ * is_last: see >>reservations of doorman_permits.h.
  *
- * The lock of the service is free while rows are taken. So a reservation may be settled after its
- * last row was taken, and have one more row, which is not a last one. The store must keep that row,
- * so the earlier last row is left out. */
+ * While rows are taken, the lock of the service is free in between. So a reservation may be settled
+ * after its row with is_last was taken, and have a later row without is_last. The store must keep
+ * the later row, so the row with is_last is left out. */
 #include "store.h"
 
 #include <stdlib.h>

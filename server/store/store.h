@@ -1,6 +1,6 @@
-/* doorman_server, part STATE: the store in which counters and bans last: a file of SQLite, or a
- * Redis. This interface knows no permits: a row is an identity and a record, whose bytes only the
- * library understands.
+/* doorman_server, part STATE: the store that keeps counters and bans over a restart: a file of
+ * SQLite, or a Redis. This interface knows no permits: a row is an identity and a record, whose
+ * bytes only the library understands.
  *
  * D9 Each mastership has an epoch, and a later one has a larger number. Only the process whose
  *    epoch is the last one in the store can write. One process has a file at a time: the second one
@@ -107,8 +107,8 @@ void server_store_close(struct store *store);
  *             STORE_OUTDATED: the store has a later epoch | STORE_FAILED */
 enum store_result server_store_begin(struct store *store, uint64_t epoch);
 
-/* Returns the epoch with which this process writes. Each mastership has a number of its own. For
- * the notes of a cluster: the revision of the last write that this process knows. */
+/* Returns the epoch with which this process writes. For the notes of a cluster: the revision of the
+ * last write that this process knows. */
 uint64_t server_store_epoch(const struct store *store);
 
 /* Returns what a person should know about a store that works, such as that Redis keeps its rows
@@ -172,8 +172,8 @@ enum store_result server_store_list_notes(struct store *store, const char *kind,
 enum store_result server_store_last_note(struct store *store, const char *kind,
                                          char identity[STORE_TEXT + 1]);
 
-/* Some rows of a shard that moves. They are for another node, so `cluster` names them, and not the
- * node of this store. Only a store that is shared keeps them. */
+/* Some rows of a shard that moves. They are for another node, so their key has the name of the
+ * cluster, and not of a node. Only a store that is shared keeps them. */
 struct store_shard_part {
     const char *cluster; /* the same for all nodes; at most 256 bytes */
     size_t shard;
@@ -184,7 +184,7 @@ struct store_shard_part {
     bool is_last; /* the move is whole with this part */
 };
 
-/* Writes a part. The first one replaces what the move had. Precondition: server_store_begin.
+/* Writes a part. Part 0 replaces all parts of the move. Precondition: server_store_begin.
  *   returns   STORE_OK | STORE_OUTDATED, STORE_LOST: as server_store_write | STORE_FAILED */
 enum store_result server_store_put_shard(struct store *store, const struct store_shard_part *part);
 
@@ -196,7 +196,7 @@ enum store_result server_store_put_shard(struct store *store, const struct store
 enum store_result server_store_get_shard(struct store *store, struct store_shard_part *part,
                                          unsigned char **bytes);
 
-/* Deletes a move. A NULL store has no effect. */
+/* Deletes the rows of a move. Does nothing if the store is NULL. */
 enum store_result server_store_drop_shard(struct store *store, const char *cluster, size_t shard,
                                           uint64_t move);
 

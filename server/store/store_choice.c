@@ -1,5 +1,5 @@
-/* doorman_server, part STATE: chooses the kind of a store by its address, and calls its
- * functions. */
+/* doorman_server, part STATE: chooses the kind of a store by its address, and calls the functions
+ * of this kind. */
 #include "store_kind.h"
 
 #include <assert.h>
@@ -24,7 +24,7 @@ static const struct store_kind *kind_of(const char *address) {
     return kinds[i];
 }
 
-/* A path may have any characters, but one like redis://... is an address. */
+/* A path may have any characters, but a text with :// is taken for an address. */
 const char *server_store_unknown(const char *address) {
     if (kind_of(address)->prefix[0] || !strstr(address, "://")) return NULL;
     if (strncmp(address, "rediss://", 9) == 0) {

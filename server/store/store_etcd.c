@@ -9,18 +9,19 @@
  * PREFIX.
  *
  * A mastership begins with a write of the key "epoch". Each transaction that writes notes compares
- * the revision of this key with that of the last write of this process, and writes it again. With
- * an election it also compares the etcd lease of the election key. So a process that has lost its
- * mastership writes nothing, and neither does a copy of a request that arrives late. If a response
- * is lost, the second try of the same transaction finds the number of its batch in this key. If no
- * try has a response, the next call begins again, with a new nonce.
+ * the revision of this key with that of the last write of this process, and writes the key again.
+ * With an election it also compares the etcd lease of the election key. So a process that has lost
+ * its mastership writes nothing, and neither does a copy of a request that arrives late. If a
+ * response is lost, the second try of the same transaction finds the number of its batch in the
+ * key, so the process knows that the first try has succeeded. If no try has a response, the next
+ * call begins the mastership again, with a new nonce.
  *
- * The notes of a cluster have many writers, and no mastership. A process that begins only reads the
- * key "epoch", so its next write succeeds only if nobody has written since then. Otherwise the
- * result is STORE_OUTDATED, and the process reads the notes before it tries again.
+ * The notes of a cluster have many writers, and no mastership. There server_store_begin only reads
+ * the key "epoch". So the next write of the process succeeds only if nobody has written since then.
+ * Otherwise the result is STORE_OUTDATED, and the process reads the notes before it tries again.
  *
  * Notes are listed in pages. etcd may need long for a page of large notes, or the page may be too
- * long for a response. Then a shorter one is asked for. */
+ * long for a response. Then the process asks for a shorter page. */
 #include "../etcd/etcd.h"
 #include "store_kind.h"
 
@@ -101,7 +102,7 @@ static void kept_compare(const struct etcd_store *store, char text[COMPARE_BYTES
              (long long)store->lease);
 }
 
-/* Writes what the key of the epoch has after the next write, in base64. */
+/* Writes the value that the next write gives to the key "epoch", in base64. */
 static void kept_stamp(const struct etcd_store *store, char text[BASE64_TEXT(STAMP_BYTES)]) {
     char stamp[STAMP_BYTES];
     snprintf(stamp, sizeof stamp, "%" PRIx64 " %" PRIu64, store->nonce, store->batch);
@@ -134,8 +135,8 @@ static enum store_result kept_join(struct etcd_store *store) {
     return STORE_OK;
 }
 
-/* The epoch is the revision of a write. etcd counts its revisions, so a later mastership has a
- * larger epoch. */
+/* The epoch is the revision of a write. The revisions of etcd only grow, so a later mastership has
+ * a larger epoch. */
 static enum store_result kept_begin(struct store *base, uint64_t epoch) {
     struct etcd_store *store = (struct etcd_store *)base;
     char compare[COMPARE_BYTES], stamp[BASE64_TEXT(STAMP_BYTES)];
@@ -164,7 +165,7 @@ static enum store_result kept_begin(struct store *base, uint64_t epoch) {
     return STORE_OK;
 }
 
-/* Begins the mastership again after a call without a response. */
+/* Begins the mastership again if a call had no response. */
 static enum store_result kept_resume(struct etcd_store *store) {
     return store->revision[0] ? STORE_OK : kept_begin(&store->base, 0);
 }
@@ -341,7 +342,7 @@ static enum store_result kept_put_notes(struct store *base, const struct store_n
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
-/* Decodes a member of an entry that is base64. Returns NULL if memory runs out. */
+/* Decodes the base64 in a member of an entry. Returns NULL if memory runs out. */
 static char *entry_text(const cJSON *entry, const char *name) {
     const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, name));
     const size_t room = (text ? strlen(text) : 0) + 2;
@@ -381,7 +382,7 @@ static bool kept_visit(const struct etcd_store *store, struct kept_list *list, c
     return has_memory;
 }
 
-/* Asks for a page: the range ends before the last note, or behind all notes of the kind. */
+/* Asks for a page: the notes before the last one that was read, or the last notes of the kind. */
 static cJSON *kept_ask(struct etcd_store *store, const struct kept_list *list) {
     struct kept_body body = {.text = NULL};
     char name[NAME_BYTES], limit[32];
@@ -492,7 +493,7 @@ static const struct store_kind kept_kind = {.prefix = "",
                                             .put_notes = kept_put_notes,
                                             .list_notes = kept_list_notes};
 
-/* Opens the notes below a key, and below the name of a node, which may be empty. */
+/* Opens the notes below `key`, or below `key`/`node` if `node` is not empty. */
 static struct etcd_store *kept_open(const struct settings *settings, const char *key,
                                     const char *node) {
     struct etcd_store *store = (struct etcd_store *)calloc(1, sizeof *store);

@@ -3,7 +3,7 @@
  *
  *     doorman:{NODE}:process         a hash: the schema, the epoch of the last mastership, and the
  *                                    number of its last batch
- *     doorman:{NODE}:row:IDENTITY    a string for each counter and ban that is not fresh:
+ *     doorman:{NODE}:row:IDENTITY    a string for each struct store_row, in which 0 is a zero byte:
  *
  *         fresh_at 0 what 0 template 0 limit 0 resource 0 key 0 record
  *
@@ -16,28 +16,28 @@
  *     doorman:{NODE}:notes:KIND      a hash: for each note, by its identity, ends_at 0 text
  *     doorman:{NODE}:order:KIND      a sorted set of these identities, all with the score 0
  *
- * The zeros end texts for people; see server_store_next. A row is a key of its own, and not a field
- * of one large hash, because a key has an end: Redis removes it a day after it is fresh, and no
- * process has to look for old rows. The braces let a Redis Cluster keep a node in one place.
+ * A row is a key of its own, and not a field of one large hash, because a key can expire: Redis
+ * removes the row a day after it is fresh, and no process has to look for old rows. The braces keep
+ * a node in one slot of a Redis Cluster.
  *
  * Rows are written by a script, because nothing else compares the epoch and writes in one step. A
- * script has few rows, so that it does not stop other users of the Redis. The scripts of a batch
- * are sent together, so a batch costs one round trip. If the connection breaks, a part of the batch
- * may be written: the caller writes the same batch again. What is left of the first copy may still
- * arrive, later than the batches after it. So each copy has a number, and a script with a lower
- * number than the last one writes nothing.
+ * script has few rows, so that it does not stop other users of the Redis for long. The scripts of a
+ * batch are sent together, so a batch costs one round trip. If the connection breaks, a part of the
+ * batch may be written: the caller writes the same batch again. What is left of the first copy may
+ * still arrive, later than the batches after it. So each copy has a number, and a script with a
+ * lower number than the last one writes nothing.
  *
- * All rows are read with SCAN, and their values with MGET. No row changes meanwhile, because
- * server_store_begin has shut out all other writers. SCAN finds each of them at least once.
+ * Keys of rows are read with SCAN, and their values with MGET. No process writes meanwhile, because
+ * server_store_begin has shut out all other writers. So SCAN finds each key at least once.
  *
  * A call fails when Redis does not answer within COMMAND_SECONDS. The connection is then closed,
  * and the next call makes a new one.
  *
  * A standby may use its connection for the first time after weeks. Redis may have closed it by
  * then, because it was restarted, or because of its setting "timeout". So each call first looks
- * whether the connection is still open. If it is not, nothing was sent yet, so any call may use a
- * new one. Only SCAN must not continue over a new connection: its cursor means nothing to a Redis
- * that was restarted, so the reading fails, and begins again. */
+ * whether the connection is still open. If it is not, nothing was sent yet, so the call uses a new
+ * one. Only a SCAN does not continue over a new connection, because its cursor means nothing to a
+ * Redis that was restarted: the reading fails, and begins again. */
 #include "address_redis.h"
 #include "store_kind.h"
 #include "tls_redis.h"
@@ -89,8 +89,8 @@ struct redis_store {
     char bytes[SCRIPT_BYTES];
 };
 
-/* KEYS: the hash. ARGV: the schema; the epoch, 0 for the next one. Returns the epoch that is in
- * force, or what stops it. */
+/* KEYS: the hash. ARGV: the schema; the epoch, 0 for the next one. Returns 'begun' and the epoch,
+ * or 'later' and the epoch in force, or 'newer' if the schema is. */
 static const char begin_script[] =
     "local kept = redis.call('HMGET', KEYS[1], 'schema', 'epoch')\n"
     "if kept[1] and tonumber(kept[1]) > tonumber(ARGV[1]) then return {'newer', 0} end\n"
@@ -102,8 +102,8 @@ static const char begin_script[] =
     "return {'begun', epoch}\n";
 
 /* KEYS: the hash; the rows. ARGV: the epoch; the number of the batch; for each row its value and
- * its end, or two empty texts. Returns the epoch in force: as a number, or as a text if it is
- * another one, so nothing was written. */
+ * when it expires, or two empty texts to delete it. Returns the epoch in force: a number, or a text
+ * if it is another epoch and nothing was written. */
 static const char write_script[] =
     "local kept = redis.call('HMGET', KEYS[1], 'epoch', 'batch')\n"
     "local epoch, number = kept[1], tonumber(ARGV[2])\n"
@@ -157,7 +157,7 @@ static const char leave_script[] = "local epoch = redis.call('HGET', KEYS[1], 'e
                                    "return tonumber(epoch)\n";
 
 /* KEYS: the hash; the string. ARGV: the epoch. Returns what there was, and the bytes if they are
- * for this mastership. They are removed in any case, except by an old master. */
+ * for this mastership. Removes the bytes, unless another mastership has begun. */
 static const char take_script[] =
     "local kept = redis.call('HMGET', KEYS[1], 'epoch', 'left')\n"
     "if kept[1] ~= ARGV[1] then return {'outdated'} end\n"
@@ -170,7 +170,7 @@ static const char take_script[] =
     "return {'left', bytes}\n";
 
 /* KEYS: the hash of the node; the hash of a move. ARGV: the epoch; the number of the part; its
- * bytes; the number of parts, or "". A move that nobody takes ends after 60 days. Returns as
+ * bytes; the number of parts, or "". The move expires 60 days after its last part. Returns as
  * write_script does. */
 static const char put_shard_script[] =
     "local epoch = redis.call('HGET', KEYS[1], 'epoch')\n"
@@ -184,7 +184,7 @@ static const char put_shard_script[] =
 /* ---- errors --------------------------------------------------------------------------------- */
 
 /* What a person can do about an answer that is an error. The error of a script contains the text of
- * Redis, so a word may be anywhere in it. The last entry is for all others. */
+ * Redis, so a word may be anywhere in it. The last entry is for all other errors. */
 static const struct redis_remedy {
     const char *word, *remedy;
     bool is_refusal; /* it does not pass by itself */
@@ -224,7 +224,7 @@ static void redis_disconnect(struct redis_store *store) {
     store->context = NULL;
 }
 
-/* Notes a failure, and a text of Redis for people without its control characters. */
+/* Notes a failure and a text of Redis, whose control characters become spaces. */
 static enum store_result redis_fail(struct redis_store *store, const char *what, const char *text) {
     char *error = store->base.error;
     snprintf(error, STORE_TEXT, "%s%s%.400s%s", what, text[0] ? " (" : "", text,
@@ -235,7 +235,7 @@ static enum store_result redis_fail(struct redis_store *store, const char *what,
     return STORE_FAILED;
 }
 
-/* Notes that Redis did not answer. */
+/* Notes that Redis did not answer, and closes the connection. */
 static enum store_result redis_fail_connection(struct redis_store *store) {
     const redisContext *context = store->context;
     const bool is_late = errno == EAGAIN || errno == EINTR;
@@ -449,7 +449,7 @@ static void redis_warn(struct redis_store *store, const char *text) {
     snprintf(store->base.warning + bytes, STORE_TEXT - bytes, "%s%s", bytes ? "; " : "", text);
 }
 
-/* Finds out whether this Redis keeps what it is given (D5). */
+/* Warns if this Redis may lose rows (D5). */
 static void redis_look(struct redis_store *store) {
     redisReply *reply = redis_ask(store, REDIS_REPLY_STRING, 1, (const char *const[]){"INFO"});
     store->base.warning[0] = 0;
@@ -518,7 +518,7 @@ static const char *value_text(const char **at, const char *end) {
     return zero ? text : NULL;
 }
 
-/* Reads a row. What is not of Doorman becomes a record, which the caller cannot read either. */
+/* Reads a row. A value that is not of Doorman becomes a record, which the library then refuses. */
 static void row_read(const struct redis_store *store, const redisReply *key,
                      const redisReply *value, struct store_row *row) {
     const size_t prefix = strlen(store->prefix);
@@ -596,8 +596,8 @@ static bool redis_take_row(struct redis_store *store, struct store_row *row) {
     return false;
 }
 
-/* Returns whether a reading can begin or continue. It needs the connection with which it has
- * begun. */
+/* Returns whether a reading can begin or continue. One that continues needs the connection with
+ * which it has begun. */
 static bool redis_reads_on(struct redis_store *store) {
     if (!store->cursor[0]) return redis_connect(store);
     if (!store->context) redis_fail(store, "Redis cannot be reached", "the connection has ended");
@@ -651,7 +651,7 @@ static size_t row_bytes(const struct redis_store *store, const struct store_row 
            strlen(row->key) + 4 + row->record_bytes;
 }
 
-/* Adds the value of a row, and its end. */
+/* Adds the value of a row, and when it expires. */
 static void script_add_value(struct redis_store *store, struct script *script,
                              const struct store_row *row) {
     char number[NUMBER_TEXT];

@@ -7,12 +7,12 @@
  *     PRAGMA application_id   says that the file is of Doorman
  *     PRAGMA user_version     the schema; 0: the file is empty
  *     process                 one row: the epoch, which counts the masterships
- *     counters                a row for each counter and ban that is not fresh
+ *     counters                a row for each counter, ban and reservation that is not fresh
  *     handover                at most one row: what a planned stop has left, and for whom. A file
- *                             of an earlier version gets this table. Such a version ignores it, and
- *                             raises the epoch, so the row is not used after that
+ *                             of an earlier version gets this table. An earlier server ignores it,
+ *                             and raises the epoch, so the row is not used after that
  *     administration          a row for each note, such as an override or an act of the audit. A
- *                             file of an earlier version gets this table too, and such a version
+ *                             file of an earlier version gets this table too, and an earlier server
  *                             ignores it
  *
  * In the mode WAL with synchronous=FULL a transaction lasts when it is committed. Readers, such as
@@ -48,8 +48,8 @@
 /* The log of SQLite grows with the largest transaction. It is cut to this size afterwards. */
 #define LOG_BYTES_MAX "67108864"
 
-/* Memory for pages of the file, in KiB, and the pages of the log after which it is copied into the
- * file. The defaults are for small databases. A transaction with random rows changes most pages. */
+/* Memory for pages of the file, in KiB, and how many pages of the log make SQLite copy it into the
+ * file. Both are above the defaults, because a transaction with random rows changes most pages. */
 #define CACHE_KIB "32768"
 #define LOG_PAGES "8192"
 
@@ -78,7 +78,7 @@ static const char handover_schema[] =
     "    checksum INTEGER NOT NULL,"
     "    leases BLOB NOT NULL)"; /* and holds: see >>handover in doorman.h */
 
-/* An earlier version has no such table, and ignores it. */
+/* An earlier server does not know this table, and ignores it. */
 static const char administration_schema[] = "CREATE TABLE IF NOT EXISTS administration ("
                                             "    kind TEXT NOT NULL,"
                                             "    identity TEXT NOT NULL,"
@@ -167,7 +167,7 @@ static bool file_lock(struct file_store *store, const char *path) {
     return store->path != NULL || file_refuse(store, "out of memory");
 }
 
-/* Reads one number. Returns false on an error of SQLite. */
+/* Reads one number. Returns false if there is none, or SQLite fails. */
 static bool file_query_number(struct file_store *store, const char *query, int64_t *number) {
     sqlite3_stmt *statement = NULL;
     bool read = sqlite3_prepare_v2(store->database, query, -1, &statement, NULL) == SQLITE_OK &&
@@ -200,7 +200,7 @@ static bool file_run(struct file_store *store, const char *commands) {
     return sqlite3_exec(store->database, commands, NULL, NULL, NULL) == SQLITE_OK;
 }
 
-/* Ends a transaction, also one that failed. SQLite ends some of them itself. */
+/* Commits a transaction that is done. Rolls back any other one, unless SQLite has done that. */
 static enum store_result file_finish(struct file_store *store, bool done) {
     if (done && file_run(store, "COMMIT")) return STORE_OK;
     file_fail(store, "cannot be written");
@@ -208,9 +208,9 @@ static enum store_result file_finish(struct file_store *store, bool done) {
     return STORE_FAILED;
 }
 
-/* D9: keeps the epoch beside the file too, in an attribute of its inode. `cp` over the file leaves
- * the attribute as it was, so an older copy that was put back is noticed. It is not noticed where
- * the file system has no such attributes, or where a tool copies them too. */
+/* D9: keeps the epoch outside of the bytes of the file too, in an attribute of its inode. `cp` over
+ * the file leaves the attribute as it was, so an older copy that was put back is noticed. It is not
+ * noticed where the file system has no such attributes, or where a tool copies them too. */
 static void file_note_epoch(struct file_store *store) {
     char text[24];
     const ssize_t bytes = fgetxattr(store->lock, EPOCH_ATTRIBUTE, text, sizeof text - 1);
@@ -443,12 +443,13 @@ static uint64_t checksum_of(const unsigned char *bytes, size_t count) {
     return hash;
 }
 
-/* Binds a number as a signed one, as SQLite has no others. */
+/* Binds a number as a signed one, because SQLite has no others. */
 static bool file_bind_number(sqlite3_stmt *statement, int index, uint64_t number) {
     return sqlite3_bind_int64(statement, index, (sqlite3_int64)number) == SQLITE_OK;
 }
 
-/* Raises the epoch for a new mastership. For the first one, opening the file has done that. */
+/* Raises the epoch for a new mastership. For the first mastership, opening the file has done
+ * that. */
 static enum store_result file_begin(struct store *base, uint64_t epoch) {
     struct file_store *store = (struct file_store *)base;
     int64_t raised = 0;

@@ -1,5 +1,5 @@
 /* doorman_server, part STATE: TLS of the connection to a Redis. The socket is that of the hiredis
- * context, and blocks for its time limits at most.
+ * context, and keeps the time limits of the context.
  *
  * A Redis without TLS reads the first bytes of a handshake as a command. It answers with an error
  * that is no TLS, or waits for the end of a line. In both cases the handshake fails. */
@@ -154,9 +154,9 @@ void server_redis_tls_end(struct redis_tls *tls) {
 
 /* ---- commands and answers ------------------------------------------------------------------- */
 
-/* Notes in the context why a connection has failed, where hiredis would. In TLS 1.3 Redis checks
- * the certificate of this server after the handshake. Its alert is lost in some cases, and only the
- * end of the connection is visible.
+/* Notes why a connection has failed, in the fields of the context in which hiredis does so too. In
+ * TLS 1.3 Redis checks the certificate of this server after the handshake. Its alert is lost in
+ * some cases, and only the end of the connection is visible.
  *   result   of GnuTLS; 0: the connection has ended */
 static int tls_fail(struct redis_tls *tls, redisContext *context, int result) {
     const bool is_alert = result == GNUTLS_E_FATAL_ALERT_RECEIVED;
@@ -189,8 +189,8 @@ int server_redis_tls_send(struct redis_tls *tls, redisContext *context, int coun
     return sent >= 0 ? REDIS_OK : tls_fail(tls, context, (int)sent);
 }
 
-/* Receives some bytes of answers. GnuTLS also returns GNUTLS_E_AGAIN when it has got a ticket. Then
- * nothing was late, and errno does not change. */
+/* Receives some bytes of answers. GnuTLS also returns GNUTLS_E_AGAIN when it has received a session
+ * ticket. Then errno is not EAGAIN, and the loop tries again. */
 static int tls_feed(struct redis_tls *tls, redisContext *context) {
     ssize_t count = GNUTLS_E_AGAIN;
     errno = 0;

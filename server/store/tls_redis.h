@@ -1,5 +1,5 @@
 /* doorman_server, part STATE: TLS of the connection to a Redis (rediss://...), by GnuTLS. hiredis
- * 0.14 has none, so its context only makes the connection and reads answers out of bytes. */
+ * 0.14 has no TLS, so its context only makes the connection and reads answers out of bytes. */
 #ifndef DOORMAN_SERVER_TLS_REDIS_H
 #define DOORMAN_SERVER_TLS_REDIS_H
 
@@ -21,9 +21,9 @@ struct redis_tls *server_redis_tls_begin(redisContext *context, const struct sto
                                          bool *is_refusal);
 void server_redis_tls_end(struct redis_tls *tls); /* NULL has no effect */
 
-/* Sends a command, as redisAppendCommandArgv and redisGetReply do together. On failure the fields
- * `err` and `errstr` of the context say why, and errno is EAGAIN if Redis does not take it in
- * time. */
+/* Sends a command at once, which redisAppendCommandArgv leaves to redisGetReply. On failure the
+ * fields `err` and `errstr` of the context say why, and errno is EAGAIN if Redis does not take the
+ * command in time. */
 int server_redis_tls_send(struct redis_tls *tls, redisContext *context, int count,
                           const char **words, const size_t *bytes);
 

@@ -2,14 +2,14 @@
  * that has ended, and does not say when certificates end. So GnuTLS reads them. The functions use
  * only their arguments.
  *
- * nng has already accepted the certificates. So one that GnuTLS cannot read only means that its
- * times are not known. */
+ * nng has already accepted the certificates. So if GnuTLS cannot read one, only the times of this
+ * certificate are not known. */
 #include "certificate.h"
 
 #include <gnutls/x509.h>
 
-/* Returns a time of GnuTLS, or 0 if it is not known. The end of a certificate without an end is the
- * last second of the year 9999 (RFC 5280, 4.1.2.5). */
+/* Returns a time of GnuTLS, or 0 if it is not known. A certificate that never ends has the last
+ * second of the year 9999 as its end (RFC 5280, 4.1.2.5). */
 static int64_t time_known(time_t at) {
     if (at == GNUTLS_X509_NO_WELL_DEFINED_EXPIRATION) return INT64_C(253402300799);
     return at > 0 ? (int64_t)at : 0;

@@ -3,11 +3,11 @@
  * --listen.
  *
  * With --tls-ca the server asks for a certificate, but the handshake succeeds without one too. The
- * certificate is checked after it, so that HTTP can say in its first response what is wrong (403).
- * GnuTLS itself would only break the handshake off, and people do not see its alert.
+ * certificate is checked after the handshake, so that HTTP can say in its first response what is
+ * wrong (403). GnuTLS itself would only break the handshake off, and people do not see its alert.
  *
- * There are no tickets, so each session begins with a full handshake, and no session outlives a
- * change of the authorities. */
+ * There are no session tickets. So each connection begins with a full handshake, in which the peer
+ * shows its certificate again. */
 #include "certificate.h"
 #include "tls.h"
 
@@ -70,14 +70,15 @@ static struct tls_server *session_server(const struct pem *pem, const char *prot
 
 /* ---- sessions ------------------------------------------------------------------------------- */
 
-/* Asks the peer for the protocol of the server, if it has one. */
+/* Asks the peer for the protocol of the server, if the server has one. */
 static int session_ask_protocol(struct tls_session *session) {
     if (!session->server->protocol) return GNUTLS_E_SUCCESS;
     const gnutls_datum_t name = server_tls_datum(session->server->protocol);
     return gnutls_alpn_set_protocols(session->session, &name, 1, GNUTLS_ALPN_MANDATORY);
 }
 
-/* Returns whether the peer has chosen this protocol. GnuTLS accepts a peer that names none. */
+/* Returns whether the peer has chosen the protocol of the server, or the server has none. GnuTLS
+ * accepts a peer that names none. */
 static bool session_has_protocol(const struct tls_session *session) {
     const char *protocol = session->server->protocol;
     gnutls_datum_t chosen = {NULL, 0};

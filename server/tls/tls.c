@@ -1,14 +1,14 @@
 /* doorman_server, part TLS: certificates. This file checks the flags and sets service->pem and
  * service->tls.
  *
- * All listeners share one TLS configuration. With --tls-ca, a peer must have a certificate that the
- * authority has signed. nng checks the certificate before it reports the connection. The link to
- * the parent uses the same files, and the authority must have signed the parent's certificate.
+ * All nng listeners share one TLS configuration. With --tls-ca, a peer must have a certificate that
+ * the authority has signed. nng checks the certificate before it reports the connection. The link
+ * to the parent uses the same files, and the authority must have signed the parent's certificate.
  *
- * When the files change, the listeners use the new ones for new connections. The link to the parent
- * makes a new connection for its next request. So a parent that refuses the new certificate is
- * noticed at once, while the node still has its leases. With the old connection, it would be
- * noticed when that connection breaks, perhaps months later.
+ * When the files change, the listeners use the new ones for new connections (see
+ * tls_set_listeners). The link to the parent makes a new connection for its next request. So a
+ * parent that refuses the new certificate is noticed at once, while the node still has its leases.
+ * With the old connection, it would be noticed when that connection breaks, perhaps months later.
  *
  * nng accepts a certificate and a key that do not belong together: nng_tls_config_own_cert returns
  * 0 with nng 1.5.2 and 1.10.1. Only a handshake shows the difference. So the server first
@@ -172,8 +172,8 @@ static int loopback_send(struct loopback *loopback) {
 }
 
 /* The aios are freed first: nng's thread for timeouts may use their streams until then. The streams
- * refer to the dialer. So the dialer is freed before the streams: the thread of nng that frees the
- * last stream then sees all that this thread has done with the dialer. */
+ * have references to the dialer. The dialer is freed before them, so that the thread of nng that
+ * frees the last stream sees all that this thread has done with the dialer. */
 static void loopback_close(struct loopback *loopback) {
     for (int i = 0; i < SIDE_COUNT; i++) nng_aio_free(loopback->aios[i]);
     if (loopback->dialer) nng_stream_dialer_free(loopback->dialer);
@@ -201,7 +201,7 @@ static int handshake_try(const struct pem *pem) {
 }
 
 /* Checks that the key belongs to the certificate. Another error than one of TLS says nothing about
- * the files. An example is a machine without loopback. The server then only logs a warning. */
+ * the files, for example on a machine without loopback. Then the server only logs a warning. */
 static bool handshake_check(const struct pem *pem, const struct settings *settings,
                             doorman_error *error) {
     int code = handshake_try(pem);
@@ -434,7 +434,7 @@ static void tls_look_at_handshakes(struct service *service, doorman_time now) {
 /* ---- ends of certificates ------------------------------------------------------------------- */
 /* The file of --tls-cert can have a chain, which works only while all its certificates are valid.
  * So the earliest end counts. The file of --tls-ca can have several authorities, when one is being
- * replaced. So the latest end counts. The link to the parent uses the same files. */
+ * replaced. So the latest end counts. */
 
 #define WARN_DAYS 14
 #define DAY ((doorman_time)86400 * DOORMAN_SECOND)
@@ -453,7 +453,7 @@ static bool tls_warn_about_end(const struct service *service, int file, int64_t 
     return true;
 }
 
-/* Looks at the ends once an hour. After a warning, looks again a day later. */
+/* Looks at the ends an hour after the last look, or a day after a warning. */
 static void tls_look_at_ends(struct service *service, doorman_time now) {
     struct tls_watch *watch = service->tls_watch;
     bool warned = false;

@@ -31,7 +31,7 @@ struct tls_calls {
      *   returns   READS, WRITES: it continues when the socket can be read, or written */
     enum tls_result (*handshake)(struct tls_session *session, char *refusal, size_t room);
 
-    /* Informs a peer whose certificate is refused, by an alert. The caller ends the session. */
+    /* Sends an alert to a peer whose certificate is refused. The caller ends the session. */
     void (*refuse)(struct tls_session *session);
 
     /* Work like recv and send: -1 and errno on failure. */

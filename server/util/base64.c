@@ -1,5 +1,5 @@
-/* doorman_server: base64, for keys and values of etcd, for the password of an HTTP request, and for
- * certificates. The functions use only their arguments. */
+/* doorman_server: base64, for keys and values of etcd, and for the password of an HTTP request. The
+ * functions use only their arguments. */
 #include "base64.h"
 
 static const char base64_digits[] =

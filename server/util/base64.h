@@ -1,4 +1,4 @@
-/* doorman_server: base64, the text of bytes in JSON of etcd and in fields of HTTP. */
+/* doorman_server: base64, in which JSON of etcd and fields of HTTP have bytes as text. */
 #ifndef DOORMAN_SERVER_BASE64_H
 #define DOORMAN_SERVER_BASE64_H
 
