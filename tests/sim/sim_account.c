@@ -11,8 +11,8 @@
  *     P12, P26  windows and tiers, to the nanosecond. Only the level of a bucket has rounding
  *               errors, so a decision at the edge of a bucket may go either way
  *     P13       reports, and what they charged
- *     P14       a counter is removed only if it equals a fresh one. As many counters exist as the
- *               account knows. When everything is idle, none is left that equals a fresh one
+ *     P14       a counter is removed only if it equals a fresh one. The process has as many counters
+ *               as the account. When everything is idle, no counter is left that equals a fresh one
  *     P15       counters, bans and counts of refusals survive a configuration
  *     P16       each mastership begins with a new account
  *     P19       a counter is evicted, or a permit refused with MAX_KEYS, only if the limit has
@@ -118,7 +118,7 @@ void sim_account_open(sim_account *account, const sim_permit_version *version, d
     account->given = epoch;
 }
 
-/* Has no effect if the account is closed. */
+/* Frees the counters. Has no effect if the account is closed already. */
 void sim_account_close(sim_account *account) {
     sim_world *world = account->world;
     const char *owner = account->owner;
@@ -135,8 +135,8 @@ void sim_account_close(sim_account *account) {
     account->owner = owner;
 }
 
-/* Returns 16 times the epoch at a time, counted from its start (P26). The epoch is what the caller
- * gives, but it never runs slower than 15/16 of `now`. */
+/* Returns 16 times the epoch at `now`, counted from start_epoch (P26). It follows the time of day
+ * that the caller gives in `epoch`, but never runs slower than 15/16 of `now`. */
 static int64_t epoch_16_at(const sim_account *account, doorman_time epoch, doorman_time now) {
     int64_t slow = account->epoch_16 + 15 * (now - account->at.now);
     int64_t fraction = (16 - slow % 16) % 16; /* what rounding up adds */
@@ -196,7 +196,7 @@ static void adapt(sim_counter *counter, const sim_definition *definition, size_t
     counter->start_units = definition->limit.empty_at_start ? figures->limit : 0;
 }
 
-/* P15: adapts all counters at once, because the simulator lets the process visit them. */
+/* P15: adapts all counters at once, because the simulator makes the process do the same. */
 void sim_account_configure(sim_account *account, const sim_permit_version *version) {
     account->version = version;
     account->reloaded = true;
@@ -338,8 +338,9 @@ static size_t count_named(const sim_account *account, size_t name) {
     return count;
 }
 
-/* Returns whether a limit has no room for the counters that the present call may add. After a
- * change of configuration, the counters of one limit may be in several tables. */
+/* Returns whether a limit has no room for the counters that the present call may add. All counters
+ * of its name count, because a change of configuration may leave those of one limit in several
+ * tables. */
 bool sim_account_is_full(const sim_account *account, const sim_definition *definition) {
     size_t count = count_named(account, definition->name);
     for (size_t i = 0; i < account->charge_count; i++) {
@@ -386,9 +387,9 @@ static bool is_in_call(const sim_account *account, const sim_counter *counter) {
     return false;
 }
 
-/* P19: the limits that have a small bound have so few counters that all of them are sampled. There
- * is no check after a change of configuration, when the counters of a limit may be in several
- * tables. */
+/* P19: the evicted counter has used the fraction that the event says, and no other counter of its
+ * limit has used less: such a limit has so few that the process samples all. Nothing is checked
+ * after a change of configuration, when the counters of a limit may be in several tables. */
 static void check_least_used(sim_account *account, const sim_counter *victim, size_t name,
                              double fraction) {
     size_t at = (size_t)(victim - &account->counters[0][0][0]) / SIM_NAMES;
@@ -425,8 +426,8 @@ static bool may_remove(const sim_account *account, size_t row, size_t column, si
            !sim_counter_counts(counter, definition, &account->at);
 }
 
-/* Returns the counter that an event is about, or NULL. The counter of a limit per resource has the
- * same names as that of an empty key. */
+/* Returns the counter that an event says is removed, or NULL. Events name the counter of a limit
+ * per resource as they name that of an empty key. */
 static sim_counter *removed_counter(sim_account *account, const doorman_permit_event *event,
                                     size_t index) {
     size_t row = index_of(sim_place_names, SIM_PLACES, event->resource_id);
@@ -477,7 +478,7 @@ static size_t count_bans(const sim_account *account, const sim_ban_limit *limit)
     return count;
 }
 
-/* P20: a ban begins, or its end moves back. A limit has at most max_keys bans. */
+/* P20: a ban begins, or ends later than before. A limit has at most max_keys bans. */
 static void on_banned(sim_account *account, sim_charge *charge) {
     const sim_definition *definition = charge->definition;
     doorman_time *until = &account->bans[charge->place][charge->key];
@@ -507,7 +508,8 @@ static const sim_definition *ban_definition(const sim_account *account, const si
     return NULL;
 }
 
-/* P20: a ban is ended early only if its limit has max_keys bans, and no other one ends before. */
+/* P20: a ban is ended early only if its limit has max_keys bans, and none of these ends before
+ * it. */
 static void on_ban_evicted(sim_account *account, const doorman_permit_event *event) {
     size_t place = index_of(sim_place_names, SIM_PLACES, event->resource_id);
     size_t column = index_of(sim_key_names, SIM_KEYS, event->key);

@@ -22,8 +22,8 @@
 
 extern const char *const sim_key_names[SIM_KEYS];
 extern const char *const sim_place_names[SIM_PLACES];
-/* The names of limits. The limit `name` of a template, if it is per template, has the name at
- * SIM_NAMES * (1 + glob) + name, so that no two of these limits have the same name. */
+/* The names of limits. A limit per key or per resource has the name at its number. A limit per
+ * template has the name at SIM_NAMES * (1 + glob) + number, which no other template uses. */
 extern const char *const sim_limit_names[SIM_LIMIT_NAMES];
 extern const char *const sim_template_globs[SIM_GLOBS];
 /* The resources that each glob matches, as bits. */
@@ -100,7 +100,7 @@ typedef struct sim_offer {
     double wait;                  /* nanoseconds of debt */
 } sim_offer;
 
-/* The time of a call, and the times at which the mastership began. */
+/* The time of a call and the beginning of the mastership, each as `now` and as an epoch (P26). */
 typedef struct sim_moment {
     doorman_time now, epoch, started_at, start_epoch;
 } sim_moment;

@@ -46,7 +46,8 @@ static void create(sim_account *account, sim_charge *charge) {
     account->counter_count++;
 }
 
-/* P19: a limit has at most max_keys counters. A change of configuration may leave more. */
+/* P19: a limit has at most max_keys counters. A change of configuration may leave more, so nothing
+ * is checked after one. */
 static void check_max_keys(sim_account *account, const sim_charge *charge) {
     const sim_definition *definition = charge->definition;
     size_t count = 0;
@@ -74,9 +75,9 @@ static bool charge_units(sim_account *account, sim_charge *charge, double units)
     return true;
 }
 
-/* Returns what a granted permit takes from a counter. In shadow, what would be refused is not
- * charged, and what does not fit is cut. A bucket that was cut has lent all that it can, except for
- * less than one grain. */
+/* Returns what a granted permit takes from a counter, and sets the slack of the counter afterwards.
+ * In shadow, what would be refused is not charged, and what does not fit is cut. A bucket whose
+ * charge is cut has then lent all that it can, except for less than one grain. */
 static double units_of(const sim_charge *charge, double *slack) {
     const sim_offer *offer = &charge->offer;
     bool bucket = charge->definition->limit.kind == DOORMAN_TOKEN_BUCKET;
@@ -184,7 +185,7 @@ static void check_wait(sim_account *account, const doorman_permit *permit) {
 }
 
 /* A grant carries a warning if a limit that is not in shadow has used more than warn_at of what it
- * could grant. For a bucket that saves units, warn_at of its size counts. */
+ * could grant. If a bucket has a size above 0, this is warn_at of its size. */
 static void check_warning(sim_account *account, const doorman_permit *permit) {
     bool must = false, may = false;
     for (size_t i = 0; i < account->charge_count; i++) {
@@ -206,7 +207,8 @@ static void check_warning(sim_account *account, const doorman_permit *permit) {
     }
 }
 
-/* Returns whether a charge would fit later, if nothing else is charged. */
+/* Returns whether a charge fits after `delay`, surely (`at_least`) or perhaps, if no other comes
+ * first. */
 static bool fits_after(const sim_account *account, const sim_charge *charge, doorman_time max_wait,
                        doorman_time delay, bool at_least) {
     sim_moment later = sim_account_moment_after(account, delay);
@@ -263,7 +265,7 @@ static bool is_reason_of_charge(const sim_account *account, const sim_charge *ch
     return permit->reason == DOORMAN_REASON_RATE && charge->refused && !charge->over_max_cost;
 }
 
-/* P4: a limit that waiting does not help is named before all others. */
+/* P4: a refusal has a right reason. One that waiting does not change comes before all others. */
 static void check_reason(sim_account *account, const doorman_permit *permit) {
     const sim_want *want = &account->wants[permit->item_index];
     bool helpless = false, right = false, max_keys = permit->reason == DOORMAN_REASON_MAX_KEYS;
