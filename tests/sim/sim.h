@@ -286,7 +286,7 @@ typedef struct sim_process {
     double granted[SIM_RESOURCES][SIM_CLIENTS + SIM_NODES]; /* the last lease of each holder */
 } sim_process;
 
-/* A lease of the store of a node. */
+/* A store lease, as of etcd: see sim_election.c. */
 typedef struct sim_store_lease {
     int64_t id;
     doorman_time end; /* by simulated time */

@@ -324,7 +324,8 @@ static void check_valid_for(sim_account *account, const doorman_permit *permit) 
     }
 }
 
-/* Counts a refusal for a ban. An event says that the ban begins. */
+/* Counts a refusal for a ban. An event says that the ban begins: at the last refusal that it
+ * needs. */
 static void count_refusal(sim_account *account, sim_charge *charge) {
     const doorman_ban *ban = &charge->definition->limit.ban;
     sim_counter *counter = charge->counter;
@@ -373,7 +374,7 @@ static void check_refused(sim_account *account, const doorman_permit_request *re
     check_valid_for(account, permit);
 }
 
-/* P18: what was granted has events. */
+/* P18: each granted item, each unmatched item and each entered tier has an event. */
 static void check_events(sim_account *account, const doorman_permit *permit) {
     bool same = account->granted_count == (permit->granted ? account->want_count : 0);
     for (size_t i = 0; same && i < account->granted_count; i++) {
