@@ -14,8 +14,8 @@
  *     memory runs out                  it is answered as OUT_OF_MEMORY
  *
  * The server forgets all permits that wait when it loses its mastership, and may become master
- * again in the same call. Therefore waiting_permits checks that the present mastership began at
- * `victory`, as the one did in which the messages began to wait.
+ * again in the same call. Therefore `victory` keeps the start of the mastership in which they began
+ * to wait, and waiting_permits compares it with that of the present one.
  *
  * The end of a connection is reported only once, perhaps while its message is still being decided.
  * So the numbers of the last connections that were closed are kept, and a message of such a
@@ -30,8 +30,7 @@
 
 /* While messages wait, waiting_main wakes up every LOOK and checks whether the server is still
  * master. A node with a parent decides in the thread of its link, so waiting_main collects the
- * decisions every LOOK_OF_CHILD. If work is due earlier, it wakes up earlier, but not before
- * LOOK_MIN. */
+ * decisions every LOOK_OF_CHILD. Due work wakes it earlier, but not before LOOK_MIN. */
 #define LOOK (DOORMAN_SECOND / 10)
 #define LOOK_OF_CHILD (DOORMAN_SECOND / 100)
 #define LOOK_MIN (DOORMAN_SECOND / 1000)
@@ -133,9 +132,8 @@ static void waiter_end(struct waiting *waiting, struct waiter *waiter, bool answ
 
 /* ---- decisions */
 
-/* Returns the permits, or NULL if the server is not master now. doorman_server_find is called so
- * that the server notices the end of its mastership. Otherwise it could decide once more after that
- * end. */
+/* Returns the permits, or NULL if the server is not master now. doorman_server_find lets the server
+ * notice the end of its mastership, after which it must not decide. */
 static doorman_permits *permits_now(const struct service *service) {
     doorman_server_resource none;
     (void)doorman_server_find(service->server, "", &none, doorman_clock());

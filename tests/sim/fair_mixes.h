@@ -207,8 +207,7 @@ static void fair_plan_next(fair_run *run, fair_member *member) {
 
 /* ---- exact shares */
 
-/* Sets the max-min shares of the members' demands by their weights. It bisects the level, which is
- * slow but obvious. */
+/* Sets the max-min shares of the members' demands by weight. It bisects: slow but obvious. */
 static void fair_exact(const fair_member *members, size_t count, double rate, double *out) {
     double low = 0, high = rate, sum = 0;
     for (size_t i = 0; i < count; i++) sum += members[i].demand;
@@ -267,8 +266,8 @@ static void fair_must(bool holds) {
     if (!holds) abort();
 }
 
-/* Makes a configuration: the limit that all keys share, with the weights of the groups if it is
- * fair, and another limit for each group that has a bound. */
+/* Makes the shared limit, with weights if it is fair, and a limit for each group that has a
+ * bound. */
 static doorman_config *fair_config(const fair_mix *mix, bool fair) {
     const char *globs[FAIR_GROUPS][1];
     char texts[FAIR_GROUPS][24];

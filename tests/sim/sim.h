@@ -520,7 +520,7 @@ void sim_invalidate_client(sim_world *world, size_t client);
 /* Must be called whenever a process starts, dies, freezes, thaws or loads a configuration. */
 void sim_invalidate_processes(sim_world *world);
 
-/* ---- sim_overload.c. These functions have no effect unless world->follows is set. */
+/* ---- sim_overload.c. Without world->follows these functions have no effect. */
 
 void sim_overload_draw(sim_world *world, sim_rules *rules, bool first);
 void sim_overload_inject(sim_world *world, uint64_t *random); /* makes a report */
@@ -636,18 +636,18 @@ void sim_leased_before(sim_world *world, size_t process);
 void sim_leased_stepped(sim_world *world, size_t process);
 void sim_leased_add_client(sim_world *world, size_t client);
 void sim_leased_client_died(sim_world *world, size_t client);
-/* Returns whether the sums of a resource may have grown since the last call. */
+/* Returns whether the sums of a resource may have changed since the last call. */
 bool sim_leased_changed(sim_world *world, size_t resource);
 /* Observes all processes again. */
 void sim_leased_refresh(sim_world *world);
 void sim_leased_add_up(sim_world *world, size_t resource);
-/* Returns what the permits of a node may use or use already, without the nodes below it. */
+/* Returns the units that permits of a node may take, or still hold. Nodes below it do not count. */
 double sim_leased_units(const sim_world *world, size_t node, size_t resource);
 /* Makes all clients stop asking for permits. */
 void sim_leased_pause(sim_world *world);
 /* Makes all clients want no leases, and ask for permits of one unit. */
 void sim_leased_ask_all(sim_world *world);
-/* Fails the run if a client has got no permits since sim_leased_ask_all. */
+/* Fails the run if a client has got no permits since sim_leased_ask_all, although there is room. */
 void sim_leased_check_granted(sim_world *world);
 
 typedef struct sim_run_options {

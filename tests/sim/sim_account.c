@@ -58,7 +58,6 @@ static size_t index_of(const char *const *names, size_t count, const char *name)
 
 /* ---- definitions */
 
-/* Returns the template of a resource (G1), or NULL. */
 const sim_permit_template *sim_template_of(const sim_permit_version *version, size_t place) {
     const sim_permit_template *found = NULL;
     for (size_t i = version->template_count; i-- > 0;) {
@@ -79,7 +78,6 @@ static const sim_definition *definition_named(const sim_permit_template *templat
     return NULL;
 }
 
-/* Returns the definition of the counter at [row][column][name], or NULL. */
 const sim_definition *sim_definition_of(const sim_account *account, size_t row, size_t column,
                                         size_t name) {
     const sim_permit_version *version = account->version;
@@ -155,7 +153,6 @@ void sim_account_move(sim_account *account, doorman_time epoch, doorman_time now
     account->given = epoch;
 }
 
-/* Returns the moment at which `delay` has passed without a call. */
 sim_moment sim_account_moment_after(const sim_account *account, doorman_time delay) {
     sim_moment later = account->at;
     later.now += delay;
@@ -164,8 +161,8 @@ sim_moment sim_account_moment_after(const sim_account *account, doorman_time del
     return later;
 }
 
-/* Returns true just before and after the beginning of a window, if the epoch is slow: only then it
- * has rounding errors. All windows begin at multiples of half a second. */
+/* Returns true just before and after the beginning of a window (a multiple of half a second), if
+ * the epoch differs from the given time of day: only then it has rounding errors. */
 bool sim_account_is_edge(const sim_account *account, doorman_time epoch, doorman_time now) {
     doorman_time slow = round_epoch(account, epoch_16_at(account, epoch, now));
     doorman_time rest = slow % (DOORMAN_SECOND / 2);
@@ -300,7 +297,7 @@ void sim_account_begin(sim_account *account, const doorman_permit_request *reque
 
 /* ---- events */
 
-/* Returns the charge of the present call that an event is about, or NULL. */
+/* Returns the first charge of the call that an event can be about and that is `open`, or NULL. */
 static sim_charge *charge_of(sim_account *account, const doorman_permit_event *event,
                              bool (*open)(const sim_charge *charge)) {
     size_t place = index_of(sim_place_names, SIM_PLACES, event->resource_id);
@@ -339,8 +336,7 @@ static size_t count_named(const sim_account *account, size_t name) {
 }
 
 /* Returns whether a limit has no room for the counters that the present call may add. All counters
- * of its name count, because a change of configuration may leave those of one limit in several
- * tables. */
+ * of its name count: a change of configuration may leave them in several tables. */
 bool sim_account_is_full(const sim_account *account, const sim_definition *definition) {
     size_t count = count_named(account, definition->name);
     for (size_t i = 0; i < account->charge_count; i++) {
@@ -508,8 +504,7 @@ static const sim_definition *ban_definition(const sim_account *account, const si
     return NULL;
 }
 
-/* P20: a ban is ended early only if its limit has max_keys bans, and none of these ends before
- * it. */
+/* P20: a ban is ended early only if its limit has max_keys bans, and no other one ends earlier. */
 static void on_ban_evicted(sim_account *account, const doorman_permit_event *event) {
     size_t place = index_of(sim_place_names, SIM_PLACES, event->resource_id);
     size_t column = index_of(sim_key_names, SIM_KEYS, event->key);

@@ -1,7 +1,7 @@
 /*
  * An exact account of the permits of one mastership, to check every decision against: see
  * sim_account.c. It has the same rules as >>permits of doorman_permits.h, written a second time and
- * as simply as possible. It only reads the public types of doorman_permits.h.
+ * as simply as possible. It only reads the public types of the headers.
  */
 #ifndef SIM_ACCOUNT_H
 #define SIM_ACCOUNT_H
@@ -203,7 +203,7 @@ double sim_most_cost(const sim_definition *definition, const doorman_figures *fi
 /* Returns the definition of the counter at [row][column][name], or NULL. */
 const sim_definition *sim_definition_of(const sim_account *account, size_t row, size_t column,
                                         size_t name);
-/* Returns the moment at which `delay` has passed without a call. */
+/* Returns the moment `delay` after the present one, if there is no call until then. */
 sim_moment sim_account_moment_after(const sim_account *account, doorman_time delay);
 sim_counter *sim_account_counter(sim_account *account, const sim_definition *definition,
                                  const sim_permit_template *template_, size_t place, size_t key);

@@ -6,8 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tolerance when amounts are compared, relative to the largest of them and 1: sums of doubles have
- * rounding errors. */
+/* Relative tolerance when sums of doubles are compared; absolute if both are less than 1. */
 #define TOLERANCE 1e-9
 
 static bool exceeds(double amount, double bound) {
@@ -52,7 +51,7 @@ void sim_find_drains(sim_world *world, size_t index) {
 /* Computes when everything that was granted under each configuration has ended:
  *   - A lease ends no earlier than leases under earlier configurations, because a renewal never
  *     makes a lease end earlier (R9).
- *   - A lease that a learning server repeats lasts at most as long as those of any configuration.
+ *   - A lease that a learning server repeats lasts at most as long as the longest of all versions.
  *   - A cut does not end the units in flight of a gauge: the holder continues to claim them. So
  *     ends are later by the longest hold. */
 static void find_ends(const sim_world *world, size_t resource, doorman_time *ends) {
@@ -171,8 +170,8 @@ size_t sim_first_version(sim_world *world) {
 
 /* Returns the largest capacity of the configurations whose leases may be in force. It is infinite
  * where one of these promises nothing, or learns for less time than the leases of another one last.
- * `ends` include the time for which units stay in flight. `early` is subtracted from them: 0, or
- * world->hold for the ends of the leases alone. */
+ * `ends` include world->hold, for units in flight. `early` is subtracted: world->hold for leases
+ * only. */
 static double find_limit(const sim_world *world, size_t resource, const doorman_time *ends,
                          doorman_time early) {
     double limit = 0;
@@ -495,8 +494,8 @@ void sim_check_resources(sim_world *world, size_t index) {
 /* ---- leases in force */
 
 /* Stores what a lease covers: units in flight, up to the amount that its granter has committed for
- * it. A lease covers them until it ends, even if a smaller lease replaces it (R9). A lease that
- * renews nothing, or that another node gave, covers nothing of what was there before. */
+ * it. A lease covers them until it ends, even if a smaller lease replaces it (R9). When a lease
+ * renews nothing, or another node gave it, the earlier leases cover nothing any more. */
 void sim_record_lease(sim_world *world, size_t index, size_t resource, const doorman_lease *lease,
                       doorman_time sent_at, bool renewed) {
     sim_client *client = &world->clients[index];
@@ -739,8 +738,7 @@ static double fair_sum(const demand *demands, size_t count, double level) {
     return sum;
 }
 
-/* Returns the level at which the demands, each cut to it, sum to the capacity. If all fit, that is
- * the largest demand. */
+/* Returns the level at which demands are cut to fit the capacity; if all fit, the largest one. */
 static double fair_level(const demand *demands, size_t count, double capacity) {
     double low = 0, high = 0;
     for (size_t i = 0; i < count; i++) high = fmax(high, demands[i].wants);

@@ -46,8 +46,8 @@ static void create(sim_account *account, sim_charge *charge) {
     account->counter_count++;
 }
 
-/* P19: a limit has at most max_keys counters. A change of configuration may leave more, so nothing
- * is checked after one. */
+/* P19: a limit has at most max_keys counters. After a change of configuration, nothing is
+ * checked. */
 static void check_max_keys(sim_account *account, const sim_charge *charge) {
     const sim_definition *definition = charge->definition;
     size_t count = 0;
@@ -185,7 +185,7 @@ static void check_wait(sim_account *account, const doorman_permit *permit) {
 }
 
 /* A grant carries a warning if a limit that is not in shadow has used more than warn_at of what it
- * could grant. If a bucket has a size above 0, this is warn_at of its size. */
+ * could grant. A bucket with a size above 0 counts as if it could grant only its size. */
 static void check_warning(sim_account *account, const doorman_permit *permit) {
     bool must = false, may = false;
     for (size_t i = 0; i < account->charge_count; i++) {
@@ -207,8 +207,8 @@ static void check_warning(sim_account *account, const doorman_permit *permit) {
     }
 }
 
-/* Returns whether a charge fits after `delay`, surely (`at_least`) or perhaps, if no other comes
- * first. */
+/* Returns whether a charge fits after `delay` if no other comes first: surely (at_least) or
+ * perhaps. */
 static bool fits_after(const sim_account *account, const sim_charge *charge, doorman_time max_wait,
                        doorman_time delay, bool at_least) {
     sim_moment later = sim_account_moment_after(account, delay);
@@ -324,8 +324,7 @@ static void check_valid_for(sim_account *account, const doorman_permit *permit) 
     }
 }
 
-/* Counts a refusal for a ban. An event says that the ban begins: at the last refusal that it
- * needs. */
+/* Counts a refusal for a ban, which must have begun (by an event) if the count is complete. */
 static void count_refusal(sim_account *account, sim_charge *charge) {
     const doorman_ban *ban = &charge->definition->limit.ban;
     sim_counter *counter = charge->counter;

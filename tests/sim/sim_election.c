@@ -129,9 +129,8 @@ void sim_drop_handover(sim_store *store) {
     store->handover = (sim_handover){.bytes = NULL};
 }
 
-/* D8: with the fault HANDOVER, a master that is about to resign mostly hands its leases over.
- * Sometimes the store loses the end of what the master writes. Returns whether the master has
- * handed over. */
+/* D8: with the fault HANDOVER, a master that will resign mostly hands its leases over. Sometimes
+ * the store loses the end of what the master writes. Returns whether the master has handed over. */
 static bool hand_over(sim_world *world, sim_process *process) {
     sim_store *store = &world->nodes[process->node].store;
     doorman_time local = sim_local(&process->machine.clock, world->now);

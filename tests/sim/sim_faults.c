@@ -7,8 +7,8 @@
  *
  * A quarter of the runs with leases also have a schedule of cuts, to find bugs in the handover
  * after a cut. The capacity mostly falls, several times in the first third of the run, while gauges
- * keep units in flight and demands change. Half of these runs have no other kinds of faults, except
- * that clocks may differ. */
+ * keep units in flight and demands change. Half of these runs have no other faults, except that
+ * clocks may differ. */
 #include "sim.h"
 
 #include <inttypes.h>
@@ -98,8 +98,8 @@ static double random_wants(uint64_t *random) {
     return sim_between(random, 1, choice < 3 ? 150 : 1000);
 }
 
-/* Decides whether a resource has leases of whole units. Its capacity is then often small, so that
- * most shares are not integers. */
+/* Decides whether a resource has leases of whole units. The capacity of such a resource is often
+ * small, so that most shares are not integers. */
 static void draw_whole(sim_world *world, sim_rules *rules, bool first) {
     uint64_t *random = &world->fault_random[SIM_WHOLE];
     bool few = sim_below(random, 2), change = sim_below(random, first ? 2 : 8) == 0;
