@@ -512,7 +512,7 @@ void sim_observe_learning(sim_world *world, size_t process);
 void sim_check_resources(sim_world *world, size_t process);
 void sim_check_sums(sim_world *world);
 void sim_check_settled(sim_world *world);
-/* Computes how long leases can last after each configuration up to this one. */
+/* Sets `drains` and `drain_max` of a version. Must be called in the order of the versions. */
 void sim_find_drains(sim_world *world, size_t version);
 size_t sim_first_version(sim_world *world);
 /* Must be called after any call to the client or its limiters, and after any change to its uses. */

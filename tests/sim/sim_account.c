@@ -11,8 +11,8 @@
  *     P12, P26  windows and tiers, to the nanosecond. Only the level of a bucket has rounding
  *               errors, so a decision at the edge of a bucket may go either way
  *     P13       reports, and what they charged
- *     P14       a counter is removed only if it equals a fresh one. The process has as many counters
- *               as the account. When everything is idle, no counter is left that equals a fresh one
+ *     P14       a counter is removed only if it equals a fresh one. The process has as many
+ *               counters as the account. In the end no idle counter is left that equals a fresh one
  *     P15       counters, bans and counts of refusals survive a configuration
  *     P16       each mastership begins with a new account
  *     P19       a counter is evicted, or a permit refused with MAX_KEYS, only if the limit has
@@ -176,7 +176,7 @@ static void remove_counter(sim_account *account, sim_counter *counter) {
 
 /* Adapts a counter to new figures. Tiers keep their state by index. A tier that is not there any
  * more loses its state. A sliding window of changed length becomes fresh. A bucket counts the time
- * since its last use at the new rate. So its level is uncertain if the account does not know when
+ * since its last use at the new rate, so its level is uncertain if the account does not know when
  * it was used last. */
 static void adapt(sim_counter *counter, const sim_definition *definition, size_t key) {
     const doorman_figures *figures = sim_figures_of(definition, key);

@@ -415,7 +415,7 @@ static void check_detail_decision(sim_account *account, const sim_charge *charge
     }
 }
 
-/* P6: checks the figures of a limit after the decision. */
+/* P6: checks the figures that the details give of a limit after the decision. */
 static void check_detail(sim_account *account, const sim_charge *charge,
                          const doorman_permit_detail *detail) {
     const sim_definition *definition = charge->definition;

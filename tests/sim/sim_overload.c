@@ -228,7 +228,7 @@ static void add_report(sim_followed *model, const doorman_overload_report *repor
 }
 
 /* If the sum of the leases has changed, adds it to the last span, or begins a new span. A span has
- * all sums from its beginning to that of the next one. It is at least as long as a part. */
+ * all sums from its beginning to that of the next one. Each span is at least as long as a part. */
 static void note_leases(sim_followed *model, double has, doorman_time local) {
     sim_span *last = &model->spans[model->span_count - 1];
     double before = model->has;
@@ -295,7 +295,7 @@ static void cut(sim_followed *model, doorman_time local) {
     model->must_cut = exceeds(model->low, model->cut_high);
 }
 
-/* Sets the bounds of a configuration. A capacity that reports have lowered stays, within the
+/* Applies a configuration to a model. A capacity that reports have lowered stays, within its
  * bounds. */
 static void bound(sim_followed *model, const sim_rules *rules, doorman_time local) {
     bool lowered = model->low < model->configured;
