@@ -4,7 +4,8 @@
  * message keeps its context of nng until it has answered. Another worker receives in its place. So
  * messages that wait do not reduce the number of workers that receive. The replaced worker retires
  * after its answer, and can replace another one later. There are at most as many extra workers as
- * there were such messages at the same time. The number of permits that wait has bounds (P19).
+ * there were messages that may wait at the same time. The number of permits that wait has bounds
+ * (P19).
  *
  *     event                            what happens to the message
  *     its last permit is decided       the thread that has caused the decision answers it

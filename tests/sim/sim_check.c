@@ -98,7 +98,7 @@ void sim_observe_learning(sim_world *world, size_t index) {
  *   - the state of a process changes (sim_invalidate_processes), or another configuration comes
  *     into force;
  *   - a child that learns has its lease repeated (`kept`);
- *   - the last server ends its learning, where some configuration is kept until then;
+ *   - the last server that learns has learned, if some configuration is kept until then;
  *   - the leases of a configuration that is older than all marked ones have ended.
  * A configuration that is marked at each check counts in the next check only if its leases have not
  * ended in between. So the time between two checks must not exceed the shortest time in which
@@ -200,7 +200,8 @@ static double capacity_limit(sim_world *world, size_t resource) {
 
 /* Makes the marks of a check, and computes the limit that follows from them. A marked configuration
  * and all newer ones count for as long as it is marked. Older ones count until their leases have
- * ended. Returns whether some server learns: it may grant its holders their last leases again. */
+ * ended. Returns whether some server learns: this server may grant its holders their last leases
+ * again. */
 static bool renew_limit(sim_world *world, size_t resource) {
     sim_limit *limit = &world->limits[resource];
     doorman_time ends[SIM_VERSIONS];

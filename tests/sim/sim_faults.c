@@ -420,8 +420,8 @@ static doorman_time longest_lease(const sim_world *world) {
     return longest;
 }
 
-/* Sets wants that followed use to fixed values. Otherwise they could exceed the capacity at any
- * time. */
+/* Sets wants that followed use to fixed values. Otherwise the wants could exceed the capacity at
+ * any time. */
 static void fix_wants(sim_world *world, size_t client) {
     for (size_t i = 0; i < world->resource_count; i++) {
         sim_usage *usage = &world->clients[client].usages[i];

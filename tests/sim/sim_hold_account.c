@@ -6,7 +6,8 @@
  * account puts the holds in the order of their grants. For each hold in use, the units in use of
  * this and all earlier holds must be within the limit of the configuration that has granted this
  * hold. If no limit is lowered, all units in use must be within it. A hold that was seized is as
- * old as the hold from which its units come, because these units were counted without a gap. */
+ * old as the hold from which its units come, because the server has counted these units all the
+ * time. */
 #include "sim_holds.h"
 
 #include <math.h>

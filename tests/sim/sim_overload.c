@@ -1,9 +1,9 @@
 /* Capacity that follows reports of overload (H11): random reports, and what must follow from them.
  * See sim.h.
  *
- * Clients report with their next request, or in a separate message. In a burst the servers
- * behind a resource refuse requests or are late. Other reports are wrong. The network loses and
- * repeats reports like all messages. The checks are these:
+ * Clients report with their next request, or in a separate message. In a burst the servers behind a
+ * resource refuse requests or are late. Some reports are wrong. The network loses and repeats
+ * reports like all messages. The checks are these:
  *   - A node and a client pass on exactly what was reported to them since their last request.
  *   - A root adds up exactly the reports of the last two to two and a quarter refresh intervals.
  *   - A model of each process of a root has bounds for the capacity in force. The capacity falls
