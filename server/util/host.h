@@ -10,8 +10,8 @@ bool server_host_is_numeric(const char *host); /* an IP address, which needs no 
 bool server_host_is_loopback(const char *host);
 bool server_host_is_wildcard(const char *host); /* all addresses of this machine */
 
-/* Returns whether a text of at most 256 bytes can be "http://HOST[:PORT]" or "https://HOST[:PORT]".
- * Only the scheme and the characters behind it are checked. */
+/* Returns whether a text has at most 256 bytes and can be "http://HOST[:PORT]" or
+ * "https://HOST[:PORT]". Behind the scheme it checks little more than which characters occur. */
 bool server_host_is_http_address(const char *text);
 
 #endif

@@ -14,7 +14,7 @@ struct siphash {
 void server_siphash_start(struct siphash *hash, const uint64_t secret[2]);
 void server_siphash_add(struct siphash *hash, const char *text, size_t bytes);
 
-/* Returns the hash. No more pieces can be added then. */
+/* Returns the hash of all pieces. No piece may be added after this call. */
 uint64_t server_siphash_end(struct siphash *hash);
 
 /* Returns the hash of one text. */

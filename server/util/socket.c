@@ -9,7 +9,7 @@
 #include <netinet/tcp.h>
 #include <unistd.h>
 
-/* Binds the first address that works. Returns 0, or an error of errno. */
+/* Listens on the first address that works. Returns 0, or errno of the last address. */
 static int socket_bind(int *listener, const struct addrinfo *addresses) {
     const int on = 1;
     int error = EADDRNOTAVAIL;
@@ -29,7 +29,7 @@ static int socket_bind(int *listener, const struct addrinfo *addresses) {
     return error;
 }
 
-/* Writes the address with the real port instead of 0. */
+/* Writes HOST:PORT with the port of the socket, which the system may have chosen. */
 static void socket_name(int listener, const char *host, char *name, size_t room) {
     struct sockaddr_storage bound = {.ss_family = AF_UNSPEC};
     socklen_t bytes = sizeof bound;

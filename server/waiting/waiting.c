@@ -2,10 +2,10 @@
  *
  * A message may wait if one of its permits has a max_wait and a request_id. The worker of such a
  * message keeps its context of nng until it has answered. Another worker receives in its place. So
- * messages that wait never occupy the workers that answer. The replaced worker retires after its
- * answer, and can replace another one later. There are at most as many extra workers as messages
- * that have waited, or were answered after their wait, at the same time. The number of permits that
- * wait has bounds (P19).
+ * messages that wait do not reduce the number of workers that receive. The replaced worker retires
+ * after its answer, and can replace another one later. There are at most as many extra workers as
+ * there were messages that may wait at the same time. The number of permits that wait has bounds
+ * (P19).
  *
  *     event                            what happens to the message
  *     its last permit is decided       the thread that has caused the decision answers it
@@ -15,23 +15,23 @@
  *     memory runs out                  it is answered as OUT_OF_MEMORY
  *
  * The server forgets all permits that wait when it loses its mastership, and may become master
- * again in the same call. Therefore each look checks that the mastership (its `victory`) is still
- * the one in which the messages began to wait.
+ * again in the same call. Therefore `victory` keeps the start of the mastership in which they began
+ * to wait, and waiting_permits compares it with that of the present one.
  *
- * A connection may be closed while its message is decided. nng reports the end of a connection only
- * once. So the numbers of the last connections that were closed are kept, and a message of such a
+ * The end of a connection is reported only once, perhaps while its message is still being decided.
+ * So the numbers of the last connections that were closed are kept, and a message of such a
  * connection does not begin to wait.
  *
- * The lock of the service guards everything here, except the extra workers, which have a lock of
- * their own, and done_count. */
+ * While the thread runs, the lock of the service guards the struct waiting, except `idle` and
+ * `extra`, which pool_lock guards, and done_count, which is atomic. */
 #include "../server.h"
 
 #define BUCKETS 4096     /* of the table of tickets; a power of 2 */
 #define CLOSED_COUNT 256 /* connections that were closed last */
 
-/* While messages wait, the thread checks once in LOOK whether the server is still master. A node
- * with a parent decides in the thread of its link, so there the thread looks for decisions once in
- * LOOK_OF_CHILD. If work is due earlier, the thread looks earlier, but not before LOOK_MIN. */
+/* While messages wait, waiting_main wakes up every LOOK and checks whether the server is still
+ * master. A node with a parent decides in the thread of its link, so waiting_main collects the
+ * decisions every LOOK_OF_CHILD. Due work wakes it earlier, but not before LOOK_MIN. */
 #define LOOK (DOORMAN_SECOND / 10)
 #define LOOK_OF_CHILD (DOORMAN_SECOND / 100)
 #define LOOK_MIN (DOORMAN_SECOND / 1000)
@@ -46,7 +46,7 @@ struct waiter_list {
     struct waiter *first, *last;
 };
 
-/* A worker beside those of the service. */
+/* A worker in addition to service->workers. */
 struct extra_worker {
     struct worker worker;
     struct extra_worker *next; /* in the list of all */
@@ -133,16 +133,16 @@ static void waiter_end(struct waiting *waiting, struct waiter *waiter, bool answ
 
 /* ---- decisions */
 
-/* Returns the permits, or NULL if the server is not master now. doorman_server_find is called so
- * that the server notices the end of its mastership. Otherwise it could decide once more. */
+/* Returns the permits, or NULL if the server is not master now. doorman_server_find lets the server
+ * notice the end of its mastership, after which it must not decide. */
 static doorman_permits *permits_now(const struct service *service) {
     doorman_server_resource none;
     (void)doorman_server_find(service->server, "", &none, doorman_clock());
     return doorman_server_permits(service->server);
 }
 
-/* Returns the permits of the server in which the messages wait. Returns NULL if the server is not
- * master, or has become master again since, so that it has forgotten what waits. */
+/* Returns the permits in which the messages wait. Returns NULL if the server has forgotten these
+ * messages: it is not master, or has become master again since they began to wait. */
 static doorman_permits *waiting_permits(const struct service *service) {
     doorman_permits_info info;
     assert(server_lock_is_held(&service->lock));
@@ -159,7 +159,8 @@ static void waiting_set_victory(const struct service *service) {
     if (permits) service->waiting->victory = info.started_at;
 }
 
-/* Decides again on all messages that wait, when the server has forgotten their permits or stops. */
+/* Decides again on all messages that wait, because the server has forgotten their permits. While
+ * the server pauses or stops, answers them as UNAVAILABLE instead. */
 static void waiting_repeat(struct service *service) {
     struct waiting *waiting = service->waiting;
     struct waiter *next = NULL, *waiter = waiting->waiters.first;
@@ -238,7 +239,7 @@ static bool waiting_is_likely(const struct waiter *waiter, const char *text, siz
     return false;
 }
 
-/* Reads a message again, so that any thread may delete its tree. */
+/* Reads a message again, into a JSON tree that any thread may delete. */
 static bool waiter_share(struct waiter *waiter, const char *text, size_t bytes) {
     doorman_json_exchange *exchange = waiter->exchange;
     bool forbids = exchange->forbids_administration, fixed = exchange->forbids_figures;
@@ -353,7 +354,7 @@ static void waiting_disconnect(struct service *service, uint64_t connection) {
 
 /* ---- the thread */
 
-/* Does the work that is due. Returns how long the thread may sleep then. */
+/* Does the work that is due. Returns how long the thread may sleep afterwards. */
 static doorman_time waiting_update(struct service *service, doorman_time now) {
     doorman_upstream *upstream = doorman_server_upstream(service->server);
     bool is_root = service->settings->parents.count == 0; /* else the link updates the upstream */
@@ -392,7 +393,7 @@ static void *waiting_main(void *argument) {
     return NULL;
 }
 
-/* Answers all messages that wait. No message waits after this call. */
+/* Answers all messages that wait, and ends the thread. */
 static void waiting_end(struct service *service) {
     struct waiting *waiting = service->waiting;
     if (!waiting || !waiting->started) return;

@@ -4,8 +4,8 @@
  *
  * The keys of a group ask at random times (Poisson), each for the same amount on average. A greedy
  * key asks for much more than it can get, like a program that tries again at once. At the end of
- * each window, what the keys got in the last ten windows is compared with exact max-min shares of
- * what they asked for.
+ * each window, from the 20th on, what the keys got in the last ten windows is compared with exact
+ * max-min shares of what they asked for.
  */
 #ifndef FAIR_MIXES_H
 #define FAIR_MIXES_H
@@ -207,7 +207,7 @@ static void fair_plan_next(fair_run *run, fair_member *member) {
 
 /* ---- exact shares */
 
-/* Sets the max-min shares of demands with weights, by trying levels: slow and obvious. */
+/* Sets the max-min shares of the members' demands by weight. It bisects: slow but obvious. */
 static void fair_exact(const fair_member *members, size_t count, double rate, double *out) {
     double low = 0, high = rate, sum = 0;
     for (size_t i = 0; i < count; i++) sum += members[i].demand;
@@ -266,7 +266,8 @@ static void fair_must(bool holds) {
     if (!holds) abort();
 }
 
-/* Makes the limit, with the weights of the groups, and the other limit of a group that has one. */
+/* Makes the shared limit, with weights if it is fair, and a limit for each group that has a
+ * bound. */
 static doorman_config *fair_config(const fair_mix *mix, bool fair) {
     const char *globs[FAIR_GROUPS][1];
     char texts[FAIR_GROUPS][24];

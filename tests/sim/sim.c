@@ -15,11 +15,11 @@
  *     sim fair [--seed N] [--output FOLDER] [--quick]
  *
  * The runs of `faults` have leases. Those of `permits` have permits, and those of `holds` have
- * holds. Those of `leased` have leases and leased permits, and those of `state` have permits that
- * last, in stores with faults. Those of `quotas` have clients like Envoy, which hold leases as
- * quotas: see sim_quota.c. Those of `shards` have nodes between which shards move: see
- * sim_shards.c. All of these take the options of `faults`. `throttle` is a server with too many
- * requests: see sim_throttle.c. `fair` has keys that share a limit: see sim_fair.c.
+ * holds. Those of `leased` have leases and leased permits. Those of `state` have permits whose
+ * counters last in stores with faults. Those of `quotas` have clients like Envoy, which hold leases
+ * as quotas: see sim_quota.c. Those of `shards` have nodes between which shards move: see
+ * sim_shards.c. All of these take the options of `faults`. `throttle` simulates a server with too
+ * many requests: see sim_throttle.c. `fair` simulates keys that share a limit: see sim_fair.c.
  *
  *   --seeds    the number of seeds, which count up from the first one. Default: 10 for scenarios;
  *              otherwise 1,000, or 1 where --seed is given

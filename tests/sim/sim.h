@@ -1,5 +1,5 @@
 /*
- * A deterministic simulator of whole Doorman systems. It uses only the public API of the headers.
+ * A deterministic simulator of whole Doorman systems. Of the headers it uses only the public API.
  * Servers and clients are the real state machines; clocks, network, processes and elections are
  * simulated in one thread. The same seed gives the same run, to the last bit.
  *
@@ -36,9 +36,9 @@
  * root have a configuration. The processes of any other node send requests to the processes of its
  * parent, as clients do.
  *
- * Apart from quotas, shards and the throttle, a run has one of these: leases, permits, holds,
- * leases and leased permits, or permits that last. Runs with leases use the files up to
- * sim_faults.c, and sim_load.c.
+ * Apart from runs with quotas, shards, the throttle or fair limits, a run has one of these: leases;
+ * permits; holds; leases and leased permits; permits that last in stores. Runs with leases use the
+ * files of the list above up to sim_faults.c, and sim_load.c.
  */
 #ifndef SIM_H
 #define SIM_H
@@ -234,14 +234,14 @@ typedef struct sim_report_part {
     doorman_overload_report sum;
 } sim_report_part;
 
-/* The smallest and the largest sum of the leases in a time. */
+/* The smallest and the largest sum of the leases in a span of time. */
 typedef struct sim_span {
     doorman_time from; /* until the next span */
     double low, high;
 } sim_span;
 
-/* A model of a resource whose capacity follows reports, in a process of a root. Times are those of
- * its clock. */
+/* A model of a resource whose capacity follows reports, in a process of a root. Times are by the
+ * clock of this process. */
 typedef struct sim_followed {
     bool follows; /* a report has arrived; otherwise the configured capacity is in force */
     bool may_cut, must_cut;   /* what the last report may and must cause */
@@ -286,7 +286,7 @@ typedef struct sim_process {
     double granted[SIM_RESOURCES][SIM_CLIENTS + SIM_NODES]; /* the last lease of each holder */
 } sim_process;
 
-/* A lease of the store of a node. */
+/* A store lease, as of etcd: see sim_election.c. */
 typedef struct sim_store_lease {
     int64_t id;
     doorman_time end; /* by simulated time */
@@ -483,13 +483,13 @@ size_t sim_key_holder(sim_world *world, size_t node);
 
 /* Takes everything that a gauge has left, or a part of it, for some time. */
 void sim_use_gauge(sim_world *world, const sim_event *event);
-/* Tries to take what the capacity gives in up to 10 s, which is often more than there is, in one or
- * several parts. */
+/* Tries to take what the capacity gives in a random time of up to 10 s, in one or several parts.
+ * That is often more than the rate can grant. */
 void sim_use_rate(sim_world *world, const sim_event *event);
 
 /* ---- sim_network.c */
 
-/* Schedules what a message does when it arrives. It may be lost, copied or late.
+/* Schedules `event`, the arrival of a message. The message may be lost, copied or late.
  *   random   chooses the latency
  *   passes   false: a partition is between the two */
 void sim_transmit(sim_world *world, uint64_t *random, sim_event event, bool passes);
@@ -512,7 +512,7 @@ void sim_observe_learning(sim_world *world, size_t process);
 void sim_check_resources(sim_world *world, size_t process);
 void sim_check_sums(sim_world *world);
 void sim_check_settled(sim_world *world);
-/* Computes how long leases can last after each configuration up to this one. */
+/* Sets `drains` and `drain_max` of a version. Must be called in the order of the versions. */
 void sim_find_drains(sim_world *world, size_t version);
 size_t sim_first_version(sim_world *world);
 /* Must be called after any call to the client or its limiters, and after any change to its uses. */
@@ -520,13 +520,14 @@ void sim_invalidate_client(sim_world *world, size_t client);
 /* Must be called whenever a process starts, dies, freezes, thaws or loads a configuration. */
 void sim_invalidate_processes(sim_world *world);
 
-/* ---- sim_overload.c. These functions have no effect unless world->follows is set. */
+/* ---- sim_overload.c. Without world->follows these functions have no effect. */
 
 void sim_overload_draw(sim_world *world, sim_rules *rules, bool first);
 void sim_overload_inject(sim_world *world, uint64_t *random); /* makes a report */
 bool sim_overload_is_valid(const doorman_overload_report *report);
-/* Must be called when a process or a client sends a request; before and after a process handles a
- * message; after it has done what is due; and after it has loaded a configuration. */
+/* Must be called when a process or a client has made a request (sent), before and after a process
+ * handles a message (before, handled), when it has taken over leases (forget), after it has done
+ * what is due (stepped), and after it has loaded a configuration (configured). */
 void sim_overload_sent(sim_world *world, const sim_message *message);
 void sim_overload_before(sim_world *world, size_t process);
 void sim_overload_handled(sim_world *world, size_t process, const sim_message *message,
@@ -536,12 +537,12 @@ void sim_overload_stepped(sim_world *world, size_t process);
 void sim_overload_configured(sim_world *world, size_t process);
 /* Must be called at each check. `learns`: some server learns, so leases may be repeated. */
 void sim_overload_check(sim_world *world, size_t resource, bool learns);
-/* Returns the largest capacity that was in force while leases were granted that may still last, or
- * while units were taken that may still be in use. */
+/* Returns the largest capacity under which leases were granted that may still last. Without
+ * `of_leases`, capacities under which units in use may have been taken count too. */
 double sim_overload_peak(const sim_world *world, size_t root, size_t resource, bool of_leases);
 void sim_overload_check_settled(sim_world *world, size_t process);
 
-/* ---- sim_permits.c. The first functions are only for runs with permits. */
+/* ---- sim_permits.c. The functions up to check_idle are only for runs with permits. */
 
 void sim_permits_set_up(sim_world *world);
 void sim_permits_tear_down(sim_world *world);
@@ -561,7 +562,7 @@ void sim_permits_died(sim_world *world, size_t process);
 void sim_permits_elected(sim_world *world, size_t process, doorman_time until);
 void sim_permits_configured(sim_world *world, size_t process);
 
-/* ---- sim_holds.c. The first functions are only for runs with holds. */
+/* ---- sim_holds.c. The functions up to check_idle are only for runs with holds. */
 
 void sim_holds_set_up(sim_world *world);
 void sim_holds_tear_down(sim_world *world);
@@ -580,7 +581,7 @@ void sim_holds_hand_over(sim_world *world, size_t process, sim_handover *handove
 void sim_holds_take_over(sim_world *world, size_t process, const sim_handover *handover);
 void sim_holds_configured(sim_world *world, size_t process);
 
-/* ---- sim_state.c. The first functions are only for runs with stores. */
+/* ---- sim_state.c. The functions up to check_idle are only for runs with stores. */
 
 void sim_states_set_up(sim_world *world);
 void sim_states_start(sim_world *world); /* clients begin to ask */
@@ -616,8 +617,8 @@ int sim_scenarios(uint64_t seeds, const char *folder, uint64_t jobs);
 #define SIM_BOUND_CODE(code, option, minimum) SIM_MAX_##code,
 typedef enum sim_bound { SIM_BOUNDS(SIM_BOUND_CODE) SIM_BOUND_COUNT } sim_bound;
 
-/* ---- sim_leased.c, sim_leased_user.c and sim_leased_check.c. These functions have no effect in a
- * run without leased permits, unless they only make sense there. */
+/* ---- sim_leased.c, sim_leased_user.c and sim_leased_check.c. In a run without leased permits,
+ * these functions have no effect, or are not called. */
 
 void sim_leased_set_up(sim_world *world);
 /* Draws the limits. Must be called after all resources were added, and before any process. */
@@ -635,18 +636,18 @@ void sim_leased_before(sim_world *world, size_t process);
 void sim_leased_stepped(sim_world *world, size_t process);
 void sim_leased_add_client(sim_world *world, size_t client);
 void sim_leased_client_died(sim_world *world, size_t client);
-/* Returns whether the sums of a resource may have grown since the last call. */
+/* Returns whether the sums of a resource may have changed since the last call. */
 bool sim_leased_changed(sim_world *world, size_t resource);
 /* Observes all processes again. */
 void sim_leased_refresh(sim_world *world);
 void sim_leased_add_up(sim_world *world, size_t resource);
-/* Returns what the permits of a node may use or use already, without the nodes below it. */
+/* Returns the units that permits of a node may take, or still hold. Nodes below it do not count. */
 double sim_leased_units(const sim_world *world, size_t node, size_t resource);
 /* Makes all clients stop asking for permits. */
 void sim_leased_pause(sim_world *world);
 /* Makes all clients want no leases, and ask for permits of one unit. */
 void sim_leased_ask_all(sim_world *world);
-/* Fails the run if a client has got no permits since sim_leased_ask_all. */
+/* Fails the run if a client has got no permits since sim_leased_ask_all, although there is room. */
 void sim_leased_check_granted(sim_world *world);
 
 typedef struct sim_run_options {
@@ -673,8 +674,8 @@ typedef bool sim_seeds_function(const sim_run_options *options, uint64_t first, 
 bool sim_in_processes(sim_seeds_function *run, const sim_run_options *options, uint64_t seeds,
                       uint64_t jobs);
 
-/* Prints what keys get of a fair limit (P29), and of the same limit in the order of arrival. Writes
- * the data of a picture to the folder. Returns 1 if a promise is broken. */
+/* Prints what keys get of a fair limit (P29), and of the same limit if it grants in the order of
+ * arrival. Writes the data of a picture to the folder. Returns 1 if a promise is broken. */
 int sim_fair(uint64_t seed, const char *folder);
 /* Prints only the first promise that is broken. Returns 1 if there is one. */
 int sim_fair_quick(uint64_t seed);

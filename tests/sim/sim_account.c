@@ -11,8 +11,8 @@
  *     P12, P26  windows and tiers, to the nanosecond. Only the level of a bucket has rounding
  *               errors, so a decision at the edge of a bucket may go either way
  *     P13       reports, and what they charged
- *     P14       a counter is removed only if it equals a fresh one. As many counters exist as the
- *               account knows. When everything is idle, none is left that equals a fresh one
+ *     P14       a counter is removed only if it equals a fresh one. The process has as many
+ *               counters as the account. In the end no idle counter is left that equals a fresh one
  *     P15       counters, bans and counts of refusals survive a configuration
  *     P16       each mastership begins with a new account
  *     P19       a counter is evicted, or a permit refused with MAX_KEYS, only if the limit has
@@ -58,7 +58,6 @@ static size_t index_of(const char *const *names, size_t count, const char *name)
 
 /* ---- definitions */
 
-/* Returns the template of a resource (G1), or NULL. */
 const sim_permit_template *sim_template_of(const sim_permit_version *version, size_t place) {
     const sim_permit_template *found = NULL;
     for (size_t i = version->template_count; i-- > 0;) {
@@ -79,7 +78,6 @@ static const sim_definition *definition_named(const sim_permit_template *templat
     return NULL;
 }
 
-/* Returns the definition of the counter at [row][column][name], or NULL. */
 const sim_definition *sim_definition_of(const sim_account *account, size_t row, size_t column,
                                         size_t name) {
     const sim_permit_version *version = account->version;
@@ -118,7 +116,7 @@ void sim_account_open(sim_account *account, const sim_permit_version *version, d
     account->given = epoch;
 }
 
-/* Has no effect if the account is closed. */
+/* Frees the counters. Has no effect if the account is closed already. */
 void sim_account_close(sim_account *account) {
     sim_world *world = account->world;
     const char *owner = account->owner;
@@ -135,8 +133,8 @@ void sim_account_close(sim_account *account) {
     account->owner = owner;
 }
 
-/* Returns 16 times the epoch at a time, counted from its start (P26). The epoch is what the caller
- * gives, but it never runs slower than 15/16 of `now`. */
+/* Returns 16 times the epoch at `now`, counted from start_epoch (P26). It follows the time of day
+ * that the caller gives in `epoch`, but never runs slower than 15/16 of `now`. */
 static int64_t epoch_16_at(const sim_account *account, doorman_time epoch, doorman_time now) {
     int64_t slow = account->epoch_16 + 15 * (now - account->at.now);
     int64_t fraction = (16 - slow % 16) % 16; /* what rounding up adds */
@@ -155,7 +153,6 @@ void sim_account_move(sim_account *account, doorman_time epoch, doorman_time now
     account->given = epoch;
 }
 
-/* Returns the moment at which `delay` has passed without a call. */
 sim_moment sim_account_moment_after(const sim_account *account, doorman_time delay) {
     sim_moment later = account->at;
     later.now += delay;
@@ -164,8 +161,8 @@ sim_moment sim_account_moment_after(const sim_account *account, doorman_time del
     return later;
 }
 
-/* Returns true just before and after the beginning of a window, if the epoch is slow: only then it
- * has rounding errors. All windows begin at multiples of half a second. */
+/* Returns true just before and after the beginning of a window (a multiple of half a second), if
+ * the epoch differs from the given time of day: only then it has rounding errors. */
 bool sim_account_is_edge(const sim_account *account, doorman_time epoch, doorman_time now) {
     doorman_time slow = round_epoch(account, epoch_16_at(account, epoch, now));
     doorman_time rest = slow % (DOORMAN_SECOND / 2);
@@ -179,7 +176,7 @@ static void remove_counter(sim_account *account, sim_counter *counter) {
 
 /* Adapts a counter to new figures. Tiers keep their state by index. A tier that is not there any
  * more loses its state. A sliding window of changed length becomes fresh. A bucket counts the time
- * since its last use at the new rate. So its level is uncertain if the account does not know when
+ * since its last use at the new rate, so its level is uncertain if the account does not know when
  * it was used last. */
 static void adapt(sim_counter *counter, const sim_definition *definition, size_t key) {
     const doorman_figures *figures = sim_figures_of(definition, key);
@@ -196,7 +193,7 @@ static void adapt(sim_counter *counter, const sim_definition *definition, size_t
     counter->start_units = definition->limit.empty_at_start ? figures->limit : 0;
 }
 
-/* P15: adapts all counters at once, because the simulator lets the process visit them. */
+/* P15: adapts all counters at once, because the simulator makes the process do the same. */
 void sim_account_configure(sim_account *account, const sim_permit_version *version) {
     account->version = version;
     account->reloaded = true;
@@ -300,7 +297,7 @@ void sim_account_begin(sim_account *account, const doorman_permit_request *reque
 
 /* ---- events */
 
-/* Returns the charge of the present call that an event is about, or NULL. */
+/* Returns the first charge of the call that an event can be about and that is `open`, or NULL. */
 static sim_charge *charge_of(sim_account *account, const doorman_permit_event *event,
                              bool (*open)(const sim_charge *charge)) {
     size_t place = index_of(sim_place_names, SIM_PLACES, event->resource_id);
@@ -338,8 +335,8 @@ static size_t count_named(const sim_account *account, size_t name) {
     return count;
 }
 
-/* Returns whether a limit has no room for the counters that the present call may add. After a
- * change of configuration, the counters of one limit may be in several tables. */
+/* Returns whether a limit has no room for the counters that the present call may add. All counters
+ * of its name count: a change of configuration may leave them in several tables. */
 bool sim_account_is_full(const sim_account *account, const sim_definition *definition) {
     size_t count = count_named(account, definition->name);
     for (size_t i = 0; i < account->charge_count; i++) {
@@ -386,9 +383,9 @@ static bool is_in_call(const sim_account *account, const sim_counter *counter) {
     return false;
 }
 
-/* P19: the limits that have a small bound have so few counters that all of them are sampled. There
- * is no check after a change of configuration, when the counters of a limit may be in several
- * tables. */
+/* P19: the evicted counter has used the fraction that the event says, and no other counter of its
+ * limit has used less: such a limit has so few that the process samples all. Nothing is checked
+ * after a change of configuration, when the counters of a limit may be in several tables. */
 static void check_least_used(sim_account *account, const sim_counter *victim, size_t name,
                              double fraction) {
     size_t at = (size_t)(victim - &account->counters[0][0][0]) / SIM_NAMES;
@@ -425,8 +422,8 @@ static bool may_remove(const sim_account *account, size_t row, size_t column, si
            !sim_counter_counts(counter, definition, &account->at);
 }
 
-/* Returns the counter that an event is about, or NULL. The counter of a limit per resource has the
- * same names as that of an empty key. */
+/* Returns the counter that an event says is removed, or NULL. Events name the counter of a limit
+ * per resource as they name that of an empty key. */
 static sim_counter *removed_counter(sim_account *account, const doorman_permit_event *event,
                                     size_t index) {
     size_t row = index_of(sim_place_names, SIM_PLACES, event->resource_id);
@@ -477,7 +474,7 @@ static size_t count_bans(const sim_account *account, const sim_ban_limit *limit)
     return count;
 }
 
-/* P20: a ban begins, or its end moves back. A limit has at most max_keys bans. */
+/* P20: a ban begins, or ends later than before. A limit has at most max_keys bans. */
 static void on_banned(sim_account *account, sim_charge *charge) {
     const sim_definition *definition = charge->definition;
     doorman_time *until = &account->bans[charge->place][charge->key];
@@ -507,7 +504,7 @@ static const sim_definition *ban_definition(const sim_account *account, const si
     return NULL;
 }
 
-/* P20: a ban is ended early only if its limit has max_keys bans, and no other one ends before. */
+/* P20: a ban is ended early only if its limit has max_keys bans, and no other one ends earlier. */
 static void on_ban_evicted(sim_account *account, const doorman_permit_event *event) {
     size_t place = index_of(sim_place_names, SIM_PLACES, event->resource_id);
     size_t column = index_of(sim_key_names, SIM_KEYS, event->key);

@@ -1,7 +1,7 @@
 /*
  * An exact account of the permits of one mastership, to check every decision against: see
  * sim_account.c. It has the same rules as >>permits of doorman_permits.h, written a second time and
- * as simply as possible. It only reads the public types of doorman_permits.h.
+ * as simply as possible. It only reads the public types of the headers.
  */
 #ifndef SIM_ACCOUNT_H
 #define SIM_ACCOUNT_H
@@ -22,8 +22,8 @@
 
 extern const char *const sim_key_names[SIM_KEYS];
 extern const char *const sim_place_names[SIM_PLACES];
-/* The names of limits. The limit `name` of a template, if it is per template, has the name at
- * SIM_NAMES * (1 + glob) + name, so that no two of these limits have the same name. */
+/* The names of limits. A limit per key or per resource has the name at its number. A limit per
+ * template has the name at SIM_NAMES * (1 + glob) + number, which no other template uses. */
 extern const char *const sim_limit_names[SIM_LIMIT_NAMES];
 extern const char *const sim_template_globs[SIM_GLOBS];
 /* The resources that each glob matches, as bits. */
@@ -100,7 +100,7 @@ typedef struct sim_offer {
     double wait;                  /* nanoseconds of debt */
 } sim_offer;
 
-/* The time of a call, and the times at which the mastership began. */
+/* The time of a call and the beginning of the mastership, each as `now` and as an epoch (P26). */
 typedef struct sim_moment {
     doorman_time now, epoch, started_at, start_epoch;
 } sim_moment;
@@ -203,7 +203,7 @@ double sim_most_cost(const sim_definition *definition, const doorman_figures *fi
 /* Returns the definition of the counter at [row][column][name], or NULL. */
 const sim_definition *sim_definition_of(const sim_account *account, size_t row, size_t column,
                                         size_t name);
-/* Returns the moment at which `delay` has passed without a call. */
+/* Returns the moment `delay` after the present one, if there is no call until then. */
 sim_moment sim_account_moment_after(const sim_account *account, doorman_time delay);
 sim_counter *sim_account_counter(sim_account *account, const sim_definition *definition,
                                  const sim_permit_template *template_, size_t place, size_t key);

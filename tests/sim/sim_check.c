@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Relative tolerance when amounts are compared: leases are exact, but sums of doubles are not. */
+/* Relative tolerance when sums of doubles are compared; absolute if both are less than 1. */
 #define TOLERANCE 1e-9
 
 static bool exceeds(double amount, double bound) {
@@ -49,9 +49,9 @@ void sim_find_drains(sim_world *world, size_t index) {
 }
 
 /* Computes when everything that was granted under each configuration has ended:
- *   - A lease ends no earlier than leases under earlier configurations, because ends never move
- *     back (R9).
- *   - A lease that a learning server repeats lasts as long as leases last at that time.
+ *   - A lease ends no earlier than leases under earlier configurations, because a renewal never
+ *     makes a lease end earlier (R9).
+ *   - A lease that a learning server repeats lasts at most as long as the longest of all versions.
  *   - A cut does not end the units in flight of a gauge: the holder continues to claim them. So
  *     ends are later by the longest hold. */
 static void find_ends(const sim_world *world, size_t resource, doorman_time *ends) {
@@ -89,8 +89,8 @@ void sim_observe_learning(sim_world *world, size_t index) {
  * mark the configurations that may still have leases:
  *   - Used: a running process of a root has the configuration. That process may be master.
  *   - Kept: some server of any node learns, and the leases under the configuration have not ended.
- *     Holders then renew their leases, if these fit together with those of the other holders that
- *     this server knows. The server also keeps the lease that it has from its parent (R7).
+ *     That server may repeat them, if they fit together with the leases of the other holders that
+ *     it knows. It also keeps the lease that it has from its parent (R7).
  *
  * Most events change none of this, so a limit stores how long it stays valid. While it is valid,
  * each check marks the same configurations as used and kept; these marks are stored only when they
@@ -98,8 +98,8 @@ void sim_observe_learning(sim_world *world, size_t index) {
  *   - the state of a process changes (sim_invalidate_processes), or another configuration comes
  *     into force;
  *   - a child that learns has its lease repeated (`kept`);
- *   - the last server ends its learning, where some configuration is kept until then;
- *   - the leases of an older configuration that is no longer marked have ended.
+ *   - the last server that learns has learned, if some configuration is kept until then;
+ *   - the leases of a configuration that is older than all marked ones have ended.
  * A configuration that is marked at each check counts in the next check only if its leases have not
  * ended in between. So the time between two checks must not exceed the shortest time in which
  * leases of a configuration end. */
@@ -115,8 +115,8 @@ static bool limit_is_valid(const sim_world *world, size_t resource) {
            world->now - world->checked_at <= limit->check_interval_max;
 }
 
-/* Stores the marks of all checks up to the last one. A recount happens during a check, which has
- * made its marks already: they stay. */
+/* Stores the marks of all checks up to the last one. Marks of the present check are newer and stay:
+ * a recount comes after them. */
 static void store_marks(sim_world *world, size_t resource) {
     const sim_limit *limit = &world->limits[resource];
     for (size_t i = 0; i < world->version_count; i++) {
@@ -170,7 +170,8 @@ size_t sim_first_version(sim_world *world) {
 
 /* Returns the largest capacity of the configurations whose leases may be in force. It is infinite
  * where one of these promises nothing, or learns for less time than the leases of another one last.
- * `ends` include the time for which units stay in flight. Leases alone end earlier, by `early`. */
+ * `ends` include world->hold, for units in flight. `early` is subtracted: world->hold for leases
+ * only. */
 static double find_limit(const sim_world *world, size_t resource, const doorman_time *ends,
                          doorman_time early) {
     double limit = 0;
@@ -199,7 +200,8 @@ static double capacity_limit(sim_world *world, size_t resource) {
 
 /* Makes the marks of a check, and computes the limit that follows from them. A marked configuration
  * and all newer ones count for as long as it is marked. Older ones count until their leases have
- * ended. Returns whether some server learns: it may grant its holders their last leases again. */
+ * ended. Returns whether some server learns: this server may grant its holders their last leases
+ * again. */
 static bool renew_limit(sim_world *world, size_t resource) {
     sim_limit *limit = &world->limits[resource];
     doorman_time ends[SIM_VERSIONS];
@@ -255,16 +257,15 @@ typedef struct sim_answered {
 } sim_answered;
 
 /* Checks one lease when it is granted:
- *   - It is a finite amount of at least 0, for a finite time of at least 0.
- *   - If leases of the resource are whole units, it is an integer (A5).
  *   - It is at most what the holder wants; for whole units at most that rounded up. A server that
- *     learns may repeat what it granted before where that is more, because the difference is in
- *     flight. It commits more than 0 for a holder that names no lease of this node (S4).
+ *     learns may repeat the lease that the holder names if that is more, because the difference is
+ *     in flight. If the holder names no lease of this node, such a server grants 0, but commits
+ *     more than 0 for the holder (S4).
  *   - After a cut no holder uses more until the sum fits: the lease is at most what the holder
  *     claims, or it fits into the capacity together with everything that is committed for the
  *     others. From a server that learns it fits, except when the last lease is repeated.
  *
- * A child that learns keeps what it has, which may be more than all of these (R7). */
+ * A child that learns is not checked, because it keeps what it has, which may be more (R7). */
 static void check_lease(sim_world *world, const sim_resource_state *state,
                         const sim_answered *answered, bool same_node, bool learns) {
     const doorman_capacity_request *request_item = answered->request;
@@ -494,8 +495,8 @@ void sim_check_resources(sim_world *world, size_t index) {
 /* ---- leases in force */
 
 /* Stores what a lease covers: units in flight, up to the amount that its granter has committed for
- * it. A lease covers them until it ends, even if a smaller lease replaces it (R9). A lease that
- * renews nothing, or that another node gave, covers nothing of what was there before. */
+ * it. A lease covers them until it ends, even if a smaller lease replaces it (R9). When a lease
+ * renews nothing, or another node gave it, the earlier leases cover nothing any more. */
 void sim_record_lease(sim_world *world, size_t index, size_t resource, const doorman_lease *lease,
                       doorman_time sent_at, bool renewed) {
     sim_client *client = &world->clients[index];
@@ -532,7 +533,7 @@ static double committed_amount(const sim_usage *usage, doorman_time local) {
  *
  * Units in flight count up to the amount that leases in force cover. Other units in flight are
  * outside of T7: the fallback allowed them, or a lease that has ended. Units that are in flight
- * when a resource is closed count until the end of that lease. */
+ * when a resource is closed count until the lease that covers them ends. */
 static double in_use(const sim_usage *usage, const doorman_resource_info *info,
                      doorman_time local) {
     double maximum = committed_amount(usage, local);
@@ -555,10 +556,10 @@ static doorman_time unchanged_until(const sim_usage *usage, const doorman_resour
 }
 
 /* L1: a rate grants at most the sum of its capacity over the time since it was opened, plus one
- * burst at its largest capacity, but at least one unit, and at least the largest request. When a
- * lease ends, the fallback gives the capacity: that happens without an event, and the saved burst
- * is kept as time, so the budget grows by one burst at the new capacity. Up to the last check the
- * capacity is that of the last observation; after it, the larger of that and the capacity now. */
+ * burst at its largest capacity (or one unit, or the largest request, if that is more). When a
+ * lease ends, the fallback gives the capacity. The saved burst is kept as time, so the budget then
+ * grows by one burst at the new capacity. Time up to the last check counts with the capacity at the
+ * last observation, and later time with the larger of that capacity and the one now. */
 static void check_rate(sim_world *world, size_t index, size_t resource,
                        const doorman_resource_info *info, doorman_time local) {
     sim_client *client = &world->clients[index];
@@ -681,10 +682,10 @@ static void add_up(sim_world *world, size_t resource) {
 }
 
 /* T7: the leases of a tree that are in force, by the clocks of their holders, add up to at most the
- * largest capacity that the configuration of its root gave within the last lease length. So do the
- * units in use under them, but with more time: a cut does not end the units in flight of a gauge,
- * which the holder continues to claim until they come back. Where nothing has changed since the
- * last check, its result still holds. */
+ * largest capacity that the configuration of its root gave within the last lease length. The units
+ * in use under these leases add up to at most the largest capacity of a longer time: a cut does not
+ * end the units in flight of a gauge, which the holder claims until they come back. Where nothing
+ * has changed since the last check, its result still holds. */
 static void check_sums(sim_world *world, size_t resource) {
     bool same_limit = limit_is_valid(world, resource);
     bool learns = same_limit ? world->now < world->limits[resource].learns_until
@@ -738,7 +739,7 @@ static double fair_sum(const demand *demands, size_t count, double level) {
     return sum;
 }
 
-/* Returns the level at which the demands, each cut to it, sum to the capacity. */
+/* Returns the level at which demands are cut to fit the capacity; if all fit, the largest one. */
 static double fair_level(const demand *demands, size_t count, double capacity) {
     double low = 0, high = 0;
     for (size_t i = 0; i < count; i++) high = fmax(high, demands[i].wants);
@@ -816,11 +817,11 @@ static void share(demand *demands, size_t count, const sim_rules *rules) {
     }
 }
 
-/* Some time after the last fault each share is within 5 % of the share that a single server would
- * have given to all clients of the tree (T2), and the sum is within 0.1 %, so that all capacity
- * that is wanted is in use. (A holder that lacks less than 0.1 % gets no shorter refresh interval,
- * R12.) With whole units, each level above a holder may round its share down or up, and two units
- * and 10 % of the sum may be moving between holders. */
+/* Some time after the last fault each lease is within 5 % of the share that the client would get
+ * from a single server for all clients of the tree (T2). Their sum is within 0.1 % of that of the
+ * shares, so all capacity that is wanted is in use. (A holder that lacks less than 0.1 % gets no
+ * shorter refresh interval, R12.) With whole units, each level above a holder may round its share
+ * down or up, and two units and 10 % of the sum may be moving between holders. */
 static void check_settled(sim_world *world, size_t root, size_t resource) {
     const sim_rules *rules = &world->versions[world->version].rules[resource];
     bool units = rules->matched && rules->whole;

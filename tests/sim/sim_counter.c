@@ -1,5 +1,5 @@
 /* What one counter of permits offers, by the rules of the section >>permits: see sim_account.h. A
- * window has a list of everything that was charged to it, and adds up what counts now. */
+ * sliding window or a tier has a list of what was charged to it, and adds up what counts now. */
 #include "sim_account.h"
 
 #include <assert.h>
@@ -130,7 +130,7 @@ size_t sim_counter_tier(const sim_counter *counter, const doorman_figures *figur
     return current;
 }
 
-/* Returns what is left in the window of an active tier. A window of changed length is empty. */
+/* Returns what is left in the window of a tier. If its length has changed, nothing is used. */
 static double tier_room(const sim_counter *counter, const doorman_figures *figures, size_t tier,
                         doorman_time now) {
     const sim_tier_state *state = &counter->tiers[tier];
@@ -258,7 +258,7 @@ double sim_counter_used(const sim_counter *counter, const sim_definition *defini
     }
 }
 
-/* Returns the difference that rounding can make in a bucket: some nanoseconds of its rate. */
+/* Returns how far the level of a bucket may be off: its slack, and some nanoseconds of its rate. */
 static double tolerance(const sim_counter *counter, const doorman_figures *figures) {
     return counter->slack + 1e-8 + 4e-9 * figures->rate;
 }

@@ -46,7 +46,8 @@ static void create(sim_account *account, sim_charge *charge) {
     account->counter_count++;
 }
 
-/* P19: a limit has at most max_keys counters. A change of configuration may leave more. */
+/* P19: a limit has at most max_keys counters. After a change of configuration, nothing is
+ * checked. */
 static void check_max_keys(sim_account *account, const sim_charge *charge) {
     const sim_definition *definition = charge->definition;
     size_t count = 0;
@@ -74,9 +75,9 @@ static bool charge_units(sim_account *account, sim_charge *charge, double units)
     return true;
 }
 
-/* Returns what a granted permit takes from a counter. In shadow, what would be refused is not
- * charged, and what does not fit is cut. A bucket that was cut has lent all that it can, except for
- * less than one grain. */
+/* Returns what a granted permit takes from a counter, and sets the slack of the counter afterwards.
+ * In shadow, what would be refused is not charged, and what does not fit is cut. A bucket whose
+ * charge is cut has then lent all that it can, except for less than one grain. */
 static double units_of(const sim_charge *charge, double *slack) {
     const sim_offer *offer = &charge->offer;
     bool bucket = charge->definition->limit.kind == DOORMAN_TOKEN_BUCKET;
@@ -184,7 +185,7 @@ static void check_wait(sim_account *account, const doorman_permit *permit) {
 }
 
 /* A grant carries a warning if a limit that is not in shadow has used more than warn_at of what it
- * could grant. For a bucket that saves units, warn_at of its size counts. */
+ * could grant. A bucket with a size above 0 counts as if it could grant only its size. */
 static void check_warning(sim_account *account, const doorman_permit *permit) {
     bool must = false, may = false;
     for (size_t i = 0; i < account->charge_count; i++) {
@@ -206,7 +207,8 @@ static void check_warning(sim_account *account, const doorman_permit *permit) {
     }
 }
 
-/* Returns whether a charge would fit later, if nothing else is charged. */
+/* Returns whether a charge fits after `delay` if no other comes first: surely (at_least) or
+ * perhaps. */
 static bool fits_after(const sim_account *account, const sim_charge *charge, doorman_time max_wait,
                        doorman_time delay, bool at_least) {
     sim_moment later = sim_account_moment_after(account, delay);
@@ -263,7 +265,7 @@ static bool is_reason_of_charge(const sim_account *account, const sim_charge *ch
     return permit->reason == DOORMAN_REASON_RATE && charge->refused && !charge->over_max_cost;
 }
 
-/* P4: a limit that waiting does not help is named before all others. */
+/* P4: a refusal has a right reason. One that waiting does not change comes before all others. */
 static void check_reason(sim_account *account, const doorman_permit *permit) {
     const sim_want *want = &account->wants[permit->item_index];
     bool helpless = false, right = false, max_keys = permit->reason == DOORMAN_REASON_MAX_KEYS;
@@ -322,7 +324,7 @@ static void check_valid_for(sim_account *account, const doorman_permit *permit) 
     }
 }
 
-/* Counts a refusal for a ban. An event says that the ban begins. */
+/* Counts a refusal for a ban, which must have begun (by an event) if the count is complete. */
 static void count_refusal(sim_account *account, sim_charge *charge) {
     const doorman_ban *ban = &charge->definition->limit.ban;
     sim_counter *counter = charge->counter;
@@ -371,7 +373,7 @@ static void check_refused(sim_account *account, const doorman_permit_request *re
     check_valid_for(account, permit);
 }
 
-/* P18: what was granted has events. */
+/* P18: each granted item, each unmatched item and each entered tier has an event. */
 static void check_events(sim_account *account, const doorman_permit *permit) {
     bool same = account->granted_count == (permit->granted ? account->want_count : 0);
     for (size_t i = 0; same && i < account->granted_count; i++) {
@@ -413,7 +415,7 @@ static void check_detail_decision(sim_account *account, const sim_charge *charge
     }
 }
 
-/* P6: checks the figures of a limit after the decision. */
+/* P6: checks the figures that the details give of a limit after the decision. */
 static void check_detail(sim_account *account, const sim_charge *charge,
                          const doorman_permit_detail *detail) {
     const sim_definition *definition = charge->definition;

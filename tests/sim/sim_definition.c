@@ -1,5 +1,5 @@
 /* Random configurations of permits: see sim_permits.h. All amounts are multiples of 1/8, so that
- * sums of them are exact. Rates times debts are exact too. */
+ * sums of them are exact. Each rate times max_debt is exact too. */
 #include "sim_permits.h"
 
 #include <stdlib.h>
@@ -89,7 +89,7 @@ static unsigned draw_keys(const char **out, size_t *count, uint64_t *random) {
     return globs[first].keys & ~globs[second].keys;
 }
 
-/* Draws an override. It has the figures of the limit, except for one. */
+/* Draws an override. It has the figures of the limit, except for its rate, tiers or limit. */
 static void draw_override(sim_definition *definition, size_t index, uint64_t *random) {
     static const double rates[] = {0.5, 1, 3, 8};
     doorman_override *override_ = &definition->overrides[index];
@@ -128,7 +128,7 @@ static void draw_options(doorman_permit_limit *limit, uint64_t *random) {
     limit->ban.duration = sim_time_between(random, SECOND, 30 * SECOND);
 }
 
-/* Draws other figures for a limit that exists. */
+/* Draws the figures of a limit and of its overrides. */
 static void draw_numbers(sim_definition *definition, uint64_t *random) {
     definition->figures[0] = draw_figures(definition->limit.kind, definition->tiers[0], random);
     for (size_t i = 0; i < definition->override_count; i++) draw_override(definition, i, random);
@@ -173,7 +173,7 @@ static void change_template(sim_permit_template *template_, uint64_t *random) {
     if (template_->limit_count && one_in(random, 8)) template_->limit_count--;
 }
 
-/* Keeps and changes most templates of the version before. A template for "*" is the last one. */
+/* Draws a version, with most templates of the version before, but changed. One for "*" is last. */
 void sim_draw_definitions(sim_permit_version *version, const sim_permit_version *before, bool alone,
                           uint64_t *random) {
     memset(version, 0, sizeof *version);

@@ -5,7 +5,7 @@
  * from it. Calls and answers are messages. They take time, and can be lost, late or duplicated. An
  * exiled process cannot reach the store. A paused process gets its answers when it runs again.
  *
- * The checks of V2 are here. No two processes of a node are master at the same simulated time. The
+ * This file checks V2: no two processes of a node are master at the same simulated time, and the
  * store lease of the master holds the key. A process that is not master never redirects to itself.
  */
 #include "sim.h"
@@ -47,8 +47,8 @@ static int64_t grant_lease(sim_world *world, sim_store *store, size_t process) {
     return lease->id;
 }
 
-/* Handles a call in the store, and turns the event into its answer. The store creates no key before
- * `vacant_until`. */
+/* Handles a call in the store, and turns its event into that of the answer. The store creates no
+ * key before `vacant_until`. */
 static void handle_call(sim_world *world, sim_event *event) {
     size_t node = world->processes[event->actor].node;
     sim_store *store = &world->nodes[node].store;
@@ -129,8 +129,8 @@ void sim_drop_handover(sim_store *store) {
     store->handover = (sim_handover){.bytes = NULL};
 }
 
-/* D8: a master that is about to resign mostly hands its leases over. Sometimes the store loses the
- * end of what it writes. Returns whether the master has handed over. */
+/* D8: with the fault HANDOVER, a master that will resign mostly hands its leases over. Sometimes
+ * the store loses the end of what the master writes. Returns whether the master has handed over. */
 static bool hand_over(sim_world *world, sim_process *process) {
     sim_store *store = &world->nodes[process->node].store;
     doorman_time local = sim_local(&process->machine.clock, world->now);
@@ -153,9 +153,9 @@ static bool hand_over(sim_world *world, sim_process *process) {
 }
 
 /* D8, D9: lets a new master take over what the master just before it has handed over, at most once.
- * With the fault MARK it may find this too late, and learns. Or it takes over, but the store keeps
- * what was handed over. Then a later master must not use it, nor the same one after an
- * interruption. */
+ * With the fault MARK the new master may find the handover too late, and learns. Or it takes over,
+ * but the store keeps the handover, which neither a later master nor the same one after an
+ * interruption may use. */
 static void take_over(sim_world *world, sim_process *process) {
     sim_store *store = &world->nodes[process->node].store;
     const sim_handover *handover = &store->handover;
@@ -255,8 +255,8 @@ static void on_no_answer(sim_world *world, const sim_event *event) {
     if (!misses(world, event)) take_answer(world, event, NULL);
 }
 
-/* Sends a call or an answer. If the message is lost or later than the time limit of a call, the
- * process gives up the call after that time. A message that takes no time is handled at once. */
+/* Sends a call or an answer. If the message is lost, or arrives after the time limit of a call, the
+ * process gives up the call at this limit. A message that takes no time is handled at once. */
 static void transmit(sim_world *world, sim_handler handler, sim_event event) {
     doorman_time limit = world->ttl / 5;
     if (limit < DOORMAN_SECOND / 2) limit = DOORMAN_SECOND / 2;

@@ -1,6 +1,6 @@
 /* Simulates the mixes of fair_mixes.h, with fair shares and in the order of arrival. Prints what
- * each key gets beside its exact max-min share, and writes the data of a picture. Fails if a
- * promise is broken. A quick run prints only the first broken promise.
+ * the keys of each group get beside their exact max-min shares, and writes the data of a picture. A
+ * quick run simulates only the fair shares, and prints only the first broken promise.
  */
 #include "sim.h"
 

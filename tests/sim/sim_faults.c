@@ -5,10 +5,10 @@
  * and how often ("swarm testing", Groce et al. 2012): a bug that needs one kind of fault often
  * hides behind the noise of all the others.
  *
- * A quarter of the runs with leases also have a schedule of cuts, to find faults of the handover
+ * A quarter of the runs with leases also have a schedule of cuts, to find bugs in the handover
  * after a cut. The capacity mostly falls, several times in the first third of the run, while gauges
- * keep units in flight and demands change. Half of these runs have no other fault, but clocks may
- * differ. */
+ * keep units in flight and demands change. Half of these runs have no other faults, except that
+ * clocks may differ. */
 #include "sim.h"
 
 #include <inttypes.h>
@@ -98,8 +98,8 @@ static double random_wants(uint64_t *random) {
     return sim_between(random, 1, choice < 3 ? 150 : 1000);
 }
 
-/* Decides whether a resource has leases of whole units. Its capacity is then often small, so that
- * most shares are not integers. */
+/* Decides whether a resource has leases of whole units. The capacity of such a resource is often
+ * small, so that most shares are not integers. */
 static void draw_whole(sim_world *world, sim_rules *rules, bool first) {
     uint64_t *random = &world->fault_random[SIM_WHOLE];
     bool few = sim_below(random, 2), change = sim_below(random, first ? 2 : 8) == 0;
@@ -247,7 +247,8 @@ static void inject_reload(sim_world *world, uint64_t *random) {
     roll_out(world, random);
 }
 
-/* Strikes only in the first third of a run, so that the sums have time to fit again. */
+/* Multiplies all capacities by a factor, mostly less than 1. Does so only in the first third of a
+ * run, so that the sums of the leases have time to fit again. */
 static void inject_cut(sim_world *world, uint64_t *random) {
     if (world->version_count == SIM_VERSIONS || world->now > world->end / 3) return;
     sim_rules rules[SIM_RESOURCES];
@@ -419,8 +420,8 @@ static doorman_time longest_lease(const sim_world *world) {
     return longest;
 }
 
-/* Sets wants that followed use to fixed values. Otherwise they could exceed the capacity at any
- * time. */
+/* Sets wants that followed use to fixed values. Otherwise the wants could exceed the capacity at
+ * any time. */
 static void fix_wants(sim_world *world, size_t client) {
     for (size_t i = 0; i < world->resource_count; i++) {
         sim_usage *usage = &world->clients[client].usages[i];
@@ -467,8 +468,8 @@ static void set_up_cuts(sim_world *world, const sim_run_options *options) {
     }
 }
 
-/* Kinds of faults that were added later draw from their own random numbers, so that earlier seeds
- * give the same runs where these kinds do not happen. */
+/* Draws how often each kind of fault happens. Kinds that were added later draw from their own
+ * random numbers, so that old seeds still give the same runs where these kinds do not happen. */
 static void set_up_faults(sim_world *world, const sim_run_options *options) {
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
         bool later = i == SIM_CARELESS || i == SIM_CUT || i == SIM_WHOLE || i == SIM_TIME ||
@@ -582,7 +583,7 @@ static void set_up(sim_world *world, const sim_run_options *options) {
 
 /* Returns the time within which all capacity is in force again after reports have lowered it (H11).
  * A report may wait for one refresh interval at each level. It counts for two more and a quarter.
- * Then 22 steps are due, one in each interval. A root makes them up to 30 s later. */
+ * Then the capacity grows in 22 steps, one in each interval. A root makes them up to 30 s late. */
 static doorman_time growing_time(const sim_world *world, doorman_time levels) {
     doorman_time longest = 0;
     for (size_t i = 0; i < world->version_count; i++) {
@@ -596,9 +597,9 @@ static doorman_time growing_time(const sim_world *world, doorman_time levels) {
 }
 
 /* Returns the time within which all shares reach their exact values. It is the longer of 3 lease
- * lengths, and of 2 lease lengths after the longest back-off of a client (60 s, K2). Each level
- * below the root takes one more lease length, because a node may learn for that long after a
- * response from its parent. */
+ * lengths, and 60 s (the longest back-off of a client, K2) plus 2 lease lengths. Each level below
+ * the root takes one more lease length, because a node may learn for that long after a response
+ * from its parent. With reports of overload, growing_time is added. */
 static doorman_time settling_time(const sim_world *world) {
     doorman_time length = longest_lease(world), levels = 0;
     for (size_t i = 0; i < world->node_count; i++) {
@@ -885,7 +886,7 @@ static void add_counts(uint64_t *sums, const uint64_t *counts, size_t count) {
     for (size_t i = 0; i < count; i++) sums[i] += counts[i];
 }
 
-/* Prints which faults have happened, and what a run with stores counts. */
+/* Prints how often each fault has happened, and what the runs with stores have counted. */
 static void print_counts(const sim_totals *totals) {
 #define COUNT_NAME(code, name) name,
     static const char *const names[] = {SIM_COUNTS(COUNT_NAME)};
@@ -898,7 +899,7 @@ static void print_counts(const sim_totals *totals) {
         printf("%" PRIu64 " %s\n", totals->counts[i], names[i]);
 }
 
-/* Runs every `step`-th seed, starting with number `first`. */
+/* Runs every `step`-th seed, starting with number `first`, until a run fails. */
 static sim_totals run_seeds(const sim_run_options *options, uint64_t first, uint64_t seeds,
                             uint64_t step) {
     sim_totals totals = {.runs = 0};

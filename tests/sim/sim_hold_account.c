@@ -1,12 +1,13 @@
 /* An account of holds in a simulated system: see sim_holds.c. It knows the messages, what the
  * holders use, and what an inspection shows.
  *
- * The units that holders use, by their own clocks, never exceed a limit without full_at_start.
- * After a limit was lowered (P15), what was granted before may exceed it. So the account puts the
- * holds in the order of their grants. For each hold in use, the units in use of this hold and of
- * all earlier holds are within the limit of the configuration that has granted it. If no limit is
- * lowered, then this is the same as a sum within the limit. A hold that was seized is as old as the
- * hold from which its units come, because these units were counted without a gap. */
+ * It checks that the units that holders use, by their own clocks, never exceed a limit without
+ * full_at_start. After a limit was lowered (P15), what was granted before may exceed it. So the
+ * account puts the holds in the order of their grants. For each hold in use, the units in use of
+ * this and all earlier holds must be within the limit of the configuration that has granted this
+ * hold. If no limit is lowered, all units in use must be within it. A hold that was seized is as
+ * old as the hold from which its units come, because the server has counted these units all the
+ * time. */
 #include "sim_holds.h"
 
 #include <math.h>
@@ -102,7 +103,7 @@ static bool names_hold_in_force(const sim_world *world, size_t process, const si
     return false;
 }
 
-/* P8, P9: a hold is not gone before it ends, and does not last longer than its limits allow. */
+/* P8, P9: a hold is not gone before it ends, and lasts at most as long as some limit allows. */
 static void check_life(sim_world *world, size_t process, const sim_hold_reply *reply) {
     const sim_hold_call *call = &world->holds->calls[reply->call];
     doorman_time longest = 0;
@@ -139,7 +140,7 @@ void sim_hold_account_reply(sim_world *world, size_t process, const sim_hold_rep
     if (grants && reply->granted && reply->id) note_grant(world, process, call, reply);
 }
 
-/* D8: for the next master, a hold has the rest that it had when it was handed over. */
+/* D8: at the next master, a hold lasts as long as it still had to last when it was handed over. */
 void sim_hold_account_take_over(sim_world *world, size_t process, uint64_t mastership,
                                 doorman_time handed_at) {
     doorman_time local = sim_hold_local(world, process);
@@ -252,8 +253,8 @@ static const sim_hold_wait *first_wait(const sim_world *world, const sim_hold_pr
     return first;
 }
 
-/* Returns whether each limit of CONCURRENCY has room for all units of a call, with a margin for
- * rounding. */
+/* Returns whether each limit of CONCURRENCY has room for the minimums of all items of a call, with
+ * a margin for rounding. */
 static bool has_room(const sim_world *world, doorman_permits *permits, const sim_hold_call *call,
                      doorman_time now) {
     double units = 0.01;
@@ -326,7 +327,7 @@ void sim_hold_account_shared(sim_world *world, size_t process, size_t first, siz
     own->shared = 0;
 }
 
-/* P7: no more permits wait at a counter than its queue has room for. */
+/* P7: until the limits change, no more permits wait at a counter than its queue has room for. */
 static void check_queues(sim_world *world, const doorman_permits *permits) {
     doorman_permits_wait wait, other;
     doorman_cursor cursor = {.position = 0};

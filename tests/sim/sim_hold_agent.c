@@ -80,8 +80,8 @@ static uint64_t noted_id(const sim_holder *holder, uint64_t number) {
     return 0;
 }
 
-/* Compares a job with its hold. Units that are gone may be used until the end that was known. Units
- * that a transfer could not move have returned. */
+/* Adapts a job to its hold. Units that the hold has lost may be used until the end that was known.
+ * The hold has more units if a transfer could not move them. */
 static void follow_hold(sim_hold_job *job, const doorman_held *held) {
     bool less = false, equal = true;
     if (held->gone) return;

@@ -1,11 +1,11 @@
 /* The holders of a simulated system: see sim_holds.c. They obey P8 and P9 as an application must.
  *
  * A client has some jobs. A job asks for units, and asks again with the same request_id until it
- * has an answer. Then it uses the units until its own end, which it measures from the time at which
- * it sent the request. It renews its hold, or neglects that. Later it keeps a part of its units,
- * releases them, or transfers them to another client, which seizes them. It stops using the units
- * before it sends such a message. A client that gives up cancels its request. From time to time a
- * client asks for what belongs to others, or claims what it does not have. */
+ * has an answer. Then it uses the units until their end, which it counts from the time at which it
+ * sent the request. It renews its hold, or neglects that. Later it releases a part or all of its
+ * units, or transfers them to another client, which seizes them. It stops using the units before it
+ * sends such a message. A client that gives up cancels its request. From time to time a client asks
+ * for what belongs to others, or claims what it does not have. */
 #include "sim_holds.h"
 
 #include <string.h>
@@ -118,7 +118,7 @@ static void hold_units(sim_world *world, size_t client, sim_hold_job *job,
     job->again_at = now + job->life / 3;
 }
 
-/* Lets a job use at most `keep`, before the client sends that it does. */
+/* Lets a job use at most `keep`, before the client sends a message that says so. */
 void sim_holder_keep(sim_hold_job *job, const double *keep) {
     for (size_t i = 0; i < job->ask.item_count; i++) {
         if (job->amounts[i] > keep[i]) job->amounts[i] = keep[i];
@@ -228,7 +228,7 @@ static void ask_for_other(sim_world *world, size_t client, const sim_hold_grant 
 }
 
 /* Names a hold of another client, or a transfer, as if it were an own hold. A server must answer
- * that it is gone (P8). May ask for other items if the drawn hold is an own one. */
+ * that it is gone (P8). For an own hold, may call ask_for_other instead. */
 static void meddle(sim_world *world, size_t client) {
     static const doorman_method methods[] = {DOORMAN_RENEW, DOORMAN_RELEASE, DOORMAN_TRANSFER};
     sim_holds *holds = world->holds;
@@ -248,8 +248,8 @@ static void meddle(sim_world *world, size_t client) {
     sim_holds_send(world, &call, 1);
 }
 
-/* Claims units that it does not have: more of an own hold, or a hold that does not exist. A master
- * that learns believes it within what is free (P16). Nobody waits for the answer. */
+/* Claims units that the client does not have: more than an own hold has, or a hold that does not
+ * exist. A master that learns believes the claim as far as units are free (P16). */
 static void lie(sim_world *world, size_t client) {
     sim_holds *holds = world->holds;
     uint64_t *random = &holds->random;

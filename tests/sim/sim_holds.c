@@ -143,8 +143,8 @@ static void remove_wait(sim_hold_process *own, size_t index) {
     own->waits[index] = own->waits[--own->wait_count];
 }
 
-/* Takes the decisions on permits that have waited. Those that are decided in one call are removed
- * before any of them is checked. */
+/* Takes the decisions on permits that have waited. All that are decided are removed before
+ * check_order compares any of them with those that wait. */
 static void take_decisions(sim_world *world, size_t process) {
     sim_hold_process *own = &world->holds->processes[process];
     doorman_permits *permits = doorman_server_permits(world->processes[process].server);
@@ -231,7 +231,7 @@ void sim_holds_elected(sim_world *world, size_t process, doorman_time until) {
     own->mastership = ++world->holds->masterships;
 }
 
-/* D8: notes whose holds the next master takes over. */
+/* D8: notes the mastership whose holds are handed over, and when. */
 void sim_holds_hand_over(sim_world *world, size_t process, sim_handover *handover) {
     if (!world->holds) return;
     take_decisions(world, process);
@@ -302,8 +302,8 @@ void sim_holds_configured(sim_world *world, size_t process) {
     plan_tick(world, process);
 }
 
-/* A process starts with the first configuration, and then loads the others: so it learns for as
- * long as any of them allows. An operator must set learning_mode_duration for this. */
+/* A process starts with the first configuration, and then loads the others, so that it learns for
+ * as long as holds of any of them may last. An operator sets learning_mode_duration instead. */
 void sim_holds_fill_options(sim_world *world, size_t process, doorman_server_options *options) {
     if (!world->holds) return;
     options->config = world->versions[0].config;

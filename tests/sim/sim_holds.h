@@ -113,7 +113,7 @@ typedef struct sim_hold_job {
     bool renews;
 } sim_hold_job;
 
-/* The id of a hold, as the accepted response of a server has it. */
+/* The request_id (`number`) and the id of a hold, from a response that the client has accepted. */
 typedef struct sim_hold_noted {
     uint64_t number, id;
 } sim_hold_noted;

@@ -1,10 +1,10 @@
 /* Leased permits in a simulated tree: configurations, processes and messages.
  *
- * A run has the nodes, clients and faults of a run with leases. Each resource also has a
- * leased limit, of kind TOKEN_BUCKET or CONCURRENCY, in all nodes. So the permits of each master
- * are one more holder of the resource. All clients ask the processes of their node for permits, and
- * hold and renew units (sim_leased_user.c). The checks of leases also count what permits may use
- * and what holders use by their clocks (sim_leased_check.c).
+ * A run has the nodes, clients and faults of a run with leases, except OVERLOAD. Each resource also
+ * has a leased limit, of kind TOKEN_BUCKET or CONCURRENCY, in all nodes. So the permits of each
+ * master are one more holder of the resource. All clients ask the processes of their node for
+ * permits, and hold and renew units (sim_leased_user.c). The checks of leases also count what
+ * permits may use and what holders use by their clocks (sim_leased_check.c).
  *
  * When the faults have ended, clients ask for no permits until all leases have their exact shares.
  * Then the clients want no leases any more, and ask for permits again. Where there is room, each
@@ -240,7 +240,7 @@ static void change_all(sim_world *world) {
     for (size_t i = 0; i < world->resource_count; i++) world->leased->changed[i] = true;
 }
 
-/* Ends a mastership. If it `answers`, all permits that wait are answered "not master". */
+/* Ends a mastership. If `answers` is set, all permits that wait are answered "not master". */
 static void lose_mastership(sim_world *world, size_t process, bool answers) {
     sim_leased_process *own = &world->leased->processes[process];
     for (size_t i = 0; i < own->wait_count && answers; i++) {

@@ -1,9 +1,9 @@
-/* What leased permits may use, and what holders use: see sim_leased.c. These checks use nothing of
- * doorman.h except messages, and what an inspection shows.
+/* What leased permits may use, and what holders use: see sim_leased.c. Of Doorman, these checks use
+ * only messages, and what an inspection shows.
  *
- * The permits of a master may use what an inspection shows of their lease. A holder uses the units
- * of a hold until its end, by its own clock. Holds that the master has granted use its lease. Holds
- * of an earlier mastership come in addition. */
+ * The permits of a master may use what an inspection shows of their lease. A client uses the units
+ * of a hold until the hold ends by the client's clock. Holds of the present mastership use its
+ * lease. Holds of earlier masterships count in addition. */
 #include "sim_leased.h"
 
 #include <math.h>
@@ -52,7 +52,8 @@ static double leased_units(const sim_world *world, size_t process, size_t resour
     return detail.most / ((double)detail.window / 1e9) * (1 - ROUNDING);
 }
 
-/* L1: permits take at most what their lease gives, and one burst, or one permit if that is more. */
+/* L1: permits take at most what their lease gives, plus one burst (or one unit, or the largest
+ * permit, if that is more). */
 static void check_budget(sim_world *world, size_t process, size_t resource) {
     const sim_leased_amount *amount = &world->leased->processes[process].amounts[resource];
     double most = amount->budget + fmax(BURST * amount->peak, fmax(1, amount->largest));
@@ -90,7 +91,7 @@ bool sim_leased_changed(sim_world *world, size_t resource) {
     return true;
 }
 
-/* Makes all sums again, because holds end without an event. */
+/* Lets all sums be computed again, because holds end without an event. */
 void sim_leased_refresh(sim_world *world) {
     if (!world->leased) return;
     for (size_t i = 0; i < world->process_count; i++) sim_leased_observe(world, i);
@@ -206,8 +207,8 @@ void sim_leased_ask_all(sim_world *world) {
     }
 }
 
-/* Returns whether there is room for all that clients ask for: each job asks for one unit. Each node
- * may round its lease. */
+/* Returns whether there is room for twice what clients may need: one unit for each job, and one for
+ * each node, which may round its lease. */
 static bool has_room(const sim_world *world, size_t resource) {
     const sim_rules *rules = &world->versions[world->version].rules[resource];
     size_t most = 2 * world->client_count * SIM_LEASED_JOBS + 2 * world->node_count;

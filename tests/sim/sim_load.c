@@ -1,9 +1,9 @@
-/* What clients with leases use: gauges take units and give them back, rates take units. */
+/* What clients with leases use: units of gauges, which they give back, and units of rates. */
 #include "sim.h"
 
 #define SECOND DOORMAN_SECOND
 
-/* Gives back the units that an event took. If the resource is closed, the units were abandoned. */
+/* Gives back units of sim_use_gauge. If the resource is closed, only notes that they are back. */
 static void release_units(sim_world *world, const sim_event *event) {
     sim_usage *usage = &world->clients[event->actor].usages[event->target];
     double amount = event->amount;

@@ -1,15 +1,15 @@
 /* Capacity that follows reports of overload (H11): random reports, and what must follow from them.
  * See sim.h.
  *
- * Clients report with their next request, or in a separate message. In a burst the servers
- * behind a resource refuse requests or are late. Other reports are wrong. The network loses and
- * repeats reports like all messages. The checks are these:
+ * Clients report with their next request, or in a separate message. In a burst the servers behind a
+ * resource refuse requests or are late. Some reports are wrong. The network loses and repeats
+ * reports like all messages. The checks are these:
  *   - A node and a client pass on exactly what was reported to them since their last request.
- *   - A root adds up exactly the reports of the last two refresh intervals, to a quarter of one.
+ *   - A root adds up exactly the reports of the last two to two and a quarter refresh intervals.
  *   - A model of each process of a root has bounds for the capacity in force. The capacity falls
  *     only when the resource is overloaded, and not below capacity_min. It grows by the exact
  *     steps, and not before they are due. Only the mean of the leases, which a cut depends on, is
- *     not modelled exactly: it lies between the smallest and the largest sum of that time.
+ *     not exact: it lies between the smallest and the largest sum in the time of the reports.
  *   - The leases in force add up to at most the largest capacity in force within the last lease
  *     length. sim_check.c compares the sums with this peak. */
 #include "sim.h"
@@ -106,8 +106,8 @@ static bool has_more(const doorman_overload_report *a, const doorman_overload_re
            exceeds(a->refused, b->refused) || exceeds(a->late, b->late);
 }
 
-/* Checks what a sender passes on. The sender then forgets it. A sender that may have forgotten
- * reports before passes on at most what was reported. */
+/* Checks what a sender passes on. The sender then forgets it. If the sender may have forgotten
+ * reports earlier (`uncertain`), it passes on at most what was reported. */
 static void check_passed_on(sim_world *world, sim_pending *pending, const char *sender,
                             const doorman_capacity_request *item, doorman_time local) {
     const doorman_overload_report *sent = &item->overload, *sum = &pending->sum;
@@ -137,7 +137,7 @@ void sim_overload_sent(sim_world *world, const sim_message *message) {
     }
 }
 
-/* Lets a client add a report to its next request. It must refuse a report that is not allowed. */
+/* Lets a client add a report to its next request. The client must refuse a wrong report. */
 static void report_with_request(sim_world *world, size_t index, size_t resource,
                                 const doorman_overload_report *report) {
     sim_client *client = &world->clients[index];
@@ -228,7 +228,7 @@ static void add_report(sim_followed *model, const doorman_overload_report *repor
 }
 
 /* If the sum of the leases has changed, adds it to the last span, or begins a new span. A span has
- * all sums from its beginning to that of the next one. It is at least as long as a part. */
+ * all sums from its beginning to that of the next one. Each span is at least as long as a part. */
 static void note_leases(sim_followed *model, double has, doorman_time local) {
     sim_span *last = &model->spans[model->span_count - 1];
     double before = model->has;
@@ -249,7 +249,7 @@ static void note_leases(sim_followed *model, double has, doorman_time local) {
     last->high = fmax(last->high, has);
 }
 
-/* Makes the steps that are due. They depend on the reports before this event. */
+/* Makes the steps by which the capacity grows. They depend on the reports before this event. */
 static void grow(sim_followed *model, doorman_time local) {
     doorman_time from;
     if (!model->follows || local < model->step_at) return;
@@ -270,11 +270,11 @@ static void grow(sim_followed *model, doorman_time local) {
     }
 }
 
-/* Computes the bounds of the capacity after a cut: the mean of the leases in the time of the
- * reports is at least the smallest sum and at most the largest. The server does not know when the
- * sum has changed within a part. So the two spans before the one in which that time begins count
- * too. The server subtracts two integrals, so the mean of a very short time has a rounding
- * error. */
+/* Computes the bounds of the capacity after a cut, which depends on the mean of the leases in the
+ * time of the reports: this mean is at least the smallest sum and at most the largest. The server
+ * does not know when the sum has changed within a part. So the two spans before the one in which
+ * that time begins count too. The server subtracts two integrals, so the mean of a very short time
+ * has a rounding error. */
 static void cut(sim_followed *model, doorman_time local) {
     doorman_time from;
     doorman_overload_report sum = sum_up(model, local, &from);
@@ -295,7 +295,7 @@ static void cut(sim_followed *model, doorman_time local) {
     model->must_cut = exceeds(model->low, model->cut_high);
 }
 
-/* Sets the bounds of a configuration. A capacity that reports have lowered stays, within the
+/* Applies a configuration to a model. A capacity that reports have lowered stays, within its
  * bounds. */
 static void bound(sim_followed *model, const sim_rules *rules, doorman_time local) {
     bool lowered = model->low < model->configured;
@@ -383,7 +383,7 @@ static void compare(sim_world *world, const sim_process *process, sim_followed *
     }
 }
 
-/* Looks at a resource of a process of a root after a call. */
+/* Compares a resource of a process of a root with its model, after a call. */
 static void observe(sim_world *world, sim_process *process, size_t resource) {
     sim_followed *model = &process->followed[resource];
     const sim_rules *rules = &world->versions[process->version].rules[resource];
@@ -406,8 +406,8 @@ static bool has_model(const sim_world *world, size_t index) {
     return world->follows && process->server && sim_is_root(world, process);
 }
 
-/* Looks at a process before it handles a message. A process forgets the reports of a resource that
- * it has removed. */
+/* Notes the sums of the leases of a process before it handles a message. Forgets the reports of
+ * resources that the process has removed, as the process does. */
 void sim_overload_before(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
     doorman_time local = sim_local(&process->machine.clock, world->now);

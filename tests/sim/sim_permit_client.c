@@ -28,7 +28,7 @@ static doorman_limit_options draw_local(sim_model *model, uint64_t *random) {
         .kind = DOORMAN_TOKEN_BUCKET, .rate = model->local_rate, .size = model->local_size};
 }
 
-/* Lists the processes of the node of a client. A client that roams knows another node too. */
+/* Lists the processes of the node of a client, and of its other node if it roams. */
 static size_t list_processes(const sim_world *world, size_t client, size_t *out, uint64_t *random) {
     const sim_client *machine = &world->clients[client];
     const size_t nodes[] = {machine->node, machine->other};
@@ -303,8 +303,8 @@ void sim_permit_client_ask(sim_world *world, size_t index, uint64_t *random) {
     if (!world->failure[0]) sim_permit_client_step(world, index);
 }
 
-/* Checks the memory of an idle client: its addresses, and one block for each of its tables. A local
- * limiter has one more for each key. */
+/* Stops an idle client, and checks how many blocks it had: one for each address, and some for its
+ * tables. With FAIL_LOCAL it may have one more for each key of each resource. */
 void sim_permit_client_check_idle(sim_world *world, size_t index) {
     const sim_model *model = &models[index];
     doorman_permit_client_info info;

@@ -1,22 +1,22 @@
 /* What a doorman_permit_client must do: see sim_permit_model.h.
  *
  * The model knows each permit and report from the call that asks for it to its result. Before or
- * after each call of the client, the model does the same. So it knows which permits must have a
- * result now, who has decided, and what the result is. It also knows what the next message must
- * have, and all counts.
+ * after each call of the client, the model does what the client must do in this call. So it knows
+ * which permits must have a result now, who has decided, and what the result is. It also knows what
+ * the next message must have, and all counts.
  *
  *     P21   a message has all permits or all reports that wait. An ask that has failed is sent
  *           alone. While a message is under way, no other one is sent
- *     P22   a refusal is repeated as long as it is valid, for the same or more, and no longer.
- *           Nothing that it concerns is sent meanwhile
+ *     P22   while a refusal is valid, and no longer, it answers every permit that asks for the same
+ *           or more. None of these permits is sent
  *     P23   failures, redirects, the address of each message, the breaker, and the fallback
  *     P25   with the kill switch or in shadow, a permit is granted at once, and a copy is sent
  *
  * Every permit has exactly one result, and has it within its timeout. A client that stands still
  * gives the results when it runs again.
  *
- * Permits that wait are in the order of asking. A message takes the first ones. What returns from
- * a message is before everything else again. So the order of asking is enough to know a message. */
+ * Permits that wait are in the order of asking. A message takes the first ones. Permits that return
+ * from a message come before all others again. So the order of asking says what a message has. */
 #include "sim_permit_model.h"
 
 #include <math.h>
@@ -92,8 +92,8 @@ static const sim_refusal *known_refusal(sim_model *model, sim_ask *ask, doorman_
     return NULL;
 }
 
-/* Notes a refusal. Its time counts from when the message was sent, so it never lasts longer than
- * its server allows. Only the clock of the client may be slower, by at most 1 %. */
+/* Notes a refusal. Its time counts from when the message was sent, so it lasts no longer than its
+ * server allows, except for the drift of the client's clock: at most 1 %. */
 static void remember(sim_model *model, const sim_ask *ask, const doorman_permit *permit,
                      doorman_time decided_at, doorman_time now) {
     doorman_time until = model->sent_at + permit->valid_for;
@@ -160,7 +160,7 @@ void sim_model_before_kill_switch(sim_model *model, bool on) {
 
 /* ---- messages */
 
-/* Lets all asks of the message wait for another one.
+/* Lets all asks of the message wait for another message.
  *   failed   an ask whose message has failed travels alone. After one failure more than there are
  *            addresses, the fallback decides */
 static void return_message(sim_model *model, bool failed) {
@@ -265,7 +265,8 @@ static size_t fill_message(sim_model *model, bool reports) {
 }
 
 /* Returns when the client gives a message up: when its last caller has no time left, but after at
- * least 0.1 s, and at most the request timeout. Nobody waits for reports. */
+ * least 0.1 s, and at most the request timeout. A message of reports has the request timeout,
+ * because nobody waits for reports. */
 static doorman_time message_due(const sim_model *model, bool reports, doorman_time now) {
     doorman_time last = reports ? model->request_timeout : SECOND / 10;
     for (size_t i = 0; i < model->message_count && !reports; i++) {
@@ -387,8 +388,8 @@ static bool same_limit(const doorman_acquired *acquired, const char *limit) {
     return strcmp(acquired->limit, limit ? limit : "") == 0;
 }
 
-/* Compares a grant with that of the server. It names the limit with the fewest units left, of all
- * items. */
+/* Compares a grant with that of the server. It must name the limit, of any item, with the fewest
+ * units left. */
 static bool is_grant_of_server(const sim_ask *ask, const doorman_acquired *acquired) {
     const doorman_permit_grant none = {.granted = 0}, *least = NULL;
     bool same = acquired->granted && acquired->warning == ask->permit.warning;
@@ -430,9 +431,8 @@ static bool is_granted(const sim_ask *ask, const doorman_acquired *acquired, boo
     return same;
 }
 
-/* Compares a result with the local limiters. The one of each resource and key is a bucket. If one
- * refuses, the units of the items
- * before it stay taken. */
+/* Compares a result with the local limiters: one bucket for each resource and key. If the bucket of
+ * an item refuses, the units of the items before this item stay taken. */
 static bool is_local(sim_model *model, const sim_ask *ask, const doorman_acquired *acquired,
                      doorman_time now) {
     for (size_t i = 0; i < ask->wanted.request.item_count; i++) {

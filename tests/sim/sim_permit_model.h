@@ -1,6 +1,6 @@
 /*
  * What a doorman_permit_client must do, written a second time and as simply as possible: see
- * sim_permit_model.c. It only reads the public types of doorman.h.
+ * sim_permit_model.c. It only reads the public types of the headers.
  */
 #ifndef SIM_PERMIT_MODEL_H
 #define SIM_PERMIT_MODEL_H
