@@ -69,8 +69,8 @@ struct sim_permits {
 
 /* ---- sim_permits.c */
 
-/* Adds a message with room for `count` permits or entries. Returns its index. The pointers of
- * earlier messages are not valid any more. */
+/* Adds a message with room for `count` permits or entries. Returns its index. Pointers to earlier
+ * messages are not valid any more. */
 size_t sim_add_call(sim_world *world, doorman_method method, size_t count);
 doorman_permit_request sim_request_of(const sim_wanted *wanted);
 /* Sends a message. It may be lost, copied or late. */

@@ -1,8 +1,8 @@
 /* A process of a node with shards, its store, and its mover: see sim_shards.c.
  *
- * A master claims the store of its node, reads all rows, and then does what its mover says. The
- * rows that it does not own are those of shards that have left while the node had no master. It
- * forgets them as soon as it has a sure map. It writes what has changed about twice a second. */
+ * A master claims the store of its node, reads all rows, and then does what its mover says. Some
+ * rows may be of shards that the node does not own any more. The master forgets these when it has
+ * read the map from etcd. It writes what has changed about twice a second. */
 #include "sim_shards.h"
 
 #include <stdlib.h>
@@ -165,8 +165,8 @@ static void restore_shard(shards_world *world, doorman_permits *permits, size_t 
 
 static bool is_store(shards_io io) { return io <= SHARDS_WRITE; }
 
-/* Begins an access. Its effect, its answer, or both may be lost, and the effect may come after the
- * process has given it up. */
+/* Begins an access. The answer may be lost, with or without the effect. The effect may also come
+ * after the process has given the access up. */
 static shards_access *begin_access(shards_world *world, size_t process, shards_io io) {
     const shards_process *own = process_of(world, process);
     size_t at = 0;
@@ -337,7 +337,7 @@ static void take_stored(shards_world *world, size_t process, const shards_access
     }
 }
 
-/* Notes which decisions the store has when what has changed is written. */
+/* Notes in own->round which decisions the store has once the rows of this round are written. */
 static void note_round(const shards_world *world, shards_process *own) {
     uint64_t all[SHARDS_COUNTERS];
     for (size_t i = 0; i < SHARDS_COUNTERS; i++) all[i] = world->op_number;
@@ -347,7 +347,8 @@ static void note_round(const shards_world *world, shards_process *own) {
     }
 }
 
-/* Takes all that has changed, and writes it. */
+/* Writes the rows that have changed. If the last write was not answered, writes the same rows
+ * again. */
 static void write_rows(shards_world *world, size_t process) {
     unsigned char bytes[DOORMAN_PERMIT_ROW_BYTES_MAX];
     shards_process *own = process_of(world, process);
@@ -422,8 +423,8 @@ static void forget_shard(shards_world *world, size_t process, size_t shard) {
     own->is_first[shard] = own->knows[shard] = false;
 }
 
-/* Forgets the shards that the first sure map of a mastership gives to other nodes. Their rows were
- * read from the store before the map was known. */
+/* Forgets the shards that belong to other nodes in the first map that a mastership reads from etcd.
+ * Their rows were read from the store before the map was known. */
 static void take_first_map(shards_world *world, size_t process) {
     shards_process *own = process_of(world, process);
     own->has_map = true;
@@ -443,7 +444,7 @@ static void give_map(shards_world *world, size_t process, const shards_map *map,
     if (is_sure && !own->has_map) take_first_map(world, process);
 }
 
-/* Lets a process decide for a shard from now on. No other process may decide for it. */
+/* Lets a process decide for a shard from now on. Fails if another process decides for it too. */
 static void decide(shards_world *world, size_t process, size_t shard, bool has_holds) {
     shards_process *own = process_of(world, process);
     for (size_t i = 0; i < world->process_count; i++) {

@@ -9,8 +9,8 @@
  *                              rows again when the store is back
  *     another is master        the store takes nothing, and nothing changes
  *
- * A new master reads all rows before those of the counters. So at any time the figures of a key are
- * those of its rows that are in force, and of no others:
+ * A new master reads these rows before the rows of counters. So at any time the figures of a key
+ * are those of its rows that are in force, and of no others:
  *
  *     E1  a row of the key, from its beginning to its end by the clock of P26
  *     E2  a plan of the key, if no override row is in force */

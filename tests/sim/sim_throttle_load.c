@@ -40,7 +40,8 @@ typedef struct totals {
     uint32_t times[TIME_STEPS + 1];
 } totals;
 
-/* First tries that arrived in a slot of time, and how many of these clients got an answer. */
+/* First tries that arrived in a slot of time, and how many of their clients got an answer in
+ * time. */
 typedef struct slot {
     uint32_t tries, successes;
 } slot;
@@ -341,7 +342,7 @@ static double percentile99(const totals *all) {
     return (double)((doorman_time)(i + 1) * TIME_STEP) / (double)DOORMAN_SECOND;
 }
 
-/* Returns the part of the clients of some slots that got an answer in time. */
+/* Returns which part of the first tries in some slots led to an answer in time. */
 static double successes(const sim_throttle_world *world, doorman_time from, doorman_time length) {
     slot all = {0, 0};
     for (doorman_time at = from; at < from + length; at += SIM_SLOT) {
