@@ -114,8 +114,8 @@ peer *peer_etcd(const char *program);
 /* Starts an etcd and a Redis. Returns false if one of them is not installed. */
 bool peers_find(bench *b, const char *name, peer **etcd, peer **redis);
 
-/* A node of a cluster that shares its keys. Clusters with different numbers have nothing in common,
- * although they use the same etcd and Redis. Its name is "nCLUSTER-NODE". */
+/* A node of a cluster whose nodes share the keys. Clusters with different numbers have nothing in
+ * common, although they use the same etcd and Redis. The name of the node is "nCLUSTER-NODE". */
 typedef struct shard_place {
     const peer *etcd, *redis;
     unsigned cluster, node;

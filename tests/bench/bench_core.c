@@ -1,5 +1,5 @@
-/* Renewals in one process on one core. The holders of one FAIR_SHARE resource want a fourth more
- * than its capacity, so each change makes the server search for the fill level. Memory is what
+/* Renewals in one process on one core. The holders of one FAIR_SHARE resource want about a fourth
+ * more than its capacity, so each change makes the server search for the fill level. Memory is what
  * malloc reports as in use, with its own headers.
  *
  * Only the server's work is measured. A real request comes from the network and is therefore in the

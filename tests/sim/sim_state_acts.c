@@ -4,7 +4,7 @@
  * rows of its keys. An act is in the store, and then in the memory of the master:
  *
  *     the store is there       the row is in both. Or the master crashes in between, and the next
- *                              one has the row
+ *                              master reads the row
  *     the store is gone        it is not known whether the row was written. The master reads all
  *                              rows again when the store is back
  *     another is master        the store takes nothing, and nothing changes
