@@ -88,7 +88,6 @@ static void fleet_stop(fleet *f) {
     free(f->holders);
 }
 
-/* Renews the leases of holders that are chosen at random. */
 static void some_renewals(void *context) {
     fleet *f = (fleet *)context;
     for (size_t i = 0; i < BENCH_SOME; i++) {

@@ -297,7 +297,6 @@ static uint16_t try_port(uint16_t port, bool connects) {
     return result == 0 ? ntohs(address.sin_port) : 0;
 }
 
-/* Returns whether a peer accepts a connection. */
 static bool try_connect(const peer *p) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(p->port)};
     must(inet_pton(AF_INET, p->address, &address.sin_addr) == 1, "an address is invalid");
@@ -308,9 +307,9 @@ static bool try_connect(const peer *p) {
     return accepted;
 }
 
-/* Configures nginx as one process, whose limit_req refuses nothing. The answer is a picture of 43
- * bytes, because with `return` nginx would answer before it asks limit_req. All its folders for
- * temporary files are the peer's folder. By default nginx would close each connection after 1,000
+/* Configures nginx as one process, whose limit_req refuses nothing. The answer is a GIF of 43
+ * bytes: with `return` nginx would answer before it asks limit_req. All its folders for temporary
+ * files are the peer's folder. By default nginx would close each connection after 1,000
  * requests. */
 static bool write_nginx_config(const peer *p) {
     static const char *const uses[] = {"client_body", "proxy", "fastcgi", "uwsgi", "scgi"};

@@ -36,7 +36,7 @@ static doorman_time local_of(const sim_world *world, size_t process) {
     return sim_local(&world->processes[process].machine.clock, world->now);
 }
 
-/* Returns what the server takes for the time of day now. */
+/* Returns the time of day that the server now computes from the one it was given last. */
 static doorman_time epoch_of(const sim_world *world, size_t process) {
     const sim_permit_process *own = &world->permits->processes[process];
     return own->epoch + local_of(world, process) - own->epoch_at;
@@ -581,7 +581,7 @@ void sim_permits_add_client(sim_world *world, size_t client) {
 }
 
 /* Must be called after a time without messages. Checks that no account keeps a counter that equals
- * a fresh one, and that no client keeps a permit or too much memory. */
+ * a fresh one, and that no client keeps a waiting permit or too much memory. */
 void sim_permits_check_idle(sim_world *world) {
     for (size_t i = 0; i < world->process_count && !world->failure[0]; i++) {
         sim_account *account = &world->permits->processes[i].account;

@@ -96,7 +96,8 @@ void sim_permit_client_step(sim_world *world, size_t client);
 void sim_permit_client_ask(sim_world *world, size_t client, uint64_t *random);
 void sim_permit_client_reply(sim_world *world, const sim_reply *reply);
 void sim_permit_client_failed(sim_world *world, const sim_call *call);
-/* Fails the run if a client that was idle for a while keeps permits, or too much memory. */
+/* Stops a client that was idle for a while. Fails if permits wait in it, or it has too much
+ * memory. */
 void sim_permit_client_check_idle(sim_world *world, size_t client);
 
 /* ---- sim_definition.c */

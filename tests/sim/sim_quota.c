@@ -333,7 +333,6 @@ static void envoy_consume(quota_world *world, quota_envoy *envoy) {
     if (is_over) envoy->has_action = false;
 }
 
-/* Takes an assignment, as Envoy does. */
 static void envoy_assign(quota_world *world, quota_envoy *envoy, const quota_message *message) {
     doorman_time local = clock_at(&envoy->clock, world->now);
     const struct quota_action *action = &message->action;

@@ -262,9 +262,9 @@ static double leases_in_force(sim_world *world, size_t node) {
     return leaf ? world->nodes[node].leases[0] : sum;
 }
 
-/* Returns by how much a node is truly over: by how much the leases of its holders exceed the
- * capacity of the root, or what the parent has committed for the node. With confirmed handover no
- * node is ever over. If the parent does not know all its holders, the result is INFINITY. */
+/* Returns by how much the leases of a node's holders exceed the capacity of the root, or what the
+ * parent has committed for the node. With confirmed handover no node is ever over. If the parent
+ * does not know all its holders, the result is INFINITY. */
 static double true_overshoot(sim_world *world, size_t node, doorman_handover handover) {
     size_t parent = world->nodes[node].parent;
     if (handover == DOORMAN_CONFIRMED) return 0;
@@ -275,9 +275,9 @@ static double true_overshoot(sim_world *world, size_t node, doorman_handover han
     return in_force - committed_for(world, parent, world->nodes[node].name);
 }
 
-/* Checks that no node reports a larger overshoot than it truly has. Checks also that some node
- * reports an overshoot if all clients together have more than the capacity. A node that learns may
- * not know all leases, so the second check is left out until all nodes have learned. */
+/* Checks that no node reports a larger overshoot than it truly has, and that some node reports one
+ * if all clients together have more than the capacity. A node that learns may not know all leases,
+ * so the second check needs nodes that have all learned. */
 static void check_overshoots(sim_world *world, doorman_handover handover, double leased) {
     bool reported = false, all_know = true;
     for (size_t i = 0; i < world->node_count; i++) {
@@ -516,7 +516,6 @@ static void stop_workers(sim_run_queue *queue) {
     free(queue->tasks);
 }
 
-/* Lists all seeds of one scenario and handover. */
 static void add_runs(sim_run_queue *queue, const sim_scenario *scenario, doorman_handover handover,
                      size_t seeds, bool writes_timeline) {
     for (size_t i = 0; i < seeds; i++) {
@@ -594,7 +593,6 @@ static void print_row(const sim_scenario *scenario, const char *handover, const 
 
 static const char *const handover_names[] = {"confirmed", "immediate"};
 
-/* Reads the results of all seeds of one scenario and handover. */
 static bool read_all(sim_run_queue *queue, const sim_scenario *scenario, doorman_handover handover,
                      size_t seeds, sim_result *results, FILE *csv) {
     bool good = true;

@@ -133,8 +133,8 @@ static void reserve(sim_world *world, size_t process, sim_settle_slot *slot, uin
     slot->passed = world->states->ledgers[world->processes[process].node].passed;
 }
 
-/* Checks the first settlement of a known reservation: whether it is rightly late or not, and what
- * it has charged. */
+/* Checks the first settlement of a known reservation: whether it is rightly late, and what it
+ * charged. */
 static void check_settled(sim_world *world, const sim_settle_ledger *ledger,
                           const sim_settle_slot *slot, const doorman_settlement *out) {
     const doorman_settled_item *item = &out->items[0];
@@ -185,15 +185,14 @@ static void settle(sim_world *world, size_t process, sim_settle_slot *slot, uint
     slot->passed = ledger->passed;
 }
 
-/* Forgets a request, whose figures are final. */
+/* Adds the final figures of a request to the ledger, and forgets the request. */
 static void retire(sim_settle_ledger *ledger, sim_settle_slot *slot) {
     ledger->done_least += least_of(slot);
     ledger->done_most += most_of(slot);
     *slot = (sim_settle_slot){.reserved = 0};
 }
 
-/* Adds the time since the last look: by the time of day or by simulated time, whichever is
- * longer. */
+/* Adds the time since the last look, by simulated time or by the time of day if that is longer. */
 static void look(const sim_world *world, sim_settle_ledger *ledger, doorman_time epoch) {
     const doorman_time passed = world->now - ledger->seen_at, ahead = epoch - ledger->epoch;
     ledger->passed += passed > ahead ? passed : ahead;

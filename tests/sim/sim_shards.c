@@ -117,7 +117,6 @@ static doorman_permit_limit draw_limit(shards_world *world, doorman_limit_kind k
     return limit;
 }
 
-/* Draws the limits of all places. */
 static void draw_limits(shards_world *world, doorman_permit_limit limits[SHARDS_PLACES][3],
                         doorman_tier tiers[2], size_t counts[SHARDS_PLACES]) {
     static const doorman_limit_kind kinds[] = {DOORMAN_TOKEN_BUCKET,   DOORMAN_TOKEN_BUCKET,

@@ -96,7 +96,7 @@ typedef struct shards_op {
     bool lost[SHARDS_ITEMS];
 } shards_op;
 
-/* One doorman_permits that never fails, and gets what was decided for a shard. */
+/* A doorman_permits that never fails, and that gets the calls that were decided for one shard. */
 typedef struct shards_single {
     doorman_permits *permits;
     shards_op *ops;
@@ -297,8 +297,7 @@ doorman_time sim_shards_epoch(const shards_world *world);
 /* Returns whether a process is master, as far as it knows. */
 bool sim_shards_is_master(const shards_world *world, const shards_process *process);
 void sim_shards_crash(shards_world *world, size_t process);
-/* Returns whether the limit of a place is durable. From SHARDS_MIXED on, the result has no
- * meaning. */
+/* Returns whether the limit of a place before SHARDS_MIXED is durable. */
 bool sim_shards_is_durable(size_t place);
 size_t sim_shards_shard_of(const shards_world *world, size_t place, size_t key);
 /* Makes room for one more entry of a list. */
@@ -328,8 +327,7 @@ void sim_shards_load(shards_world *world);
 void sim_shards_handle(shards_world *world, size_t process, const shards_message *message);
 /* Takes the decisions on permits that have waited. */
 void sim_shards_drain(shards_world *world, size_t process);
-/* Fails if clients use more units of holds than the limit. A hold ends by the clock of its
- * client. */
+/* Fails if clients use more units of holds than the limit, each by its own clock. */
 void sim_shards_check_holds(shards_world *world);
 /* Calls the permits. Fails and returns false if they do not accept the call. */
 bool sim_shards_do(shards_world *world, doorman_permits *permits, const shards_call *call,

@@ -11,8 +11,7 @@
  *                    is a slice shorter than that of the owner, because slices begin at other times
  *                    after a restore
  *
- * Holds are compared only in exact runs. In all runs sim_shards_check_holds adds up what clients
- * use. */
+ * Holds are compared only in exact runs. sim_shards_check_holds adds up what clients use. */
 #include "sim_shards.h"
 
 #include <math.h>

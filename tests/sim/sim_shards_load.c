@@ -343,7 +343,7 @@ static void settle(shards_world *world, const shards_message *message) {
     if (sim_below(&world->random, 3) == 0) (void)begin(world, &call, after + SECOND);
 }
 
-/* Repeats a call whose process does not decide for its shard, perhaps with a new map. */
+/* Plans to repeat a call, perhaps with a new map, because the process has not decided. */
 static void take_moved(shards_world *world, shards_task *task) {
     shards_client *client = &world->clients[task->call.client];
     if (sim_below(&world->random, 2)) client->map = world->map;

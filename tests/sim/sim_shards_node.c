@@ -32,7 +32,6 @@ static size_t index_of(const char *const *names, size_t count, const char *name)
     return 0;
 }
 
-/* Adds a copy of a row. */
 static void rows_add(const shards_world *world, shards_rows *rows, const unsigned char *bytes,
                      size_t count) {
     doorman_permit_row read;
@@ -230,7 +229,6 @@ static void apply_change(shards_world *world, shards_access *access) {
     }
 }
 
-/* Forgets the rows of earlier moves of a shard. */
 static void forget_moves(shards_world *world, size_t shard, uint64_t before) {
     for (size_t i = 0; i < world->move_count; i++) {
         if (world->moves[i].shard != shard || world->moves[i].move >= before) continue;
@@ -347,8 +345,7 @@ static void note_round(const shards_world *world, shards_process *own) {
     }
 }
 
-/* Writes the rows that have changed. If the last write was not answered, writes the same rows
- * again. */
+/* Writes the rows that have changed, or those of the last write if it was not answered. */
 static void write_rows(shards_world *world, size_t process) {
     unsigned char bytes[DOORMAN_PERMIT_ROW_BYTES_MAX];
     shards_process *own = process_of(world, process);
@@ -486,8 +483,8 @@ static void give(shards_world *world, size_t process) {
     write_piece(world, process);
 }
 
-/* Looks for the keys of a shard, before step 1 of N7. Between two calls the process still decides.
- * Sometimes it gives the shard before all keys are found. */
+/* Lets the permits note where the keys of shards are, before step 1 of N7. Between two calls the
+ * process still decides. Sometimes it gives the shard before all keys are noted. */
 static void find(shards_world *world, size_t process) {
     shards_process *own = process_of(world, process);
     const size_t most = (size_t)sim_shards_between(world, 1, 16);

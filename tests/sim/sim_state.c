@@ -243,7 +243,7 @@ void sim_state_restart(sim_world *world, size_t process, bool is_planned) {
     sim_schedule(world, back, event);
 }
 
-/* P16: each mastership begins without counters, and reads the store. */
+/* P16: a new master begins without counters, and reads the store. */
 void sim_states_elected(sim_world *world, size_t process, const doorman_mastership *mastership) {
     if (!world->states) return;
     sim_state_process *own = &world->states->processes[process];

@@ -366,7 +366,6 @@ void sim_state_account_marked(sim_world *world, size_t process, const sim_state_
 
 /* ---- restoring (D5) */
 
-/* Moves all times of a counter. */
 static void shift(sim_counter *counter, doorman_time by) {
     counter->at += by;
     counter->origin += by;

@@ -63,7 +63,7 @@ static bool take_row(sim_world *world, size_t process) {
 }
 
 /* Returns whether the row that was taken last is about a reservation. Rows of new reservations come
- * before rows that have changed earlier, so take_rows does not count them. */
+ * before other rows, so take_rows does not count them. */
 static bool is_of_reservation(const sim_state_process *own) {
     const sim_state_row *last = &own->rows[own->row_count - 1];
     doorman_permit_row row;
@@ -151,7 +151,6 @@ void sim_state_store_clear(sim_state_store *store) {
 
 static void on_answer(sim_world *world, const sim_event *event);
 
-/* Ends a process, which starts again later. */
 static void on_crash(sim_world *world, const sim_event *event) {
     const sim_process *process = &world->processes[event->actor];
     if (process->server && process->machine.incarnation == event->incarnation) {
