@@ -96,9 +96,10 @@ typedef struct peer {
     bool has_folders; /* `state` is a folder */
 } peer;
 
-/* Start a peer and return when it listens. The caller ends it with peer_stop. */
+/* Each function starts a peer and returns when the peer listens. The caller ends it with
+ * peer_stop. */
 peer *peer_server(const bench *b);
-/* Keeps its counters in a file, or in a Redis. With an etcd it is one process of a node. */
+/* This server keeps its counters in a file or a Redis. With an etcd it is one process of a node. */
 peer *peer_state_server(const bench *b, const peer *redis, const peer *etcd);
 peer *peer_event_server(const bench *b, const char *sample); /* with --events */
 peer *peer_echo(void);

@@ -10,8 +10,8 @@
  *
  * A request names the lease of the last response, as a client's would. Its text is put together
  * from parts, and in a response only the few numbers that are needed are searched for, so that
- * little of the measured time is spent here. With an echo the leases are invented, so that its
- * requests are as long, and its responses are read in the same way. */
+ * little of the measured time is spent here. With an echo the leases are invented, so that requests
+ * are as long as those to the server, and responses are read in the same way. */
 #define _GNU_SOURCE /* memmem, ppoll */
 #include "bench.h"
 

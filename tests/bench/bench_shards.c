@@ -112,7 +112,7 @@ static cJSON *node_request(const peer *p, const char *target, const char *body) 
     return tree;
 }
 
-/* Returns a number that a node says about its shards, or -1. A text `true` is 1. */
+/* Returns a number that a node says about its shards, or -1. The value `true` counts as 1. */
 static double node_number(const peer *p, const char *name) {
     cJSON *tree = node_request(p, "GET /v1/shards", "");
     const cJSON *value = cJSON_GetObjectItem(tree, name);

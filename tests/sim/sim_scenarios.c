@@ -301,10 +301,10 @@ static bool well_used(const sim_timeline *timeline, size_t second) {
     return timeline->leased[second] >= 0.95 * maximum;
 }
 
-/* Returns the seconds from the beginning of the mishap until 95 % is in use and stays so for 30 s.
- * If that never happens, returns the seconds until the end of the run. Returns 0 if use stays at
- * 95 % until a lease length after the end of the mishap (leases that have not ended can hide a
- * mishap for that long). Returns -1 if the scenario does not have exactly one mishap. */
+/* Returns the seconds from the beginning of the mishap until the capacity is well used and stays so
+ * for 30 s. If that never happens, returns the seconds until the end of the run. Returns 0 if it
+ * stays well used until a lease length after the end of the mishap (leases that have not ended can
+ * hide a mishap for that long). Returns -1 if the scenario does not have exactly one mishap. */
 static double recovery(const sim_timeline *timeline, const sim_scenario *scenario) {
     if (!scenario->disturbance_end) return -1;
     size_t start = scenario->disturbance_start, second = start, good = 0;

@@ -9,7 +9,7 @@
  *
  * Processes crash, also right after a write. They stand still, or cannot reach etcd, and believe
  * for a while that they are master. Stores are slow or gone. Reads and transactions of etcd are
- * lost or late, and so are their answers. In some runs processes lose nothing: these are exact.
+ * lost or late, and so are their answers. In runs that are called exact, processes lose nothing.
  *
  * Checks:
  *     - only the owner of a shard decides for it, and no two processes do at one time

@@ -479,7 +479,7 @@ void sim_states_start(sim_world *world) {
     }
 }
 
-/* Checks that each node has a master that has read its store, after a time without faults. */
+/* Checks, after a time without faults, that each node has a master that has read its store. */
 void sim_states_check_idle(sim_world *world) {
     for (size_t i = 0; i < world->node_count && !world->failure[0]; i++) {
         size_t process = sim_key_holder(world, i);

@@ -290,7 +290,7 @@ void sim_state_account_removed(sim_world *world, size_t process,
     }
 }
 
-/* P15: the counters of a limit are forgotten when it is dropped, and again when it comes back. */
+/* P15: the counters of a limit are forgotten when the limit is dropped, and when it comes back. */
 void sim_state_account_configure(sim_world *world, size_t process, unsigned before) {
     sim_state_account *account = &world->states->processes[process].account;
     for (size_t i = 0; account->is_open && i < SIM_STATE_COUNTERS; i++) {

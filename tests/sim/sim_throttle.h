@@ -100,7 +100,7 @@ typedef struct sim_throttle_queue {
 
 typedef struct sim_throttle_world sim_throttle_world;
 
-/* The state of one policy. Each one uses a part of the fields. */
+/* The state of one policy. Each policy uses some of the fields. */
 typedef struct sim_policy {
     sim_policy_kind kind;
     sim_throttle_world *world;
@@ -125,7 +125,7 @@ void sim_throttle_refused(sim_throttle_world *world, uint32_t index, doorman_tim
 const char *sim_policy_name(sim_policy_kind kind);
 void sim_policy_start(sim_policy *policy, const sim_throttle_load *load, sim_throttle_world *world);
 void sim_policy_stop(sim_policy *policy);
-/* Takes a request, or refuses it or others. */
+/* Offers a request to the policy, which may refuse it or others. */
 void sim_policy_offer(sim_policy *policy, sim_throttle_request *request, doorman_time now);
 /* Returns the request that a free worker should start, or SIM_THROTTLE_NONE. */
 uint32_t sim_policy_next(sim_policy *policy, doorman_time now);

@@ -65,8 +65,8 @@ static uint32_t fifo_next(sim_policy *policy) {
 }
 
 /* ---- CoDel in the form of folly: the least delay of each interval of 100 ms says whether the
- * server is overloaded. While it is, a request that has waited longer than 10 ms is refused when
- * its turn comes. */
+ * server is overloaded. While it is overloaded, a request that has waited longer than 10 ms is
+ * refused when its turn comes. */
 
 enum { CODEL_TARGET_MS = 5, CODEL_INTERVAL_MS = 100 };
 
