@@ -216,7 +216,7 @@ static void clean_environment(void) {
 /* Uses memory in pages of 2 MiB, if the kernel has them. A million holders are on 60,000 small
  * pages, and the processor caches the addresses of only a few thousand. malloc reads the setting
  * from a variable when a program starts, so this runs the program again. Returns if the variable is
- * set already or cannot be set. */
+ * set already, or the program cannot run again. */
 static void use_large_pages(char **arguments) {
     static const char name[] = "GLIBC_TUNABLES";
     if (getenv(name) || setenv(name, LARGE_PAGES, 1) != 0) return;
