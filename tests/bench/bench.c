@@ -134,8 +134,8 @@ void bench_tick(bench *b) {
     show_step(b);
 }
 
-/* Writes a number for people: three digits below a thousand, else an integer with groups of three
- * digits. */
+/* Writes a number for people: at most three digits below a thousand, else an integer with groups of
+ * three digits. */
 static const char *write_number(char out[32], double value) {
     char digits[32];
     if (fabs(value) < 999.5) {
@@ -201,8 +201,8 @@ static void on_signal(int number) {
     _exit(128 + number);
 }
 
-/* Removes all DOORMAN_ variables, so that none affects the server. The server needs no port for
- * HTTP. */
+/* Removes all DOORMAN_ variables, so that none affects the server. A server has no port for HTTP
+ * unless its arguments say so. */
 static void clean_environment(void) {
     for (char **variable = environ; *variable;) {
         char name[64] = "";
@@ -215,8 +215,8 @@ static void clean_environment(void) {
 
 /* Uses memory in pages of 2 MiB, if the kernel has them. A million holders are on 60,000 small
  * pages, and the processor caches the addresses of only a few thousand. malloc reads the setting
- * from a variable when a program starts, so this runs the program again. It returns if that is not
- * needed or not possible. */
+ * from a variable when a program starts, so this runs the program again. Returns if the variable is
+ * set already, or the program cannot run again. */
 static void use_large_pages(char **arguments) {
     static const char name[] = "GLIBC_TUNABLES";
     if (getenv(name) || setenv(name, LARGE_PAGES, 1) != 0) return;

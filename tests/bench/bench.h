@@ -96,9 +96,10 @@ typedef struct peer {
     bool has_folders; /* `state` is a folder */
 } peer;
 
-/* Start a peer and return when it listens. The caller ends it with peer_stop. */
+/* Each function starts a peer and returns when the peer listens. The caller ends it with
+ * peer_stop. */
 peer *peer_server(const bench *b);
-/* Keeps its counters in a file, or in a Redis. With an etcd it is one process of a node. */
+/* This server keeps its counters in a file or a Redis. With an etcd it is one process of a node. */
 peer *peer_state_server(const bench *b, const peer *redis, const peer *etcd);
 peer *peer_event_server(const bench *b, const char *sample); /* with --events */
 peer *peer_echo(void);
@@ -114,8 +115,8 @@ peer *peer_etcd(const char *program);
 /* Starts an etcd and a Redis. Returns false if one of them is not installed. */
 bool peers_find(bench *b, const char *name, peer **etcd, peer **redis);
 
-/* A node of a cluster that shares its keys. Clusters with different numbers have nothing in common,
- * although they use the same etcd and Redis. Its name is "nCLUSTER-NODE". */
+/* A node of a cluster whose nodes share the keys. Clusters with different numbers have nothing in
+ * common, although they use the same etcd and Redis. The name of the node is "nCLUSTER-NODE". */
 typedef struct shard_place {
     const peer *etcd, *redis;
     unsigned cluster, node;

@@ -1,6 +1,6 @@
-/* Permits through an agent: 64 callers of one process ask for one permit after the other. In the
- * first rounds they are threads that wait, and then callbacks in the agent's thread. The server and
- * this process share the machine, as the echo and its load do. */
+/* Permits through an agent: 64 callers in one process each ask for one permit after the other. In
+ * the first rounds the callers are threads that wait, in the later rounds callbacks in the agent's
+ * thread. The server and this process share the machine, as the echo and its load do. */
 #include "bench.h"
 
 #include <pthread.h>

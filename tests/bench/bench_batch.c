@@ -63,7 +63,6 @@ static void decide(batch_fleet *f, const batch *permits) {
          "a permit was refused");
 }
 
-/* Sets the key of one permit, and loads the key into the cache. */
 static void choose_key(batch_fleet *f, batch *permits, size_t index, size_t chosen) {
     permits->items[index] =
         (doorman_permit_item){.resource_id = "api/search", .key = f->keys[chosen].text, .cost = 1};

@@ -1,5 +1,5 @@
-/* Renewals in one process on one core. The holders of one FAIR_SHARE resource want a fourth more
- * than its capacity, so each change makes the server search for the fill level. Memory is what
+/* Renewals in one process on one core. The holders of one FAIR_SHARE resource want about a fourth
+ * more than its capacity, so each change makes the server search for the fill level. Memory is what
  * malloc reports as in use, with its own headers.
  *
  * Only the server's work is measured. A real request comes from the network and is therefore in the
@@ -88,7 +88,6 @@ static void fleet_stop(fleet *f) {
     free(f->holders);
 }
 
-/* Renews the leases of holders that are chosen at random. */
 static void some_renewals(void *context) {
     fleet *f = (fleet *)context;
     for (size_t i = 0; i < BENCH_SOME; i++) {

@@ -28,7 +28,6 @@ typedef struct side {
     double seconds, permits; /* CPU time of the server, and permits */
 } side;
 
-/* Receives until the socket is closed. */
 static void *subscriber_main(void *context) {
     subscriber *own = (subscriber *)context;
     nng_msg *message = NULL;

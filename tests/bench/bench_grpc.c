@@ -2,9 +2,8 @@
  * compared with a bare server of HTTP/2 that answers with the same bytes (bench_http2.c), and with
  * a script in Redis, which is what Envoy's own service needs for its second hop. h2load is the
  * client of the first two, in one thread. The client of Redis is hiredis, in one thread too. It has
- * a connection for each request in flight, because that is what the service does unless
- * REDIS_PIPELINE_WINDOW is set (its README, "Pipelining"). All requests have the same key, whose
- * bucket never refuses. */
+ * a connection for each request in flight, as Envoy's service has unless REDIS_PIPELINE_WINDOW is
+ * set (its README, "Pipelining"). All requests have the same key, whose bucket never refuses. */
 #define _GNU_SOURCE /* memfd_create */
 #include "bench.h"
 
@@ -19,7 +18,7 @@
 
 enum { ROUNDS_MAX = 10, CONNECTIONS = 16, STREAMS = 16 };
 
-/* A prefix, the domain `permits`, and a descriptor with the entry 64=alice. */
+/* A request: a prefix, the domain `permits`, and a descriptor with the entry 64=alice. */
 static const unsigned char question[] = {0,   0,   0,    0,   24,   0x0a, 7,    'p', 'e',  'r',
                                          'm', 'i', 't',  's', 0x12, 13,   0x0a, 11,  0x0a, 2,
                                          '6', '4', 0x12, 5,   'a',  'l',  'i',  'c', 'e'};
@@ -97,7 +96,8 @@ static bool redis_take(redisContext *context) {
     return true;
 }
 
-/* Asks Redis for a second, over some connections at once. Returns responses a second. */
+/* Sends requests to Redis during one second, over some connections at once. Returns responses a
+ * second. */
 static double run_redis(const grpc_bench *g, unsigned connections) {
     struct pollfd polls[CONNECTIONS * STREAMS];
     unsigned open = connections;

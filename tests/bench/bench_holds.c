@@ -1,6 +1,7 @@
 /* Holds in one process on one core: 100,000 holds of 1,000 clients on 1,000 keys. A pair releases a
  * hold that is chosen at random, and acquires another one for the same client and key. A pause is
- * the longest time that one call takes. Memory is what malloc reports as in use. */
+ * the longest time of one call, with the reading of its decisions. Memory is what malloc reports as
+ * in use. */
 #include "bench.h"
 
 #include <stdlib.h>
@@ -139,7 +140,6 @@ static void holds_end(hold_fleet *f) {
     must(info.hold_count == 0, "holds do not end");
 }
 
-/* Changes the configuration. */
 static void reload(hold_fleet *f) {
     doorman_config *config = create_config(HOLDS / CLIENTS + 1);
     f->pause = 0;

@@ -1,7 +1,7 @@
 /* A bare server of HTTP/2, which bench_grpc.c compares the server with: one thread, an epoll loop
  * and nghttp2. It answers every request with the bytes that Doorman would answer, and decides
- * nothing. So the difference between the two is Doorman's own cost; the rest is that of the
- * library and of the kernel. */
+ * nothing. So the two servers differ by Doorman's own cost; the rest is the cost of the library and
+ * the kernel. */
 #define _GNU_SOURCE /* accept4 */
 #include "bench.h"
 
@@ -31,7 +31,7 @@ static const uint8_t answer[] = {0,    0,    0,    0,    0x20, 0x08, 0x01, 0x12,
             NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE                           \
     }
 
-/* nghttp2 only reads the texts, although it has no const for them. */
+/* nghttp2 only reads the texts, although its types have no const for them. */
 static char status_name[] = ":status", status_value[] = "200";
 static char type_name[] = "content-type", type_value[] = "application/grpc";
 static char code_name[] = "grpc-status", code_value[] = "0";

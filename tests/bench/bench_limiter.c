@@ -114,7 +114,7 @@ LOOP(concurrency_held, hold_locally(l, now))
 
 enum { OPERATION_CLOCK, OPERATION_SWAP };
 
-/* Each includes its clock read. `most` is the goal, as a multiple of the cost of the row
+/* Each operation includes a clock read. `most` is the goal, as a multiple of the cost of the row
  * `beside`. */
 static const struct {
     const char *name;
@@ -221,8 +221,8 @@ static size_t busiest(const double *times, size_t count) {
     return most;
 }
 
-/* Returns the median over all seconds of the busiest 10 ms. So a pause of the whole machine does
- * not count against the limiter. */
+/* Returns the number of times in the busiest 10 ms of a second: the median over all seconds, so
+ * that a pause of the whole machine does not count against the limiter. */
 static double usual_busiest(const double *times, size_t count, size_t seconds) {
     double most[WINDOWS_MAX];
     size_t first = 0;
@@ -236,8 +236,8 @@ static double usual_busiest(const double *times, size_t count, size_t seconds) {
     return median(most, seconds);
 }
 
-/* Returns the same for a thread that only sleeps until each of its times, which is what this
- * machine can do now: the units of the busiest 10 ms, as a multiple of the average. */
+/* Returns what this machine can do now, with a thread that only sleeps until each of its times: the
+ * times in the busiest 10 ms, as a multiple of the average. */
 static double sleeper_busiest(size_t seconds, double rate) {
     size_t count = 0, max = seconds * (size_t)rate;
     double *times = calloc(max, sizeof *times);

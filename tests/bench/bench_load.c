@@ -3,15 +3,15 @@
  * server does. A holder never has two requests in flight.
  *
  * A connection opens with a greeting of eight bytes in each direction, which names the protocols
- * REQ and REP (0x30, 0x31). A message is its length in eight bytes, the highest first; the number
- * of the request in four bytes, with the highest bit set; and the text. The number says which slot
- * of a connection the request belongs to. Each slot has one request in flight at a time, and its
- * holders take turns.
+ * REQ and REP (0x30, 0x31). A message is its length in eight bytes, the most significant first; the
+ * number of the request in four bytes, with the highest bit set; and the text. The number says
+ * which slot of a connection the request belongs to. Each slot has one request in flight at a time,
+ * and its holders take turns.
  *
  * A request names the lease of the last response, as a client's would. Its text is put together
  * from parts, and in a response only the few numbers that are needed are searched for, so that
- * little of the measured time is spent here. With an echo the leases are invented, so that its
- * requests are as long, and its responses are read in the same way. */
+ * little of the measured time is spent here. With an echo the leases are invented, so that requests
+ * are as long as those to the server, and responses are read in the same way. */
 #define _GNU_SOURCE /* memmem, ppoll */
 #include "bench.h"
 
@@ -278,8 +278,8 @@ static bool connection_receive(load *l, connection *c) {
     return true;
 }
 
-/* Waits for events on the connections for at most a time, and handles them. A broken connection is
- * opened again. */
+/* Waits for events on the connections, at most for timeout_ms, and handles them. A broken
+ * connection is opened again. */
 static void load_step(load *l, int timeout_ms) {
     struct epoll_event events[EVENTS_MAX];
     int count = epoll_wait(l->epoll, events, EVENTS_MAX, timeout_ms);

@@ -1,7 +1,7 @@
 /* The peers that answer, each a child process: the server, with a configuration of its own, an
- * echo, and other programs. The echo has the same sockets and contexts, and sends the request back
- * at the place in the code where the server decides. So the difference between the two is Doorman's
- * own cost; the rest is nng's. */
+ * echo, and other programs. The echo has the same sockets and contexts as the server, and sends the
+ * request back where the server decides. So the difference between the two is Doorman's own cost;
+ * the rest is nng's. */
 #define _GNU_SOURCE
 #include "bench.h"
 
@@ -72,8 +72,8 @@ static bool write_config(const char *path) {
         fprintf(file, "%s{\"identifier_glob\": \"%s\", \"capacity\": %g, " SETTINGS "}",
                 i ? ", " : "", templates[i].glob, templates[i].capacity, templates[i].kind);
     }
-    /* Each key has a bucket that never refuses. It is not full again after a permit, so its counter
-     * stays, as those of nginx and of Redis do. */
+    /* Each key has a bucket that never refuses. Under load it is not full again before the next
+     * permit, so its counter stays, as those of nginx and of Redis do. */
     fputs(", {\"identifier_glob\": \"permits/*\", \"limits\": [{\"name\": \"per-key\", "
           "\"kind\": \"TOKEN_BUCKET\", \"rate\": 1e3, \"size\": 1e9}]}",
           file);
@@ -196,7 +196,8 @@ peer *peer_event_server(const bench *b, const char *sample) {
     return p;
 }
 
-/* Its log says when the store was read, on a line with the level info. */
+/* Starts the process of a peer_state_server. Its log says when the store was read, on a line with
+ * the level info. */
 static void state_server_start(const bench *b, peer *p, const char *address) {
     char redis[48], etcd[40];
     const char *const arguments[] = {b->server,
@@ -296,7 +297,6 @@ static uint16_t try_port(uint16_t port, bool connects) {
     return result == 0 ? ntohs(address.sin_port) : 0;
 }
 
-/* Returns whether a peer accepts a connection. */
 static bool try_connect(const peer *p) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(p->port)};
     must(inet_pton(AF_INET, p->address, &address.sin_addr) == 1, "an address is invalid");
@@ -307,9 +307,10 @@ static bool try_connect(const peer *p) {
     return accepted;
 }
 
-/* Configures nginx as one process, whose limit_req refuses nothing. What it answers then has 43
- * bytes. With `return` it would answer before it asks limit_req. All its folders for temporary
- * files are the peer's folder. By default it would close each connection after 1,000 requests. */
+/* Configures nginx as one process, whose limit_req refuses nothing. The answer is a GIF of 43
+ * bytes: with `return` nginx would answer before it asks limit_req. All its folders for temporary
+ * files are the peer's folder. By default nginx would close each connection after 1,000
+ * requests. */
 static bool write_nginx_config(const peer *p) {
     static const char *const uses[] = {"client_body", "proxy", "fastcgi", "uwsgi", "scgi"};
     FILE *file = fopen(p->config, "w");

@@ -54,7 +54,7 @@ static const doorman_permit_limit fair_limit[] = {{.name = "all",
                                                    .figures = {.rate = 1e9, .size = 1e12},
                                                    .fair = true}};
 
-/* The limit of another resource than those that the fleet asks for. */
+/* A limit of a resource that the fleet does not ask for. */
 static const doorman_permit_limit beside_limit[] = {
     {.name = "beside", .kind = DOORMAN_TOKEN_BUCKET, .figures = {.rate = 1, .size = 1e6}}};
 
@@ -178,8 +178,9 @@ static double rate_of(bench *b, const doorman_permit_limit *limit, size_t keys) 
     return rate;
 }
 
-/* Writes what it costs that keys share a limit fairly. The figures of 100,000 keys do not fit into
- * the caches, so they are compared with a limit that also stores something for each key. */
+/* Writes what it costs that keys share a limit fairly. What a fair limit stores for 100,000 keys
+ * does not fit into the caches, so it is compared with a limit that also stores something for each
+ * key. */
 static void fair_rows(bench *b) {
     bench_row(b, rate_of(b, shared_limit, 1000) / rate_of(b, fair_limit, 1000), "times", MOST(1.3),
               "time of a permit of a fair limit with 1,000 keys, relative to a limit that is not");
@@ -244,8 +245,8 @@ static void add_permits_beside(key_fleet *f, bench *b) { add_permits(f, b, 0); }
 
 static void add_reservations(key_fleet *f, bench *b) { add_permits(f, b, 3600 * DOORMAN_SECOND); }
 
-/* Returns how much longer decisions of the second fleet take. Both decide in turn, so that what
- * disturbs one of them disturbs the other one as well. */
+/* Returns the time of decisions of the second fleet, divided by that of the first. The fleets
+ * decide in turn, so that what disturbs one of them disturbs the other one as well. */
 static double time_ratio(bench *b, key_fleet *fleets) {
     double ratios[7];
     const size_t rounds = b->quick ? 3 : sizeof ratios / sizeof *ratios;

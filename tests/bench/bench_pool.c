@@ -100,7 +100,7 @@ static size_t pool_complete(const pool_connection *c) {
     return c->count >= bytes ? bytes : 0;
 }
 
-/* Checks that the response grants what was asked for, and removes it. */
+/* Checks that the response grants the slot or confirms its release, and removes the response. */
 static void pool_take(pool_connection *c, size_t bytes) {
     char text[sizeof c->in];
     size_t head = c->side->doorman ? FRAME_BYTES : 0;
@@ -173,7 +173,8 @@ static void pool_next(pool_connection *c, int max_wait) {
     }
 }
 
-/* Returns pairs a second of 16 connections. No slot is held afterwards. */
+/* Returns how many acquires with their releases 16 connections make in a second. No slot is held
+ * afterwards. */
 static double pool_round(const pool_side *side, int max_wait) {
     pool_connection all[PAIR_CONNECTIONS];
     struct pollfd at[PAIR_CONNECTIONS];

@@ -83,7 +83,7 @@ static size_t write_head(char *out, size_t room, const char *target, size_t body
                             target, body_bytes);
 }
 
-/* Returns the bytes of a response that is complete; 0: it is not. */
+/* Returns the number of bytes of a response, or 0 if the response is not complete. */
 static size_t response_bytes(const char *text, size_t bytes) {
     const char *end = memmem(text, bytes, "\r\n\r\n", 4);
     const char *length = end ? strcasestr(text, "\r\nContent-Length:") : NULL;
@@ -112,7 +112,7 @@ static cJSON *node_request(const peer *p, const char *target, const char *body) 
     return tree;
 }
 
-/* Returns a number of what a node says of its shards, or -1. */
+/* Returns a number that a node says about its shards, or -1. The value `true` counts as 1. */
 static double node_number(const peer *p, const char *name) {
     cJSON *tree = node_request(p, "GET /v1/shards", "");
     const cJSON *value = cJSON_GetObjectItem(tree, name);
@@ -121,7 +121,7 @@ static double node_number(const peer *p, const char *name) {
     return number;
 }
 
-/* Waits until a number of a node is at least, or at most, another one. */
+/* Waits until the number `name` of a node reaches the goal. */
 static void node_await(bench *b, const peer *p, const char *name, goal to) {
     doorman_time end = doorman_clock() + 3 * TIMEOUT;
     bool reached = false;
@@ -306,8 +306,8 @@ static void take_answer(ask_round *r, asker *a) {
     r->latencies[r->latency_count++] = (double)(doorman_clock() - a->due) / 1e9;
 }
 
-/* Reads from a connection. Opens it again if its node has closed it, which a node does if it is not
- * used for half a minute. */
+/* Reads from a connection. Opens the connection again if the node has closed it. A node closes a
+ * connection that is not used for half a minute. */
 static void receive(ask_round *r, asker *a) {
     ssize_t got = recv(a->fd, a->in + a->have, BUFFER_BYTES - 1 - a->have, MSG_DONTWAIT);
     if (got <= 0 && !a->waits) {
@@ -338,7 +338,7 @@ static void take_answers(ask_round *r, doorman_time patience) {
     }
 }
 
-/* Returns a connection to a node that has no message under way, or NULL. */
+/* Returns a connection to a node, without a message under way, or NULL. */
 static asker *find_idle(ask_round *r, const struct asked *asked) {
     for (size_t i = 0; i < r->count; i++) {
         if (r->askers[i].asked == asked && !r->askers[i].waits) return &r->askers[i];
@@ -458,7 +458,7 @@ static void more_nodes(bench *b, cluster *clusters) {
 
 /* ---- forwards -------------------------------------------------------------------------------- */
 
-/* Asks a node for permits of the first one. */
+/* Asks a node for permits of keys that the first node owns. */
 static asks ask_node(bench *b, cluster *c, size_t node, size_t permits, size_t connections) {
     ask_options o = {.to = c, .resource = "passing", .permits = permits};
     o.connections = connections;
@@ -468,8 +468,8 @@ static asks ask_node(bench *b, cluster *c, size_t node, size_t permits, size_t c
     return ask_for(b, &o);
 }
 
-/* Compares messages that are forwarded with messages to the owner. CPU time is measured while 8
- * messages are under way, and the latency of one at a time. */
+/* Compares messages that are forwarded with messages to the owner. CPU time is measured with 8
+ * messages under way, and the latency with one. */
 static void forwards(bench *b, cluster *c, size_t permits, goal to) {
     double cpu[2][ROUNDS_MAX], late[2][ROUNDS_MAX], more[ROUNDS_MAX], later[ROUNDS_MAX];
     size_t rounds = b->quick ? 3 : ROUNDS_MAX;

@@ -1,6 +1,6 @@
 /* A server that keeps its counters in a file or a Redis (V8): what the file costs its decisions,
- * how long it takes to read all counters, and how long a planned restart takes. The folder of the
- * peer has the file, so it is on the disk of the temporary folder. */
+ * how long it takes to read all counters, and how long a planned restart takes. The file is in the
+ * folder of the peer, and so on the disk of the temporary files. */
 #define _GNU_SOURCE
 #include "bench.h"
 
@@ -37,9 +37,9 @@ static void side_stop(side *s) {
 
 /* ---- decisions ------------------------------------------------------------------------------- */
 
-/* Measures decisions with and without a file. The keys are used in rotation, so with more decisions
- * a second than keys each key changes, and is written, once a second. A message has `items`
- * permits. Both servers have the same load, one after the other. */
+/* Measures decisions with and without a file. The keys are used in rotation. So if there are more
+ * decisions a second than keys, each key changes in every second and is written once a second. A
+ * message has `items` permits. Both servers have the same load, one after the other. */
 static void decisions(bench *b, const char *name, size_t keys, size_t items, goal to) {
     const load_options options = {.connections = 4,
                                   .in_flight = 4,
@@ -113,8 +113,8 @@ static void fill(bench *b, const peer *p, size_t keys) {
     load_close(l);
 }
 
-/* Asks for permits that no row concerns until the file was read. Returns the longest time of one,
- * in seconds.
+/* Until the store is read, asks for permits that no row concerns. Returns the longest time of such
+ * a permit, in seconds.
  *   rows   out: how many were read */
 static double ask_while_reading(bench *b, const peer *p, double *rows) {
     const load_options options = {.to = p,
@@ -158,7 +158,7 @@ static void reading(bench *b, const peer *redis, goal to) {
 
 /* ---- a planned restart ----------------------------------------------------------------------- */
 
-/* Sends a message. Returns whether there is an answer that has a text. */
+/* Sends a message. Returns whether an answer with the expected text comes. */
 static bool ask(const peer *p, const char *message, const char *expected) {
     char url[40], *answer = NULL;
     size_t bytes = 0;
@@ -207,8 +207,8 @@ static double await_again(bench *b, pair *to, again what, doorman_time start) {
 }
 
 /* Measures planned restarts. All counters have changed in the last second. The process that ends is
- * started again at once. If
- * it does not get the key of the election soon enough, the other one gets it. */
+ * started again at once. If it does not get the key of the election soon enough, the other process
+ * gets the key. */
 static void restart(bench *b, pair *servers, const char *name, goal to) {
     static const char *const names[] = {", until it decides", "  until a new client has a lease",
                                         "  until a new client has a hold"};

@@ -1,6 +1,6 @@
 /* examples/throttled_server.c with and without its throttle. wrk sends 0.5, 1, 2 and 5 times the
  * requests that the server can answer: see throttled.lua. Without a throttle, a connection waits
- * longer for its answer, so fewer requests arrive then. */
+ * longer for its answer, so fewer requests arrive. */
 #define _GNU_SOURCE /* popen */
 #include "bench.h"
 

@@ -144,7 +144,7 @@ typedef struct measurement {
     double reconnected; /* seconds */
 } measurement;
 
-/* Measures a load. The memory of the peer is read after every connection has been used. */
+/* Measures a load. The memory of the peer is read after nearly every connection has been used. */
 static measurement measure(bench *b, const load_options *options, doorman_time length) {
     measurement c = {0};
     double before = peer_memory(options->to);

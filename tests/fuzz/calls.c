@@ -1,9 +1,9 @@
 /* Makes calls from any bytes: on a root, on a node below it, and on four clients, two for each
  * server. Some calls deliver, copy or fail a message. Two bytes are a call and its argument.
  *
- * After each call T7 holds: the leases add up to at most the largest capacity. The sums of both
- * servers are right too. At the end everything is closed, and after a while no server knows any
- * resource. */
+ * After each call T7 holds: the leases add up to at most the largest capacity. The sums that both
+ * servers keep are right too. At the end everything is closed, and after a while no server knows
+ * any resource. */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #include "fuzz.h"

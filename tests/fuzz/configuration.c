@@ -1,6 +1,7 @@
-/* Reads any bytes as a configuration. If it is accepted, each field is in its range, and the search
- * for a template finds what the rules say. A node below a server receives the same settings. The
- * server can switch to the configuration and away from it while leases are in force. */
+/* Reads any bytes as a configuration. If the bytes are accepted, each field is in its range, and
+ * the search for a template finds what the rules say. A node below a server receives the same
+ * settings. The server can switch to the configuration and away from it while leases are in
+ * force. */
 #define DOORMAN_STATIC /* compiles in less time */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON

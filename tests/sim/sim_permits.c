@@ -7,8 +7,8 @@
  * the load itself (sim_permit_load.c). Messages are lost, copied and late. Each process has an
  * account (sim_account.c), which checks every decision while the process is master.
  *
- * A client takes the first response to a message, and ignores the others. What it was granted is
- * never more than what the processes have decided for this message. */
+ * A client takes the first response to a message, and ignores the others. It is never granted more
+ * than what the processes have decided for that message. */
 #include "sim_permits.h"
 
 #include <assert.h>
@@ -23,7 +23,7 @@ static const char marker[] = "marker"; /* a resource: see handle_acquire */
 
 static sim_permits the_permits; /* one at a time */
 
-/* The events of a message, which wait until the response is known. */
+/* The events of the message that a process handles now. They wait until the response is known. */
 static struct {
     const sim_permit_process *process; /* NULL: no message is handled now */
     doorman_permit_event events[SIM_EVENTS];
@@ -36,7 +36,7 @@ static doorman_time local_of(const sim_world *world, size_t process) {
     return sim_local(&world->processes[process].machine.clock, world->now);
 }
 
-/* Returns what the server takes for the time of day now. */
+/* Returns the time of day that the server now computes from the one it was given last. */
 static doorman_time epoch_of(const sim_world *world, size_t process) {
     const sim_permit_process *own = &world->permits->processes[process];
     return own->epoch + local_of(world, process) - own->epoch_at;
@@ -93,7 +93,7 @@ static const char *known_text(const char *const *names, size_t count, const char
     return index == SIM_NONE ? NULL : names[index];
 }
 
-/* Listens to the events of a process. It copies each event, whose texts are only valid during the
+/* Receives the events of a process. Copies each event, because its texts are only valid during the
  * call. */
 static void on_event(void *context, const doorman_permit_event *event) {
     sim_permit_process *own = context;
@@ -144,7 +144,8 @@ void sim_permits_died(sim_world *world, size_t process) {
     if (world->permits) sim_account_close(&world->permits->processes[process].account);
 }
 
-/* P16: each mastership begins without counters. A mastership that is renewed too late has ended. */
+/* P16: each mastership begins without counters, so it opens a new account. A mastership that is
+ * renewed too late has ended. */
 void sim_permits_elected(sim_world *world, size_t process, doorman_time until) {
     if (!world->permits) return;
     sim_permit_process *own = &world->permits->processes[process];
@@ -205,7 +206,7 @@ static void log_permit(sim_world *world, size_t process, const doorman_permit_re
 }
 
 /* Gives the events of one permit to the account. A permit first removes counters that are fresh,
- * and then decides. So a counter that is removed later was removed by the marker. */
+ * and then decides. So a removal after the decision belongs to the marker. */
 static size_t take_events(sim_account *account, size_t next) {
     bool decided = false;
     for (; next < queue.count; next++) {
@@ -226,7 +227,8 @@ static size_t take_marker(sim_account *account, size_t next) {
     return next + 1;
 }
 
-/* Checks the decisions on the permits of a message, and on the markers between them. */
+/* Checks the decisions on the permits of a message. Gives the account their events and those of the
+ * markers. */
 static void check_permits(sim_world *world, size_t process, size_t call,
                           const doorman_request *request, const doorman_response *response) {
     sim_account *account = &world->permits->processes[process].account;
@@ -491,8 +493,8 @@ void sim_plan_call(sim_world *world, size_t call, doorman_time at) {
 
 /* ---- what reaches a client */
 
-/* A client that stands still receives its messages when it runs again, or never. One that was
- * started again receives none of its messages from before. */
+/* Returns whether a client does not receive a message now. A client that stands still receives it
+ * when it runs again, or never. A client that was started again receives no message from before. */
 static bool client_misses(sim_world *world, const sim_event *event, const sim_call *call) {
     const sim_machine *machine = &world->clients[call->client].machine;
     if (machine->incarnation != call->incarnation) return true;
@@ -547,7 +549,7 @@ void sim_permits_restart_client(sim_world *world, size_t client) {
     sim_permit_client_start(world, client);
 }
 
-/* Sets the clock of the time of day of a process wrong, by at most 0.5 s to 463 days. */
+/* Makes the time of day of a process wrong, by at most 0.5, 5, 60 or 5000 s, or 463 days. */
 void sim_permits_set_clock(sim_world *world, uint64_t *random) {
     sim_permit_process *own = &world->permits->processes[sim_pick(random, world->process_count)];
     static const double seconds[] = {0.5, 5, 60, 5000, 40000000};
@@ -578,7 +580,8 @@ void sim_permits_add_client(sim_world *world, size_t client) {
     sim_load_start(world, client);
 }
 
-/* Checks that no counter is left that equals a fresh one, after a time without messages. */
+/* Must be called after a time without messages. Checks that no account keeps a counter that equals
+ * a fresh one, and that no client keeps a waiting permit or too much memory. */
 void sim_permits_check_idle(sim_world *world) {
     for (size_t i = 0; i < world->process_count && !world->failure[0]; i++) {
         sim_account *account = &world->permits->processes[i].account;

@@ -69,13 +69,13 @@ struct sim_permits {
 
 /* ---- sim_permits.c */
 
-/* Adds a message with room for `count` permits or entries. Returns its index. The pointers of
- * earlier messages are not valid any more. */
+/* Adds a message with room for `count` permits or entries. Returns its index. Pointers to earlier
+ * messages are not valid any more. */
 size_t sim_add_call(sim_world *world, doorman_method method, size_t count);
 doorman_permit_request sim_request_of(const sim_wanted *wanted);
 /* Sends a message. It may be lost, copied or late. */
 void sim_send_call(sim_world *world, size_t call);
-/* Lets a message arrive at its process, at a time. */
+/* Lets a message arrive at its process at the time `at`. */
 void sim_plan_call(sim_world *world, size_t call, doorman_time at);
 
 /* ---- sim_permit_load.c */
@@ -90,13 +90,14 @@ void sim_load_reply(sim_world *world, const sim_reply *reply);
 
 void sim_permit_client_start(sim_world *world, size_t client);
 void sim_permit_client_stop(sim_world *world, size_t client);
-/* Does the work that is due, and plans the next time. */
+/* Does the work that is due, and plans the next step. */
 void sim_permit_client_step(sim_world *world, size_t client);
 /* Lets an application ask for permits or report units, and sometimes turn the kill switch. */
 void sim_permit_client_ask(sim_world *world, size_t client, uint64_t *random);
 void sim_permit_client_reply(sim_world *world, const sim_reply *reply);
 void sim_permit_client_failed(sim_world *world, const sim_call *call);
-/* Fails the run if a client that was idle for a while keeps permits, or too much memory. */
+/* Stops a client that was idle for a while. Fails if permits wait in it, or it has too much
+ * memory. */
 void sim_permit_client_check_idle(sim_world *world, size_t client);
 
 /* ---- sim_definition.c */

@@ -1,19 +1,20 @@
 /* Quotas: up to 50 clients like Envoy on one resource, and a node whose master assigns them shares.
  *
- * The server object and the state machine of quotas are real. The model of Envoy's client is as its
- * source has it: it sends a report of its bucket in each interval, also if there were no requests;
- * it keeps its bucket of tokens if a new assignment has the same numbers, and otherwise begins with
- * a full one; it counts a time to live from the arrival of the assignment; it never confirms.
+ * The server object and the state machine of quotas are real. The model of a client follows the
+ * source of Envoy. The client reports its bucket in each interval, even if there were no requests.
+ * If a new assignment has the same numbers, it keeps its tokens; otherwise it begins with a full
+ * bucket. A time to live counts from the arrival of the assignment. The client never confirms.
  *
  * A run has three processes, streams, and faults. A stream delivers messages in order, at most
- * DELAY_MAX late, or it breaks: then nothing passes, and each end notices that at another time.
- * (A client that stands still, and reads old assignments later, would use them for too long. The
- * protocol cannot exclude that.) The world moves in small steps.
+ * DELAY_MAX late, or it breaks: then nothing passes, and each end notices that at its own time. The
+ * stream of a client that stands still breaks too, because the client would read old assignments
+ * later and use them for too long, which the protocol cannot exclude. The world moves in small
+ * steps.
  *
- * Checks in each step: the assignments in force never exceed the capacity, or what it was within
- * the last lease. The requests that have passed are at most those of the capacity, and a full
- * bucket for each change. When the faults have ended, shares are exact; then something changes, and
- * two leases later they are exact again (W5). */
+ * Checks in each step: the sum of the assignments in force is at most the largest capacity within
+ * about the last lease length. The requests that have passed are at most what this capacity allows,
+ * plus a full bucket for each assignment with other numbers. When the faults have ended, shares are
+ * exact; then something changes, and two leases later they are exact again (W5). */
 #include "sim_quota.h"
 
 #include "server/grpc/quota.h"
@@ -332,7 +333,6 @@ static void envoy_consume(quota_world *world, quota_envoy *envoy) {
     if (is_over) envoy->has_action = false;
 }
 
-/* Takes an assignment, as Envoy does. */
 static void envoy_assign(quota_world *world, quota_envoy *envoy, const quota_message *message) {
     doorman_time local = clock_at(&envoy->clock, world->now);
     const struct quota_action *action = &message->action;
@@ -516,7 +516,8 @@ static void elect(quota_world *world) {
     quota_log(world, "process %zu is master%s", chosen, process->is_clean ? ", clean" : "");
 }
 
-/* Notes whether a process is master, as the server does at each look. */
+/* Notes whether a process is master, and returns it. As in the server, streams end with a
+ * mastership, and quotas begin with one. */
 static bool process_look(quota_world *world, size_t index, doorman_time local) {
     quota_process *process = &world->processes[index];
     const doorman_request discovery = {.method = DOORMAN_DISCOVERY};

@@ -2,12 +2,13 @@
  *
  * Scenarios one to three have a root and 5 clients. Four has a root, a region and its 5 clients.
  * Five to seven have a root, 3 regions, 3 data centres in each region, and 5 clients in each data
- * centre. Each node has three processes. The capacity is 500, and leases last 60 s. The root's
- * holders ask every 8 s, each level below it twice as often, and never twice within 2 s. Messages
- * are instant and none is lost. Each client starts with the wants in the table. Then, at once and
- * every 10 s, its wants w become w * (1 + 0.1 * (1 - 2U)), with U uniform in [0, 1). Time is
- * continuous. (The original ticks in whole seconds, but the header spreads renewals by some percent
- * of their interval, and whole seconds would round that away.)
+ * centre. Each node has three processes. The capacity is 500, and leases last 60 s. The holders of
+ * the root ask every 8 s, those of each lower level twice as often as the level above, but no
+ * holder asks twice within 2 s. Messages are instant and none is lost. Each client starts with the
+ * wants of its sim_shape. Then, at once and every 10 s, its wants w become w * (1 + 0.1 * (1 -
+ * 2U)), with U uniform in [0, 1). Time is continuous. (The original ticks in whole seconds, but the
+ * header spreads renewals by some percent of their interval, and whole seconds would round that
+ * away.)
  *
  * Wants and mishaps have their own random numbers, so that both kinds of handover see the same
  * wants and the same mishaps. */
@@ -50,7 +51,8 @@ typedef struct sim_scenario {
     const char *original, *original_over;      /* min, median, max; percent in use, samples over */
 } sim_scenario;
 
-/* The figures of one run: percent of the capacity, and seconds. */
+/* The figures of one run. in_use, largest and mean_over are percent of the capacity; recovery is in
+ * seconds. */
 typedef struct sim_result {
     double in_use, largest, mean_over, recovery;
     size_t samples_over;
@@ -245,7 +247,8 @@ static double committed_for(sim_world *world, size_t node, const char *holder) {
 }
 
 /* Returns the sum of the leases in force of a node's holders. Each client and each child node says
- * what it has. A child without a master has what the node has committed for it. */
+ * what it has. A child whose master is missing, or does not know the resource, counts with what the
+ * node has committed for it. */
 static double leases_in_force(sim_world *world, size_t node) {
     double sum = 0;
     bool leaf = true;
@@ -259,9 +262,9 @@ static double leases_in_force(sim_world *world, size_t node) {
     return leaf ? world->nodes[node].leases[0] : sum;
 }
 
-/* Returns by how much a node is truly over: by how much the leases of its holders exceed the
- * capacity of the root, or what the parent has committed for the node. With confirmed handover no
- * node is ever over. If the parent does not know all its holders, the result is INFINITY. */
+/* Returns by how much the leases of a node's holders exceed the capacity of the root, or what the
+ * parent has committed for the node. With confirmed handover no node is ever over. If the parent
+ * does not know all its holders, the result is INFINITY. */
 static double true_overshoot(sim_world *world, size_t node, doorman_handover handover) {
     size_t parent = world->nodes[node].parent;
     if (handover == DOORMAN_CONFIRMED) return 0;
@@ -272,9 +275,9 @@ static double true_overshoot(sim_world *world, size_t node, doorman_handover han
     return in_force - committed_for(world, parent, world->nodes[node].name);
 }
 
-/* No node reports a larger overshoot than it truly has. If all clients together have more than the
- * capacity, some node reports an overshoot. A node that learns may not know all leases, so the
- * second check needs nodes that have all learned. */
+/* Checks that no node reports a larger overshoot than it truly has, and that some node reports one
+ * if all clients together have more than the capacity. A node that learns may not know all leases,
+ * so the second check needs nodes that have all learned. */
 static void check_overshoots(sim_world *world, doorman_handover handover, double leased) {
     bool reported = false, all_know = true;
     for (size_t i = 0; i < world->node_count; i++) {
@@ -298,10 +301,10 @@ static bool well_used(const sim_timeline *timeline, size_t second) {
     return timeline->leased[second] >= 0.95 * maximum;
 }
 
-/* Returns the seconds from the beginning of the mishap until 95 % is in use and stays so for 30 s.
- * If that never happens, returns the seconds until the end of the run. Returns 0 if use does not
- * fall below 95 % within a lease length (leases that have not ended can hide a mishap for that
- * long). Returns -1 if the scenario does not have exactly one mishap. */
+/* Returns the seconds from the beginning of the mishap until the capacity is well used and stays so
+ * for 30 s. If that never happens, returns the seconds until the end of the run. Returns 0 if it
+ * stays well used until a lease length after the end of the mishap (leases that have not ended can
+ * hide a mishap for that long). Returns -1 if the scenario does not have exactly one mishap. */
 static double recovery(const sim_timeline *timeline, const sim_scenario *scenario) {
     if (!scenario->disturbance_end) return -1;
     size_t start = scenario->disturbance_start, second = start, good = 0;
@@ -364,8 +367,8 @@ static void run(const sim_scenario *scenario, doorman_handover handover, uint64_
     free(world);
 }
 
-/* Writes, for each second: the time, the capacity, the sum of wants, whether some node has no
- * master, and the stacked leases of the parts. A long run is sampled every 10 s. */
+/* Writes, for each second (in a long run every 10 s): the time, the capacity, the sum of wants,
+ * whether some node has no master, and the stacked leases of the parts. */
 static void write_timeline(const char *folder, const sim_scenario *scenario,
                            const sim_timeline *timeline) {
     char path[300];
@@ -513,7 +516,6 @@ static void stop_workers(sim_run_queue *queue) {
     free(queue->tasks);
 }
 
-/* Lists all seeds of one scenario and handover. */
 static void add_runs(sim_run_queue *queue, const sim_scenario *scenario, doorman_handover handover,
                      size_t seeds, bool writes_timeline) {
     for (size_t i = 0; i < seeds; i++) {
@@ -591,7 +593,6 @@ static void print_row(const sim_scenario *scenario, const char *handover, const 
 
 static const char *const handover_names[] = {"confirmed", "immediate"};
 
-/* Reads the results of all seeds of one scenario and handover. */
 static bool read_all(sim_run_queue *queue, const sim_scenario *scenario, doorman_handover handover,
                      size_t seeds, sim_result *results, FILE *csv) {
     bool good = true;

@@ -1,7 +1,7 @@
 /* Reservations that last, in a simulated system: see sim_state.c.
  *
  * The resource "reserved" has one durable window that does not end in a run. Clients reserve units
- * of it and settle them, also twice, also too late, also at another master than that of the
+ * of it and settle them. They may settle twice, too late, or at another master than that of the
  * reservation. The ledger of a node has what each request has reserved and cost, and so the least
  * and the most that the counter may have counted:
  *
@@ -10,8 +10,8 @@
  *          another master. So a request never counts more than the larger of both
  *     D5   a crash forgets at most what came after the last round of writing
  *
- * A store that is replaced by an older copy of itself may have forgotten any of it, and a batch
- * that is on its way is then written into the copy. So after that the node has no ledger. */
+ * If a store is replaced by an older copy, any of these charges may be missing, and a batch that is
+ * on its way is written into the copy. So after a replacement the ledger is not used any more. */
 #include "sim_state.h"
 
 #include <math.h>
@@ -133,7 +133,8 @@ static void reserve(sim_world *world, size_t process, sim_settle_slot *slot, uin
     slot->passed = world->states->ledgers[world->processes[process].node].passed;
 }
 
-/* Checks whether the first settlement of a known reservation is late, and what it has charged. */
+/* Checks the first settlement of a known reservation: whether it is rightly late, and what it
+ * charged. */
 static void check_settled(sim_world *world, const sim_settle_ledger *ledger,
                           const sim_settle_slot *slot, const doorman_settlement *out) {
     const doorman_settled_item *item = &out->items[0];
@@ -184,14 +185,14 @@ static void settle(sim_world *world, size_t process, sim_settle_slot *slot, uint
     slot->passed = ledger->passed;
 }
 
-/* Forgets a request, whose figures are final. */
+/* Adds the final figures of a request to the ledger, and forgets the request. */
 static void retire(sim_settle_ledger *ledger, sim_settle_slot *slot) {
     ledger->done_least += least_of(slot);
     ledger->done_most += most_of(slot);
     *slot = (sim_settle_slot){.reserved = 0};
 }
 
-/* Adds the time that has passed since the last look. */
+/* Adds the time since the last look, by simulated time or by the time of day if that is longer. */
 static void look(const sim_world *world, sim_settle_ledger *ledger, doorman_time epoch) {
     const doorman_time passed = world->now - ledger->seen_at, ahead = epoch - ledger->epoch;
     ledger->passed += passed > ahead ? passed : ahead;

@@ -1,15 +1,15 @@
-/* Shards that move between nodes, and what clients get meanwhile.
+/* Shards that move between nodes, and what clients get while shards move.
  *
- * There are 2 to 8 nodes. Each has one or two processes, which elect a master, and a store. A map
+ * There are 2 to 8 nodes. Each has a store, and one or two processes, which elect a master. A map
  * in etcd says which node owns each shard. Each master has real permits and a real mover, and does
  * what the mover says (sim_shards_node.c). Operators move shards, drain and add nodes, rebalance,
- * and call moves off. If all processes of a node are gone, another node makes the rows of its
- * shards out of its store. Clients know old maps, and repeat what has no answer
- * (sim_shards_load.c).
+ * and call moves off. If all processes of a node are gone, an operator may move its shards: their
+ * rows are made from the store of the dead node. Clients may know old maps, and repeat calls that
+ * have no answer (sim_shards_load.c).
  *
  * Processes crash, also right after a write. They stand still, or cannot reach etcd, and believe
- * for a while that they are master. Stores are slow or gone. Reads and transactions of etcd get
- * lost or late, and answers too. In some runs processes lose nothing: these are exact.
+ * for a while that they are master. Stores are slow or gone. Reads and transactions of etcd are
+ * lost or late, and so are their answers. In runs that are called exact, processes lose nothing.
  *
  * Checks:
  *     - only the owner of a shard decides for it, and no two processes do at one time
@@ -117,7 +117,6 @@ static doorman_permit_limit draw_limit(shards_world *world, doorman_limit_kind k
     return limit;
 }
 
-/* Draws the limits of all places. */
 static void draw_limits(shards_world *world, doorman_permit_limit limits[SHARDS_PLACES][3],
                         doorman_tier tiers[2], size_t counts[SHARDS_PLACES]) {
     static const doorman_limit_kind kinds[] = {DOORMAN_TOKEN_BUCKET,   DOORMAN_TOKEN_BUCKET,
@@ -440,7 +439,7 @@ static void tear_down(shards_world *world) {
     doorman_config_destroy(world->single_config);
 }
 
-/* Returns whether all shards are at their targets. */
+/* Returns whether the target of each shard owns it and has a master that decides for it. */
 static bool has_arrived(const shards_world *world) {
     for (size_t i = 0; i < world->shards.count; i++) {
         const doorman_shard *shard = &world->map.owners[i];

@@ -88,7 +88,7 @@ typedef struct shards_hold {
     doorman_time until, renew_at; /* by the clock of the client */
 } shards_hold;
 
-/* A decision of a process, and whether a crash has forgotten it (D5). */
+/* A decision of a process, and which of its items were lost in a crash (D5). */
 typedef struct shards_op {
     doorman_time at;
     uint64_t number;
@@ -96,7 +96,7 @@ typedef struct shards_op {
     bool lost[SHARDS_ITEMS];
 } shards_op;
 
-/* One doorman_permits that never fails, and gets what was decided for a shard. */
+/* A doorman_permits that never fails, and that gets the calls that were decided for one shard. */
 typedef struct shards_single {
     doorman_permits *permits;
     shards_op *ops;
@@ -139,7 +139,7 @@ typedef struct shards_store {
     doorman_time gone_until;
 } shards_store;
 
-/* What was written of a shard for its next owner. */
+/* The rows of a shard that were written for its next owner. */
 typedef struct shards_move {
     size_t shard;
     uint64_t move, term, attempt;
@@ -297,7 +297,7 @@ doorman_time sim_shards_epoch(const shards_world *world);
 /* Returns whether a process is master, as far as it knows. */
 bool sim_shards_is_master(const shards_world *world, const shards_process *process);
 void sim_shards_crash(shards_world *world, size_t process);
-/* Returns whether the limit of a place is durable. The place must be before SHARDS_MIXED. */
+/* Returns whether the limit of a place before SHARDS_MIXED is durable. */
 bool sim_shards_is_durable(size_t place);
 size_t sim_shards_shard_of(const shards_world *world, size_t place, size_t key);
 /* Makes room for one more entry of a list. */
@@ -311,7 +311,7 @@ extern const char *const sim_shards_keys[SHARDS_KEYS];
 void sim_shards_begin(shards_world *world, size_t process);
 void sim_shards_end(shards_world *world, size_t process);
 void sim_shards_work(shards_world *world, size_t process);
-/* Lets accesses have their effects and answers. */
+/* Applies the accesses that are due, and answers them. */
 void sim_shards_access(shards_world *world);
 /* Continues the move of a shard of a dead node. */
 void sim_shards_force(shards_world *world);
@@ -327,7 +327,7 @@ void sim_shards_load(shards_world *world);
 void sim_shards_handle(shards_world *world, size_t process, const shards_message *message);
 /* Takes the decisions on permits that have waited. */
 void sim_shards_drain(shards_world *world, size_t process);
-/* Fails if the holds that clients use, by their clocks, exceed the limit. */
+/* Fails if clients use more units of holds than the limit, each by its own clock. */
 void sim_shards_check_holds(shards_world *world);
 /* Calls the permits. Fails and returns false if they do not accept the call. */
 bool sim_shards_do(shards_world *world, doorman_permits *permits, const shards_call *call,
@@ -346,8 +346,8 @@ void sim_shards_account(shards_world *world, size_t process, const shards_messag
                         const shards_answer *answer, uint64_t ticket);
 /* Must be called when a permit that has waited is decided. */
 void sim_shards_account_decided(shards_world *world, shards_wait *wait);
-/* Must be called when a node begins to decide for a shard. It knows the decisions up to these
- * numbers, one for each counter, and has perhaps forgotten the later ones. */
+/* Must be called when a node begins to decide for a shard. `upto` is for each counter the last
+ * decision that the node knows. It has perhaps forgotten the later ones. */
 void sim_shards_account_taken(shards_world *world, size_t shard, const uint64_t *upto);
 /* Compares all counters of a shard. Must be called only in exact runs. */
 void sim_shards_account_inspect(shards_world *world, size_t process, size_t shard);
@@ -359,7 +359,7 @@ void sim_shards_account_update(shards_world *world, size_t shard);
 bool sim_shards_store_takes(shards_store *store, const shards_access *access);
 /* Returns whether a transaction changes the map: its process is master, and the epoch is right. */
 bool sim_shards_map_changes(const shards_world *world, const shards_access *access);
-/* Returns whether rows of a move are written. */
+/* Returns whether a move takes a piece of its rows. */
 bool sim_shards_move_takes(const shards_move *move, const shards_access *access);
 
 int sim_shards(const sim_run_options *options, uint64_t seeds, uint64_t jobs);

@@ -5,12 +5,13 @@
  *
  *     exact runs     it decides the same: grants, reasons, units, and the state of each counter
  *     other runs     it gets only what was granted or charged, and there are no resets. When a node
- *                    takes a shard, the calls that it may have forgotten (D5) are taken out again.
- *                    So each counter of the owner has used at least as much, and what the owner
- *                    grants must be granted. A sliding window is a slice shorter than that of the
- *                    owner, because slices begin at other times after a restore
+ *                    takes a shard, the calls that the node may have forgotten (D5) are taken out
+ *                    again. So each counter of the owner has used at least as much as the
+ *                    account's, and the account must grant what the owner grants. A sliding window
+ *                    is a slice shorter than that of the owner, because slices begin at other times
+ *                    after a restore
  *
- * Holds are compared in exact runs. In others sim_shards_check_holds adds up what clients use. */
+ * Holds are compared only in exact runs. sim_shards_check_holds adds up what clients use. */
 #include "sim_shards.h"
 
 #include <math.h>
@@ -240,8 +241,8 @@ static void account_exact(shards_world *world, size_t process, const shards_mess
     if (!world->failure[0]) compare_counters(world, process, call.place[0], call.key[0]);
 }
 
-/* Returns what the account charges or gives back for a call. A counter that is full charges less
- * than was asked for, so a report and a settlement become what they have really changed.
+/* Changes a call to what the account charges or gives back for it. A counter that is full charges
+ * less than was asked for, so a report and a settlement become what they have really changed.
  *   returns   false: nothing */
 static bool find_change(const shards_single *single, const shards_answer *answer,
                         shards_call *call) {
@@ -263,7 +264,7 @@ static bool find_change(const shards_single *single, const shards_answer *answer
     return false;
 }
 
-/* Adds what was granted or charged. */
+/* Adds to the account what an owner has granted or charged. */
 static void account_granted(shards_world *world, const shards_message *message,
                             const shards_answer *given) {
     shards_call call = message->call;
@@ -326,7 +327,7 @@ void sim_shards_account(shards_world *world, size_t process, const shards_messag
 
 /* ---- what a crash forgets */
 
-/* Does a call again, without what was forgotten. */
+/* Does a call again, without the items that were forgotten. */
 static void repeat(shards_world *world, shards_single *single, const shards_op *op) {
     shards_call call = op->call;
     shards_answer ignored;

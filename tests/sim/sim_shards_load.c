@@ -1,8 +1,8 @@
 /* What the clients of shards do: see sim_shards.c.
  *
- * A client knows a map, perhaps an old one. It asks the node that owns the shard of its call by
- * this map. After an answer MOVED it asks again, often with a new map. It repeats calls without
- * answers. Messages are lost, late and doubled. */
+ * A client knows a map, perhaps an old one. It sends a call to the node that owns the shard in this
+ * map. After an answer MOVED it asks again, often with a new map. It repeats calls without answers.
+ * Messages are lost, late and doubled. */
 #include "sim_shards.h"
 
 #include <math.h>
@@ -106,7 +106,7 @@ static bool do_hold(const permits_call *at, shards_answer *out, doorman_error *e
     return true;
 }
 
-/* Sets the reason of a call that returns a status. */
+/* Sets the reason of a call that returns a status. Returns whether the call was correct. */
 static bool take_status(doorman_status status, shards_answer *out) {
     if (status == DOORMAN_UNAVAILABLE) out->reason = DOORMAN_REASON_MOVED;
     return status == DOORMAN_OK || status == DOORMAN_UNAVAILABLE;
@@ -186,7 +186,7 @@ void sim_shards_send(shards_world *world, const shards_message *message,
 
 /* ---- what a process does with a call */
 
-/* Notes a permit that waits. A repeat joins the first one. */
+/* Notes a permit that waits. A repeat has the same ticket, and is not noted again. */
 static void add_wait(shards_world *world, size_t process, const shards_message *message,
                      uint64_t ticket) {
     shards_wait *room = NULL;
@@ -343,7 +343,7 @@ static void settle(shards_world *world, const shards_message *message) {
     if (sim_below(&world->random, 3) == 0) (void)begin(world, &call, after + SECOND);
 }
 
-/* Repeats a call whose process does not decide for its shard, perhaps with a new map. */
+/* Plans to repeat a call, perhaps with a new map, because the process has not decided. */
 static void take_moved(shards_world *world, shards_task *task) {
     shards_client *client = &world->clients[task->call.client];
     if (sim_below(&world->random, 2)) client->map = world->map;
@@ -423,7 +423,7 @@ static bool is_bucket(size_t place) {
     return place <= SHARDS_LASTING || place == SHARDS_BY_RESOURCE;
 }
 
-/* Returns whether a call of this kind is under way that has the resource and key of another. */
+/* Returns whether a call of this kind with the resource and key of `of` is under way. */
 static bool is_under_way(const shards_world *world, shards_kind kind, const shards_call *of) {
     for (size_t i = 0; i < SHARDS_TASKS; i++) {
         const shards_call *call = &world->tasks[i].call;
@@ -436,7 +436,7 @@ static bool is_under_way(const shards_world *world, shards_kind kind, const shar
 /* Returns whether a reservation or a reset must not be made now. If a reservation charges a window
  * after a reset, reservations from before the reset can get units back too, until the counter is
  * fresh and is forgotten. A node may forget the counter earlier than the account does. So a window
- * that was reset gets no reservation while an earlier one may be open. */
+ * that was reset gets no new reservation while an earlier reservation may be open. */
 static bool is_left_alone(const shards_world *world, const shards_call *call) {
     if (is_bucket(call->place[0])) return false;
     if (call->kind == SHARDS_RESET) return is_under_way(world, SHARDS_RESERVE, call);
@@ -487,7 +487,7 @@ static void ask(shards_world *world) {
     (void)begin(world, &call, 0);
 }
 
-/* Gives up a permit for a hold whose answer has not come. */
+/* Gives up a request for a hold that was not answered. */
 static void cancel(shards_world *world, shards_task *task) {
     shards_call call = task->call;
     call.kind = SHARDS_RELEASE;

@@ -1,8 +1,8 @@
 /* A process of a node with shards, its store, and its mover: see sim_shards.c.
  *
- * A master claims the store of its node, reads all rows, and then does what its mover says. The
- * rows that it does not own are those of shards that have left while the node had no master. It
- * forgets them as soon as it has a sure map. It writes what has changed about twice a second. */
+ * A master claims the store of its node, reads all rows, and then does what its mover says. Some
+ * rows may be of shards that the node does not own any more. The master forgets these when it has
+ * read the map from etcd. It writes what has changed about twice a second. */
 #include "sim_shards.h"
 
 #include <stdlib.h>
@@ -32,7 +32,6 @@ static size_t index_of(const char *const *names, size_t count, const char *name)
     return 0;
 }
 
-/* Adds a copy of a row. */
 static void rows_add(const shards_world *world, shards_rows *rows, const unsigned char *bytes,
                      size_t count) {
     doorman_permit_row read;
@@ -165,8 +164,8 @@ static void restore_shard(shards_world *world, doorman_permits *permits, size_t 
 
 static bool is_store(shards_io io) { return io <= SHARDS_WRITE; }
 
-/* Begins an access. Its effect, its answer, or both may be lost, and the effect may come after the
- * process has given it up. */
+/* Begins an access. The answer may be lost, with or without the effect. The effect may also come
+ * after the process has given the access up. */
 static shards_access *begin_access(shards_world *world, size_t process, shards_io io) {
     const shards_process *own = process_of(world, process);
     size_t at = 0;
@@ -230,7 +229,6 @@ static void apply_change(shards_world *world, shards_access *access) {
     }
 }
 
-/* Forgets the rows of earlier moves of a shard. */
 static void forget_moves(shards_world *world, size_t shard, uint64_t before) {
     for (size_t i = 0; i < world->move_count; i++) {
         if (world->moves[i].shard != shard || world->moves[i].move >= before) continue;
@@ -337,7 +335,7 @@ static void take_stored(shards_world *world, size_t process, const shards_access
     }
 }
 
-/* Notes which decisions the store has when what has changed is written. */
+/* Notes in own->round which decisions the store has once the rows of this round are written. */
 static void note_round(const shards_world *world, shards_process *own) {
     uint64_t all[SHARDS_COUNTERS];
     for (size_t i = 0; i < SHARDS_COUNTERS; i++) all[i] = world->op_number;
@@ -347,7 +345,7 @@ static void note_round(const shards_world *world, shards_process *own) {
     }
 }
 
-/* Takes all that has changed, and writes it. */
+/* Writes the rows that have changed, or those of the last write if it was not answered. */
 static void write_rows(shards_world *world, size_t process) {
     unsigned char bytes[DOORMAN_PERMIT_ROW_BYTES_MAX];
     shards_process *own = process_of(world, process);
@@ -422,8 +420,8 @@ static void forget_shard(shards_world *world, size_t process, size_t shard) {
     own->is_first[shard] = own->knows[shard] = false;
 }
 
-/* Forgets the shards that the first sure map of a mastership gives to other nodes. Their rows were
- * read from the store before the map was known. */
+/* Forgets the shards that belong to other nodes in the first map that a mastership reads from etcd.
+ * Their rows were read from the store before the map was known. */
 static void take_first_map(shards_world *world, size_t process) {
     shards_process *own = process_of(world, process);
     own->has_map = true;
@@ -443,7 +441,7 @@ static void give_map(shards_world *world, size_t process, const shards_map *map,
     if (is_sure && !own->has_map) take_first_map(world, process);
 }
 
-/* Lets a process decide for a shard from now on. No other process may decide for it. */
+/* Lets a process decide for a shard from now on. Fails if another process decides for it too. */
 static void decide(shards_world *world, size_t process, size_t shard, bool has_holds) {
     shards_process *own = process_of(world, process);
     for (size_t i = 0; i < world->process_count; i++) {
@@ -485,8 +483,8 @@ static void give(shards_world *world, size_t process) {
     write_piece(world, process);
 }
 
-/* Looks for the keys of a shard, before step 1 of N7. Between two calls the process still decides.
- * Sometimes it gives the shard before all keys are found. */
+/* Lets the permits note where the keys of shards are, before step 1 of N7. Between two calls the
+ * process still decides. Sometimes it gives the shard before all keys are noted. */
 static void find(shards_world *world, size_t process) {
     shards_process *own = process_of(world, process);
     const size_t most = (size_t)sim_shards_between(world, 1, 16);

@@ -2,14 +2,14 @@
  *
  * The processes of each node elect a master, and the node has a store (sim_state_store.c). The
  * master writes the rows of counters and bans that have changed into the store, once a second. A
- * new master reads all of them. An account (sim_state_account.c) follows the units through the
- * store, and checks each decision of each master, and that the store lacks no change for longer
- * than D5 allows.
+ * new master reads all rows. An account (sim_state_account.c) follows the units through the store,
+ * and checks each decision of each master, and that the store lacks no change for longer than D5
+ * allows.
  *
- * Processes crash, also while a batch is under way. They stop as planned. The store is slow or
- * gone, and is replaced by an older copy of itself. A master that has lost its mastership still
- * writes. Clocks of the time of day are set back and forward, and differ between processes.
- * Configurations drop limits and bring them back. Override rows and plan rows are in the store too
+ * Processes crash, also while a batch is under way. They stop as planned. The store is slow, gone,
+ * or replaced by an older copy of itself. A process that has lost its mastership may still write.
+ * Clocks of the time of day are set back and forward, and differ between processes. Configurations
+ * drop limits and bring them back. Override rows and plan rows are in the store too
  * (sim_state_acts.c). */
 #include "sim_state.h"
 
@@ -137,7 +137,7 @@ static doorman_config *create_config(const sim_states *states, unsigned present)
     abort();
 }
 
-/* Adds a configuration. It drops a limit of the last one, or brings limits back, or does both. */
+/* Adds a configuration. It may drop a limit of the last one, bring limits back, or do both. */
 bool sim_states_add_version(sim_world *world, uint64_t *random) {
     sim_states *states = world->states;
     size_t index = world->version_count;
@@ -166,7 +166,7 @@ static void set_epoch(sim_world *world, size_t process) {
     doorman_server_set_epoch(world->processes[process].server, own->account.at.given, local);
 }
 
-/* Sets the clock of the time of day of a process wrong, by at most 0.5 s to 463 days. */
+/* Makes the time of day of a process wrong, by at most 0.5, 5, 60 or 5000 s, or 463 days. */
 void sim_states_set_clock(sim_world *world, uint64_t *random) {
     static const double seconds[] = {0.5, 5, 60, 5000, 40000000};
     size_t process = sim_pick(random, world->process_count);
@@ -243,7 +243,7 @@ void sim_state_restart(sim_world *world, size_t process, bool is_planned) {
     sim_schedule(world, back, event);
 }
 
-/* P16: each mastership begins without counters, and reads the store. */
+/* P16: a new master begins without counters, and reads the store. */
 void sim_states_elected(sim_world *world, size_t process, const doorman_mastership *mastership) {
     if (!world->states) return;
     sim_state_process *own = &world->states->processes[process];
@@ -479,7 +479,7 @@ void sim_states_start(sim_world *world) {
     }
 }
 
-/* Checks that each node has a master that has read its store, after a time without faults. */
+/* Checks, after a time without faults, that each node has a master that has read its store. */
 void sim_states_check_idle(sim_world *world) {
     for (size_t i = 0; i < world->node_count && !world->failure[0]; i++) {
         size_t process = sim_key_holder(world, i);

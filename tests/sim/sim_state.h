@@ -48,7 +48,7 @@ typedef struct sim_state_item {
                      any more */
 } sim_state_item;
 
-/* A row, and what the account says about its counter at the time when it was yielded. */
+/* A row, and what the account said about its counter when the row was yielded. */
 typedef struct sim_state_row {
     size_t index; /* of the counter, the ban or the clock */
     bool removed; /* the store deletes the row */
@@ -155,8 +155,8 @@ typedef struct sim_settle_ledger {
     bool is_unknown;              /* the store was replaced */
     doorman_time kept_at;         /* all changes before this time are in the store */
     doorman_time opened_at;       /* when the present mastership began */
-    doorman_time passed; /* the most time that has passed for the masters. When the time of day is
-                            set back and forward, all ways forward count */
+    doorman_time passed; /* the most time that can have passed for the masters. When the time of day
+                            is set back and forward, each move forward counts */
     doorman_time seen_at, epoch; /* at the last look, and the time of day of the master then */
 } sim_settle_ledger;
 
@@ -180,7 +180,7 @@ struct sim_states {
 doorman_time sim_state_local(const sim_world *world, size_t process);
 doorman_permits *sim_state_permits(const sim_world *world, size_t process);
 bool sim_state_is_present(const sim_world *world, size_t process, size_t limit);
-/* Returns what a counter is for: the index of its limit. */
+/* Returns the index of the limit of a counter. */
 size_t sim_state_limit_of(size_t index);
 bool sim_state_is_counter(size_t index);
 /* Compares all counters of a process with its account. */
@@ -215,7 +215,7 @@ doorman_status sim_state_account_restore(sim_world *world, size_t process,
                                          const sim_state_row *row);
 /* Must be called when a process has taken all its changes. */
 void sim_state_account_took_all(sim_world *world, size_t process);
-/* D5: fails if the store of a node lacks a change that its master has made before a time. */
+/* D5: fails if the store of a node lacks a change that its master has made before `since`. */
 void sim_state_account_check_kept(sim_world *world, size_t process, doorman_time since);
 
 void sim_state_row_copy(sim_state_row *to, const sim_state_row *from);
@@ -230,7 +230,7 @@ void sim_settle_put_back(sim_world *world, size_t node);
 
 /* ---- sim_state_acts.c */
 
-/* Makes the template of the rows. The limit must stay valid as long as the template. */
+/* Makes the template of SIM_ACT_RESOURCE. The limit must stay valid as long as the template. */
 void sim_acts_define(doorman_template *template_, doorman_permit_limit *limit);
 void sim_acts_opened(sim_world *world, size_t process);
 /* Gives a process the rows of its store, and no others. */

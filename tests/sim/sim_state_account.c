@@ -1,4 +1,4 @@
-/* What counters and bans are over the masterships of a node: see sim_state.c.
+/* What counters and bans must be, from one mastership of a node to the next: see sim_state.c.
  *
  * The account of a process has a list of everything that was charged to each counter, with its
  * time. A row that is yielded takes a copy of this list with it, through the store and into the
@@ -7,10 +7,10 @@
  *
  *     D3  the row of a counter that has no units is deleted, and a new row replaces the old one
  *     D4  while rows are awaited, permits of durable limits are refused with LEARNING
- *     D5  times in a row are since 1970. A row that is restored alone keeps its slices. If there is
- *         a counter already, the units of both move to slices that begin now, and no unit returns
- *         earlier. A row that was yielded or restored before does not count twice. The epoch moves
- *         forward to the time of a row. A ban keeps the rest that it had
+ *     D5  times in a row are since 1970. A row without a counter in memory keeps its slices. If
+ *         there is a counter already, the units of both move to slices whose last one begins now,
+ *         and no unit returns earlier. A row that was yielded or restored before does not count
+ *         twice. The epoch moves forward to the time of a row. A ban keeps the rest that it had
  *     D5, D6  when a round of writing has ended, the store has all changes that were made before
  *         the round. So a crash forgets at most what came after the last round, and a planned stop
  *         forgets nothing */
@@ -260,8 +260,8 @@ static bool is_fresh(const sim_world *world, const sim_state_account *account, s
                                 &at);
 }
 
-/* P14: a counter is removed only if it equals a fresh one. The event comes during a call. A reset
- * removes its counters itself. */
+/* Notes that a counter was removed. P14: it must equal a fresh one, unless its limit was dropped. A
+ * reset removes any counter, and sim_state_account_reset notes that. */
 void sim_state_account_removed(sim_world *world, size_t process,
                                const doorman_permit_event *event) {
     sim_state_account *account = &world->states->processes[process].account;
@@ -290,7 +290,7 @@ void sim_state_account_removed(sim_world *world, size_t process,
     }
 }
 
-/* P15: the counters of a limit are forgotten when it is dropped, and again when it comes back. */
+/* P15: the counters of a limit are forgotten when the limit is dropped, and when it comes back. */
 void sim_state_account_configure(sim_world *world, size_t process, unsigned before) {
     sim_state_account *account = &world->states->processes[process].account;
     for (size_t i = 0; account->is_open && i < SIM_STATE_COUNTERS; i++) {
@@ -366,7 +366,6 @@ void sim_state_account_marked(sim_world *world, size_t process, const sim_state_
 
 /* ---- restoring (D5) */
 
-/* Moves all times of a counter. */
 static void shift(sim_counter *counter, doorman_time by) {
     counter->at += by;
     counter->origin += by;
@@ -377,7 +376,7 @@ static void shift(sim_counter *counter, doorman_time by) {
     }
 }
 
-/* Moves the units of a window to other slices. The last of them begins now. */
+/* Moves the units of a window to other slices. The last of these slices begins now. */
 static void move_slices(sim_counter *counter, size_t tier, doorman_time *origin,
                         doorman_time window, doorman_time now) {
     const doorman_time slice = window / SLICES;

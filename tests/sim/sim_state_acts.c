@@ -4,13 +4,13 @@
  * rows of its keys. An act is in the store, and then in the memory of the master:
  *
  *     the store is there       the row is in both. Or the master crashes in between, and the next
- *                              one has the row
+ *                              master reads the row
  *     the store is gone        it is not known whether the row was written. The master reads all
  *                              rows again when the store is back
  *     another is master        the store takes nothing, and nothing changes
  *
- * A new master reads all rows before those of the counters. So at any time the figures of a key are
- * those of its rows that are in force, and of no others:
+ * A new master reads the override rows and plan rows before the rows of counters. So at any time
+ * the figures of a key are those of its rows that are in force, and of no others:
  *
  *     E1  a row of the key, from its beginning to its end by the clock of P26
  *     E2  a plan of the key, if no override row is in force */
@@ -185,7 +185,7 @@ static sim_act_row draw_row(sim_world *world, row_kind kind, doorman_time epoch)
     return row;
 }
 
-/* Changes a row in the memory of a process that has written it. */
+/* Changes a row in the memory of a process that has written the row to the store. */
 static void apply(sim_world *world, size_t process, row_kind kind, size_t key, sim_act_row row) {
     sim_act_row *own = &world->states->processes[process].acts.rows[kind][key];
     if (!row.id) {

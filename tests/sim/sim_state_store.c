@@ -1,13 +1,13 @@
 /* A process and the store of its node: see sim_state.c.
  *
- * What a process does is what server/state/state_thread.c does, step by step, with the functions of
- * the library. A new master claims the store with its term, reads all rows, and then writes once a
- * second what has changed. A batch is written whole or not at all. A store that does not answer in
- * time may have written the batch, may still write it, or may never do so. The process keeps the
- * batch and writes it again, or marks its rows as changed.
+ * A process takes the same steps as server/state/state_thread.c, with the functions of the library.
+ * A new master claims the store with its term, reads all rows, and then writes once a second what
+ * has changed. A batch is written whole or not at all. A store that does not answer in time may
+ * have written the batch, may still write it, or may never do so. The process keeps the batch and
+ * writes it again, or marks its rows as changed.
  *
- * The store takes no batch of an earlier term than the one that has claimed it last, and no batch
- * of the same term that was sent before the last one that it took. */
+ * The store takes no batch of a term before the one that has claimed it last. Within a term, it
+ * takes no batch that was sent before the last batch it took. */
 #include "sim_state.h"
 
 #include <assert.h>
@@ -62,8 +62,8 @@ static bool take_row(sim_world *world, size_t process) {
     return true;
 }
 
-/* Returns whether the row that was taken last is about a reservation. New reservations come before
- * what has changed earlier, so their rows do not count. */
+/* Returns whether the row that was taken last is about a reservation. Rows of new reservations come
+ * before other rows, so take_rows does not count them. */
 static bool is_of_reservation(const sim_state_process *own) {
     const sim_state_row *last = &own->rows[own->row_count - 1];
     doorman_permit_row row;
@@ -117,7 +117,8 @@ static void read_rows(const sim_state_store *store, sim_state_call *call) {
     }
 }
 
-/* Lets the store handle a call (D9). Returns false if it ignores the call, which is too late. */
+/* Lets the store handle a call (D9). Returns false if the store ignores the call, because it has
+ * taken a later batch. */
 static bool handle_call(sim_world *world, sim_state_call *call) {
     sim_state_store *store = store_of(world, call->process);
     call->is_refused = sim_state_is_refused(store, call);
@@ -150,7 +151,6 @@ void sim_state_store_clear(sim_state_store *store) {
 
 static void on_answer(sim_world *world, const sim_event *event);
 
-/* Ends a process, which starts again later. */
 static void on_crash(sim_world *world, const sim_event *event) {
     const sim_process *process = &world->processes[event->actor];
     if (process->server && process->machine.incarnation == event->incarnation) {
@@ -228,7 +228,7 @@ static void on_due(sim_world *world, const sim_event *event) {
     }
 }
 
-/* Proceeds later, unless something else happens before. */
+/* Proceeds at `at`, unless the process calls the store or waits for another time before. */
 static void wait_until(sim_world *world, size_t process, doorman_time at) {
     sim_event event = {.handler = on_due, .actor = process};
     event.incarnation = world->processes[process].machine.incarnation;

@@ -1,5 +1,5 @@
-/*
- * A server with more requests than it can do: what each policy makes of it. See sim_throttle.h.
+/* How well each policy protects a server that gets more requests than it can do. See
+ * sim_throttle.h.
  *
  * The server has 16, 4 or 1 workers. A request needs a worker for 10 ms on average, so 16 workers
  * can do 1,600 requests a second. An answer that comes more than 200 ms after the request is
@@ -202,7 +202,8 @@ static bool print_figure(const figure *shown, double seconds, uint64_t seed) {
     return reached;
 }
 
-/* Writes how much the clients use, by refresh intervals, for each column of `found`. */
+/* Writes for each sample its time in refresh intervals, and for each entry of `found` the percent
+ * of the capacity that the clients use. */
 static bool write_feedback(const sim_feedback *found, size_t count, const char *folder) {
     char path[300];
     snprintf(path, sizeof path, "%s/feedback.dat", folder);
@@ -216,8 +217,8 @@ static bool write_feedback(const sim_feedback *found, size_t count, const char *
     return fclose(data) == 0;
 }
 
-/* Prints how the capacity follows reports of overload (H11). Returns whether the goals are
- * reached. */
+/* Prints how the capacity follows reports of overload (H11). Returns whether the goals are reached
+ * and the data are written. */
 static bool print_feedback(uint64_t seed, const char *folder) {
     static sim_feedback found[4];
     bool good = true;

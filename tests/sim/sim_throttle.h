@@ -75,7 +75,7 @@ typedef struct sim_throttle_result {
                         succeed of what succeeded before; infinity if there is none */
 } sim_throttle_result;
 
-/* A request, or one of the tries of a client. */
+/* One try of a client, or one call of a task. */
 typedef struct sim_throttle_request {
     uint32_t index;        /* its index among all requests */
     uint32_t next;         /* of the next free request, or SIM_THROTTLE_NONE */
@@ -100,7 +100,7 @@ typedef struct sim_throttle_queue {
 
 typedef struct sim_throttle_world sim_throttle_world;
 
-/* The state of one policy. Each one uses a part of the fields. */
+/* The state of one policy. Each policy uses some of the fields. */
 typedef struct sim_policy {
     sim_policy_kind kind;
     sim_throttle_world *world;
@@ -116,7 +116,8 @@ typedef struct sim_policy {
 
 sim_throttle_result sim_throttle_run(const sim_throttle_load *load);
 sim_throttle_request *sim_throttle_request_at(sim_throttle_world *world, uint32_t index);
-/* Must be called for each request that a policy refuses. 0: the client chooses when to retry. */
+/* Must be called for each request that a policy refuses. If retry_after is 0, the client chooses
+ * when to retry. */
 void sim_throttle_refused(sim_throttle_world *world, uint32_t index, doorman_time retry_after);
 
 /* ---- sim_throttle_policy.c */
@@ -124,7 +125,7 @@ void sim_throttle_refused(sim_throttle_world *world, uint32_t index, doorman_tim
 const char *sim_policy_name(sim_policy_kind kind);
 void sim_policy_start(sim_policy *policy, const sim_throttle_load *load, sim_throttle_world *world);
 void sim_policy_stop(sim_policy *policy);
-/* Takes a request, or refuses it or others. */
+/* Offers a request to the policy, which may refuse it or others. */
 void sim_policy_offer(sim_policy *policy, sim_throttle_request *request, doorman_time now);
 /* Returns the request that a free worker should start, or SIM_THROTTLE_NONE. */
 uint32_t sim_policy_next(sim_policy *policy, doorman_time now);
@@ -137,7 +138,7 @@ void sim_policy_update(sim_policy *policy, doorman_time now);
 
 enum { SIM_FEEDBACK_INTERVALS = 100, SIM_FEEDBACK_SAMPLES = 4 /* in an interval */ };
 
-/* Times are in refresh intervals; infinity if it does not happen. */
+/* Times are in refresh intervals, and infinite if the event does not happen. */
 typedef struct sim_feedback {
     double settles;  /* from the loss of half of the capacity until clients use 45 to 52 %, for a
                         whole interval */
@@ -152,7 +153,8 @@ sim_feedback sim_feedback_run(doorman_handover handover, bool with_parent, uint6
 
 /* ---- sim_throttle.c */
 
-/* Prints the table and writes the data of the picture. Returns 1 if Doorman misses a goal.
+/* Prints the table and writes the data of the picture. Returns 1 if Doorman misses a goal or a file
+ * cannot be written, otherwise 0.
  *   seconds   the simulated time of each run of a server with 16 workers; smaller servers run
  *             longer, for as many requests */
 int sim_throttle(uint64_t seconds, uint64_t seed, const char *folder);

@@ -1,8 +1,8 @@
-/*
- * Feedback from overloaded servers (H11): see sim_throttle.h. A resource has a capacity of 1,000
+/* Feedback from overloaded servers (H11): see sim_throttle.h. A resource has a capacity of 1,000
  * units a second. Ten clients use all that they lease. Four servers do this work. They report once
- * per refresh interval, each at another time. Then their dependency loses half of its capacity,
- * and later it recovers. The doorman servers are real: a root, or a root and a node below it.
+ * per refresh interval, each at its own time. After 20 intervals their dependency loses half of its
+ * capacity, and after 60 it recovers. The doorman servers are real: a root, or a root and a node
+ * below it.
  */
 #include "sim_throttle.h"
 
@@ -117,7 +117,8 @@ static void report(feedback_world *world, worker *own) {
     own->counted = (doorman_overload_report){.interval = 0};
 }
 
-/* Sends to the root the requests of a node that are due. If the node is the root, does its work. */
+/* Sends the requests of a node that are due to the root. The root sends none, but does its own work
+ * that is due. */
 static void pass_on(feedback_world *world, doorman_server *from) {
     doorman_upstream *upstream = doorman_server_upstream(from);
     doorman_request request;
@@ -148,8 +149,9 @@ static void do_work(feedback_world *world, worker *own, double use, double capac
     own->counted.finished += finished;
 }
 
-/* Notes when the use has settled after the loss, and when it is back. The use can fall into the
- * range for a moment before it settles: clients confirm a cut before others get the difference. */
+/* Notes when the use has settled in its range after the loss, and when it is back at 95 %. The use
+ * can be in the range for a moment before it settles, because clients confirm a cut before others
+ * get the difference. */
 static void measure(feedback_world *world, double use, doorman_time passed) {
     sim_feedback *result = &world->result;
     double part = use / CAPACITY;

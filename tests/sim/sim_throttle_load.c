@@ -40,7 +40,7 @@ typedef struct totals {
     uint32_t times[TIME_STEPS + 1];
 } totals;
 
-/* First tries that arrived in a slot of time, and how many of these clients got an answer. */
+/* First tries that arrived in a slot of time, and how many of them succeeded in the end. */
 typedef struct slot {
     uint32_t tries, successes;
 } slot;
@@ -158,7 +158,6 @@ static void release(sim_throttle_world *world, sim_throttle_request *request) {
     world->unused = request->index;
 }
 
-/* Returns the slot of time of a first try. */
 static slot *slot_of(sim_throttle_world *world, doorman_time at) {
     size_t index = (size_t)(at / SIM_SLOT);
     return &world->slots[index < world->slot_count ? index : world->slot_count - 1];
@@ -197,7 +196,6 @@ void sim_throttle_refused(sim_throttle_world *world, uint32_t index, doorman_tim
     release(world, request);
 }
 
-/* Lets a try arrive at the server. */
 static void arrive(sim_throttle_world *world, sim_throttle_request *request) {
     request->at = world->now;
     request->service = random_service(world, &request->class_id);
@@ -341,7 +339,7 @@ static double percentile99(const totals *all) {
     return (double)((doorman_time)(i + 1) * TIME_STEP) / (double)DOORMAN_SECOND;
 }
 
-/* Returns the part of the clients of some slots that got an answer in time. */
+/* Returns which part of the first tries in some slots led to an answer in time. */
 static double successes(const sim_throttle_world *world, doorman_time from, doorman_time length) {
     slot all = {0, 0};
     for (doorman_time at = from; at < from + length; at += SIM_SLOT) {

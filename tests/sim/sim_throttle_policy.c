@@ -1,5 +1,4 @@
-/* The policies of a simulated server: see sim_throttle.h. Each one has a function that takes
- * requests and a function that gives them to workers. */
+/* The policies of a simulated server: see sim_throttle.h. */
 #include "sim_throttle.h"
 
 #include <assert.h>
@@ -66,8 +65,8 @@ static uint32_t fifo_next(sim_policy *policy) {
 }
 
 /* ---- CoDel in the form of folly: the least delay of each interval of 100 ms says whether the
- * server is overloaded. While it is, a request that has waited longer than 10 ms is refused when
- * its turn comes. */
+ * server is overloaded. While it is overloaded, a request that has waited longer than 10 ms is
+ * refused when its turn comes. */
 
 enum { CODEL_TARGET_MS = 5, CODEL_INTERVAL_MS = 100 };
 
@@ -92,8 +91,8 @@ static uint32_t codel_next(sim_policy *policy, doorman_time now) {
 }
 
 /* ---- the form of "Fail at Scale" (Maurer): a request may wait for 100 ms, or for 5 ms if the
- * queue was not empty for 100 ms. In this state the newest goes first. Here the highest criticality
- * goes first too. The original has no criticalities. */
+ * queue has held requests for 100 ms. In this state the newest goes first. Here the highest
+ * criticality goes first too. The original has no criticalities. */
 
 static bool maurer_is_overloaded(const sim_policy *policy, doorman_time now) {
     return policy->last_empty < now - CODEL_INTERVAL_MS * SIM_MILLISECOND;

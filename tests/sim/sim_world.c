@@ -42,8 +42,8 @@ doorman_time sim_time_between(uint64_t *random, doorman_time low, doorman_time h
     return low + (doorman_time)((double)(high - low) * sim_unit(random));
 }
 
-/* Draws from the random numbers of this kind of fault, so that leaving out one kind does not change
- * the others. */
+/* Returns whether a fault happens now. Each kind of fault has its own random numbers, so that
+ * leaving out one kind does not change the others. */
 bool sim_fault_occurs(sim_world *world, sim_fault fault, double probability) {
     bool occurs = sim_unit(&world->fault_random[fault]) < probability * world->intensity[fault];
     world->strikes[fault] += occurs;
@@ -279,8 +279,8 @@ static size_t addresses_of(const sim_world *world, size_t node_index, uint64_t *
 }
 
 /* Starts a process. A process of a root starts with the oldest configuration whose leases may still
- * be in force, because it must learn for as long as they last. A real process cannot know the
- * old length, so an operator who shortens leases must not start a process within the old lease
+ * be in force, because it must learn for as long as they last. A real process cannot know the old
+ * lease length, so an operator who shortens leases must not start a process within the old lease
  * length, or must set learning_mode_duration. */
 void sim_start_process(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
@@ -446,7 +446,7 @@ void sim_pause_client(sim_world *world, size_t index, doorman_time until) {
 }
 
 /* Opens a resource. A gauge that is opened again soon still knows its units in flight. Units that
- * came back while it was closed are released now. Otherwise the gauge is a new one. */
+ * came back while it was closed are released now. A gauge that is opened later is a new one. */
 void sim_open(sim_world *world, size_t index, size_t resource) {
     sim_client *client = &world->clients[index];
     sim_usage *usage = &client->usages[resource];

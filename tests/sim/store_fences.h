@@ -1,6 +1,6 @@
 /* The conditions under which a simulated store takes a batch, and under which a master uses what
- * the last one has left: see sim_state_store.c and sim_election.c. They have a file of their
- * own, because mutants change it. sim.c and tests/fuzz/system.c include it. */
+ * the last master has handed over: see sim_state_store.c and sim_election.c. They have a file of
+ * their own, because mutants change it. sim.c and tests/fuzz/system.c include it. */
 #ifndef STORE_FENCES_H
 #define STORE_FENCES_H
 
@@ -14,12 +14,12 @@ bool sim_state_is_late(const sim_state_store *store, const sim_state_call *call)
     return call->term == store->term && call->write_number < store->write_number;
 }
 
-/* D9: what was handed over is valid for the mastership right after the one that has done it. */
+/* D9: what a master has handed over is only valid in the next term. */
 bool sim_handover_is_next(const sim_handover *handover, uint64_t term) {
     return handover->term + 1 == term;
 }
 
-/* D9: it is valid once: a master that was interrupted has granted since it first looked. */
+/* D9: a master looks at what was handed over once in a term, because it may have granted since. */
 bool sim_handover_is_new(const sim_process *process, uint64_t term) {
     return process->looked_term != term;
 }
