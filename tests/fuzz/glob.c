@@ -1,6 +1,6 @@
-/* Reads any two lines as a glob and an id. Compares the matcher with a slow and simple one, and its
- * steps with a bound. Compares the check whether a line is a valid id with the table of the Unicode
- * standard. */
+/* Reads any two lines as a glob and an id. Compares doorman__glob_match with a slow and simple
+ * matcher, and the number of its steps with a bound. Compares doorman__id_valid with the table of
+ * the Unicode standard. */
 #define DOORMAN_STATIC /* compiles in less time */
 #define DOORMAN_IMPLEMENTATION
 #include "fuzz.h"
@@ -36,8 +36,8 @@ void __cyg_profile_func_exit(void *function, void *site) {
     (void)site;
 }
 
-/* Decodes one character by the table of well-formed byte sequences of the Unicode standard (3-7).
- * Returns 0 if there is none. */
+/* Decodes one character by table 3-7 of the Unicode standard, which lists the well-formed byte
+ * sequences. Returns 0 if there is no such sequence. */
 static uint32_t decode(const unsigned char *at, size_t left, size_t *used) {
     static const struct {
         unsigned char first, last, second_first, second_last;

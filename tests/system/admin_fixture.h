@@ -1,5 +1,6 @@
 /* Helpers shared by the tests of administration with a file or a Redis as the store. A program
- * defines TOKENS, its file of tokens, and API, its configuration, before it includes this file. */
+ * defines TOKENS (the text of its file of tokens) and API (its configuration) before it includes
+ * this file. */
 #ifndef DOORMAN_TESTS_ADMIN_FIXTURE_H
 #define DOORMAN_TESTS_ADMIN_FIXTURE_H
 
