@@ -122,7 +122,8 @@ static int write_much(const struct bounds *bounds, const char *lines, const char
     return code;
 }
 
-/* E5: one token cannot push the acts of others, or its own of the last day, out of the audit. */
+/* E5: a token of the role support cannot push the acts of others, or its own of the last day, out
+ * of the audit. */
 TEST(a_token_of_the_role_support_writes_a_bounded_part_of_the_audit) {
     struct bounds bounds;
     int count = 0, code = 0;
@@ -147,7 +148,8 @@ TEST(a_token_of_the_role_support_writes_a_bounded_part_of_the_audit) {
     server_stop(&bounds.fixture.server);
 }
 
-/* Each of the 1,000 keys is looked up in the resets of the day, which must not take too long. */
+/* Each of the 1,000 keys of a message is looked up in the resets of the day, which must not take
+ * too long. */
 TEST(a_message_of_many_resets_is_answered) {
     struct bounds bounds;
     bounds_open(&bounds);

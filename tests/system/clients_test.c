@@ -104,7 +104,7 @@ static double seconds_now(void) {
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* Waits until each client has this rate from this source, in a line from now on. */
+/* Waits until each client has printed a line with this rate and this source after the call. */
 static void await_rate(struct process *const *clients, int count, double rate, const char *source) {
     double started_at = seconds_now();
     int reached = 0;
@@ -129,8 +129,8 @@ static void await_rate(struct process *const *clients, int count, double rate, c
 
 /* ---- what was used -------------------------------------------------------------------------- */
 
-/* Adds up what a client has certainly used in a window: the units of each line whose time since the
- * line before it is within the window. */
+/* Adds up what a client has certainly used in a window: the units of each line that, like the line
+ * before it, has its time within the window. */
 static long used_within(const char *output, double from, double to) {
     struct line line;
     double last = 1e18; /* the time before the first line is not known */
@@ -244,7 +244,7 @@ static void leaf_stop(struct leaf *leaf) {
     }
 }
 
-/* Returns the process that is master, once there is one. */
+/* Waits until a process is master, and returns its index. */
 static int leaf_await_master(const struct leaf *leaf) {
     int master = -1;
     for (int waited = 0; waited < WAIT_MS && master < 0; waited += 50) {

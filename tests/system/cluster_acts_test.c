@@ -1,5 +1,6 @@
-/* Overrides and plans of a cluster (N1 to N9, E1, E2): any node takes the act, and it holds for a
- * key wherever the key is decided. The tests use real processes, an etcd and a Redis. */
+/* Overrides and plans of a cluster (N1 to N9, E1, E2): any node takes the act, and the act holds
+ * for a key at each node that decides for the key. The tests use real processes, an etcd and a
+ * Redis. */
 #define _GNU_SOURCE
 #include "shards_fixture.h"
 
@@ -131,7 +132,7 @@ TEST(a_plan_of_a_glob_holds_for_keys_of_all_nodes) {
     assert_int_equal(limit_at(0, "api", mine), 40);
 }
 
-/* Returns how many plan rows a node lists. */
+/* Returns how many of the plans that a node lists are in force. */
 static int plans_at(int node) {
     char *response = get(at(node), "/v1/plans?limit=1000", OPERATOR);
     int count = 0;

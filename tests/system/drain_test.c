@@ -152,7 +152,7 @@ TEST(a_drained_process_becomes_master_after_an_undrain_only) {
     expect(fixture, "/readyz", LINES, 200, "ready");
 }
 
-/* A standby writes the audit as soon as it is master. */
+/* A standby writes its drain and undrain to the audit as soon as it is master. */
 TEST(a_drain_of_a_standby_is_in_its_log_and_later_in_the_audit) {
     start_node("30");
     int master = node_await_master(), standby = (master + 1) % MEMBERS;
