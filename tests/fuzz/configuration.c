@@ -156,8 +156,7 @@ static void check_below(config_world *world) {
     }
 }
 
-/* Sends requests six times. Before the first and the fourth time all leases end. Before the other
- * times 1 s passes. */
+/* Sends requests six times. All leases end before the first and the fourth time. */
 static void run_servers(config_world *world, const doorman_config *other) {
     for (int i = 0; i < 6; i++) {
         world->now += i % 3 ? DOORMAN_SECOND : FAR;

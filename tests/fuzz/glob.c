@@ -1,6 +1,6 @@
 /* Reads any two lines as a glob and an id. Compares doorman__glob_match with a slow and simple
- * matcher, and the number of its steps with a bound. Compares doorman__id_valid with the table of
- * the Unicode standard. */
+ * matcher, and its number of steps with a bound, and doorman__id_valid with the Unicode
+ * standard. */
 #define DOORMAN_STATIC /* compiles in less time */
 #define DOORMAN_IMPLEMENTATION
 #include "fuzz.h"
@@ -18,8 +18,7 @@ typedef struct glob_pair {
                      [DOORMAN_ID_BYTES_MAX + 1]; /* the result, if known */
 } glob_pair;
 
-/* The number of calls of functions that are built with -finstrument-functions: all of the
- * header's. */
+/* The number of function calls. The build uses -finstrument-functions, so each call is counted. */
 static size_t steps;
 
 void __cyg_profile_func_enter(void *function, void *site) __attribute__((no_instrument_function));

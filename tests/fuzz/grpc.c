@@ -1,11 +1,11 @@
-/* Reads any bytes as what a peer sends over gRPC, or as what the server makes from it. The first
- * byte says what the rest is:
+/* Reads any bytes as what a peer of gRPC sends, as an answer of the master, or as descriptors. The
+ * first byte says what the rest is:
  *
  *     0 to 3   frames of HTTP/2, behind the preface, in pieces of 1, 7, 100 or 100,000 bytes
- *     4        the message of a call. If it is accepted, its response can be read
+ *     4        the message of a call. If it is accepted, the response is checked
  *     5        an answer of the master in JSON
- *     6        a descriptor: lines of key and value. Its names are valid, and a second descriptor
- *              has the same names only if its entries are the same
+ *     6        two descriptors: lines of key and value. Their names are valid, and are the same only
+ *              if their entries are the same
  *     7        messages of reports, each behind its length in one byte, on a stream of quotas
  *
  * The doorman_server is a real one, but there is no socket. */
@@ -219,8 +219,7 @@ static void run_reports(struct grpc *grpc, fuzz_text input) {
     server_grpc_connection_destroy(connection);
 }
 
-/* Reads a descriptor, whose lines are a key, its value, the next key, and so on. An empty key ends
- * it. */
+/* Reads a descriptor: a line with a key, a line with its value, and so on, up to an empty key. */
 static size_t read_entries(fuzz_text *input, doorman_descriptor_entry entries[GRPC_ENTRY_MAX]) {
     fuzz_text key = {NULL, 0}, value = {NULL, 0};
     size_t count = 0;

@@ -1,8 +1,7 @@
 /* The first two lines are configurations, as JSON. Each of the next triples of bytes is one step: a
- * call that acquires, updates or cancels permits, a call on holds, a change to the other
- * configuration, or time that passes. No counter holds more than its limit, except in shadow mode
- * or after a change of the configuration. Each permit that waits is decided once, or cancelled.
- * When all holds have ended, nothing is left. */
+ * call on permits or on holds, a change to the other configuration, or time that passes. No counter
+ * holds more than its limit, except in shadow mode or after a change of the configuration. Each
+ * permit that waits is decided once, or cancelled. When all holds have ended, nothing is left. */
 #define DOORMAN_STATIC /* compiles in less time */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
@@ -125,8 +124,7 @@ static void acquire(holds_world *world, unsigned op, unsigned value, unsigned mo
 typedef doorman_status (*hold_call)(doorman_permits *permits, const doorman_hold_request *request,
                                     doorman_hold *out, doorman_error *error, doorman_time now);
 
-/* Calls one of the functions on holds. The hold may be another client's, and the amounts too
- * large. */
+/* Calls a function on holds. The hold may be another client's, and the amounts may be too large. */
 static void call_hold(holds_world *world, unsigned op, unsigned value, unsigned more) {
     static const hold_call functions[] = {doorman_permits_renew, doorman_permits_release,
                                           doorman_permits_transfer, doorman_permits_seize};

@@ -95,7 +95,7 @@ static ssize_t fuzz_recv(int socket, void *bytes, size_t room, int marks) {
     return (ssize_t)count;
 }
 
-/* Makes room for more bytes of output. Uses realloc, because the library frees the buffer with
+/* Makes room for more bytes of output, with realloc, because the library frees the buffer with
  * free. */
 static void reserve_output(size_t more) {
     char *text = (char *)realloc(wire.output.text, wire.output.bytes + more);
@@ -161,8 +161,8 @@ static bool has_body(const char *body, size_t length) {
     return !end && (!body[length] || strncmp(body + length, "HTTP/1.1 ", 9) == 0);
 }
 
-/* Checks one response. Returns its end, or NULL if it is not complete, or is the last one and has
- * no body. The server itself never writes "<zz". So if a page has it, an id or a part of a query
+/* Checks one response. Returns its end. Returns NULL if it is not complete, or is the last one and
+ * has no body. The server itself never writes "<zz". If a page has it, an id or a part of a query
  * was not escaped. */
 static const char *check_response(const char *at) {
     static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";

@@ -59,7 +59,7 @@ static const doorman_permit_limit limits[] = {
      .figures = {.tiers = tiers, .tier_count = 2},
      .shadow = true}};
 
-/* The limits are small, so that permits are refused, and the times to live short, so that holds
+/* The limits are small, so that permits are refused. The times to live are short, so that holds
  * end. */
 static const doorman_permit_limit hold_limits[] = {
     {.name = "slots",
@@ -177,8 +177,7 @@ static void check_round_trip(message_world *world, const doorman_request *reques
     doorman_buffer_uninit(&second);
 }
 
-/* Reads the texts and checks the amounts of a decision. Returns the number of bytes of the
- * texts. */
+/* Checks the amounts of a decision, and returns the number of bytes of its texts. */
 static size_t check_permit(const doorman_permit *permit) {
     size_t bytes = permit->limit ? strlen(permit->limit) : 0;
     must(permit->wait >= 0 && permit->retry_after >= 0 && permit->valid_for >= 0);

@@ -1,7 +1,6 @@
 /* Abuse of doorman_server, bounded and only on loopback: many clients that send nothing or half a
  * message, floods of bad messages, a million leases, kill -9, a full disk, and no free file
- * descriptors. In most tests a good client sends requests meanwhile, which must be answered within
- * ten seconds.
+ * descriptors. In most tests a good client must meanwhile be answered within ten seconds.
  *
  * `make test` runs this in small sizes. `make abuse` runs it at full size: ABUSE_MINUTES of kill
  * -9, and some more minutes for the rest. SEED=N repeats the random choices. */
@@ -26,7 +25,6 @@
 #define CAPACITY_REQUEST                                                                           \
     "{\"client_id\":\"good\",\"resource\":[{\"resource_id\":\"good\",\"wants\":1}]}"
 
-/* The size of each test. */
 static struct sizes {
     bool whole;
     int peers, flood_seconds, resources, holders, lease_seconds, kills, kill_seconds;
@@ -270,9 +268,8 @@ static bool request_by_nng(int fd) {
 }
 
 /* Sends a request on a new connection. nng 1.5.2 sometimes loses a new connection and never answers
- * on it, so this function tries again soon, as clients do. nng 1.10.1 and 1.12.4 do not need this:
- * they lost none of 29,000 and 46,000 connections, beside floods of requests whose senders
- * vanished. */
+ * on it, so this function soon tries again. nng 1.10.1 and 1.12.4 do not need this: they lost none
+ * of 29,000 and 46,000 connections, beside floods of requests whose senders vanished. */
 static bool probe_request_reconnecting(struct probe *probe) {
     bool answered = false;
     for (int tries = 0; tries < 50 && !answered; tries++) {
@@ -408,9 +405,8 @@ TEST(many_silent_connections_do_not_delay_others) {
     server_stop(&fixture.server);
 }
 
-/* V5: a client that sends one byte at a time is answered, and does not delay others. Over HTTP the
- * answer is checked only if the whole request took less than 25 s, as the server may close after 30
- * s. */
+/* V5: a client that sends one byte at a time is answered, and does not delay others. Over HTTP a
+ * request must be complete within 30 s, so the answers to slower ones are not checked. */
 TEST(a_peer_that_sends_single_bytes_is_answered_and_delays_no_other) {
     enum { COUNT = 200 }; /* of each kind; the server takes 512 over HTTP */
     char head[12] = "", text[] = "{\"get_capacity\":" CAPACITY_REQUEST "}", request[512],
@@ -584,8 +580,7 @@ static void *flood_main(void *argument) {
     return NULL;
 }
 
-/* Runs floods beside a good client. Returns false if the server no longer answers on new
- * connections. */
+/* Runs floods beside a good client. Returns false if the server answers no new connection. */
 static bool flood_server(uint64_t random) {
     enum { THREADS = 4 };
     static struct flood floods[THREADS]; /* static: they outlive a test that fails */
@@ -740,8 +735,8 @@ static void probe_during_reload(struct probe *probe, const char *last) {
 
 /* C9, S2: all leases end at about the same time, and no client requests those resources again. At
  * least 75 % of the memory that the leases took returns to the system; the rest is in pieces
- * between blocks that are still in use. This is not asserted with a sanitizer, which keeps freed
- * memory. */
+ * between blocks that are still in use. A sanitizer keeps freed memory, so with one this is not
+ * asserted. */
 MEASURES(memory_is_returned_when_all_leases_have_ended)
 TEST(memory_is_returned_when_all_leases_have_ended) {
     char config[512];
@@ -836,7 +831,6 @@ static void noisy_server_continue(const struct process *process) {
     noisy_server_request(process, rounds);
 }
 
-/* Ends a process with SIGTERM, as an operator would. */
 static void process_stop(struct process *process) {
     process_signal(process, SIGTERM);
     process_end(process, 0);

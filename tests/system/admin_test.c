@@ -171,8 +171,7 @@ TEST(without_a_store_the_missing_flag_is_named) {
     server_stop(&fixture.server);
 }
 
-/* E6: with more than 20 resets a day, support could lift a limit by resetting the key again and
- * again. */
+/* E6: with more than 20 resets a day, support could lift a limit by endless resets of the key. */
 STORY(the_role_support_resets_a_key_twenty_times_a_day) {
     struct fixture fixture = place_start(place);
     for (int i = 0; i < 20; i++) expect_post(&fixture, "/v1/reset", ALICE, ENTRY(""), 200, "");
@@ -413,8 +412,7 @@ TEST(the_role_support_makes_no_bucket_smaller) {
 }
 
 /* A plan may end while an override without a size is in force. The key would then have the small
- * bucket of the configuration. This would soon be full, and still be full when the plan comes
- * back. */
+ * bucket of the configuration, which would soon be full and stay full when the plan comes back. */
 TEST(a_plan_that_ends_makes_no_bucket_smaller_either) {
     struct place place = {.path = ""};
     struct fixture fixture = limits_start(&place);
@@ -463,8 +461,7 @@ TEST(a_larger_bucket_counts_as_a_reset) {
     server_stop(&fixture.server);
 }
 
-/* The bound of ten times the limit holds for the sum of two overrides: one that adds units, and one
- * that sets the limit. */
+/* An override that adds and one that sets a limit together give at most ten times the limit. */
 TEST(the_role_support_gives_ten_times_the_limit_in_all) {
 #define ADD(units)                                                                                 \
     "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"acme\", \"add\": " units      \

@@ -234,9 +234,8 @@ static void job_join(struct job *job, bool granted) {
     }
 }
 
-/* The test cancels permits of another thread: one before the call, one while the permit waits in
- * the queue, and one after the grant. Neither thread reads a variable while the other one writes
- * it. */
+/* The test cancels permits of another thread: one before the call, one in the queue, and one after
+ * the grant. Neither thread reads a variable while the other one writes it. */
 TEST(another_thread_cancels_a_permit_by_its_number) {
     struct server server = server_start(config, NULL);
     doorman_agent *agent = start(server.url);
@@ -364,9 +363,8 @@ static struct process *server_at(const char *url, int time_to_live, const char *
 
 /* Checks that a hold outlives a server that is killed and started again. The new server learns for
  * 1.05 times the time to live, and then decides on the permits that wait. So if the hold is renewed
- * until 2.5 times the time to live after its grant, the new server still counts the hold after it
- * has learned. Returns false if the hold has ended because no server answered its renewals in
- * time. */
+ * until 2.5 times the time to live after its grant, the new server also counts it after learning.
+ * Returns false if the hold ended because no server answered in time. */
 static bool hold_outlives_server(int time_to_live) {
     char url[64];
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", port_free());

@@ -65,7 +65,6 @@ static doorman_status acquire(doorman_agent *agent, const char *resource_id, con
     return doorman_agent_acquire(agent, &request, timeout, out, NULL);
 }
 
-/* Acquires with a long timeout. The result must be OK. */
 static doorman_acquired decide(doorman_agent *agent, const char *resource_id, const char *key) {
     doorman_acquired acquired;
     assert_int_equal(acquire(agent, resource_id, key, LONG_TIME, &acquired), DOORMAN_OK);
@@ -78,7 +77,6 @@ static doorman_permit_client_info info_of(doorman_agent *agent) {
     return info.permits;
 }
 
-/* A thread that acquires again and again. */
 typedef struct worker {
     doorman_agent *agent;
     const char *resource_id;
@@ -373,8 +371,7 @@ TEST(a_report_is_charged_also_when_the_agent_stops) {
     assert_int_equal(doorman_agent_report(agent, "twice", "ann", 1.5, NULL), DOORMAN_OK);
     EVENTUALLY(info_of(agent).reported == 1);
     assert_false(decide(agent, "twice", "ann").granted);
-    /* A stop waits for at most a second until the report is sent, so a slow machine needs another
-     * try. */
+    /* A stop waits for at most a second for the report, so a slow machine needs another try. */
     bool charged = false;
     for (int i = 0; i < 20 && !charged; i++) {
         char key[16];

@@ -1,6 +1,5 @@
-/* An agent and shards (N9): each permit goes to the owner of its shard. The agent has a connection
- * for each node. Time is real, so the tests assert only orders and bounds, and every wait has a
- * time-out.
+/* An agent and shards (N9): each permit goes to the owner of its shard, over a connection for each
+ * node. Time is real, so the tests assert only orders and bounds, and every wait has a time-out.
  *
  * The nodes are servers of the library in threads of the test. They speak nng's protocol on plain
  * sockets, because an agent and a server in one process would share nng's threads. */

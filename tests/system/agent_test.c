@@ -150,8 +150,8 @@ static bool test_server_answer(test_server *self, int fd, const char *text, size
     return sent;
 }
 
-/* Reads a request, and responds to it unless the server is SILENT. Returns false if the connection
- * must be closed. */
+/* Reads a request, and responds unless the server is SILENT. Returns false if the connection must
+ * be closed. */
 static bool test_server_serve(test_server *self, int fd) {
     unsigned char head[12];
     uint64_t bytes = 0;
@@ -272,7 +272,6 @@ static doorman_server_resource test_server_read(test_server *self) {
     return sums;
 }
 
-/* Makes an address without a server. */
 static void unused_address(char url[64]) {
     static int count;
     snprintf(url, 64, "ipc:///tmp/doorman-test-%ld-%d", (long)getpid(), count++);
@@ -333,13 +332,11 @@ static size_t waiters_since(doorman_agent *agent, doorman_time from) {
 
 static size_t waiters(doorman_agent *agent) { return waiters_since(agent, 0); }
 
-/* Returns whether a resource is a gauge. Precondition: a wait for it was granted, so nobody has
- * closed it. */
+/* Returns whether a resource is a gauge. Precondition: a wait for it was granted. */
 static bool is_gauge(const doorman_resource *resource) {
     return resource->own->kind == DOORMAN_GAUGE;
 }
 
-/* A wait in a separate thread. */
 typedef struct async_wait {
     doorman_agent *agent;
     doorman_resource *resource;
@@ -682,8 +679,7 @@ TEST(a_socket_is_closed_after_its_aio_is_freed) {
     test_server_stop(&server);
 }
 
-/* A stop waits for a server for at most a second. If it takes no longer than this, it did not give
- * up. */
+/* A stop gives up when it has waited for a server for a second. A shorter stop did not give up. */
 #define SHORT_STOP (DOORMAN_SECOND - 10 * MILLISECOND)
 
 /* Stops an agent. Returns false if the stop may have given up before the leases were released, for
@@ -741,8 +737,7 @@ TEST(a_default_id_is_valid_and_names_the_process) {
     assert_string_equal(id + strlen(id) - strlen(tail), tail);
 }
 
-/* Processes in containers can have the same host name and process id, so the random part must
- * differ. */
+/* Containers can have the same host name and process id, so the random parts must differ. */
 TEST(default_ids_differ_within_a_process) {
     enum { COUNT = 10 };
     static char ids[COUNT][DOORMAN_ID_BYTES_MAX + 1];
@@ -839,7 +834,6 @@ TEST(an_agent_reports_a_refused_connection_before_the_request_times_out) {
     test_server_stop(&server);
 }
 
-/* The server is not the master, and knows no master. */
 TEST(an_agent_reports_that_there_is_no_master) {
     test_server server = {.capacity = 90};
     test_server_start(&server);
@@ -2109,7 +2103,6 @@ TEST(a_stop_releases_what_was_just_closed) {
     test_server_stop(&server);
 }
 
-/* Returns how many resources of a server have one holder. */
 static size_t count_held(test_server *server) {
     doorman_cursor cursor = {0};
     doorman_server_resource each;
@@ -2231,8 +2224,7 @@ TEST(an_address_that_nng_cannot_reach_is_refused_at_the_start) {
     }
 }
 
-/* Opens the breaker of an agent for far longer than the test lasts. Precondition: the server does
- * not run. */
+/* Opens the breaker of an agent, whose server does not run, for far longer than the test lasts. */
 static void pause_permits(doorman_agent *agent) {
     const doorman_permit_item item = {.resource_id = "db", .key = "k", .cost = 1};
     const doorman_permit_request request = {.items = &item, .item_count = 1};

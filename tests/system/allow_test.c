@@ -63,8 +63,8 @@ TEST(the_status_is_the_decision) {
     server_stop(&fixture.server);
 }
 
-/* A template may set the body of its refusals. The content type is JSON if the body looks like
- * JSON. */
+/* A template may set the body of its refusals. A body that looks like JSON has that content
+ * type. */
 TEST(a_refusal_has_the_body_of_its_template) {
     struct fixture fixture = fixture_start(
         "{\"resources\": ["
@@ -196,8 +196,7 @@ TEST(all_verbs_that_gateways_use_are_the_same) {
     server_stop(&fixture.server);
 }
 
-/* A web page must not use up the units of a key with requests that the browser of a reader
- * sends. */
+/* A web page must not use up the units of a key with requests that a reader's browser sends. */
 TEST(a_web_page_cannot_charge_a_key) {
     static const char *const refused[] = {HOST "Origin: http://localhost\r\n",
                                           HOST "Origin: null\r\n",
@@ -240,7 +239,6 @@ TEST(a_process_that_is_not_the_master_decides_nothing) {
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
-/* Sends a GET on a connection that stays open. */
 static int send_get(const struct fixture *fixture, const char *path) {
     char request[512];
     int fd = raw_connect(&fixture->http);
@@ -299,8 +297,8 @@ TEST(a_grant_that_waits_answers_after_the_wait) {
 }
 
 /* Opens as many connections as can wait, and checks what happens to one more. Returns false if the
- * machine is too slow: the connections wait for only about 24 s, and must still wait at the
- * checks. */
+ * machine is too slow: the connections wait for only about 24 s, and the checks must be done by
+ * then. */
 static bool connections_wait(void) {
     enum { MAX = 64 };
     const char *path = "/v1/allow?resource=slow&key=a&cost=0.001&max_wait=25";
@@ -330,8 +328,8 @@ TEST(few_connections_wait_and_leaving_makes_room) {
     assert_true(in_time);
 }
 
-/* The server stops reading from a client that waits and sends much meanwhile, and still answers
- * it. */
+/* While a client waits, the server does not read all that the client sends, and still answers the
+ * client. */
 TEST(a_client_that_sends_while_it_waits_is_bounded) {
     struct fixture fixture = start(NULL);
     expect(&fixture, "/v1/allow?resource=soon&key=a&cost=4", HOST, 200, "GRANTED");

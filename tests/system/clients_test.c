@@ -71,7 +71,6 @@ static struct process *client_start(const struct language *language, const char 
     return process;
 }
 
-/* A line that a client has printed. */
 struct line {
     double time, rate;
     long used;

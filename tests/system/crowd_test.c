@@ -65,7 +65,6 @@ static void client_close(struct client *client) {
     client->fd = -1;
 }
 
-/* Returns whether a whole response has been received. */
 static bool client_is_complete(const struct client *client) {
     const char *head_end = strstr(client->response, "\r\n\r\n");
     const char *length = strstr(client->response, "Content-Length: ");

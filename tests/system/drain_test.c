@@ -9,7 +9,6 @@
 #define DRAINED "\"state\":\"drained\""
 #define SERVING "\"state\":\"serving\""
 
-/* Makes a file of tokens. Returns its path. */
 static const char *tokens_make(void) {
     static char path[96];
     snprintf(path, sizeof path, "%s/tokens", process_new()->folder);
@@ -28,7 +27,6 @@ static double gauge(const struct fixture *fixture, const char *name) {
     return value;
 }
 
-/* Returns whether the response to a request has a text. */
 static bool says(const struct fixture *fixture, const char *path, const char *text) {
     char *response = get(fixture, path, LINES);
     bool is_there = strstr(response, text) != NULL;

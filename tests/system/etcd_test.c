@@ -2,8 +2,7 @@
  * takes over, and no client's lease changes. The tests are skipped if etcd is not installed.
  *
  * Time is real. A successor must serve within the TTL plus 2 s. With a TTL of 2 s it takes about
- * 2.5 s. A busy machine may need longer, so a test of timing has 5 tries, of which one must
- * succeed. */
+ * 2.5 s. A busy machine may need longer, so one of 5 tries must be in time. */
 #define _GNU_SOURCE
 #include "client_fleet.h"
 #include "etcd_fixture.h"

@@ -210,7 +210,6 @@ static void fake_stop(struct fake *fake) {
     close(fake->listener);
 }
 
-/* Makes a response with a body. */
 static const char *with_body(char text[1024], const char *head, const char *body) {
     snprintf(text, 1024, "%sContent-Length: %zu\r\n\r\n%s", head, strlen(body), body);
     return text;
