@@ -4,8 +4,8 @@
  *     0 to 3   frames of HTTP/2, behind the preface, in pieces of 1, 7, 100 or 100,000 bytes
  *     4        the message of a call. If it is accepted, the response is checked
  *     5        an answer of the master in JSON
- *     6        two descriptors: lines of key and value. Their names are valid, and are the same only
- *              if their entries are the same
+ *     6        two descriptors: lines of key and value. Their names are valid, and are equal only
+ *              if their entries are equal
  *     7        messages of reports, each behind its length in one byte, on a stream of quotas
  *
  * The doorman_server is a real one, but there is no socket. */

@@ -1,6 +1,7 @@
 /* Abuse of doorman_server, bounded and only on loopback: many clients that send nothing or half a
  * message, floods of bad messages, a million leases, kill -9, a full disk, and no free file
- * descriptors. In most tests a good client must meanwhile be answered within ten seconds.
+ * descriptors. In most tests a good client sends requests too, and must be answered within ten
+ * seconds.
  *
  * `make test` runs this in small sizes. `make abuse` runs it at full size: ABUSE_MINUTES of kill
  * -9, and some more minutes for the rest. SEED=N repeats the random choices. */
@@ -465,7 +466,8 @@ static struct blob blob_long(const char *before, char character, size_t count, c
     { text, sizeof text - 1 }
 #define HELLO "\0SP\0\0\x30\0\0"
 
-/* Messages that nng transports but that are not in the protocol. The long ones are at the end. */
+/* Messages that nng transports and that the server refuses with an error. The long ones are at the
+ * end. */
 enum { TEXT_SHORT = 11, TEXT_COUNT = 15 };
 static struct blob texts[TEXT_COUNT] = {
     BLOB(""),
@@ -608,8 +610,8 @@ static bool flood_server(uint64_t random) {
     return !probe.is_lost;
 }
 
-/* V5. On a very busy machine nng 1.5.2 can lose its listener: it accepts connections and never
- * greets. So it is enough if one of three servers succeeds. */
+/* V5. On a very busy machine nng 1.5.2 can lose its listener, which then accepts connections and
+ * never greets. So it is enough if one of three servers succeeds. */
 TEST(floods_of_invalid_messages_do_not_delay_others) {
     uint64_t random = random_start();
     bool answers = false;

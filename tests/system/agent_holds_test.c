@@ -234,7 +234,7 @@ static void job_join(struct job *job, bool granted) {
     }
 }
 
-/* The test cancels permits of another thread: one before the call, one in the queue, and one after
+/* The test cancels permits of other threads: one before the call, one in the queue, and one after
  * the grant. Neither thread reads a variable while the other one writes it. */
 TEST(another_thread_cancels_a_permit_by_its_number) {
     struct server server = server_start(config, NULL);

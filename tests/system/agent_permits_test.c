@@ -344,8 +344,8 @@ TEST(a_callback_gets_the_decision_and_may_ask_again) {
     server_stop(&server);
 }
 
-/* The calls wait for an answer of the server or, after the answer, for the time that it names. They
- * have no timeout, so all of them still wait when the agent stops. */
+/* The calls wait for an answer of the server or, after the answer, for the time that the answer
+ * names. They have no timeout, so all of them still wait when the agent stops. */
 TEST(each_callback_is_called_before_the_agent_has_stopped) {
     struct server server = serve();
     for (int answered = 0; answered <= 1; answered++) {

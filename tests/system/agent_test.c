@@ -332,7 +332,7 @@ static size_t waiters_since(doorman_agent *agent, doorman_time from) {
 
 static size_t waiters(doorman_agent *agent) { return waiters_since(agent, 0); }
 
-/* Returns whether a resource is a gauge. Precondition: a wait for it was granted. */
+/* Returns whether a resource is a gauge. Precondition: a wait for the resource was granted. */
 static bool is_gauge(const doorman_resource *resource) {
     return resource->own->kind == DOORMAN_GAUGE;
 }
@@ -380,7 +380,7 @@ static doorman_status async_wait_end(async_wait *self) {
 }
 
 /* Fails unless the wait was granted because the thread was woken. At its timeout the thread tries
- * once more, so the wait can also be granted without a wake-up. But then it takes the whole
+ * once more, so the wait can also be granted without a wake-up. But such a wait takes the whole
  * timeout. */
 static void async_wait_end_woken(async_wait *self) {
     assert_true(self->timeout == TEST_TIMEOUT);
@@ -1278,8 +1278,7 @@ TEST(on_change_can_fork) {
     assert_int_equal(doorman_agent_stop(self.agent), DOORMAN_OK);
 }
 
-/* Opens and closes resources all the time, so that a child which is forked in the middle of a
- * change would fail. */
+/* Opens and closes resources all the time, so that some forks come in the middle of a change. */
 static void *load_main(void *context) {
     worker *self = (worker *)context;
     for (int i = 0; !__atomic_load_n(&self->done, __ATOMIC_SEQ_CST); i++) {

@@ -1,7 +1,7 @@
 /* The clients of examples/clients, in Python, JavaScript and Go. They share one resource of a tree:
- * a root, and a leaf whose master changes. With etcd the leaf has two processes, and the second one
- * becomes master when the first one is killed. Without etcd the only process of the leaf is killed
- * and started again. Languages that are not installed are left out.
+ * a root, and a leaf whose master changes. With etcd the leaf has two processes, and when the
+ * master is killed, the other process becomes master. Without etcd the only process of the leaf is
+ * killed and started again. Languages that are not installed are left out.
  *
  * Each client prints 20 lines a second: the time, the units that it has used since the last line,
  * its rate, and whether the rate is a lease. Time is real. So the test waits for a state, and

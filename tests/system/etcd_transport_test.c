@@ -556,9 +556,9 @@ TEST(a_user_with_its_password_becomes_master) {
     etcd_stop(&etcd);
 }
 
-/* A token ends when it is not used for 1 s, so the token of a frozen server has ended. When etcd
- * starts again, it knows no token. The server logs in again in both cases. Its mastership of 1 h
- * does not end, and it loads the configurations that etcd has afterwards. Returns false if a call
+/* Here a token ends when it is not used for 1 s, so the token of a frozen server has ended. When
+ * etcd starts again, it knows no token. The server logs in again in both cases. Its mastership of 1
+ * h does not end, and it loads the configurations that etcd has afterwards. Returns false if a call
  * failed while etcd was there. */
 static bool tokens_are_replaced(void) {
     struct etcd etcd;
