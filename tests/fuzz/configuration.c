@@ -122,7 +122,7 @@ static void request_capacity(config_world *world, doorman_server *server, double
     }
 }
 
-/* Delivers a request of the node below to the server, and its response, as text. */
+/* Sends the leaf's next request, if one is due, to the root as text, and the response back. */
 static void exchange(config_world *world) {
     doorman_upstream *upstream = doorman_server_upstream(world->leaf);
     doorman_buffer text = {NULL, 0, 0}, reply = {NULL, 0, 0};
@@ -139,8 +139,8 @@ static void exchange(config_world *world) {
     doorman_buffer_uninit(&reply);
 }
 
-/* T3: what a node received from its parent is what the configuration says. It is the same to the
- * nanosecond for durations of up to 26 days, which are exact as a number of seconds. */
+/* T3: the leaf received from its parent what the configuration says. Lease lengths of more than 26
+ * days are not compared, because as a number of seconds they are not exact to the nanosecond. */
 static void check_below(config_world *world) {
     doorman_cursor cursor = {0};
     doorman_server_resource below;
@@ -157,8 +157,7 @@ static void check_below(config_world *world) {
     }
 }
 
-/* Sends requests six times. Before each time 1 s passes, or every third time more than any
- * lease. */
+/* Sends requests six times. All leases end before the first and the fourth time. */
 static void run_servers(config_world *world, const doorman_config *other) {
     for (int i = 0; i < 6; i++) {
         world->now += i % 3 ? DOORMAN_SECOND : FAR;
@@ -193,8 +192,8 @@ static void serve(config_world *world) {
     doorman_config_destroy(world->other);
 }
 
-/* Checks that the options of a configuration make a configuration with the same text, and that this
- * text does too. Some texts are too large to be read again. */
+/* Checks that a configuration made from these options is written as the same text, and that this
+ * text can be read again, unless it is too large. */
 static void check_written(const doorman_config_options *options) {
     doorman_buffer texts[3] = {{NULL, 0, 0}, {NULL, 0, 0}, {NULL, 0, 0}};
     doorman_config *again = NULL, *copy = NULL;

@@ -1,5 +1,5 @@
 /* Helpers that the fuzz harnesses share. A harness is one function that accepts any bytes.
- * libFuzzer calls it with inputs that it generates, replay.c with the contents of files.
+ * libFuzzer calls it with generated inputs, and replay.c with the contents of files.
  *
  *     make fuzz [SECONDS=60] [FUZZ=message]            all of them, or one
  *     build/asan/fuzz/message build/fuzz/crash-...     runs files again, for example a crash */

@@ -1,6 +1,5 @@
-/* Reads any two lines as a glob and an id. Compares the matcher with a slow and simple one, and its
- * steps with a bound. Compares the check whether a line is a valid id with the table of the Unicode
- * standard. */
+/* Reads any two lines as a glob and an id. doorman__glob_match must match like a slow and simple
+ * matcher, within a bound of steps. doorman__id_valid must agree with the Unicode standard. */
 #define DOORMAN_STATIC /* compiles in less time */
 #define DOORMAN_IMPLEMENTATION
 #include "fuzz.h"
@@ -18,8 +17,7 @@ typedef struct glob_pair {
                      [DOORMAN_ID_BYTES_MAX + 1]; /* the result, if known */
 } glob_pair;
 
-/* The number of calls of functions that are built with -finstrument-functions: all of the
- * header's. */
+/* The number of function calls. The build uses -finstrument-functions, so each call is counted. */
 static size_t steps;
 
 void __cyg_profile_func_enter(void *function, void *site) __attribute__((no_instrument_function));
@@ -36,8 +34,8 @@ void __cyg_profile_func_exit(void *function, void *site) {
     (void)site;
 }
 
-/* Decodes one character by the table of well-formed byte sequences of the Unicode standard (3-7).
- * Returns 0 if there is none. */
+/* Decodes one character by table 3-7 of the Unicode standard, which lists the well-formed byte
+ * sequences. Returns 0 if there is no such sequence. */
 static uint32_t decode(const unsigned char *at, size_t left, size_t *used) {
     static const struct {
         unsigned char first, last, second_first, second_last;

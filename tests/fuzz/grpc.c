@@ -1,14 +1,14 @@
-/* Reads any bytes as what a peer of gRPC sends, or as an answer of the master. The first byte says
- * what the rest is:
+/* Reads any bytes as what a peer of gRPC sends, as an answer of the master, or as descriptors. The
+ * first byte says what the rest is:
  *
  *     0 to 3   frames of HTTP/2, behind the preface, in pieces of 1, 7, 100 or 100,000 bytes
- *     4        the message of a call. If it is accepted, its response can be read
+ *     4        the message of a call. If it is accepted, the response is checked
  *     5        an answer of the master in JSON
- *     6        a descriptor: lines of key and value. Its names are valid, and a second descriptor
- *              has the same names only if its entries are the same
+ *     6        two descriptors: lines of key and value. Their names are valid, and are equal only
+ *              if their entries are equal
  *     7        messages of reports, each behind its length in one byte, on a stream of quotas
  *
- * The library of the server is real, and there is no socket. */
+ * The doorman_server is a real one, but there is no socket. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* as in server.h */
 #endif
@@ -140,7 +140,7 @@ static void check_response(const struct grpc_call *call) {
     doorman_buffer_uninit(&out.buffer);
 }
 
-/* Reads a message and decides it. If both succeed, the response is valid. */
+/* Reads a message and decides it. If both succeed, checks the response. */
 static void run_message(struct grpc *grpc, fuzz_text input) {
     const enum grpc_method method = (enum grpc_method)(input.bytes % 5);
     struct grpc_status status = {.code = GRPC_OK};
@@ -174,8 +174,7 @@ static void run_answer(struct grpc *grpc, fuzz_text input) {
     server_grpc_memory_give(&grpc->memory, call);
 }
 
-/* Checks that each action in `out` has the id of a bucket, and that an assignment is a token
- * bucket, or denies all. */
+/* Checks that each action in `out` has the id of a bucket, and assigns a quota for some time. */
 static void check_actions(const struct text *out) {
     const uint8_t *at = (const uint8_t *)out->buffer.text, *end = at + out->buffer.bytes;
     while (at < end) {
@@ -220,7 +219,7 @@ static void run_reports(struct grpc *grpc, fuzz_text input) {
     server_grpc_connection_destroy(connection);
 }
 
-/* Reads a descriptor: pairs of lines with a key and a value, up to an empty line. */
+/* Reads a descriptor: a line with a key, a line with its value, and so on, up to an empty key. */
 static size_t read_entries(fuzz_text *input, doorman_descriptor_entry entries[GRPC_ENTRY_MAX]) {
     fuzz_text key = {NULL, 0}, value = {NULL, 0};
     size_t count = 0;

@@ -1,7 +1,8 @@
 /* Reads any bytes as what a master has handed over. The first byte says whether the server is a
- * root, a root with whole units, a node with a parent, or a root with holds. Either all of the rest
- * is taken over, or nothing. Then the sums of the server are those of its leases, and a holder can
- * renew. The server can hand everything over again. The counter of the holds has their units. */
+ * root, a root with whole units, a node with a parent, or a root with holds. The server takes over
+ * either all of the other bytes, or nothing. Afterwards its sums are those of its leases, and a
+ * holder can renew. The server can hand everything over again. The counter of "db" has at least the
+ * units of its holds. */
 #define DOORMAN_IMPLEMENTATION
 #include "fuzz.h"
 
@@ -51,7 +52,7 @@ static double held(const doorman_permits *permits) {
 }
 
 /* Checks that the counter of "db" has at least the units of the holds whose only item is "db".
- * Holds of several items may add more. Then all holds end, and nothing is left. */
+ * Holds of several items may add more. Then lets all holds end, and checks that nothing is left. */
 static void check_holds(doorman_server *server) {
     doorman_permits *permits = doorman_server_permits(server);
     doorman_permit permit;

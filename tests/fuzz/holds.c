@@ -1,7 +1,7 @@
-/* The first two lines are configurations, as JSON. Each of the next triples of bytes is a call on
- * permits: acquire, the calls on holds, a change between the configurations, time that passes. No
- * counter holds more than its limit, except after a change. Each permit that waits is decided once,
- * or cancelled. When all clients are idle, nothing is left. */
+/* The first two lines are configurations, as JSON. Each of the next triples of bytes is one step: a
+ * call on permits or on holds, a change to the other configuration, or time that passes. No counter
+ * holds more than its limit, except in shadow mode or after a change of the configuration. Each
+ * permit that waits is decided once, or cancelled. When all holds have ended, nothing is left. */
 #define DOORMAN_STATIC /* compiles in less time */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
@@ -34,7 +34,7 @@ static void remember(holds_world *world, uint64_t id) {
     if (id) world->ids[world->id_count++ % REMEMBERED] = id;
 }
 
-/* Compares each counter with the takes of the holds, and with its limit. */
+/* Compares a counter with what the holds have taken from it, and with its limit. */
 static void check_counter(const holds_world *world, const doorman__slot *slot,
                           doorman__counter *counter) {
     doorman__hold *hold = world->permits->holds.granted.first;
@@ -124,8 +124,7 @@ static void acquire(holds_world *world, unsigned op, unsigned value, unsigned mo
 typedef doorman_status (*hold_call)(doorman_permits *permits, const doorman_hold_request *request,
                                     doorman_hold *out, doorman_error *error, doorman_time now);
 
-/* Calls one of the functions on holds, with an id that any client may have, and amounts that may be
- * too large. */
+/* Calls a function on holds. The hold may be another client's, and the amounts may be too large. */
 static void call_hold(holds_world *world, unsigned op, unsigned value, unsigned more) {
     static const hold_call functions[] = {doorman_permits_renew, doorman_permits_release,
                                           doorman_permits_transfer, doorman_permits_seize};

@@ -1,9 +1,9 @@
-/* Sends any bytes to doorman_server on an HTTP connection. Each request has one response, which is
- * valid HTTP, and no byte of a request gets into the head of a response.
+/* Sends any bytes to doorman_server on an HTTP connection. Each response is valid HTTP, and no
+ * request adds a line of its own to the head of a response.
  *
  * The first byte says how many bytes are read or written at once, whether there are tokens, and
- * when the thread of pages makes a response. The input replaces the socket; all other code is the
- * server's own. */
+ * when the thread of pages makes a response. This file replaces the calls of sockets and of epoll,
+ * and the loops of the threads. All other code is the server's own. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* as in server.h */
 #endif
@@ -68,7 +68,7 @@ int server_main(int argc, char **argv);
 
 #define STEPS 4000
 
-/* This replaces the socket of the connection. */
+/* Replaces the socket of the connection. */
 static struct {
     fuzz_text input;
     size_t most; /* bytes that one call reads or writes */
@@ -76,7 +76,7 @@ static struct {
     doorman_buffer output;
 } wire;
 
-/* Returns whether this call of the socket has to be made again, like every fifth one. */
+/* Returns true, with EAGAIN in errno, for every fifth call of the socket. */
 static bool fuzz_is_full(void) {
     bool full = wire.calls++ % 5 == 4;
     if (full) errno = EAGAIN;
@@ -95,7 +95,8 @@ static ssize_t fuzz_recv(int socket, void *bytes, size_t room, int marks) {
     return (ssize_t)count;
 }
 
-/* Makes room for more bytes of output. The library frees the buffer with free. */
+/* Makes room for more bytes of output, with realloc, because the library frees the buffer with
+ * free. */
 static void reserve_output(size_t more) {
     char *text = (char *)realloc(wire.output.text, wire.output.bytes + more);
     must(text != NULL);
@@ -123,14 +124,14 @@ static int fuzz_epoll_ctl(int epoll, int operation, int socket, struct epoll_eve
     return 0;
 }
 
-/* Does what the thread of pages does when a response waits for it. */
+/* Does what the thread of pages does for a request in the queue. */
 static void make_response(struct http *http) {
     server_lock(&http->lock);
     http_make_response(http);
     server_unlock(&http->lock);
 }
 
-/* Returns whether a line of a response's head is one that the server writes. */
+/* Returns whether a line in the head of a response begins like one that the server writes. */
 static bool is_known_line(const char *line) {
     static const char *const names[] = {"Content-Type: ",
                                         "Content-Length: ",
@@ -160,8 +161,9 @@ static bool has_body(const char *body, size_t length) {
     return !end && (!body[length] || strncmp(body + length, "HTTP/1.1 ", 9) == 0);
 }
 
-/* Checks one response. Returns its end; NULL if it is not complete. The server itself never writes
- * "<zz". So if a page has it, an id or a part of a query was not escaped. */
+/* Checks one response. Returns its end. Returns NULL if it is not complete, or is the last one and
+ * has no body. The server itself never writes "<zz". If a page has it, an id or a part of a query
+ * was not escaped. */
 static const char *check_response(const char *at) {
     static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
     must(strncmp(at, "HTTP/1.1 ", 9) == 0);
@@ -191,7 +193,7 @@ static void check_output(void) {
     while (at && *at) at = check_response(at);
 }
 
-/* Makes leases whose names must be escaped wherever they are shown. */
+/* Makes leases. Some ids of holders and resources must be escaped wherever they are shown. */
 static void create_leases(struct service *service) {
     static const char *const holders[] = {"<zz", "\"'&", "client"};
     doorman_response response;

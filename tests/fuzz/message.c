@@ -1,14 +1,14 @@
 /* Reads any lines as messages to a root, and to a node below it, which sends requests to the root.
  * Both answer each message, and their sums stay right.
  *
- * A line is a message to the root; with `<` in front, to the node. With a digit n in front of that,
- * 2^n seconds pass. What the node sends to its parent and receives from it is text too.
+ * A line is a message to the root or, after a `<`, to the node. If the line begins with a digit n,
+ * 2^n seconds pass first. What the node sends to its parent and receives from it is text too.
  *
- * With `=` in front, a line is a response on permits that a client reads.
+ * A line that begins with `=` is a response on permits, which a client reads.
  *
- * There are two roots that get the same messages. One serves a message in one call. The other uses
- * the three steps, with one exchange for all messages. Their replies are the same to the last
- * byte. */
+ * There are two roots that get the same messages. One serves a message in one call. The other reads
+ * it, decides it and writes the reply in three calls, with one doorman_json_exchange for all
+ * messages. The replies of both are the same to the last byte. */
 #define DOORMAN_STATIC /* compiles in less time */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
@@ -59,7 +59,8 @@ static const doorman_permit_limit limits[] = {
      .figures = {.tiers = tiers, .tier_count = 2},
      .shadow = true}};
 
-/* Few units, so that permits are refused and holds end. */
+/* The limits are small, so that permits are refused. The times to live are short, so that holds
+ * end. */
 static const doorman_permit_limit hold_limits[] = {
     {.name = "slots",
      .kind = DOORMAN_CONCURRENCY,
@@ -176,7 +177,7 @@ static void check_round_trip(message_world *world, const doorman_request *reques
     doorman_buffer_uninit(&second);
 }
 
-/* Reads what a decision points to, and checks its amounts. */
+/* Checks the amounts of a decision, and returns the number of bytes of its texts. */
 static size_t check_permit(const doorman_permit *permit) {
     size_t bytes = permit->limit ? strlen(permit->limit) : 0;
     must(permit->wait >= 0 && permit->retry_after >= 0 && permit->valid_for >= 0);
@@ -244,8 +245,8 @@ static void send_to_leaf(message_world *world, const char *text, size_t bytes) {
     must(is_error(&world->reply) == (status != DOORMAN_OK));
 }
 
-/* Delivers the node's request, if one is due, and its response. Its parent accepts it, unless an
- * earlier message has given the request a path with a loop. */
+/* Sends the node's request to the root, if one is due, and the response back. The root accepts the
+ * request, unless an earlier message has given it a path with a loop. */
 static void exchange(message_world *world) {
     doorman_upstream *upstream = doorman_server_upstream(world->leaf);
     doorman_buffer text = {NULL, 0, 0};
@@ -275,7 +276,7 @@ static void run_for(message_world *world, doorman_time time) {
     exchange(world);
 }
 
-/* Some time after the last message no holder has a lease, and the servers know no resource. */
+/* Lets all leases end, and checks that the node and the root then know no resource. */
 static void expire_all(message_world *world) {
     for (int i = 0; i < 8; i++) run_for(world, 100 * DOORMAN_SECOND);
     must(fuzz_check_server(world->leaf, false, world->now) == 0);

@@ -1,6 +1,6 @@
 /* The first line is a configuration, as JSON. Each of the next pairs of bytes is a call on permits
- * with this configuration. No window and no tier grants more than its limit, and when all keys are
- * idle, all counters are gone. */
+ * with this configuration. No permit grants more than its cost, no limit offers more than its
+ * maximum, and when all keys are idle for long enough, all counters are gone. */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #include "fuzz.h"

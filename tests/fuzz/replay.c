@@ -1,5 +1,5 @@
-/* Runs a harness with the contents of files, one after the other. It prints each name before it
- * runs the file, so the last name is the file that failed. */
+/* Runs a harness with the contents of files, one after the other. The name of each file is printed
+ * before it runs, so the last name is that of a file that crashed. */
 #include "fuzz.h"
 
 static bool replay(const char *path) {
@@ -14,7 +14,7 @@ static bool replay(const char *path) {
         bytes += fread(data + bytes, 1, capacity - bytes, file);
     } while (bytes == capacity);
     fclose(file);
-    /* An exact copy, so that a sanitizer detects a read behind the end. */
+    /* A copy of exactly this size lets a sanitizer detect a read behind the end. */
     uint8_t *exact = (uint8_t *)malloc(bytes + !bytes);
     must(exact != NULL);
     memcpy(exact, data, bytes);

@@ -1,8 +1,8 @@
-/* Reads any lines as responses to a client and to a node. Both accept what is valid, ask again in
- * time, and send only valid requests themselves.
+/* Reads any lines as responses to a client and to a node. Both accept or refuse each response, and
+ * send only valid requests themselves.
  *
- * A line is a response to the client; with `<` in front, to the node. With a digit n in front of
- * that, 2^n seconds pass. In front of that, up to four of these letters:
+ * A line is a response to the client or, after a `<`, to the node. A digit n before the response
+ * lets 2^n seconds pass first. Up to four of these letters may precede the digit:
  *   o   the client closes the resource "db", or opens it again
  *   u   it uses half of its gauge, or releases that
  *   w   it wants more, or less
@@ -96,7 +96,7 @@ static void request_from_node(response_world *world, const char *client, double 
 }
 
 /* The client and the node each send a request, if one is due and none is in progress. Afterwards
- * neither may be due again at the same time, because then a caller's loop would never end. */
+ * both must be due later than now, because a caller sends requests until none is due. */
 static void send_requests(response_world *world) {
     doorman_request request;
     doorman_upstream *upstream = doorman_client_upstream(world->client);
@@ -144,7 +144,7 @@ static void set_master(response_world *world, doorman_time until) {
     must(doorman_server_set_master(world->node, &mastership, world->now) == DOORMAN_OK);
 }
 
-/* Does what a letter says. Returns false if it is not a letter for an action. */
+/* Does what a letter says. Returns false if the letter stands for no action. */
 static bool perform(response_world *world, char letter) {
     switch (letter) {
     case 'o':

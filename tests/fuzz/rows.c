@@ -1,7 +1,7 @@
-/* The input is a row of a counter, a ban or a reservation, as a store may have it: damaged, or
- * written by another program. The row is refused with an error, or restored. A restored counter
- * never offers more than its limit. To restore the row twice changes nothing. After further calls,
- * another object of permits can restore all changed rows. */
+/* The input is a row of a counter, a ban or a reservation, as a store may have it, perhaps damaged
+ * or written by another program. The row is refused with an error, or restored. A restored counter
+ * never offers more than its limit. A second restore of the row changes nothing. After further
+ * calls, another object of permits can restore all changed rows. */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #include "fuzz.h"
@@ -79,7 +79,7 @@ static void settle(rows_world *world, const doorman_permit_row *row) {
     must(out.reason || (out.items[0].charged >= 0 && out.items[0].returned >= 0));
 }
 
-/* Restores all changed rows of one object in another. */
+/* Restores all changed rows of `from` in `to`. */
 static void move(rows_world *from, rows_world *to) {
     unsigned char row[DOORMAN_PERMIT_ROW_BYTES_MAX];
     for (size_t bytes; (bytes = doorman_permits_next_changed(from->permits, row, from->now));) {

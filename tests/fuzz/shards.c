@@ -1,7 +1,7 @@
-/* The input is a map of shards as JSON, or the rows of a shard that has moved: damaged, or written
- * by another program. It is accepted, or refused with an error. A map is written as text, and is
- * the same when that text is read. A shard that was restored is given to a third node, which then
- * knows the same, and is forgotten. */
+/* The input is a map of shards as JSON, or the rows of a shard that has moved. It may be damaged,
+ * or written by another program. It is accepted, or refused with an error. An accepted map is
+ * written as text, which is the same after it is read and written again. A restored shard is given
+ * to another node without a loss, and then both nodes forget it. */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #include "fuzz.h"

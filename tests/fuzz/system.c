@@ -1,8 +1,8 @@
-/* Uses any bytes as the random numbers of the simulator (tests/sim). They decide how the system
- * looks, what the holders want, which faults occur when and where, and which messages are lost,
- * late or duplicated. All that must hold in a run of `make sim FAULTS=1` must hold here, at every
- * event and at the end. Then all resources are closed, and after a while no server knows any
- * resource.
+/* Uses any bytes as the random numbers of the simulator (tests/sim). These decide which nodes and
+ * clients the system has, what the holders want, which faults occur when and where, and which
+ * messages are lost, late or duplicated. All that must hold in a run of `make sim FAULTS=1` must
+ * hold here, at every event and at the end. After the checks at the end all resources are closed,
+ * and after a while no server knows any resource.
  *
  * A random number takes two bytes. When the bytes are used up, numbers from a fixed seed follow. */
 #include "../sim/sim_faults.c"

@@ -1,7 +1,6 @@
 /* The first bytes choose the options of a throttle. Each of the next triples of bytes is a call on
  * it. A list of all requests says what may happen next to each of them. After each call, the
- * counters, the queues and the bounds are compared with a recount. At the end no request is
- * lost. */
+ * counters, the queues and the bounds are compared with a recount. At the end all requests end. */
 #define DOORMAN_STATIC /* compiles in less time */
 #define DOORMAN_IMPLEMENTATION
 #include "fuzz.h"
@@ -17,7 +16,7 @@
 
 typedef enum request_state { ENDED, WAITS, RUNS } request_state;
 
-/* What the throttle may do with the request of this id. */
+/* What the test knows of the request with one id. */
 typedef struct request {
     request_state state;
     unsigned criticality;
@@ -49,7 +48,7 @@ typedef struct recount {
     double sum, largest;
 } recount;
 
-/* Counts the requests of one cohort, and checks that they are in order of arrival. */
+/* Checks that the list of one cohort is in order of arrival, and adds its costs to `all`. */
 static void check_cohort(const throttle_world *world, unsigned level, unsigned number,
                          recount *all) {
     const doorman_throttle *throttle = world->throttle;

@@ -1,6 +1,7 @@
 /* Abuse of doorman_server, bounded and only on loopback: many clients that send nothing or half a
  * message, floods of bad messages, a million leases, kill -9, a full disk, and no free file
- * descriptors. Meanwhile a good client sends requests, which must be answered within ten seconds.
+ * descriptors. In most tests a good client sends requests too, and must be answered within ten
+ * seconds.
  *
  * `make test` runs this in small sizes. `make abuse` runs it at full size: ABUSE_MINUTES of kill
  * -9, and some more minutes for the rest. SEED=N repeats the random choices. */
@@ -25,7 +26,6 @@
 #define CAPACITY_REQUEST                                                                           \
     "{\"client_id\":\"good\",\"resource\":[{\"resource_id\":\"good\",\"wants\":1}]}"
 
-/* The size of each test. */
 static struct sizes {
     bool whole;
     int peers, flood_seconds, resources, holders, lease_seconds, kills, kill_seconds;
@@ -37,8 +37,8 @@ static struct sizes {
            .kills = 3,
            .kill_seconds = 5};
 
-/* Returns whether the server has a sanitizer. Then everything takes longer, and freed memory is
- * kept for some time, so the tests use fewer leases. */
+/* Returns whether the server has a sanitizer. With one, everything takes longer, and freed memory
+ * is kept for some time, so the tests use fewer leases. */
 static bool sanitized(void) {
     const char *program = getenv("DOORMAN_SERVER");
     return program && (strstr(program, "asan") || strstr(program, "tsan"));
@@ -75,7 +75,7 @@ static uint64_t random_start(void) {
 
 /* ---- servers -------------------------------------------------------------------------------- */
 
-/* A server. `server` has its address for nng, and `http` the one for HTTP. */
+/* A server. `server` has its address for nng, and `http` has its address for HTTP. */
 struct fixture {
     struct server server, http;
 };
@@ -269,8 +269,8 @@ static bool request_by_nng(int fd) {
 }
 
 /* Sends a request on a new connection. nng 1.5.2 sometimes loses a new connection and never answers
- * on it, so this tries again soon, as clients do. nng 1.10.1 and 1.12.4 do not need this: they lost
- * none of 29,000 and 46,000 connections, beside floods of requests whose senders vanished. */
+ * on it, so this function soon tries again. nng 1.10.1 and 1.12.4 do not need this: they lost none
+ * of 29,000 and 46,000 connections, beside floods of requests whose senders vanished. */
 static bool probe_request_reconnecting(struct probe *probe) {
     bool answered = false;
     for (int tries = 0; tries < 50 && !answered; tries++) {
@@ -361,8 +361,8 @@ static void peers_close(int *peers, int count) {
     free(peers);
 }
 
-/* Greets. nng closes a connection that does not greet within ten seconds, so on a very slow machine
- * this may need a new connection. */
+/* Greets the server. On a very slow machine this may need a new connection, because nng closes a
+ * connection that does not greet within ten seconds. */
 static void peer_greet_surely(const struct server *server, int *peer) {
     for (int tries = 0; tries < 3; tries++) {
         if (peer_greet(*peer)) return;
@@ -406,8 +406,8 @@ TEST(many_silent_connections_do_not_delay_others) {
     server_stop(&fixture.server);
 }
 
-/* V5: a client that sends one byte at a time is answered (over HTTP if it needs less than 30 s),
- * and does not delay others. */
+/* V5: a client that sends one byte at a time is answered, and does not delay others. Over HTTP a
+ * request must be complete within 30 s, so the answers to slower ones are not checked. */
 TEST(a_peer_that_sends_single_bytes_is_answered_and_delays_no_other) {
     enum { COUNT = 200 }; /* of each kind; the server takes 512 over HTTP */
     char head[12] = "", text[] = "{\"get_capacity\":" CAPACITY_REQUEST "}", request[512],
@@ -466,7 +466,8 @@ static struct blob blob_long(const char *before, char character, size_t count, c
     { text, sizeof text - 1 }
 #define HELLO "\0SP\0\0\x30\0\0"
 
-/* Messages that nng transports but that are not in the protocol. The long ones are at the end. */
+/* Messages that nng transports and that the server refuses with an error. The long ones are at the
+ * end. */
 enum { TEXT_SHORT = 11, TEXT_COUNT = 15 };
 static struct blob texts[TEXT_COUNT] = {
     BLOB(""),
@@ -581,7 +582,7 @@ static void *flood_main(void *argument) {
     return NULL;
 }
 
-/* Runs floods beside a good client. Returns false if the server answers on no new connection. */
+/* Runs floods beside a good client. Returns false if the server answers no new connection. */
 static bool flood_server(uint64_t random) {
     enum { THREADS = 4 };
     static struct flood floods[THREADS]; /* static: they outlive a test that fails */
@@ -609,8 +610,8 @@ static bool flood_server(uint64_t random) {
     return !probe.is_lost;
 }
 
-/* V5. On a very busy machine nng 1.5.2 can lose its listener: it accepts connections and never
- * greets. So one of three servers must succeed. */
+/* V5. On a very busy machine nng 1.5.2 can lose its listener, which then accepts connections and
+ * never greets. So it is enough if one of three servers succeeds. */
 TEST(floods_of_invalid_messages_do_not_delay_others) {
     uint64_t random = random_start();
     bool answers = false;
@@ -709,8 +710,8 @@ static long probe_during_status(struct probe *probe) {
     return status_reader.bytes;
 }
 
-/* Sends requests while the server loads a configuration that has 1,000 more templates before the
- * old one. Each resource must find its template again. */
+/* Sends requests while the server loads a configuration with 1,000 more templates before the old
+ * ones. The server must find the template of each resource again. */
 static void probe_during_reload(struct probe *probe, const char *last) {
     enum { TEMPLATES = 1000 };
     const struct process *process = probe->fixture->server.process;
@@ -735,8 +736,9 @@ static void probe_during_reload(struct probe *probe, const char *last) {
 }
 
 /* C9, S2: all leases end at about the same time, and no client requests those resources again. At
- * least 75 % of the memory that they took returns to the system; the rest is in pieces between
- * blocks that are still in use. This is not asserted with a sanitizer, which keeps freed memory. */
+ * least 75 % of the memory that the leases took returns to the system; the rest is in pieces
+ * between blocks that are still in use. A sanitizer keeps freed memory, so with one this is not
+ * asserted. */
 MEASURES(memory_is_returned_when_all_leases_have_ended)
 TEST(memory_is_returned_when_all_leases_have_ended) {
     char config[512];
@@ -831,7 +833,6 @@ static void noisy_server_continue(const struct process *process) {
     noisy_server_request(process, rounds);
 }
 
-/* Ends a process as an operator would. */
 static void process_stop(struct process *process) {
     process_signal(process, SIGTERM);
     process_end(process, 0);
@@ -994,8 +995,8 @@ static void tree_start(struct node *nodes) {
     }
 }
 
-/* A thread that plays clients, which ask for other resources one after the other. At full size it
- * makes no pauses. */
+/* A thread that requests leases as many clients, one request after the other. The fleet does not
+ * use the resources of these leases. At full size it makes no pauses. */
 struct load {
     pthread_t thread;
     const char *url;
@@ -1030,9 +1031,9 @@ static void *load_main(void *argument) {
     return NULL;
 }
 
-/* Kills one process, or sometimes two, and starts them again after a random time of up to 2.5 s:
- * others may not have noticed by then, or leases of 2 s may have ended. Then changes the wants of
- * one client.
+/* Kills one process, or sometimes two, and starts them again after a random time of up to 2.5 s. So
+ * sometimes the other processes have not noticed it yet, and sometimes leases of 2 s have ended.
+ * Then changes the wants of one client.
  *   returns   how many were killed */
 static int kill_random_nodes(struct node *nodes, uint64_t *random) {
     size_t first = random_below(random, NODES), other = random_below(random, 2 * NODES);
@@ -1047,8 +1048,8 @@ static int kill_random_nodes(struct node *nodes, uint64_t *random) {
     return two ? 2 : 1;
 }
 
-/* Waits until each client has its share. If one has not, shows what each node has logged since its
- * start, and whether it still runs. */
+/* Waits until each client has its share. If this takes too long, fails, and shows what each node
+ * has logged since its start, and whether it still runs. */
 static void fleet_recover(const struct node *nodes) {
     for (int i = 0; i < CLIENT_MAX; i++) fleet_set_wants(i, 100);
     if (fleet_reaches(ALL(CAPACITY / CLIENT_MAX))) return;

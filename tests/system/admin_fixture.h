@@ -1,5 +1,6 @@
-/* Helpers shared by the tests of administration with a file or a Redis as the store. A program
- * defines TOKENS, its file of tokens, and API, its configuration, before it includes this file. */
+/* Helpers shared by the tests of administration with a file or a Redis as the store. Before a
+ * program includes this file, it defines TOKENS (the text of a file of tokens) and API (a
+ * configuration). */
 #ifndef DOORMAN_TESTS_ADMIN_FIXTURE_H
 #define DOORMAN_TESTS_ADMIN_FIXTURE_H
 

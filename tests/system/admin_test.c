@@ -1,6 +1,6 @@
-/* Administration (E5): who may change what for whom, what is written about it, and what happens if
- * it cannot be written. The servers are real. Each STORY runs with a file as the store, and again
- * with a Redis if redis-server is installed. */
+/* Administration (E5): who may change what for whom, what the audit says about a change, and what
+ * happens if the audit cannot be written. The servers are real. Each STORY runs with a file as the
+ * store, and again with a Redis if redis-server is installed. */
 #define _GNU_SOURCE
 #include <sys/resource.h>
 
@@ -171,7 +171,7 @@ TEST(without_a_store_the_missing_flag_is_named) {
     server_stop(&fixture.server);
 }
 
-/* E6: with more resets a day, support could lift a limit by resetting the key again and again. */
+/* E6: with more than 20 resets a day, support could lift a limit by endless resets of the key. */
 STORY(the_role_support_resets_a_key_twenty_times_a_day) {
     struct fixture fixture = place_start(place);
     for (int i = 0; i < 20; i++) expect_post(&fixture, "/v1/reset", ALICE, ENTRY(""), 200, "");
@@ -411,8 +411,8 @@ TEST(the_role_support_makes_no_bucket_smaller) {
     server_stop(&fixture.server);
 }
 
-/* If the plan ends while the override is in force, an override without a size has the small bucket
- * of the configuration. This would be full, and still be full when the plan comes back. */
+/* A plan may end while an override without a size is in force. The key would then have the small
+ * bucket of the configuration, which would soon be full and stay full when the plan comes back. */
 TEST(a_plan_that_ends_makes_no_bucket_smaller_either) {
     struct place place = {.path = ""};
     struct fixture fixture = limits_start(&place);
@@ -461,7 +461,7 @@ TEST(a_larger_bucket_counts_as_a_reset) {
     server_stop(&fixture.server);
 }
 
-/* The bound holds for an override that adds and one that sets a limit together. */
+/* An override that adds and one that sets a limit together give at most ten times the limit. */
 TEST(the_role_support_gives_ten_times_the_limit_in_all) {
 #define ADD(units)                                                                                 \
     "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"acme\", \"add\": " units      \
@@ -496,7 +496,7 @@ TEST(the_role_support_changes_only_the_limits_of_tiers) {
     server_stop(&fixture.server);
 }
 
-/* Each override that adds counts as a reset, because it fills the bucket again. */
+/* Each override that adds units counts as a reset, because it fills the bucket again. */
 TEST(the_role_support_adds_to_a_key_and_resets_it_twenty_times_a_day_in_all) {
     static const char path[] = "/v1/overrides?resource=api/search&key=acme&limit=burst&add=1";
     struct place place = {.path = ""};
@@ -514,8 +514,8 @@ TEST(the_role_support_adds_to_a_key_and_resets_it_twenty_times_a_day_in_all) {
     server_stop(&fixture.server);
 }
 
-/* The bound holds for the added units together with what the plan or the configuration gives the
- * key. */
+/* The bound of ten times the limit holds for the sum of the added units and what the plan or the
+ * configuration gives the key. */
 TEST(the_role_support_adds_up_to_ten_times_the_limit_in_all) {
 #define ADD_TO(key, units)                                                                         \
     "{\"resource\": \"api/search\", \"key\": \"" key "\", \"limit\": \"burst\", \"add\": " units   \
@@ -595,7 +595,7 @@ TEST(the_role_support_resets_a_shared_counter_twenty_times_a_day) {
     server_stop(&fixture.server);
 }
 
-/* An undo that brings back an override which adds does not grant its units once more. */
+/* If an undo brings back an override that adds units, the units are not granted once more. */
 TEST(an_undo_adds_nothing_to_a_bucket) {
     static const char path[] = "/v1/overrides?resource=api/search&key=acme&limit=burst&add=1";
     static const char limit[] = "\"limit\":18,\"used\":";

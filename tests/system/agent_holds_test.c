@@ -68,7 +68,7 @@ static pid_t start_holder(const char *url, int to) {
     _exit(0);
 }
 
-/* This test is the first one, because a process that has used nng must not fork. */
+/* This must be the first test, because a process that has used nng must not fork. */
 TEST(a_killed_holder_frees_its_units) {
     struct server server = server_start(config, NULL);
     int ends[2];
@@ -234,8 +234,8 @@ static void job_join(struct job *job, bool granted) {
     }
 }
 
-/* This thread cancels the permit of another thread, before it is asked for, while it waits in the
- * queue, and after the grant. Neither thread reads a variable while the other one writes it. */
+/* The test cancels permits of other threads: one before the call, one in the queue, and one after
+ * the grant. Neither thread reads a variable while the other one writes it. */
 TEST(another_thread_cancels_a_permit_by_its_number) {
     struct server server = server_start(config, NULL);
     doorman_agent *agent = start(server.url);
@@ -362,9 +362,9 @@ static struct process *server_at(const char *url, int time_to_live, const char *
 }
 
 /* Checks that a hold outlives a server that is killed and started again. The new server learns for
- * 1.05 times the time to live, and then decides what waits. So a hold that lasts for 2.5 times the
- * time to live shows that the server counts it after it has learned. Returns false if the hold has
- * ended because no server answered its renewals in time. */
+ * 1.05 times the time to live, and then decides on the permits that wait. So if the hold is renewed
+ * until 2.5 times the time to live after its grant, the new server also counts it after learning.
+ * Returns false if the hold ended because no server answered in time. */
 static bool hold_outlives_server(int time_to_live) {
     char url[64];
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", port_free());

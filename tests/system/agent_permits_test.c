@@ -50,8 +50,8 @@ static doorman_agent *start(const char *url) {
     return start_with(&url, 1, (doorman_permit_policy){.shadow = false});
 }
 
-/* Returns how long a call may wait: without a bound if the limit has a debt, and not at all
- * otherwise. */
+/* Returns how long a call may wait: as long as a duration can be if the limit has a max_debt, and
+ * not at all otherwise. */
 static doorman_time max_wait_of(const char *resource_id) {
     bool lends = strcmp(resource_id, "paced") == 0 || strcmp(resource_id, "slow") == 0;
     return lends ? DOORMAN_DURATION_MAX : 0;
@@ -65,7 +65,6 @@ static doorman_status acquire(doorman_agent *agent, const char *resource_id, con
     return doorman_agent_acquire(agent, &request, timeout, out, NULL);
 }
 
-/* Acquires with a long timeout. The result must be OK. */
 static doorman_acquired decide(doorman_agent *agent, const char *resource_id, const char *key) {
     doorman_acquired acquired;
     assert_int_equal(acquire(agent, resource_id, key, LONG_TIME, &acquired), DOORMAN_OK);
@@ -78,7 +77,6 @@ static doorman_permit_client_info info_of(doorman_agent *agent) {
     return info.permits;
 }
 
-/* A thread that acquires again and again. */
 typedef struct worker {
     doorman_agent *agent;
     const char *resource_id;
@@ -346,8 +344,8 @@ TEST(a_callback_gets_the_decision_and_may_ask_again) {
     server_stop(&server);
 }
 
-/* The calls wait for an answer of the server or, after the answer, for the time that it names. They
- * have no timeout, so all of them still wait when the agent stops. */
+/* The calls wait for an answer of the server or, after the answer, for the time that the answer
+ * names. They have no timeout, so all of them still wait when the agent stops. */
 TEST(each_callback_is_called_before_the_agent_has_stopped) {
     struct server server = serve();
     for (int answered = 0; answered <= 1; answered++) {
@@ -373,7 +371,7 @@ TEST(a_report_is_charged_also_when_the_agent_stops) {
     assert_int_equal(doorman_agent_report(agent, "twice", "ann", 1.5, NULL), DOORMAN_OK);
     EVENTUALLY(info_of(agent).reported == 1);
     assert_false(decide(agent, "twice", "ann").granted);
-    /* Stopping takes at most a second. A machine that is slow for a moment needs another try. */
+    /* A stop waits for at most a second for the report, so a slow machine needs another try. */
     bool charged = false;
     for (int i = 0; i < 20 && !charged; i++) {
         char key[16];
@@ -501,8 +499,8 @@ TEST(a_cancelled_thread_leaves_no_reservation) {
     server_stop(&server);
 }
 
-/* examples/reservation_guard.cpp: two of four requests cost 10 and 20 units of 250, and the last
- * one 40. The third one fails, so it costs the 100 that it has reserved. */
+/* examples/reservation_guard.cpp: the requests 1, 2 and 4 cost 10, 20 and 40 units of 250. Request
+ * 3 fails, so it costs the 100 units that it has reserved. */
 TEST(a_scope_settles_as_reserved_if_an_exception_ends_it) {
     static const char tokens[] =
         "{\"resources\": [{\"identifier_glob\": \"llm/*\", \"limits\": [{\"name\": \"day\","
@@ -575,7 +573,7 @@ TEST(without_a_server_closed_refuses_and_the_breaker_opens) {
     doorman_agent_stop(agent);
 }
 
-/* Each call ends by its timeout. A call that a busy machine has not sent by then does not count as
+/* Each call ends at its timeout. A call that a busy machine has not sent by then does not count as
  * a failure of the server, so there are several calls. */
 TEST(a_silent_server_does_not_hold_a_call_beyond_its_timeout) {
     fake silent;

@@ -1,4 +1,4 @@
-/* An agent and shards (N9): its permits go to the nodes that own them, over a connection for each
+/* An agent and shards (N9): each permit goes to the owner of its shard, over a connection for each
  * node. Time is real, so the tests assert only orders and bounds, and every wait has a time-out.
  *
  * The nodes are servers of the library in threads of the test. They speak nng's protocol on plain
@@ -70,8 +70,8 @@ static int accept_req(int listener) {
     return -1;
 }
 
-/* Answers a message. A message is its length in 8 bytes, the number of the request in 4, and the
- * text. */
+/* Answers a message. A message is the length of the rest in 8 bytes, the number of the request in 4
+ * bytes, and the text. */
 static bool answer(struct node *node, int fd) {
     unsigned char head[12];
     uint64_t size = 0;
@@ -120,7 +120,7 @@ static void *node_main(void *context) {
     return NULL;
 }
 
-/* Begins to accept connections. The first start chooses the port. */
+/* Begins to accept connections. The first call chooses the port. */
 static void node_listen(struct node *node) {
     struct sockaddr_in address = {.sin_family = AF_INET};
     socklen_t bytes = sizeof address;
@@ -214,7 +214,7 @@ static void cluster_stop(struct cluster *c) {
     pthread_mutex_destroy(&c->mutex);
 }
 
-/* Gives what a node knows of a shard to another node. The mutex is locked. */
+/* Gives a shard, and what its owner knows of it, to another node. The mutex is locked. */
 static void hand_over(struct cluster *c, size_t shard, size_t to) {
     const size_t from = c->owners[shard].owner;
     doorman_shard_cursor cursor = {0};
@@ -256,7 +256,7 @@ static void key_of(char key[32], size_t shard) {
     while (doorman_shard_of(&shards, "r", key, false) != shard);
 }
 
-/* Returns how much of its limit a key has used at its owner. */
+/* Returns how many units the key of a shard has used at the owner of the shard. */
 static double used(struct cluster *c, size_t shard) {
     char key[32];
     doorman_permit state;
@@ -292,7 +292,7 @@ static doorman_agent *agent_start(const char *url) {
     return agent;
 }
 
-/* Asks for a unit of a key. */
+/* Asks for one unit of the key of a shard. */
 static doorman_acquired ask(doorman_agent *agent, const char *resource, size_t shard,
                             uint64_t *hold) {
     char key[32];

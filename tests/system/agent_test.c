@@ -21,7 +21,7 @@
 /* Far longer than anything here takes, even on a slow machine. */
 #define TEST_TIMEOUT (60 * DOORMAN_SECOND)
 
-/* A test of timing can fail on a busy machine, so it must succeed once in 10 tries. */
+/* A test of timing can fail on a busy machine, so it has 10 tries, of which one must succeed. */
 #define TRIES 10
 
 /* Sleeps for less than a second. */
@@ -130,8 +130,8 @@ static int accept_peer(int listener) {
     return -1;
 }
 
-/* Handles a request, and sends the response, or garbage in its place. The length and the number of
- * the request go before the text. */
+/* Handles a request, and sends the response, or garbage in its place. The length of the message and
+ * the number of the request go before the text. */
 static bool test_server_answer(test_server *self, int fd, const char *text, size_t bytes,
                                const unsigned char number[4]) {
     static const char garbage[] = "{\"get_capacity\": [1e999";
@@ -150,7 +150,8 @@ static bool test_server_answer(test_server *self, int fd, const char *text, size
     return sent;
 }
 
-/* Reads a request and responds to it. Returns false if the connection must be closed. */
+/* Reads a request, and responds unless the server is SILENT. Returns false if the connection must
+ * be closed. */
 static bool test_server_serve(test_server *self, int fd) {
     unsigned char head[12];
     uint64_t bytes = 0;
@@ -214,9 +215,9 @@ static void test_server_create(test_server *self) {
     assert_int_equal(doorman_server_set_master(self->server, &mastership, now), DOORMAN_OK);
 }
 
-/* Chooses a free port, and its address. The port refuses connections until the server starts. A
- * stopped listener keeps its port only if it asked for this port. So the first socket asks for any
- * port, and the second one for the port of the first. */
+/* Chooses a free port, and binds the listener to it. The port refuses connections until the server
+ * starts. A stopped listener keeps its port only if it asked for this port. So the first socket
+ * asks for any port, and the second one for the port of the first. */
 static void test_server_bind(test_server *self) {
     struct sockaddr_in address = {.sin_family = AF_INET};
     struct sockaddr *any = (struct sockaddr *)&address;
@@ -271,7 +272,6 @@ static doorman_server_resource test_server_read(test_server *self) {
     return sums;
 }
 
-/* Makes an address without a server. */
 static void unused_address(char url[64]) {
     static int count;
     snprintf(url, 64, "ipc:///tmp/doorman-test-%ld-%d", (long)getpid(), count++);
@@ -332,12 +332,11 @@ static size_t waiters_since(doorman_agent *agent, doorman_time from) {
 
 static size_t waiters(doorman_agent *agent) { return waiters_since(agent, 0); }
 
-/* Returns whether a resource is a gauge. Precondition: a wait for it was granted. */
+/* Returns whether a resource is a gauge. Precondition: a wait for the resource was granted. */
 static bool is_gauge(const doorman_resource *resource) {
     return resource->own->kind == DOORMAN_GAUGE;
 }
 
-/* A wait in a separate thread. */
 typedef struct async_wait {
     doorman_agent *agent;
     doorman_resource *resource;
@@ -381,7 +380,7 @@ static doorman_status async_wait_end(async_wait *self) {
 }
 
 /* Fails unless the wait was granted because the thread was woken. At its timeout the thread tries
- * once more, so the wait can also be granted without a wake-up. But then it takes the whole
+ * once more, so the wait can also be granted without a wake-up. But such a wait takes the whole
  * timeout. */
 static void async_wait_end_woken(async_wait *self) {
     assert_true(self->timeout == TEST_TIMEOUT);
@@ -518,7 +517,7 @@ TEST(without_a_server_nothing_blocks_and_the_fallback_applies) {
     assert_true(doorman_clock() - from < TEST_TIMEOUT);
 }
 
-/* K2, K4: a lease stays in force until its end after its server has gone. Then the fallback
+/* K2, K4: after its server has gone, a lease stays in force until its end. Then the fallback
  * decides. When the server is back, all resources have leases again. */
 TEST(leases_survive_a_server_that_restarts) {
     test_server server = {.capacity = 90};
@@ -680,18 +679,18 @@ TEST(a_socket_is_closed_after_its_aio_is_freed) {
     test_server_stop(&server);
 }
 
-/* A stop waits for a server for at most a second. */
+/* A stop gives up when it has waited for a server for a second. A shorter stop did not give up. */
 #define SHORT_STOP (DOORMAN_SECOND - 10 * MILLISECOND)
 
-/* Stops an agent. Returns whether the stop had the time to release the leases. On a machine that
- * stands still for a second it has not, because a stop waits no longer. */
+/* Stops an agent. Returns false if the stop may have given up before the leases were released, for
+ * example on a machine that stands still for a second. */
 static bool stops_in_time(doorman_agent *agent) {
     doorman_time from = doorman_clock();
     assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
     return doorman_clock() - from <= SHORT_STOP;
 }
 
-/* Returns whether both agents stopped in time. */
+/* Lets two agents get and release leases. Returns whether both agents stopped in time. */
 static bool two_agents_hold_and_release(void) {
     test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
@@ -722,8 +721,8 @@ static bool two_agents_hold_and_release(void) {
     return in_time;
 }
 
-/* K5: opening a resource twice gives one resource. A resource that is closed, or whose agent stops,
- * is released at the server. */
+/* K5: opening a resource twice gives one resource. The lease of a resource that is closed, or whose
+ * agent stops, is released at the server. */
 TEST(two_agents_are_two_holders_and_release_when_they_stop) {
     bool in_time = false;
     for (int i = 0; i < TRIES && !in_time; i++) in_time = two_agents_hold_and_release();
@@ -738,7 +737,7 @@ TEST(a_default_id_is_valid_and_names_the_process) {
     assert_string_equal(id + strlen(id) - strlen(tail), tail);
 }
 
-/* Containers can share the names of host and process, so the random part alone must differ. */
+/* Containers can have the same host name and process id, so the random parts must differ. */
 TEST(default_ids_differ_within_a_process) {
     enum { COUNT = 10 };
     static char ids[COUNT][DOORMAN_ID_BYTES_MAX + 1];
@@ -835,7 +834,6 @@ TEST(an_agent_reports_a_refused_connection_before_the_request_times_out) {
     test_server_stop(&server);
 }
 
-/* The server is not the master, and knows no master. */
 TEST(an_agent_reports_that_there_is_no_master) {
     test_server server = {.capacity = 90};
     test_server_start(&server);
@@ -929,8 +927,8 @@ TEST(calls_inside_on_change_are_refused_and_do_nothing) {
     test_server_stop(&server);
 }
 
-/* L4: a call that waits for an idle gauge makes the agent ask at once. Without that, each of the
- * calls would wait for the next check, for 0.1 s on average. */
+/* L4: a call that waits for an idle gauge makes the agent ask at once. Otherwise each of the calls
+ * would wait until the agent next checks what is wanted, for 0.1 s on average. */
 TEST(a_wait_for_an_idle_gauge_asks_at_once) {
     enum { CALLS = 8 };
     test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
@@ -958,8 +956,8 @@ TEST(a_wait_for_an_idle_gauge_asks_at_once) {
 
 /* ---- an agent stops ---- */
 
-/* Opens a resource at this address, and lets `prepare` bring the agent into a state. Then stops the
- * agent. Returns how long the stop takes. */
+/* Starts an agent with this address, opens a resource, and lets `prepare` bring the agent into a
+ * state. Then stops the agent. Returns how long the stop takes. */
 static doorman_time time_of_stop(const char *url, doorman_resource_kind kind,
                                  void (*prepare)(doorman_agent *agent,
                                                  doorman_resource *resource)) {
@@ -1280,8 +1278,7 @@ TEST(on_change_can_fork) {
     assert_int_equal(doorman_agent_stop(self.agent), DOORMAN_OK);
 }
 
-/* Opens and closes resources all the time, so that a child which is forked in the middle of a
- * change would fail. */
+/* Opens and closes resources all the time, so that some forks come in the middle of a change. */
 static void *load_main(void *context) {
     worker *self = (worker *)context;
     for (int i = 0; !__atomic_load_n(&self->done, __ATOMIC_SEQ_CST); i++) {
@@ -1415,8 +1412,8 @@ TEST(waiters_are_served_in_order_of_arrival) {
 }
 
 /* Returns whether three waiters for a rate were granted in the order of their arrival. Each thread
- * counts its own grant. So it must do this before the next grant, which comes two units later at
- * this rate. */
+ * counts its own grant. So it must count before the next grant, which comes when the rate has saved
+ * two more units. */
 static bool waiters_served_in_order(double rate) {
     bool in_order = true;
     char url[64];
@@ -1442,15 +1439,15 @@ static bool waiters_served_in_order(double rate) {
     return in_order;
 }
 
-/* L2: this also holds for a rate, where the passing of time grants the next waiter. Each further
- * try gives the threads more time. */
+/* L2: waiters for a rate are served in order too. There the passing of time grants the next waiter.
+ * Each further try gives the threads more time. */
 TEST(waiters_for_a_rate_are_served_in_order_of_arrival) {
     bool in_order = false;
     for (int i = 0; i < TRIES && !in_order; i++) in_order = waiters_served_in_order(20.0 / (1 + i));
     assert_true(in_order);
 }
 
-/* Returns by how much the system exceeds a sleep. */
+/* Sleeps, and returns by how much longer than `duration` the sleep took. */
 static doorman_time oversleep(doorman_time duration) {
     doorman_time from = doorman_clock();
     sleep_for(duration);
@@ -1589,8 +1586,8 @@ TEST(an_impossible_wait_counts_as_demand) {
 }
 
 /* L2: a gauge counts in steps of 1/4096, rounded up, also for waiters. So 1/3 does not fit into a
- * capacity of 1/3, and the wait reports that; and two tenths do not fit into 0.2001. The check
- * before the wait does not count as demand a second time. */
+ * capacity of 1/3, and the wait reports that. Two times 0.1 does not fit into 0.2001. Each wait
+ * counts as demand only once. */
 TEST(a_wait_for_a_gauge_uses_the_precision_of_the_gauge) {
     char url[64];
     unused_address(url);
@@ -1814,7 +1811,7 @@ TEST(a_resource_is_opened_as_one_kind) {
     doorman_agent_stop(agent);
 }
 
-/* L1, L2: all waits are granted, at the rate and not above it. */
+/* L1, L2. */
 TEST(waits_are_granted_at_the_rate_and_not_above) {
     enum { RATE = 2000, UNITS = 1000 };
     char url[64];
@@ -1892,9 +1889,9 @@ TEST(the_pace_follows_what_is_saved) {
 }
 
 /* Pacing. The mean rate is within 0.1 % of the configured one, apart from one burst. If a thread
- * sometimes wakes up to 2 ms late, no 10 ms have more than 1.05 times their part at 10,000 units a
- * second, and 1.2 times at 1,000. If every sleep takes up to 80 ms longer, the mean rate still
- * holds. */
+ * sometimes wakes up to 2 ms late, no 10 ms have more than 1.05 times their share of the units at
+ * 10,000 units a second, or more than 1.2 times at 1,000. If every sleep takes up to 80 ms longer,
+ * the mean rate still holds. */
 TEST(late_wakeups_cause_no_burst_and_lose_nothing) {
     enum { MAX = 400000, SECONDS = 30 };
     static double passed_at[MAX];
@@ -2044,8 +2041,8 @@ static void print_times(const char *what, doorman_time *times, size_t count) {
         (times) = doorman_clock() - from_;                                                         \
     } while (0)
 
-/* A call that gets the mutex while the agent's thread waits for it lets the thread go first. So
- * calls, however many there are, cannot keep the thread from renewing a lease. In this test the
+/* If the agent's thread waits for the mutex, a call that gets the mutex lets the thread go first.
+ * So calls, however many there are, cannot keep the thread from renewing a lease. In this test the
  * thread has nothing else to do, so it waits for the mutex once in each round. */
 TEST(the_agents_thread_passes_before_a_call) {
     test_server server = {.capacity = 100, .lease_length = 10 * TEST_TIMEOUT};
@@ -2105,7 +2102,6 @@ TEST(a_stop_releases_what_was_just_closed) {
     test_server_stop(&server);
 }
 
-/* Returns how many resources of a server have one holder. */
 static size_t count_held(test_server *server) {
     doorman_cursor cursor = {0};
     doorman_server_resource each;
@@ -2119,7 +2115,7 @@ static size_t count_held(test_server *server) {
 }
 
 /* Each of 10,000 resources gets a lease, and then one for its new wants. The test prints how many
- * requests that takes and how long calls take, but does not assert it, because it depends on the
+ * requests that takes and how long calls take, but asserts neither, because both depend on the
  * machine. */
 TEST(an_agent_with_many_resources_serves_each_one) {
     enum { RESOURCES = 10000 };
@@ -2175,7 +2171,7 @@ TEST(an_agent_that_cannot_start_reports_why) {
 }
 
 /* Starts an agent with this second address. If `refusal` is NULL, the agent must start. Otherwise
- * it must be refused with an error that contains `refusal`. */
+ * the start must fail with an error that contains `refusal`. */
 static void try_address(const char *address, const doorman_tls *tls, const char *refusal) {
     const char *addresses[] = {"inproc://good", address};
     doorman_client_options options = {.addresses = addresses, .address_count = 2, .tls = tls};
@@ -2227,7 +2223,7 @@ TEST(an_address_that_nng_cannot_reach_is_refused_at_the_start) {
     }
 }
 
-/* Opens the breaker of an agent whose server does not run, for far longer than the test lasts. */
+/* Opens the breaker of an agent, whose server does not run, for far longer than the test lasts. */
 static void pause_permits(doorman_agent *agent) {
     const doorman_permit_item item = {.resource_id = "db", .key = "k", .cost = 1};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
@@ -2366,8 +2362,8 @@ static void check_round_trips(const char *const *addresses, size_t count,
     doorman_client_destroy(client);
 }
 
-/* Sends a request whose response comes after the n-th read of the state in an update. Returns false
- * if there are fewer reads. */
+/* Sends a request whose response comes when an update has read the state `reads` times. Returns
+ * false if there are fewer reads. */
 static bool check_response_after_read(test_server *server, int reads) {
     const char *addresses[] = {server->url};
     const doorman_client_options who = {.client_id = "a",

@@ -63,7 +63,8 @@ TEST(the_status_is_the_decision) {
     server_stop(&fixture.server);
 }
 
-/* A template may have the body of a refusal. Its content type is JSON if it looks like JSON. */
+/* A template may set the body of its refusals. A body that looks like JSON has that content
+ * type. */
 TEST(a_refusal_has_the_body_of_its_template) {
     struct fixture fixture = fixture_start(
         "{\"resources\": ["
@@ -84,8 +85,8 @@ TEST(a_refusal_has_the_body_of_its_template) {
     server_stop(&fixture.server);
 }
 
-/* A cost of 0 only looks. The refusal of a cost that the limit can never grant has no
- * Retry-After. */
+/* A permit with a cost of 0 takes nothing. The refusal of a cost that the limit can never grant has
+ * no Retry-After. */
 TEST(the_cost_is_charged_to_the_key) {
     struct fixture fixture = start(NULL);
     expect(&fixture, "/v1/allow?resource=login&key=a%26b&cost=1.5", HOST, 200, "\"granted\":1.5");
@@ -195,7 +196,7 @@ TEST(all_verbs_that_gateways_use_are_the_same) {
     server_stop(&fixture.server);
 }
 
-/* A web page must not use up the units of a key, on the machine of its reader or elsewhere. */
+/* A web page must not use up the units of a key with requests that a reader's browser sends. */
 TEST(a_web_page_cannot_charge_a_key) {
     static const char *const refused[] = {HOST "Origin: http://localhost\r\n",
                                           HOST "Origin: null\r\n",
@@ -238,7 +239,6 @@ TEST(a_process_that_is_not_the_master_decides_nothing) {
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
-/* Sends a GET on a connection that stays open. */
 static int send_get(const struct fixture *fixture, const char *path) {
     char request[512];
     int fd = raw_connect(&fixture->http);
@@ -296,8 +296,9 @@ TEST(a_grant_that_waits_answers_after_the_wait) {
     server_stop(&fixture.server);
 }
 
-/* Opens as many connections as can wait. Returns false if the machine is too slow: the connections
- * wait for at most 24 s, and the test needs that they still wait. */
+/* Opens as many connections as can wait, and checks what happens to one more. Returns false if the
+ * machine is too slow: the connections wait for only about 24 s, and the checks must be done by
+ * then. */
 static bool connections_wait(void) {
     enum { MAX = 64 };
     const char *path = "/v1/allow?resource=slow&key=a&cost=0.001&max_wait=25";
@@ -327,7 +328,8 @@ TEST(few_connections_wait_and_leaving_makes_room) {
     assert_true(in_time);
 }
 
-/* The server stops reading from a client that sends much while it waits, and still answers it. */
+/* While a client waits, the server does not read all that the client sends, and still answers the
+ * client. */
 TEST(a_client_that_sends_while_it_waits_is_bounded) {
     struct fixture fixture = start(NULL);
     expect(&fixture, "/v1/allow?resource=soon&key=a&cost=4", HOST, 200, "GRANTED");

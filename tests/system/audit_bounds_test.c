@@ -31,7 +31,6 @@ static void bounds_open(struct bounds *bounds) {
     bounds_start(bounds);
 }
 
-/* Sends a request with a body, and expects a status and a text in the response. */
 static void act(const struct bounds *bounds, const char *verb, const char *path, const char *lines,
                 const char *body, int code, const char *text) {
     char request[4096];
@@ -122,7 +121,8 @@ static int write_much(const struct bounds *bounds, const char *lines, const char
     return code;
 }
 
-/* E5: one token cannot push the acts of others, or its own of the last day, out of the audit. */
+/* E5: a token of the role support cannot push the acts of others, or its own of the last day, out
+ * of the audit. */
 TEST(a_token_of_the_role_support_writes_a_bounded_part_of_the_audit) {
     struct bounds bounds;
     int count = 0, code = 0;
@@ -147,7 +147,7 @@ TEST(a_token_of_the_role_support_writes_a_bounded_part_of_the_audit) {
     server_stop(&bounds.fixture.server);
 }
 
-/* Each of the 1,000 keys is looked up in the resets of the day, which must not take too long. */
+/* The server looks up 1,000 keys in the resets of the day, which must not take too long. */
 TEST(a_message_of_many_resets_is_answered) {
     struct bounds bounds;
     bounds_open(&bounds);

@@ -29,8 +29,8 @@ static struct client_fleet {
 } fleet;
 
 /* nng can leak a connection and its dialer if the connection is made at the moment when its server
- * ends. The versions 1.5.2, 1.10.1 and 1.12.4 all do this. Only these tests suppress such leaks. In
- * the tests of agents no server ends, so they report such leaks. */
+ * ends. The versions 1.5.2, 1.10.1 and 1.12.4 all do this. Only tests with this fleet suppress such
+ * leaks. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void) { return "leak:libnng.so"; }
 

@@ -1,7 +1,7 @@
 /* The clients of examples/clients, in Python, JavaScript and Go. They share one resource of a tree:
- * a root, and a leaf whose master changes. With etcd the leaf has two processes, and the second one
- * becomes master when the first one is killed. Without etcd the only process of the leaf is killed
- * and started again. Languages that are not installed are left out.
+ * a root, and a leaf whose master changes. With etcd the leaf has two processes, and when the
+ * master is killed, the other process becomes master. Without etcd the only process of the leaf is
+ * killed and started again. Languages that are not installed are left out.
  *
  * Each client prints 20 lines a second: the time, the units that it has used since the last line,
  * its rate, and whether the rate is a lease. Time is real. So the test waits for a state, and
@@ -71,7 +71,6 @@ static struct process *client_start(const struct language *language, const char 
     return process;
 }
 
-/* A line that a client has printed. */
 struct line {
     double time, rate;
     long used;
@@ -104,7 +103,7 @@ static double seconds_now(void) {
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* Waits until each client has this rate from this source, in a line from now on. */
+/* Waits until each client has printed a line with this rate and this source after the call. */
 static void await_rate(struct process *const *clients, int count, double rate, const char *source) {
     double started_at = seconds_now();
     int reached = 0;
@@ -129,8 +128,8 @@ static void await_rate(struct process *const *clients, int count, double rate, c
 
 /* ---- what was used -------------------------------------------------------------------------- */
 
-/* Adds up what a client has certainly used in a window: the units of each line whose time since the
- * line before it is within the window. */
+/* Adds up what a client has certainly used in a window: the units of each line that, like the line
+ * before it, has its time within the window. */
 static long used_within(const char *output, double from, double to) {
     struct line line;
     double last = 1e18; /* the time before the first line is not known */
@@ -244,7 +243,7 @@ static void leaf_stop(struct leaf *leaf) {
     }
 }
 
-/* Returns the process that is master, once there is one. */
+/* Waits until a process is master, and returns its index. */
 static int leaf_await_master(const struct leaf *leaf) {
     int master = -1;
     for (int waited = 0; waited < WAIT_MS && master < 0; waited += 50) {

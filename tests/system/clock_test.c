@@ -37,8 +37,8 @@ static struct fixture start_at(const char *config, const char *path, int64_t sec
     return fixture;
 }
 
-/* Uses 1,000 units at one time, and returns how many are used after a planned restart at another
- * time. The times are seconds from now. */
+/* Uses 1,000 units at the time `stopped`, and returns how many are used after a planned restart at
+ * the time `started`. Both are seconds from now. */
 static long used_after(const char *config, int64_t stopped, int64_t started) {
     char path[96];
     state_path(path);
@@ -77,8 +77,8 @@ TEST(a_clock_that_steps_by_an_hour_fills_a_bucket_for_an_hour) {
     assert_in_range(used_after(HOURLY_BUCKET, 0, -HOUR), used_then + 800, 1000);
 }
 
-/* The time between stop and start counts for a ban, so a clock that is set ahead ends it earlier.
- * One that is set back does not make it longer than it was. */
+/* The time between stop and start counts for a ban, so a clock that is set ahead ends the ban
+ * earlier. A clock that is set back does not make the ban longer. */
 TEST(a_ban_of_two_hours_outlasts_a_clock_that_steps_by_an_hour) {
     static const char config[] =
         MAPS("{\"name\": \"few\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 0.001, \"size\": 1, "

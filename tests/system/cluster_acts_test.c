@@ -1,4 +1,4 @@
-/* Overrides and plans of a cluster (N1 to N9, E1, E2): any node takes the act, and it holds for a
+/* Overrides and plans of a cluster (N1 to N9, E1, E2): any node takes the act, which holds for a
  * key wherever the key is decided. The tests use real processes, an etcd and a Redis. */
 #define _GNU_SOURCE
 #include "shards_fixture.h"
@@ -49,7 +49,6 @@ static int limit_at(int node, const char *resource, const char *key) {
     return limit;
 }
 
-/* Returns whether the answer of a node to GET has a text. */
 static bool list_has(int node, const char *path, const char *text) {
     char *response = get(at(node), path, OPERATOR);
     const bool has = strstr(response, text) != NULL;
@@ -131,7 +130,7 @@ TEST(a_plan_of_a_glob_holds_for_keys_of_all_nodes) {
     assert_int_equal(limit_at(0, "api", mine), 40);
 }
 
-/* Returns how many plan rows a node lists. */
+/* Returns how many of the plans that a node lists are in force. */
 static int plans_at(int node) {
     char *response = get(at(node), "/v1/plans?limit=1000", OPERATOR);
     int count = 0;
@@ -283,7 +282,6 @@ TEST(an_override_that_adds_units_is_taken_by_the_owner_of_its_key) {
 
 #define ACTS 20 /* at each node, on keys of its own */
 
-/* A thread that sends acts to a node. */
 struct writer {
     pthread_t thread;
     int node, failed;

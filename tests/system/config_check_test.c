@@ -1,5 +1,5 @@
-/* POST /v1/config/check: what is wrong with a configuration, and what it would change here and
- * now. */
+/* POST /v1/config/check: what is wrong with a configuration, and what it would change in the
+ * running server. */
 #define _GNU_SOURCE
 #include "http.h"
 

@@ -37,7 +37,7 @@ static cJSON *lines_of(const struct fixture *fixture, const char *query) {
     return lines;
 }
 
-/* Asks for one permit for each key from `first` on, 5,000 in a message. */
+/* Asks for one permit for each of `count` keys from `first` on, at most 5,000 in a message. */
 static void acquire(const struct fixture *fixture, const char *resource, int first, int count) {
     for (int done = 0; done < count;) {
         cJSON *request = cJSON_CreateObject();
@@ -82,7 +82,7 @@ static const cJSON *line_of(const cJSON *lines, const char *what, const char *li
     return NULL;
 }
 
-/* Reads all pages. Returns how often each of the keys 0 to count - 1 of a limit occurs. */
+/* Reads all pages. Returns how often each of the keys 0 to count - 1 occurs. */
 static unsigned char *count_keys(const struct fixture *fixture, const char *filter, int count,
                                  int *pages) {
     unsigned char *counts = (unsigned char *)calloc((size_t)count, 1);

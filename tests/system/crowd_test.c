@@ -1,6 +1,6 @@
 /* More clients over HTTP than the server has connections for (V5). All clients get their answers,
- * and a probe of the health is answered meanwhile. A client that loses a kept connection before the
- * first byte of a response tries again, as the protocol asks. */
+ * and a probe of the health is answered meanwhile. A client whose connection ends before the first
+ * byte of a response connects and tries again. */
 #define _GNU_SOURCE
 #include "http.h"
 
@@ -65,7 +65,6 @@ static void client_close(struct client *client) {
     client->fd = -1;
 }
 
-/* Returns whether a whole response has been received. */
 static bool client_is_complete(const struct client *client) {
     const char *head_end = strstr(client->response, "\r\n\r\n");
     const char *length = strstr(client->response, "Content-Length: ");

@@ -1,5 +1,5 @@
-/* /descriptors and /v1/descriptors: what a descriptor of a gateway becomes, and what would be
- * decided. Windows are of many days, so no test can pass the edge of one. */
+/* /descriptors and /v1/descriptors: which resource and key a descriptor of a gateway becomes, and
+ * what would be decided for them. Windows are of many days, so no test can pass the edge of one. */
 #define _GNU_SOURCE
 #include "http.h"
 

@@ -42,7 +42,7 @@ static void disk_use(const struct disk *disk, bool uses) {
     setenv("DOORMAN_SERVER", uses ? disk->program : disk->server, 1);
 }
 
-/* Writes the name of a file of the disk, as this program sees it while the server runs. */
+/* Writes to `out` the path at which this program sees a file of the disk while the server runs. */
 static void disk_name(const struct disk *disk, const struct fixture *fixture, const char *name,
                       char out[192]) {
     snprintf(out, 192, "/proc/%d/root%s/%s", (int)fixture->server.process->pid, disk->folder, name);
@@ -60,7 +60,7 @@ static void disk_fill(const char *name) {
     close(fd);
 }
 
-/* Copies the file of counters, and those beside it, as a crash of the machine leaves them. */
+/* Copies the file of counters and its -wal file, as a crash of the machine would leave them. */
 static void copy_as_after_a_crash(const struct disk *disk, const struct fixture *fixture,
                                   const char *to) {
     char from[192], command[512];
@@ -108,7 +108,7 @@ TEST(a_disk_without_room_delays_the_writes_and_stops_no_decision) {
     server_stop(&fixture.server);
 }
 
-/* The disk is refused even if the file is there, and anybody may write it. */
+/* A read-only disk is refused even if the file is there and its mode lets anybody write it. */
 TEST(a_read_only_disk_is_refused) {
     struct disk disk;
     disk_make(&disk, "touch disk/state && chmod 666 disk/state && mount -o remount,ro disk");
@@ -157,8 +157,8 @@ static void expect_put_back(const char *path, const char *command, const char *l
 
 /* D9, as docs/operations.md says. The copy of the file of a stopped server also has its leases,
  * which are old when the copy is put back. If the copy replaces the file (mv), the server sees that
- * the inode is another one. If it is written into the file (cp), the person deletes the leases
- * first. The copy of the file of a running server has no leases. */
+ * the inode is another one. If the copy is written into the file (cp), the person deletes the
+ * leases in the copy first. The copy of the file of a running server has no leases. */
 TEST(a_copy_that_is_put_back_has_its_counters_and_no_leases) {
     char path[96], command[256];
     state_path(path);

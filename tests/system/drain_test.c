@@ -9,7 +9,6 @@
 #define DRAINED "\"state\":\"drained\""
 #define SERVING "\"state\":\"serving\""
 
-/* Makes a file of tokens. Returns its path. */
 static const char *tokens_make(void) {
     static char path[96];
     snprintf(path, sizeof path, "%s/tokens", process_new()->folder);
@@ -28,7 +27,6 @@ static double gauge(const struct fixture *fixture, const char *name) {
     return value;
 }
 
-/* Returns whether the response to a request has a text. */
 static bool says(const struct fixture *fixture, const char *path, const char *text) {
     char *response = get(fixture, path, LINES);
     bool is_there = strstr(response, text) != NULL;
@@ -152,7 +150,7 @@ TEST(a_drained_process_becomes_master_after_an_undrain_only) {
     expect(fixture, "/readyz", LINES, 200, "ready");
 }
 
-/* A standby writes the audit as soon as it is master. */
+/* A standby writes its drain and undrain to the audit as soon as it is master. */
 TEST(a_drain_of_a_standby_is_in_its_log_and_later_in_the_audit) {
     start_node("30");
     int master = node_await_master(), standby = (master + 1) % MEMBERS;

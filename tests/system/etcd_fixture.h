@@ -36,8 +36,9 @@ static inline bool find_program(const char *name, char path[256]) {
     return found;
 }
 
-/* Makes an authority, ca.pem. It signs two certificates, which servers at 127.0.0.1 and clients can
- * use: "own", and "nameless", which has no subject. "locked.key" is own.key with a password. */
+/* Makes an authority, ca.pem. The authority signs two certificates, which servers at 127.0.0.1 and
+ * clients can use: "own", and "nameless", which has no subject. "locked.key" is own.key with a
+ * password. */
 static inline void certificates_make(const char *folder) {
     char command[2048];
     snprintf(command, sizeof command,

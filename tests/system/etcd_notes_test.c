@@ -36,7 +36,6 @@ static struct fixture notes_start(const struct etcd *etcd, const char *election_
     return fixture_start("{}", flags);
 }
 
-/* Starts an etcd with a configuration. */
 static void etcd_begin(struct etcd *etcd) {
     etcd_require(etcd);
     etcd_put(etcd, KEY, API("5"));
@@ -47,7 +46,6 @@ static void act(const struct fixture *fixture, const char *verb, const char *pat
     expect_verb(fixture, verb, path, ADMIN, body, code, text);
 }
 
-/* Returns whether the response to a GET has a status. */
 static bool answers(const struct fixture *fixture, const char *path, int code) {
     char *response = get(fixture, path, ADMIN);
     const bool does = code_of(response) == code;

@@ -1,8 +1,8 @@
 /* A node of several processes, with a real etcd. One process is master; when it fails, another one
  * takes over, and no client's lease changes. The tests are skipped if etcd is not installed.
  *
- * Time is real. A successor must serve within the TTL and 2 s; with a TTL of 2 s it takes about
- * 2.5 s. A busy machine may need longer, so a test of timing must succeed once in 5 tries. */
+ * Time is real. A successor must serve within the TTL plus 2 s. With a TTL of 2 s it takes about
+ * 2.5 s. A busy machine may need longer, so one of 5 tries must be in time. */
 #define _GNU_SOURCE
 #include "client_fleet.h"
 #include "etcd_fixture.h"
@@ -101,8 +101,7 @@ static void servers_stop(struct three_servers *servers) {
     }
 }
 
-/* Returns the same server with its second address, TCP, for tests that write nng's protocol by
- * hand. */
+/* Returns the server of a member with its second address, which is for TCP. */
 static struct server member_by_tcp(const struct member *member) {
     struct server server = member->server;
     char *log_text = file_read(member->server.process->err);
@@ -165,7 +164,7 @@ static void servers_run_until(struct three_servers *servers, const double *expec
     if (!fleet_reaches(expected)) servers->is_late = true;
 }
 
-/* Repeats a test until it is in time once. */
+/* Repeats a test until it is in time, at most TRIES times in all. */
 static void retry_timing(bool (*run)(void)) {
     bool is_in_time = run();
     for (int i = 1; i < TRIES && !is_in_time; i++) {
@@ -259,7 +258,7 @@ static bool run_frozen_master(void) {
                                                  110.0 / 7, 110.0 / 7, 110.0 / 7});
     /* The clients of the frozen process have disconnected, and nng 1.5.2 can leak such connections.
      * With a sanitizer the exit code would report that, so the process is killed. With nng 1.10.1
-     * it ended without leaks in two runs with a sanitizer. */
+     * the process ended without leaks in two runs with a sanitizer. */
     process_signal(frozen->server.process, SIGKILL);
     process_wait(frozen->server.process);
     servers_stop(&servers);
@@ -428,7 +427,7 @@ TEST(impossible_election_flags_are_a_usage_error) {
     }
 }
 
-/* V2: others cannot connect to a wildcard address. */
+/* V2: other processes cannot connect to a wildcard address or to an address of inproc. */
 TEST(an_unreachable_address_in_an_election_is_a_usage_error) {
     static const char *const addresses[] = {"tcp://0.0.0.0:15000", "tcp://[::]:15000",
                                             "tcp://*:15000", "tcp://:15000", "inproc://here"};

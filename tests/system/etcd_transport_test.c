@@ -2,8 +2,8 @@
  * misbehave (V2, V7).
  *
  * The tests with TLS or users use a real etcd, and are skipped if etcd or openssl is not installed.
- * The other tests use a fake member, which answers every request with the same bytes. A run of
- * doorman_server with --check-config makes one call, and prints why it failed. */
+ * The other tests use fake members or none. A run of doorman_server with --check-config makes one
+ * call, and prints why the call failed. */
 #define _GNU_SOURCE
 #include "etcd_fixture.h"
 
@@ -70,8 +70,8 @@ static void expect_master(const char *etcd, const char *const *more) {
 }
 
 /* Starts a server, which must log why etcd cannot be used, and must not become master. On a very
- * slow machine a call of the server may reach its deadline of 2 s. The deadline in expect_call is 5
- * s. */
+ * slow machine it may log instead that a call has reached its deadline of 2 s. The deadline in
+ * expect_call is 5 s. */
 static void expect_no_master(const char *etcd, const char *const *more, const char *text) {
     expect_call(etcd, more, text);
     struct server server = elector_start(etcd, "60", more);
@@ -99,7 +99,7 @@ enum manner {
 };
 
 /* A member that behaves in one manner. A thread serves one connection after the other. The strings
- * must not change while it runs. */
+ * must not change while the thread runs. */
 struct fake {
     pthread_t thread;
     int listener;
@@ -166,7 +166,7 @@ static void fake_send(const struct fake *fake, int fd, const char *reply, const 
     }
 }
 
-/* Serves a connection until one of the two sides ends. */
+/* Serves a connection until one of the two sides closes it, or the fake stops. */
 static void fake_serve(struct fake *fake, int fd) {
     static const char token_path[] = "POST /v3/auth/authenticate ";
     char request[4096];
@@ -210,7 +210,6 @@ static void fake_stop(struct fake *fake) {
     close(fake->listener);
 }
 
-/* Makes a response with a body. */
 static const char *with_body(char text[1024], const char *head, const char *body) {
     snprintf(text, 1024, "%sContent-Length: %zu\r\n\r\n%s", head, strlen(body), body);
     return text;
@@ -282,8 +281,8 @@ TEST(a_slow_response_ends_at_the_deadline) {
 
 /* The nameserver takes every question and never answers. The test replaces /etc/resolv.conf for the
  * server, so it is skipped without the right to mount. The resolver would wait for 150 s. The
- * address of the nameserver contains the process id, because this program runs in several flavors
- * at the same time. */
+ * address of the nameserver is made from the process id, because this program runs in several
+ * flavors at the same time. */
 TEST(a_slow_name_lookup_ends_at_the_deadline) {
     char command[256], unshare[256], urls[256], reply[1024], nameserver[96];
     struct process *process = process_new();
@@ -350,8 +349,8 @@ TEST(a_request_has_the_form_that_etcd_reads) {
 }
 
 /* The server is stopped while a member does not answer. Without the stop, the call would take 2 s.
- * The test measures the time until the server closes its connection. The machine may be busy, so
- * one of 10 tries must be fast. */
+ * The test measures the time until the server closes its connection. The machine may be busy, so it
+ * is enough if one of 10 tries is fast. */
 TEST(a_stop_ends_a_call_that_hangs) {
     double best = 1e9;
     for (int i = 0; i < 10 && best > 0.3; i++) {
@@ -461,8 +460,8 @@ TEST(a_new_token_that_is_refused_is_not_replaced_again) {
     assert_int_equal(fake_count(&fake.token_requests), 1);
 }
 
-/* The check of a password takes much of etcd's time. So the server sends it at most every 2 s,
- * although it polls every 0.4 s with a TTL of 2 s. */
+/* The check of a password takes much of etcd's time. So the server sends a refused password at most
+ * every 2 s, although it polls every 0.4 s with a TTL of 2 s. */
 TEST(a_refused_password_is_not_sent_with_each_poll) {
     struct fake fake;
     char reply[1024];
@@ -557,10 +556,10 @@ TEST(a_user_with_its_password_becomes_master) {
     etcd_stop(&etcd);
 }
 
-/* Tokens end when they are not used. A server that was frozen has such a token. When etcd starts
- * again, it knows no token. The server logs in again in both cases. Its mastership of 1 h does not
- * end, and it loads the configurations that etcd has afterwards. Returns whether no call failed
- * while etcd was there. */
+/* Here a token ends when it is not used for 1 s, so the token of a frozen server has ended. When
+ * etcd starts again, it knows no token. The server logs in again in both cases. Its mastership of 1
+ * h does not end, and it loads the configurations that etcd has afterwards. Returns false if a call
+ * failed while etcd was there. */
 static bool tokens_are_replaced(void) {
     struct etcd etcd;
     etcd_require_with(&etcd, &(struct etcd){.token_ttl = "1"});
