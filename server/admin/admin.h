@@ -233,6 +233,8 @@ struct rows_wanted {
     uint64_t late_id; /* an act that the store has perhaps taken late. If its row adds to a bucket,
                          the bucket gets the units now; 0: none */
     bool deletes;     /* notes that a later note replaces are deleted */
+    bool is_shared;   /* the store is that of the cluster: a deletion that fails, such as when
+                         another node writes, is left to the next reading */
 };
 
 /* Deletes the notes of a kind that have ended. Returns false if the store has failed. */

@@ -197,7 +197,8 @@ static void cluster_adopt(struct service *service, struct store *store) {
 /* Puts the rows that all nodes share into force. */
 static bool cluster_read(struct service *service, struct store *store, uint64_t late,
                          bool is_whole) {
-    const struct rows_wanted wanted = {.ends_others = is_whole, .late_id = late};
+    const struct rows_wanted wanted = {
+        .ends_others = is_whole, .late_id = late, .deletes = is_whole, .is_shared = true};
     if (!server_rows_read(service, store, &wanted)) return false;
 #ifdef DOORMAN_SERVER_SHARDS
     /* An earlier cluster_adopt may have put a row into force, and then failed to write it to etcd.

@@ -5,8 +5,8 @@
  * A store may have several notes for one name, such as (resource, limit, key): after two acts at
  * once, or if a process ended before it had deleted the earlier note. The latest note counts, also
  * if it has ended. The store lists it first. The others are outranked: they are not put into force,
- * and are deleted. With --shards these notes are in etcd, for all nodes. There an outranked note
- * stays until it has ended. */
+ * and are deleted. If they stayed, the end of the latest row would bring an earlier one back. With
+ * --shards these notes are in etcd, and each node that reads them deletes those. */
 #include "admin.h"
 
 /* ---- names of rows that have ended ---------------------------------------------------------- */
@@ -197,7 +197,9 @@ static bool pass_run(struct service *service, struct store *store, const struct 
     bool done = server_store_list_notes(store, kind->name, "", kind->visit, &pass) == STORE_OK &&
                 !pass.failed;
     if (done && wanted->ends_others) pass_end_others(&pass, kind);
-    if (wanted->deletes) done = done && pass_delete(&pass, store, kind->name);
+    if (done && wanted->deletes) {
+        done = pass_delete(&pass, store, kind->name) || wanted->is_shared;
+    }
     names_free(&pass.ended);
     free(pass.visited.ids);
     free(pass.outranked.ids);

@@ -102,6 +102,55 @@ TEST(an_override_of_a_node_outlasts_a_restart_of_all_nodes) {
     assert_int_equal(limit_at(1, "api", key), 30);
 }
 
+#define OVERRIDE_NOTES "doorman/shards/notes/override/"
+
+/* Returns whether etcd has an override with this id. */
+static bool etcd_has_override(int id) {
+    char key[96];
+    snprintf(key, sizeof key, OVERRIDE_NOTES "%020d", id);
+    char *note = etcd_read(&cluster.etcd, key);
+    const bool has = note[0] != 0;
+    free(note);
+    return has;
+}
+
+static void override_end(int node, const char *key) {
+    char path[160];
+    snprintf(path, sizeof path, "/v1/overrides?resource=api&limit=day&key=%s&reason=done", key);
+    expect_verb(at(node), "DELETE", path, OPERATOR, "", 200, "");
+}
+
+/* Two acts at once can leave two notes for one name, of which the later one counts. Its end must
+ * not bring the other one back. */
+TEST(an_override_that_a_later_one_has_replaced_does_not_come_back) {
+    char key[32], note_key[96];
+    cluster_share(LIMITS, 2);
+    key_of_node(1, "acme", key);
+    override_put(0, key, 20, DAY, 200, "{\"id\":"); /* 1: the next one is the revision of etcd */
+    override_put(0, key, 30, DAY, 200, "{\"id\":");
+    EVENTUALLY(limit_at(1, "api", key) == 30);
+    char *list = get(at(0), "/v1/overrides", OPERATOR);
+    const int id = atoi(strstr(list, "\"id\":") + strlen("\"id\":"));
+    free(list);
+    assert_true(etcd_has_override(id) && !etcd_has_override(1));
+    snprintf(note_key, sizeof note_key, OVERRIDE_NOTES "%020d", id);
+    char *note = etcd_read_lines(&cluster.etcd, note_key);
+    etcd_put(&cluster.etcd, OVERRIDE_NOTES "00000000000000000001", note);
+    free(note);
+    override_put(1, "another", 7, DAY, 200, "{\"id\":"); /* the nodes read all notes again */
+    EVENTUALLY(!etcd_has_override(1));
+    assert_true(etcd_has_override(id));
+    override_end(0, key);
+    for (int i = 0; i < 2; i++) EVENTUALLY(limit_at(i, "api", key) == 3);
+    for (int i = 0; i < 2; i++) {
+        process_signal(cluster.nodes[i].process, SIGKILL);
+        process_wait(cluster.nodes[i].process);
+    }
+    for (int i = 0; i < 2; i++) cluster_node_start(i);
+    for (int i = 0; i < 2; i++) EVENTUALLY(cluster_owned(i) == 8);
+    assert_int_equal(limit_at(1, "api", key), 3);
+}
+
 TEST(an_override_ends_at_its_end_at_each_node) {
     char key[32];
     cluster_share(LIMITS, 2);

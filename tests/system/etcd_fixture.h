@@ -149,8 +149,8 @@ static inline void etcd_put(const struct etcd *etcd, const char *key, const char
     etcd_control(etcd, (const char *[]){"put", key, value, NULL});
 }
 
-/* Returns the first line of the value of a key. The caller frees it. */
-static inline char *etcd_read(const struct etcd *etcd, const char *key) {
+/* Returns the value of a key and a newline, or "" if there is no such key. The caller frees it. */
+static inline char *etcd_read_lines(const struct etcd *etcd, const char *key) {
     char program[256];
     assert_true(find_program("etcdctl", program));
     const char *const environment[] = {"ETCDCTL_API=3", NULL};
@@ -160,8 +160,14 @@ static inline char *etcd_read(const struct etcd *etcd, const char *key) {
     process_launch(process, program, arguments, environment);
     process_end(process, 0);
     char *value = file_read(process->out);
-    value[strcspn(value, "\n")] = 0;
     process_remove_last();
+    return value;
+}
+
+/* Returns the first line of the value of a key. The caller frees it. */
+static inline char *etcd_read(const struct etcd *etcd, const char *key) {
+    char *value = etcd_read_lines(etcd, key);
+    value[strcspn(value, "\n")] = 0;
     return value;
 }
 
