@@ -1,5 +1,5 @@
-/* Requests to the server over HTTP: targets, the interim response, and bodies in chunks. All bytes
- * are sent by hand, in pieces of several sizes. */
+/* Requests to the server over HTTP: targets, the interim response, and bodies in chunks. Requests
+ * are written by hand, and some tests send them in pieces of several sizes. */
 #define _GNU_SOURCE
 #include "http.h"
 
@@ -88,8 +88,8 @@ TEST(the_host_of_a_url_counts_instead_of_the_field) {
     server_stop(&fixture.server);
 }
 
-/* RFC 3986, 2.1. A % without two digits is refused, because it could become a part of another path,
- * or of another key. */
+/* RFC 3986, 2.1. A % without two hexadecimal digits is refused, because programs do not agree on
+ * the path or the key that it stands for. */
 TEST(a_broken_escape_in_a_target_is_refused) {
 #define GET(target) "GET " target " HTTP/1.1\r\n" HOST "\r\n"
 #define ALLOW(query) GET("/v1/allow?resource=db&" query)
