@@ -163,7 +163,8 @@ TEST(few_connections_wait) {
     server_stop(&fixture.server);
 }
 
-/* The server stops reading from a client that sends much while it waits, and still answers it. */
+/* The server stops reading from a client that sends much while its permit waits, and still
+ * answers. */
 TEST(a_client_that_sends_while_it_waits_is_bounded) {
     struct fixture fixture = start();
     acquire(&fixture, "a", 1);

@@ -433,7 +433,8 @@ TEST(many_small_chunks_need_no_more_memory) {
     server_stop(&fixture.server);
 }
 
-/* A large buffer becomes smaller after its request. The bytes of the next request stay. */
+/* The buffer of a large request becomes smaller after it, and keeps the bytes of the next
+ * request. */
 TEST(bytes_after_a_large_body_are_the_next_request) {
     enum { BYTES = 1000000 };
     static const char next[] = "GET /healthz HTTP/1.0\r\n\r\n";

@@ -934,8 +934,8 @@ TEST(the_limits_can_be_configured) {
     expect_post(&fixture, "/v1/discovery", HOST JSON, body, 413, "RESOURCE_EXHAUSTED");
     body[1000] = 0;
     expect_post(&fixture, "/v1/discovery", HOST JSON, body, 200, "is_master");
-    /* Any of the three connections may be the one too many: the server counts the greetings, and
-     * may read those of several connections in any order. */
+    /* Any one of the three connections may be the one that is closed: the server counts the
+     * greetings, and may read those of several connections in any order. */
     struct pollfd peers[3];
     for (int i = 0; i < 3; i++) {
         peers[i] = (struct pollfd){.fd = raw_greet(&fixture.server), .events = POLLIN};

@@ -160,7 +160,7 @@ TEST(an_empty_list_of_limits_shows_what_it_grants) {
     server_stop(&fixture.server);
 }
 
-/* P20: the keys that a limit refuses and grants most often are listed. */
+/* P20: the keys whose permits a limit refuses or grants most often are listed. */
 TEST(the_most_frequent_keys_of_a_limit_are_listed) {
     struct fixture fixture = start_with_limits(false);
     acquire(&fixture, "ann", 2);

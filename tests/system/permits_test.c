@@ -39,7 +39,7 @@ TEST(permits_are_decided_over_nng) {
     server_stop(&server);
 }
 
-/* P26: the clock of the calendar is that of the machine. */
+/* P26: calendar windows follow the clock of the machine. */
 TEST(windows_follow_the_calendar) {
     struct server server = server_start(LIMITS("9"), NULL);
     time_t now = time(NULL);
