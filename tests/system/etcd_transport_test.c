@@ -769,8 +769,8 @@ TEST(a_member_that_hangs_in_tls_is_skipped) {
     etcd_stop(&etcd);
 }
 
-/* Returns how many connections a server makes while it loads seven configurations. It makes some
- * calls for each. */
+/* Returns how many connections to etcd a server makes while it loads seven configurations. It makes
+ * several calls for each configuration. */
 static int connections_for_calls(void) {
     struct certificates paths;
     struct etcd etcd;
@@ -799,8 +799,8 @@ static int connections_for_calls(void) {
     return accepted;
 }
 
-/* A call that reaches its deadline of 2 s ends its connection. A very busy machine may be so slow,
- * so there are several tries. */
+/* A call that reaches its deadline ends its connection. On a very busy machine a call may take that
+ * long, so there are several tries. */
 TEST(calls_share_a_connection) {
     int accepted = connections_for_calls();
     for (int i = 1; i < 5 && accepted > 3; i++) {

@@ -86,7 +86,7 @@ static cJSON *receive(struct subscriber *own, char topic[512]) {
     return json;
 }
 
-/* Remembers the fields of an event. */
+/* Adds the fields of an event to those that its kind has shown so far. */
 static void note_fields(struct subscriber *own, const cJSON *json) {
     const char *kind = text(json, "event");
     size_t i = 0;
@@ -103,8 +103,8 @@ static void note_fields(struct subscriber *own, const cJSON *json) {
     }
 }
 
-/* Receives events until one has this topic. None may be missing before it. The caller deletes the
- * JSON. */
+/* Receives events until one has this topic. Fails if an event before it was lost. The caller
+ * deletes the JSON. */
 static cJSON *await(struct subscriber *own, const char *wanted) {
     char topic[512] = "";
     cJSON *json = NULL;
@@ -141,7 +141,7 @@ static cJSON *connect_by(struct subscriber *own, const struct fixture *fixture, 
     return json;
 }
 
-/* Does the same with the resource `hello`. */
+/* Asks for units of the resource `hello` until an event has arrived. */
 static void connect_to(struct subscriber *own, const struct fixture *fixture, const char *lines) {
     cJSON_Delete(connect_by(own, fixture, "/v1/allow?resource=hello&key=a", lines));
 }
@@ -152,7 +152,7 @@ static void allow(const struct fixture *fixture, const char *resource, const cha
     expect(fixture, path, ADMIN, code, "");
 }
 
-/* Posts a message, and expects a text in the answer. */
+/* Posts a message, and expects the status 200 and a text in the response. */
 static void send_message(const struct fixture *fixture, const char *path, const char *body,
                          const char *text) {
     expect_post(fixture, path, ADMIN, body, 200, text);
@@ -262,7 +262,7 @@ static void play_operators(struct subscriber *own, const struct fixture *fixture
     expect_event(own, "config.loaded", NULL, NULL);
 }
 
-/* Returns the example of a kind in the manual. The caller deletes it. */
+/* Returns the example of a kind of event in docs/protocol.md. The caller deletes it. */
 static cJSON *find_example(const char *manual, const char *kind) {
     char start[64];
     snprintf(start, sizeof start, "\n%s", kind);
@@ -277,7 +277,7 @@ static cJSON *find_example(const char *manual, const char *kind) {
     return NULL;
 }
 
-/* Expects the examples of the manual to have exactly the fields of the events. */
+/* Expects each kind of event that was seen to have the fields of its example in the manual. */
 static void compare_with_manual(const struct subscriber *own) {
     char *manual = file_read("docs/protocol.md");
     for (size_t i = 0; i < own->kind_count; i++) {
@@ -333,7 +333,7 @@ static bool gets_lease(const struct fixture *fixture) {
     return is_granted;
 }
 
-/* Receives until an event has this topic, also if others were lost. The caller deletes it. */
+/* Receives events until one has this topic, also if others were lost. The caller deletes it. */
 static cJSON *seek(struct subscriber *own, const char *wanted) {
     char topic[512] = "";
     cJSON *json = NULL;
@@ -393,7 +393,7 @@ static struct fixture member_of(const struct etcd *etcd) {
     return fixture;
 }
 
-/* Lets a process load its configuration again, until an event about it has arrived. */
+/* Lets a process load its configuration again and again, until an event has arrived. */
 static void connect_by_reload(struct subscriber *own, const struct process *process) {
     char topic[512];
     struct pollfd ready = {.events = POLLIN};
@@ -506,8 +506,8 @@ static cJSON *read_or_make(int fd, const struct fixture *fixture, double *count)
     return read_frame(fd);
 }
 
-/* P33: a subscriber that does not read delays nobody. When it reads again, the numbers show how
- * many events it has lost, in all and of a topic. */
+/* P33: a subscriber that does not read delays nobody. When it reads again, `seq` shows how many
+ * events it has lost in all, and `topic_seq` how many of a topic. */
 TEST(a_slow_subscriber_delays_nobody_and_sees_what_it_has_lost) {
     char url[128];
     struct fixture fixture = start_with(ALL, "1", url);
@@ -543,7 +543,7 @@ TEST(a_slow_subscriber_delays_nobody_and_sees_what_it_has_lost) {
 #define FREE "/v1/allow?resource=free&key=a"
 
 /* P33: the events of a topic have numbers of their own. Events that nobody has received leave a gap
- * in them. */
+ * in these numbers. */
 TEST(a_topic_has_its_own_numbers) {
     char url[128];
     struct fixture fixture = start_with(ALL, "1", url);
@@ -571,7 +571,7 @@ TEST(a_topic_has_its_own_numbers) {
     server_stop(&fixture.server);
 }
 
-/* P33: a random fraction of the grants of each key becomes events, and each refusal does. */
+/* P33: a random fraction of the grants of each key becomes events, and so does each refusal. */
 TEST(grants_are_sampled_and_refusals_are_not) {
     char url[128];
     struct fixture fixture = start_with(ALL, "0.1", url);
@@ -670,9 +670,9 @@ static void subscribe_tls(struct subscriber *own, const char *url, const char *a
     nng_tls_config_free(tls);
 }
 
-/* Starts a server with events over TLS. TSan does not see the counters by which nng knows that a
- * message is sent. So when nng frees a message that the library of TLS has copied, TSan reports a
- * race, which is suppressed here. */
+/* Starts a server with events over TLS. TSan does not see how the threads of nng wait for each
+ * other. So it reports a race between the thread that copies a message for TLS and the thread that
+ * frees it. This report is suppressed. */
 static struct process *tls_server_start(const char *folder, const char *cert, const char *key,
                                         const char *ca) {
     struct process *process = process_new();

@@ -53,7 +53,7 @@ static void look(struct office *office, const char *lines) {
 }
 
 /* Sends the form for acme with the nonce. Returns the response; the caller frees it.
- *   fields   the others, as in a query */
+ *   fields   the other fields, as in a query */
 static char *form_send(const struct office *office, const char *lines, const char *fields) {
     char body[8192];
     snprintf(body, sizeof body, "resource=api%%2Fsearch&key=acme&nonce=%s%s", office->nonce,
@@ -70,7 +70,6 @@ static void expect_form(const struct office *office, const char *lines, const ch
     free(response);
 }
 
-/* Expects acme to have this limit. */
 static void expect_limit(const struct office *office, int limit) {
     char text[64];
     snprintf(text, sizeof text, "\"limit\":%d,", limit);
@@ -210,7 +209,7 @@ TEST(a_form_for_a_glob_gives_figures_at_all_its_resources) {
     server_stop(&office.fixture.server);
 }
 
-/* A store that has failed may still have done the act, so the same form cannot be sent again. */
+/* A store that fails may still have written the act, so the server takes the form only once. */
 TEST(a_form_that_a_store_has_not_answered_is_not_sent_again) {
     const struct rlimit full = {4096, RLIM_INFINITY}, room = {RLIM_INFINITY, RLIM_INFINITY};
     struct office office;

@@ -231,7 +231,7 @@ static char *run_doormanctl(const char *words) {
     return text;
 }
 
-/* The audit says what an act has moved, in the words of its command. */
+/* doormanctl shows an act that moved shards as the command that causes it, here "drain n0". */
 TEST(doormanctl_says_in_the_audit_which_shards_were_moved) {
     require(access("build/doormanctl", X_OK) == 0, "build/doormanctl");
     cluster_share(LIMITS, 2);
@@ -396,7 +396,7 @@ TEST(a_killed_node_fails_alone) {
     EVENTUALLY(number_at(0, "/v1/acquire", body, "\"granted\":") == 1);
 }
 
-/* Expects doormanctl to show a text about the nodes. */
+/* Expects `doormanctl shards` to print a text. */
 static void expect_nodes(const char *text) {
     char *shown = run_doormanctl("shards");
     if (!strstr(shown, text)) fail_msg("no '%s' in %s", text, shown);
@@ -706,7 +706,7 @@ TEST(a_process_that_has_the_port_of_another_one_does_not_decide) {
     proxy_stop(&cluster.relay);
 }
 
-/* The third node has gRPC. The default address of HTTP is in use, so HTTP is off there. */
+/* The third node has gRPC. Its HTTP is off, because the default address of HTTP is in use. */
 TEST(a_node_whose_http_is_off_asks_over_nng_and_stops) {
     char key[32], other[32], address[64], command[256];
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(15050)};

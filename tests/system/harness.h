@@ -1,6 +1,6 @@
 /* Helpers shared by the system tests: real processes in their own folders, requests over nng, raw
- * connections, and access to replies. Everything ends by itself: each wait has a time-out, each
- * process dies with the test program, and harness_clean ends what a failed test left behind. */
+ * connections, and access to replies. Nothing is left behind: waits for a server have a time-out,
+ * each process dies with the test program, and harness_clean ends what a failed test has left. */
 #ifndef DOORMAN_TESTS_HARNESS_H
 #define DOORMAN_TESTS_HARNESS_H
 
@@ -51,8 +51,8 @@ static inline void sleep_ms(int ms) {
 }
 
 /* Waits until a condition holds. The condition is not evaluated again after that, because it may
- * not hold for long. A condition often sends a request, so the pauses grow with the wait, from 5 to
- * 20 ms, to send fewer. */
+ * not hold for long. The pauses grow from 5 to 20 ms during the wait, because a condition often
+ * sends a request. */
 #define EVENTUALLY(condition)                                                                      \
     do {                                                                                           \
         bool holds_ = (condition);                                                                 \
@@ -112,8 +112,8 @@ static inline struct process *process_new(void) {
     return process;
 }
 
-/* Runs in the child, between fork and exec. It may call only what a signal handler may call,
- * because the test program has threads. */
+/* Executes the program in the child. Between fork and exec the child may call only what a signal
+ * handler may call, because the test program has threads. */
 static inline void process_exec(const struct process *process, char *const argv[],
                                 char *const envp[]) {
     sigset_t none;
@@ -226,7 +226,7 @@ static inline int process_logged(const struct process *process, const char *text
     return count;
 }
 
-/* Returns whether a process has ended. process_wait can still be called. */
+/* Returns whether a process has ended. The caller can still call process_wait for the exit code. */
 static inline bool process_has_ended(const struct process *process) {
     siginfo_t info = {.si_pid = 0};
     if (process->pid == 0) return true;
@@ -251,8 +251,8 @@ static inline void process_await(const struct process *process, const char *text
 }
 
 /* Replaces the configuration file of a running server in one step, so that the server never reads
- * half of it. The server checks the file once a second. So if a SIGHUP follows, it may load the
- * file before the SIGHUP, and once more after it. */
+ * half of it. The server checks the file once a second, so a server that gets a SIGHUP after this
+ * call may load the file twice. */
 static inline void config_replace(const struct process *process, const char *config) {
     char next[96];
     snprintf(next, sizeof next, "%s/next", process->folder);
@@ -462,9 +462,9 @@ static inline int port_listen(int *port) {
     return fd;
 }
 
-/* Reserves a port among the test programs on this machine, until this program ends. A socket with a
- * name of its own is the reservation: no two programs can bind it, and nothing has to be removed.
- * Returns false if another program has reserved the port. */
+/* Reserves a port among the test programs on this machine, until this program ends. The reservation
+ * is a socket whose name contains the port: only one program can bind this name, and the name ends
+ * with the program. Returns false if the port is already reserved. */
 static inline bool port_reserve(int port) {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "doorman-test-port-%d", port);
@@ -477,7 +477,8 @@ static inline bool port_reserve(int port) {
 
 /* Returns a free port, for a program that cannot choose one itself. It is below the range from
  * which the system takes ports for port 0 and for outgoing connections. Tests run at the same time,
- * so each process begins its search at a port of its own, and reserves the port that it takes. */
+ * so each process begins its search at a port that depends on its id, and reserves the port it
+ * takes. */
 static inline int port_free(void) {
     enum { FIRST = 10000, COUNT = 22000, EACH = 31 };
     static int used;

@@ -1,8 +1,8 @@
 /* The holds of examples/clients, in Python, JavaScript and Go, with a real server over HTTP. The
  * limit has one unit, so a hold that is granted shows that another one has ended.
  *
- * Each client prints a line for each change: "held", "refused", "gone" or "released". Time is real.
- * So a test waits for a line, and no bound can be broken by a slow machine. */
+ * Each client prints a line for each change: "held", "refused", "gone" or "released". The tests
+ * wait for these lines rather than for times where they can, because machines may be slow. */
 #define _GNU_SOURCE
 #include "etcd_fixture.h"
 #include "http.h"
@@ -58,7 +58,6 @@ static struct process *holder_start(const struct language *language, const char 
     return holder_start_for(language, program, urls, "slots", wait);
 }
 
-/* Waits until a holder has printed a line. */
 static void await_line(const struct process *holder, const char *line) {
     for (int waited = 0;; waited += 20) {
         char *output = file_read(holder->out);
@@ -109,10 +108,10 @@ static void url_of(int port, char out[64]) {
     snprintf(out, 64, "http://127.0.0.1:1,http://127.0.0.1:%d", port);
 }
 
-/* A hold outlives its time to live of six seconds, is released, and a waiting holder gets the unit.
- * The second holder is killed, and its unit comes back by itself. Nothing listens at the first
- * address. Returns false if the machine has stopped the first holder for so long that its hold has
- * ended. */
+/* The first holder renews its hold for longer than the time to live of six seconds. When it
+ * releases the hold, a second holder that waits gets the unit. The second holder is killed, and its
+ * unit comes back by itself. No server listens at the first of the two addresses of each holder.
+ * Returns false if the machine has stopped the first holder for so long that its hold has ended. */
 static bool turns(const struct language *language, const char *program) {
     char url[64];
     int port = port_free();
@@ -218,8 +217,8 @@ static void try_cancel(const struct language *language) {
     server_stop(&server.server);
 }
 
-/* A resource id that is too long is refused with 400. No client asks again, although it may
- * wait. */
+/* A resource id that is too long is refused with 400. No client sends the request again, although
+ * its permit may wait. */
 static void try_refusal(const struct language *language) {
     char program[256], url[64], resource[300];
     unsigned port = 0;

@@ -29,7 +29,6 @@ static void site_stop(struct site *site) {
     server_stop(&site->fixture.server);
 }
 
-/* Sends a request of a client. */
 static void request(struct site *site, const char *method, const char *body) {
     cJSON_Delete(site->response);
     if (site->over_http) {
@@ -84,7 +83,6 @@ static void expect_free(struct site *site, int units) {
     assert_true(entry(site, "release", "probe", "id", id, ""));
 }
 
-/* Waits until both units are free. */
 static void await_free(struct site *site) {
     double id = 0;
     for (int waited = 0; id == 0; waited += 10) {
@@ -95,7 +93,7 @@ static void await_free(struct site *site) {
     assert_true(entry(site, "release", "probe", "id", id, ""));
 }
 
-/* Waits until the free unit is not granted, because the limit was lowered. */
+/* Waits until the server refuses a unit, because the limit was lowered to 0. */
 static void await_refusal(struct site *site) {
     double id = 1;
     for (int waited = 0; id > 0; waited += 10) {

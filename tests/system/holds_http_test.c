@@ -1,5 +1,5 @@
 /* Holds over HTTP: a message whose permits wait is answered when they are decided (P7). No thread
- * of the server waits meanwhile. The limit has 2 units, of which a test takes some first. */
+ * of the server waits for the decision. The limit has 2 units, of which a test takes some first. */
 #define _GNU_SOURCE
 #include "etcd_fixture.h"
 #include "http.h"
@@ -163,7 +163,8 @@ TEST(few_connections_wait) {
     server_stop(&fixture.server);
 }
 
-/* The server stops reading from a client that sends much while it waits, and still answers it. */
+/* The server stops reading from a client that sends much while its permit waits, and still
+ * answers. */
 TEST(a_client_that_sends_while_it_waits_is_bounded) {
     struct fixture fixture = start();
     acquire(&fixture, "a", 1);
@@ -214,7 +215,7 @@ TEST(a_lost_mastership_answers_those_who_wait) {
     server_stop(&fixture.server);
 }
 
-/* /v1/allow has no request_id, and nobody could release its hold. */
+/* A request to /v1/allow has no request_id, so nobody could release its hold. */
 TEST(a_gateway_cannot_hold_units) {
     struct fixture fixture = start();
     expect(&fixture, "/v1/allow?resource=slots", HOST, 400, "CONCURRENCY");
@@ -233,7 +234,8 @@ TEST(a_list_of_amounts_of_the_wrong_length_is_refused) {
     server_stop(&fixture.server);
 }
 
-/* Whoever knows a client_id has the right to its holds, so only its beginning is shown. */
+/* Any peer that knows a client_id has the right to its holds, so pages and JSON show only the
+ * beginning of the client_id. */
 TEST(people_see_who_holds_and_who_waits) {
     struct fixture fixture = start();
     acquire(&fixture, "<web>-7:4242:9f0c2e51", 1);
@@ -323,8 +325,8 @@ TEST(keys_are_escaped_wherever_people_see_them) {
     server_stop(&fixture.server);
 }
 
-/* Requests of any kind that follow on the connection of a permit that waits are answered after
- * it, in their order, and another permit among them waits too. */
+/* While a permit waits, requests of any kind can follow on its connection. The server answers them
+ * after the permit in their order, and a second permit among them can wait too. */
 TEST(requests_that_follow_a_wait_are_answered_in_order) {
     struct fixture fixture = start();
     char body[256], requests[2048];

@@ -57,8 +57,8 @@ static cJSON *line_receive(struct line *line) {
     return response;
 }
 
-/* Opens a connection. nng 1.5.2 closes some new connections of a busy server, so this tries again
- * until one of them is answered. */
+/* Opens a connection. nng 1.5.2 closes some new connections of a busy server, so the function tries
+ * again until the server answers on a connection. */
 static struct line line_open(const struct server *server) {
     static const unsigned char greeting[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
     for (int tries = 0; tries < 100; tries++) {
@@ -107,8 +107,8 @@ static void release(const struct server *server, const char *client, double id) 
     cJSON_Delete(send_request(server, message));
 }
 
-/* Waits until a permit waits, or until none waits. Precondition: one unit is free. It is granted
- * only if no permit waits, because no permit overtakes one that waits. */
+/* Waits until a permit waits, or until none waits. Precondition: one unit is free. This unit is
+ * granted only while no permit waits, because no permit overtakes one that waits. */
 static void await_queue(const struct server *server, bool waits) {
     static int request_id;
     for (int waited = 0;; waited += 10) {
@@ -177,8 +177,8 @@ TEST(a_permit_waits_while_the_server_learns) {
     server_stop(&server);
 }
 
-/* Lets as many permits of a connection wait as may (P19). They want two units. When the next one is
- * refused, all others wait. */
+/* Sends as many permits on a connection as may wait (P19), each for two units, and one more. When
+ * the last permit is refused, all others wait. */
 static void line_fill(struct line *line, const char *client) {
     char message[512];
     for (int i = 1; i <= LINE_MAX_WAITS + 1; i++) {
@@ -207,7 +207,7 @@ TEST(at_most_100_permits_of_a_connection_wait) {
     server_stop(&server);
 }
 
-/* The permits of the closed connection no longer count, so another one has room for as many. */
+/* The permits of a closed connection no longer count, so the next one has room for 100. */
 TEST(a_closed_connection_cancels_100_permits) {
     struct server server = server_start(QUEUE_OF("100"), NULL);
     (void)acquire(&server, "a", 1);
@@ -245,7 +245,7 @@ static double probe_until_readable(struct line *probe, int fd) {
     return longest;
 }
 
-/* Receives a refusal for each permit that a connection let wait. */
+/* Receives the refusal TIMED_OUT for each permit that waits on a connection. */
 static void line_receive_time_outs(struct line *line) {
     for (int i = 0; i < LINE_MAX_WAITS; i++) {
         cJSON *response = line_receive(line);
@@ -254,8 +254,8 @@ static void line_receive_time_outs(struct line *line) {
     }
 }
 
-/* As many permits wait as the queue takes. Each of them is answered, and the server serves others
- * meanwhile. */
+/* As many permits wait as the queue takes. Each of them is answered when its time is over, and
+ * until then the server serves other requests. */
 TEST(ten_thousand_permits_time_out_in_the_same_seconds) {
     struct server server = server_start(QUEUE_OF("10000"), NULL);
     char message[512], client[16];
@@ -309,7 +309,7 @@ TEST(a_server_that_stops_answers_all_that_wait) {
     close(line.fd);
 }
 
-/* Waits until a server is master. */
+/* Waits until a server is master, and takes one of its two units. */
 static void await_mastership(const struct server *server) {
     double id = 0;
     for (int waited = 0; id == 0; waited += 50) {
@@ -345,7 +345,8 @@ TEST(a_lost_mastership_answers_all_that_wait) {
     server_stop(&server);
 }
 
-/* A message can have permits that wait beside others. It is answered when all are decided. */
+/* A message has one permit that waits and one that may not. It is answered when both are
+ * decided. */
 TEST(a_message_waits_for_all_its_permits) {
     struct server server = server_start(QUEUE_OF("1"), NULL);
     double first = acquire(&server, "a", 1);
@@ -364,8 +365,8 @@ TEST(a_message_waits_for_all_its_permits) {
     server_stop(&server);
 }
 
-/* P9. The repeat may not wait, so its message is answered at once. The earlier message is answered
- * then too. */
+/* P9. A message repeats a permit that waits, but without a wait, so it is answered at once. The
+ * earlier message is answered too. */
 TEST(a_repeat_without_a_wait_answers_both_messages) {
     struct server server = server_start(QUEUE_OF("1"), NULL);
     char message[512];

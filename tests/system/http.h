@@ -53,7 +53,8 @@ static inline struct fixture leaf_start(const char *parent) {
     return leaf;
 }
 
-/* Returns everything that arrives on a connection until the peer closes it; the caller frees it. */
+/* Reads a connection until the peer closes it, and closes `fd`. Returns the bytes as text, which
+ * the caller frees. */
 static inline char *drain(int fd) {
     size_t bytes = 0, capacity = (size_t)64 << 10;
     char *text = (char *)malloc(capacity);
@@ -177,7 +178,6 @@ static inline void expect_refusal(const char *const *more, int code, const char 
     free(log_text);
 }
 
-/* Skips the test if a program is missing. */
 static inline void require_program(const char *program) {
     char command[128];
     snprintf(command, sizeof command, "command -v %s >/dev/null 2>&1", program);

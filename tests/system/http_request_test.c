@@ -1,5 +1,5 @@
-/* Requests to the server over HTTP: targets, the interim response, and bodies in chunks. All bytes
- * are sent by hand, in pieces of several sizes. */
+/* Requests to the server over HTTP: targets, the interim response, and bodies in chunks. Requests
+ * are written by hand, and some tests send them in pieces of several sizes. */
 #define _GNU_SOURCE
 #include "http.h"
 
@@ -88,8 +88,8 @@ TEST(the_host_of_a_url_counts_instead_of_the_field) {
     server_stop(&fixture.server);
 }
 
-/* RFC 3986, 2.1. A % without two digits is refused, because it could become a part of another path,
- * or of another key. */
+/* RFC 3986, 2.1. A % without two hexadecimal digits is refused, because programs do not agree on
+ * the path or the key that it stands for. */
 TEST(a_broken_escape_in_a_target_is_refused) {
 #define GET(target) "GET " target " HTTP/1.1\r\n" HOST "\r\n"
 #define ALLOW(query) GET("/v1/allow?resource=db&" query)
@@ -433,7 +433,8 @@ TEST(many_small_chunks_need_no_more_memory) {
     server_stop(&fixture.server);
 }
 
-/* A large buffer becomes smaller after its request. The bytes of the next request stay. */
+/* The buffer of a large request becomes smaller after it, and keeps the bytes of the next
+ * request. */
 TEST(bytes_after_a_large_body_are_the_next_request) {
     enum { BYTES = 1000000 };
     static const char next[] = "GET /healthz HTTP/1.0\r\n\r\n";

@@ -198,7 +198,7 @@ TEST(the_status_says_that_a_resource_learns) {
     server_stop(&fixture.server);
 }
 
-/* A node does not know for how long it learns before its parent has answered. */
+/* Until its parent has answered, a node does not know how long it will learn. */
 TEST(the_page_shows_no_time_of_learning_before_the_parent_answers) {
     struct fixture leaf = leaf_start("tcp://127.0.0.1:1");
     request_capacity(&leaf, CAPACITY_REQUEST("a", "db", "30"));
@@ -209,7 +209,7 @@ TEST(the_page_shows_no_time_of_learning_before_the_parent_answers) {
     server_stop(&leaf.server);
 }
 
-/* V3: the response is a valid configuration file. */
+/* V3: the body of the response to /v1/config is a valid configuration file. */
 TEST(the_configuration_page_is_a_valid_configuration) {
     char *example = file_read("config.example.json");
     struct fixture fixture = fixture_start(example, NULL);
@@ -265,7 +265,8 @@ TEST(the_metrics_count_events) {
     server_stop(&fixture.server);
 }
 
-/* Renews the lease of "same", naming the one before. Returns the new lease's id. */
+/* Renews the lease `id` of the client "same", or asks for its first lease if `id` is 0. Returns the
+ * id of the new lease. */
 static double renew(const struct fixture *fixture, double id) {
     char body[300];
     snprintf(body, sizeof body,
@@ -368,7 +369,7 @@ TEST(prometheus_scrapes_the_metrics) {
     server_stop(&fixture.server);
 }
 
-/* V4, V3: a node with a parent shows its lease from it. */
+/* V4, V3: a node shows the lease that its parent has granted. */
 TEST(a_node_shows_its_parent_and_its_lease) {
     struct fixture root =
         fixture_start(CONFIG("100", ""), (const char *[]){"--node", "root", NULL});
@@ -489,7 +490,7 @@ TEST(the_http_status_names_the_error_of_a_request) {
     server_stop(&fixture.server);
 }
 
-/* The positions in errors count the bytes that the client has sent. */
+/* The byte positions in errors count from the start of the body. */
 TEST(an_error_refers_to_the_body_of_the_request) {
     struct fixture fixture =
         fixture_start(CONFIG("100", ""), (const char *[]){"--max-message", "1000", NULL});
@@ -556,9 +557,9 @@ TEST(a_connection_serves_requests_in_order_for_any_split_of_their_bytes) {
 
 /* ---- access control ------------------------------------------------------------------------- */
 
-/* V3: a page of another site can make its reader's browser send requests to a port of loopback. But
- * such a request has that site's own name as its Host, and it cannot have the content type of JSON
- * unless the server permits that. */
+/* V3: a page of another site can make its reader's browser send requests to a port of loopback. If
+ * the page reaches loopback by a name of its own site, the request has this name as its Host. If it
+ * uses a name of loopback, the browser sends no JSON unless the server permits that. */
 TEST(a_foreign_web_page_cannot_use_the_server) {
     struct fixture fixture = fixture_start(
         CONFIG("100", ""), (const char *[]){"--advertise", "tcp://doorman.example:15000", NULL});
@@ -679,8 +680,8 @@ static void await_capacity(const struct fixture *fixture, double capacity) {
     assert_true(now == capacity);
 }
 
-/* Rewrites the configuration file in place. The server is stopped meanwhile, because otherwise it
- * could read half of the file. */
+/* Rewrites the configuration file in place. The server is stopped by SIGSTOP until the file is
+ * complete, because otherwise it could read half of it. */
 static void config_rewrite(const struct fixture *fixture, const char *config) {
     const struct process *process = fixture->server.process;
     process_signal(process, SIGSTOP);
@@ -787,8 +788,8 @@ static int64_t clock_ns(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Waits until a point in time. It sleeps until shortly before that, because a sleep ends too
- * late. */
+/* Waits until a point in time. A sleep ends too late, so it sleeps until 0.2 ms before that point,
+ * and then watches the clock. */
 static void await_ns(int64_t moment) {
     const int64_t early = moment - 200000;
     const struct timespec time = {early / 1000000000, early % 1000000000};
@@ -797,9 +798,8 @@ static void await_ns(int64_t moment) {
 }
 
 /* V5: a peer may leave at the moment at which the server ends its connection, here 2 s after a
- * malformed request. The peers leave within 1 ms of that moment, so that some of them meet it. With
- * nng 1.5.2 the process was aborted if the stream of the peer was freed while nng ended the
- * timeout. */
+ * malformed request. The peers leave within 1 ms of that moment, so that some of them meet it. nng
+ * 1.5.2 could abort the process if it freed the stream of the peer while it handled the timeout. */
 TEST(a_peer_that_leaves_at_a_timeout_stops_nothing) {
     enum { PEERS = 100, ROUNDS = 3, STEP = 20000 };
     static const char request[] = "GET /a b HTTP/1.1\r\n" HOST "\r\n";
@@ -934,8 +934,8 @@ TEST(the_limits_can_be_configured) {
     expect_post(&fixture, "/v1/discovery", HOST JSON, body, 413, "RESOURCE_EXHAUSTED");
     body[1000] = 0;
     expect_post(&fixture, "/v1/discovery", HOST JSON, body, 200, "is_master");
-    /* Any of the three connections may be the one too many: the server counts the greetings, and
-     * may read those of several connections in any order. */
+    /* Any one of the three connections may be the one that is closed: the server counts the
+     * greetings, and may read those of several connections in any order. */
     struct pollfd peers[3];
     for (int i = 0; i < 3; i++) {
         peers[i] = (struct pollfd){.fd = raw_greet(&fixture.server), .events = POLLIN};
@@ -961,8 +961,8 @@ static void vanish(const struct server *server) {
     for (int i = 0; i < PEERS; i++) close(peers[i]);
 }
 
-/* With nng 1.5.2 such peers block the thread that frees streams. A client that reads to the end of
- * the connection must get there nevertheless. */
+/* With nng 1.5.2 peers that vanish block the thread that frees streams. The server must still close
+ * the connection of a client over HTTP. */
 TEST(a_connection_closes_after_peers_over_nng_have_vanished) {
     static const char request[] = "GET /healthz HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n";
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);

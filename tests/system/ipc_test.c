@@ -45,7 +45,8 @@ static bool ipc_answers(const struct process *process) {
     return fd >= 0;
 }
 
-/* With nng 1.5.2 one such peer was enough, and nobody got an answer any more. */
+/* After one such peer, nng 1.5.2 starts no further connection at the address. So the server opens
+ * the address again. */
 TEST(peers_that_leave_during_the_greeting_stop_no_other) {
     struct process *process = process_new();
     char url[NNG_MAXADDRLEN];

@@ -1,6 +1,6 @@
-/* Acts of administration at a store that fails, or answers too late (E5, E7): what the answer says,
- * what is in force then, and what the audit says of it. The tests use real servers with a file or a
- * Redis. */
+/* Acts of administration at a store that fails, or answers too late (E5, E7): what the response
+ * says, what is in force afterwards, and what the audit says of the act. The tests use real servers
+ * with a file or a Redis. */
 #define _GNU_SOURCE
 #include <sys/resource.h>
 
@@ -50,7 +50,8 @@ static bool inspect_has(const struct fixture *fixture, const char *key, const ch
     return does;
 }
 
-/* Sends a request. Returns whether the store was asked to write it, and has not answered. */
+/* Sends a request. Returns true if the store was asked to write the act, but has not answered, and
+ * false if nothing was changed. */
 static bool act_is_late(const struct fixture *fixture, const char *verb, const char *path,
                         const char *body) {
     char request[1024];
@@ -66,8 +67,9 @@ static bool act_is_late(const struct fixture *fixture, const char *verb, const c
 }
 
 /* Sends a request while the Redis hangs. When the server has answered, the Redis continues, and
- * executes what the server has sent it. If the Redis hung on something else first, such as the test
- * whether it can be written, the server has not sent it the act. Then the request is sent again. */
+ * executes what the server has sent it. If the server was already waiting for the Redis, for
+ * example in its test whether it can write, it has not sent the act. In that case the request is
+ * sent again. */
 static void act_late(const struct fixture *fixture, const struct place *place, const char *verb,
                      const char *path, const char *body) {
     for (bool is_late = false; !is_late;) {
@@ -79,8 +81,8 @@ static void act_late(const struct fixture *fixture, const struct place *place, c
     }
 }
 
-/* Starts a server that writes counters only every 60 s, so that it sends a Redis little but
- * acts. */
+/* Starts a server that writes counters only every 60 s, so that it sends the Redis hardly anything
+ * except acts. */
 static struct fixture redis_place_start(struct place *place) {
     place_init(place, true);
     place->flags[6] = "--state-interval";
@@ -120,8 +122,8 @@ TEST(an_end_of_an_override_that_a_redis_takes_late_ends_it) {
     server_stop(&fixture.server);
 }
 
-/* E2: a plan ends too if the Redis takes its end late. The log names the plan by its id, which is
- * made of the id of its act. */
+/* E2: a plan ends too if the Redis takes its end late. The log has the id of the plan, which is
+ * computed from the id of the act that gave the plan. */
 TEST(an_end_of_a_plan_that_a_redis_takes_late_ends_it) {
     struct place place = {.path = ""};
     struct fixture fixture = redis_place_start(&place);

@@ -78,8 +78,8 @@ TEST(leases_and_permits_of_two_nodes_share_one_capacity) {
     server_stop(&root);
 }
 
-/* On a root, a template must match the resource that `lease_of` names. Only a node with a parent
- * gets its capacity from elsewhere. */
+/* On a root, a template must match the resource that `lease_of` names. A node with a parent needs
+ * no such template, because its parent grants the capacity. */
 TEST(check_config_names_a_wrong_lease) {
     struct process *process = process_new();
     const char *const arguments[] = {"--config", process->config, "--check-config", NULL};

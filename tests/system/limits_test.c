@@ -84,8 +84,8 @@ static bool page_has(const struct fixture *fixture, const char *path, const char
     return has;
 }
 
-/* The history has a point every ten seconds, and two points are a line. Until then there are only
- * axes. */
+/* The history gets a point every ten seconds. A chart has only axes until there are two points for
+ * a line. */
 TEST(the_last_minutes_of_each_limit_are_drawn) {
     static const char *const one = "/limits?template=login/*&limit=per-%3Cuser%3E";
     struct fixture fixture = start_with_limits(false);
@@ -160,7 +160,7 @@ TEST(an_empty_list_of_limits_shows_what_it_grants) {
     server_stop(&fixture.server);
 }
 
-/* P20: the keys that a limit refuses and grants most often are listed. */
+/* P20: the keys whose permits a limit refuses or grants most often are listed. */
 TEST(the_most_frequent_keys_of_a_limit_are_listed) {
     struct fixture fixture = start_with_limits(false);
     acquire(&fixture, "ann", 2);
@@ -191,8 +191,8 @@ TEST(the_most_frequent_keys_of_a_limit_are_listed) {
     "\"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 5, \"size\": 5, "                \
     "\"fair\": true}]}]}"
 
-/* Lets two keys ask once. Returns whether the second was refused with SHARE; then the caller frees
- * the response. */
+/* Asks once for each of two keys. Returns whether the second key was refused with SHARE. If so, the
+ * caller frees the response. */
 static bool is_refused_with_share(const struct fixture *fixture, char **response) {
     free(get(fixture, "/v1/allow?resource=partner&key=a", HOST));
     *response = get(fixture, "/v1/allow?resource=partner&key=b", HOST);
@@ -201,7 +201,8 @@ static bool is_refused_with_share(const struct fixture *fixture, char **response
     return false;
 }
 
-/* P29: two keys ask for more than there is, until one of them is refused with its share. */
+/* P29: two keys ask for more than there is, until the second one is refused because of its
+ * share. */
 TEST(a_key_that_has_used_its_share_of_a_fair_limit_learns_the_share) {
     struct fixture fixture = fixture_start(SHARED, NULL);
     char *response = NULL;

@@ -60,7 +60,7 @@ static void await_text(const struct fixture *fixture, const char *path, const ch
     }
 }
 
-/* Starts a tree with a client of the leaf, which has a lease of the resource db/a. */
+/* Starts a tree, and waits until a client of the leaf has a lease of the resource db/a. */
 static void tree_start(struct tree *tree, const char *config) {
     const char *const more[] = {"--node", "root", NULL};
     tree->nodes[ROOT] = fixture_start(config, more);
@@ -324,7 +324,8 @@ TEST(a_node_without_a_valid_address_has_no_link) {
     server_stop(&fixture.server);
 }
 
-/* The last request of a node counts: another process of the node may have become master. */
+/* The address in the last request of a node counts, because another process of the node may have
+ * become master. */
 TEST(a_node_that_moves_has_its_new_address) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     char own[160];
@@ -352,8 +353,8 @@ static void ask_as_child(const struct fixture *fixture, const char *request) {
 }
 
 /* S13: a child node that dies is reported by its parent: in the log, on each page, as JSON and as a
- * metric. It is not reported before it has missed two refreshes, and a node without leases never
- * is. */
+ * metric. The child is not reported before it has missed two refreshes. A node without leases is
+ * never reported. */
 TEST(a_silent_child_is_shown_and_logged) {
     static const char config[] =
         "{\"resources\": ["
@@ -512,7 +513,7 @@ TEST(a_client_is_found_over_all_resources) {
     server_stop(&fixture.server);
 }
 
-/* The search stops within a resource. Then all holders of this resource leave. */
+/* All holders of a resource leave after a part of the search has stopped within this resource. */
 TEST(a_search_skips_no_lease_when_a_resource_disappears) {
     struct fixture fixture = fixture_start(TEMPLATE(""), NULL);
     request_all(&fixture);
@@ -581,8 +582,9 @@ TEST(the_page_finds_a_client) {
     server_stop(&fixture.server);
 }
 
-/* A part of a search with the limit 1 visits 5,000 elements. So the search for the only match among
- * 6,000 leases has three or four parts, and most of them have no lease. */
+/* With the limit 1, a part of a search takes at most 5,000 steps. It needs a step to enter a
+ * resource, one for each lease, and one to leave the resource. So the search for the only match
+ * among 6,000 leases has three or four parts, and most of them have no lease. */
 TEST(a_search_visits_a_bounded_number_of_leases) {
     enum { EACH = 500, LEASES = 6000 };
     struct fixture fixture = fixture_start(TEMPLATE(""), NULL);

@@ -30,7 +30,7 @@ static void use(const struct fixture *fixture, const char *key, int cost, int co
     expect(fixture, path, LINES, code, "");
 }
 
-/* Returns the JSON of a response. */
+/* Returns the JSON of the response to a GET, which the caller deletes. */
 static cJSON *get_json(const struct fixture *fixture, const char *path) {
     char *response = get(fixture, path, READER);
     if (code_of(response) != 200) fail_msg("%s: %s", path, response);
@@ -297,7 +297,7 @@ TEST(the_end_of_a_hold_wakes_who_waits) {
     server_stop(&fixture.server);
 }
 
-/* What is held stays, and the answer says so. */
+/* The holds of the limit stay, and the response says how many they are. */
 TEST(a_reset_says_that_holds_stay) {
     struct fixture fixture = start_listed(false);
     double first = hold_slot(&fixture, 1);

@@ -177,7 +177,7 @@ static void await_code(const struct fixture *fixture, const char *path, int code
     assert_int_equal(got, code);
 }
 
-/* Returns which process is master, once one is and the other one knows it. */
+/* Waits until one process is master and the other one knows it. Returns the master's index. */
 static int await_master(const struct fixture members[MEMBERS]) {
     int master = -1;
     for (int waited = 0; waited < TIMEOUT_MS && master < 0; waited += 50) {
@@ -203,8 +203,8 @@ static void expect_redirect(const struct fixture *standby, const char *path, con
     free(response);
 }
 
-/* Fails unless a standby redirects a gateway that asks for it (redirect=1) to the master, and
- * answers one that does not with 503. */
+/* Fails unless a standby redirects /v1/allow with redirect=1 to the master, and answers it with 503
+ * without redirect=1. */
 static void expect_allow_redirect(const struct fixture *standby, const char *address) {
     char line[256];
     snprintf(line, sizeof line, "\r\nLocation: %s/v1/allow?resource=db&key=a&redirect=1\r\n",
@@ -267,7 +267,8 @@ static void put_key(const struct etcd *etcd, const struct fixture *standby, cons
     assert_true(known);
 }
 
-/* The HTTP address is the second line. Earlier versions wrote only the first line. */
+/* The second line of the election key is the HTTP address. Earlier versions wrote only the
+ * first. */
 TEST(the_key_of_another_version_is_understood) {
     static struct etcd etcd;
     etcd_require(&etcd);

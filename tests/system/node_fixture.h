@@ -67,7 +67,7 @@ static inline void member_start(int index) {
 
 /* Starts a node.
  *   ttl   how many seconds a process stays master without etcd. After a kill, a standby becomes
- *         master when they have passed. After a planned stop it does so at once. The time must be
+ *         master after this time, and after a planned stop at once. The time must be
  *         longer than a busy machine can keep a master from etcd. Otherwise a standby takes over
  *         too early */
 static inline void node_start(const char *config, const char *ttl) {
@@ -179,7 +179,6 @@ static inline long granted_between(const struct load *load, int key, int64_t sin
     return sum;
 }
 
-/* Shows the logs of the node, for the reader of a failed test. */
 static inline void node_show(void) {
     for (int i = 0; i < MEMBERS; i++) {
         if (node.members[i].process) process_show(node.members[i].process);
@@ -216,7 +215,7 @@ static inline long account_compare(int master, long before[LOADS][KEYS], int64_t
     return forgotten;
 }
 
-/* Returns a time. According to the master, the store has all changes that were made before it. */
+/* Returns the time up to which the store has all changes, according to the master. */
 static inline int64_t written_until(int master) {
     int64_t asked_at = clock_read();
     double age = status_number(&node.members[master].fixture, "state.age");

@@ -68,8 +68,8 @@ static void unit_await(struct unit *unit, const char *text) {
     }
 }
 
-/* Reads the address of the server from its log. It is there, because the server logs it before it
- * is ready. */
+/* Reads the address of the server from its log. Precondition: the server has logged its address, as
+ * it does before it is ready. */
 static void unit_read_url(struct unit *unit) {
     char *log_text = file_read(unit->server.process->err);
     const char *at = strstr(log_text, " listen=");
@@ -78,7 +78,7 @@ static void unit_read_url(struct unit *unit) {
     free(log_text);
 }
 
-/* Ends the server. Returns how many pings were not read yet, or arrived until the end. */
+/* Ends the server. Returns how many of its pings unit_receive has not received. */
 static int unit_stop(struct unit *unit) {
     int pings = 0;
     server_stop(&unit->server);
@@ -155,7 +155,7 @@ TEST(a_reload_starts_and_ends_with_a_message) {
         assert_true(sent <= (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
         unit_await(&unit, "READY=1");
     }
-    /* The status can change before the reload ends, or after it. */
+    /* The status that names the refusal can arrive before the reload ends, or after it. */
     time_t end = time(NULL) + TIMEOUT_MS / 1000;
     while (!unit.was_refused && time(NULL) <= end) unit_receive(&unit);
     assert_true(unit.was_refused);
@@ -182,8 +182,8 @@ TEST(a_reload_of_a_node_with_a_parent_ends_too) {
     unit_stop(&unit);
 }
 
-/* If nobody receives its messages, the server serves all the same. It only logs that READY and
- * STOPPING cannot be sent. */
+/* If nobody receives its messages, the server serves all the same. It logs each of READY and
+ * STOPPING that it cannot send. If the address is wrong, it logs only that. */
 TEST(a_server_serves_if_nobody_receives_its_messages) {
     static const struct {
         const char *variable, *logged;

@@ -25,8 +25,8 @@ static bool says(const char *path, const char *lines, int code) {
 }
 
 /* Asks all processes of the node for the limit of a key. The one that decides answers, and the
- * others redirect to it. Returns -1 while no process decides because the store is still read, and
- * while a process names a master that was killed. */
+ * others redirect to it. Returns -1 while the master still reads the store, and while a process
+ * redirects to a master that was killed. */
 static int limit_of(const char *key) {
     int limit = -1;
     bool is_known = true;
@@ -46,7 +46,6 @@ static int limit_of(const char *key) {
     return is_known ? limit : -1;
 }
 
-/* Uses one unit of 1,000 keys. */
 static void use_keys(void) {
     static char body[200000];
     size_t used = (size_t)snprintf(body, sizeof body, "{\"client_id\": \"load\", \"permit\": [");

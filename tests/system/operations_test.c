@@ -86,8 +86,8 @@ TEST(connections_are_counted_by_kind) {
     server_stop(&root.server);
 }
 
-/* V4: a node with a parent has no configuration of its own. It shows its connection to the
- * parent. */
+/* V4: a node with a parent shows its connection to the parent. A node without a configuration of
+ * its own has no hash of one. */
 TEST(a_node_shows_whether_its_parent_answers) {
     const char *const series = "doorman_server_connections{kind=\"parent\"}";
     struct fixture root =
@@ -200,7 +200,7 @@ TEST(lost_log_lines_are_counted) {
 
 /* ---- log ------------------------------------------------------------------------------------ */
 
-/* V6: the address is that of the peer, over nng and over HTTP. */
+/* V6: the log line has the address of the peer, over nng and over HTTP. */
 TEST(a_refused_message_is_logged_with_its_peer) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     struct sockaddr_in own;
@@ -224,7 +224,7 @@ TEST(a_refused_message_is_logged_with_its_peer) {
     server_stop(&fixture.server);
 }
 
-/* V6: other log levels do not log requests. */
+/* V6: the log level info has no lines for requests. */
 TEST(debug_logs_each_request) {
     static const char *const levels[] = {"info", "debug"};
     for (int i = 0; i < 2; i++) {
@@ -344,7 +344,7 @@ static struct fixture elector_start(const struct etcd *etcd) {
     return fixture_start(CONFIG("100", ""), more);
 }
 
-/* V2, V6: an operator deletes the key. The server wins the next election. */
+/* V2, V6: an operator deletes the election key. The server wins the next election. */
 TEST(a_master_whose_key_is_deleted_says_so) {
     static struct etcd etcd;
     etcd_require(&etcd);
@@ -364,7 +364,7 @@ TEST(a_master_whose_key_is_deleted_says_so) {
     etcd_stop(&etcd);
 }
 
-/* V2, V6. A server that is stopped resigns, which is no warning. */
+/* V2, V6. A master that is stopped resigns, and logs no warning that it has lost the mastership. */
 TEST(a_change_of_master_is_counted_by_both_servers) {
     static struct etcd etcd;
     etcd_require(&etcd);
@@ -379,7 +379,7 @@ TEST(a_change_of_master_is_counted_by_both_servers) {
     etcd_stop(&etcd);
 }
 
-/* V2, V6: the reason names the member and its error. */
+/* V2, V6: the log line names the member of etcd and its error. */
 TEST(a_master_without_etcd_says_so) {
     static struct etcd etcd;
     etcd_require(&etcd);
@@ -397,7 +397,7 @@ TEST(a_master_without_etcd_says_so) {
     server_stop(&fixture.server);
 }
 
-/* V4: a server without an election has no metrics of one. */
+/* V4. */
 TEST(a_server_without_an_election_has_no_metrics_of_one) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     char *response = get(&fixture, "/metrics", HOST);

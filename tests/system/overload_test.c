@@ -102,8 +102,8 @@ static const char *report_over_nng(const struct fixture *fixture, const char *cl
     return code;
 }
 
-/* Whatever reports say, the capacity stays from capacity_min to the configured one. A request for
- * capacity whose report is wrong has no effect. */
+/* Whatever reports say, the capacity in force stays between capacity_min and the configured
+ * capacity. A request for capacity whose report is wrong has no effect. */
 TEST(reports_that_lie_cannot_leave_the_bounds_of_the_capacity) {
     static const char *const wrong[] = {
         "\"interval\": 1e9, \"arrived\": 99, \"finished\": 0, \"refused\": 99",

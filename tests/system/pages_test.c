@@ -150,8 +150,8 @@ static struct latencies latencies_of(double *times, size_t count, const char *wh
     return latencies;
 }
 
-/* Sends a message over nng, and waits for its response. TCP_NODELAY sends the two parts of the
- * message without a delay. */
+/* Sends a message over nng, and waits for its response. The caller has set TCP_NODELAY, so the two
+ * parts of the message are sent without a delay. */
 static void exchange_message(int fd, const char *text) {
     unsigned char head[8];
     char response[4096];
@@ -164,8 +164,8 @@ static void exchange_message(int fd, const char *text) {
     assert_non_null(strstr(response + 4, "\"capacity\""));
 }
 
-/* Measures how long requests over nng take. With a sanitizer it sends fewer, because the speed that
- * counts is measured without one. */
+/* Measures how long requests over nng take. A server with a sanitizer is slow, and gets only half
+ * as many requests. */
 static struct latencies measure_requests(const struct fixture *fixture, const char *what) {
     enum { REQUESTS = 1000 };
     static double times[REQUESTS];
@@ -195,7 +195,7 @@ static struct latencies measure_health(const struct fixture *fixture) {
     return latencies_of(times, CHECKS, "health checks");
 }
 
-/* Returns whether eight readers of pages delay no request by more than is allowed. */
+/* Returns whether requests are fast enough while eight threads read pages. */
 static bool requests_are_fast_beside_readers(void) {
     enum { READERS = 8 };
     int count = sanitized() ? 4000 : 100000, page_count = 0;
@@ -226,9 +226,9 @@ static bool requests_are_fast_beside_readers(void) {
 }
 
 /* V3: the bound is 50 ms on a machine of its own. It is far larger here, because tests run in
- * parallel. Requests to another server, without readers, show how slow the machine is meanwhile.
- * The lock is held for at most 5 ms of CPU time. In a virtual machine this time can include the
- * time of other machines, so there are several tries. */
+ * parallel. Requests to a second server, which has no readers, show how slow the machine is at the
+ * time. Without a sanitizer, the server must hold its lock for less than 5 ms of CPU time. In a
+ * virtual machine this time can include the time of other machines, so there are several tries. */
 MEASURES(eight_readers_of_large_pages_do_not_delay_requests)
 TEST(eight_readers_of_large_pages_do_not_delay_requests) {
     bool fast = false;
@@ -286,7 +286,7 @@ static double pages_made_for_leavers(void) {
 }
 
 /* Most of the peers leave before the server has made their pages, unless the machine is so busy
- * that this test cannot run meanwhile. */
+ * that the test closes its connections too late. */
 TEST(a_reader_that_disconnects_stops_costing) {
     double made = QUEUE_MAX;
     for (int i = 0; i < 5 && made > QUEUE_MAX / 2; i++) made = pages_made_for_leavers();

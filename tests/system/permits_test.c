@@ -39,7 +39,7 @@ TEST(permits_are_decided_over_nng) {
     server_stop(&server);
 }
 
-/* P26: the clock of the calendar is that of the machine. */
+/* P26: calendar windows follow the clock of the machine. */
 TEST(windows_follow_the_calendar) {
     struct server server = server_start(LIMITS("9"), NULL);
     time_t now = time(NULL);
@@ -127,7 +127,7 @@ TEST(a_node_with_a_parent_refuses_capacities) {
     assert_int_equal(process_run(process, valid, NULL), 0);
 }
 
-/* G8, P17: nothing could ever give the server this lease. */
+/* G8, P17: the root has no capacity for this resource, so nobody could grant the limit a lease. */
 TEST(a_root_refuses_a_leased_limit_without_any_capacity) {
     struct process *process = process_new();
     file_write(process->config, LEASED);

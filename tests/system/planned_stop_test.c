@@ -1,6 +1,6 @@
-/* Planned stops that nobody notices (D8): real servers with --state stop, and the next one knows
- * their leases and holds. The configuration of each first server lets it learn for only a second.
- * The configuration of the later ones would let them learn for ten minutes. */
+/* Planned stops that nobody notices (D8): a real server with --state stops, and the next one knows
+ * its leases and holds. With its configuration, the first server of a test learns for at most a
+ * second. The later ones would learn for ten minutes. */
 #define _GNU_SOURCE
 #include "http.h"
 
@@ -79,7 +79,7 @@ static double acquire(const struct fixture *fixture, int request_id, char reason
     return id;
 }
 
-/* Renews or releases a hold, whose id may be 0. Returns whether the server knows it. */
+/* Renews or releases a hold. The id 0 means no hold. Returns whether the server knows the hold. */
 static bool call_hold(const struct fixture *fixture, const char *method, double id) {
     char message[256];
     snprintf(message, sizeof message,
@@ -98,8 +98,8 @@ static void expect_learning(const struct fixture *fixture, int request_id) {
     assert_string_equal(reason, "LEARNING");
 }
 
-/* Lets a first server learn, and then grant the hold with the request_id 1 for ten minutes, and
- * stops it. Returns the id of the hold. */
+/* Starts a first server, waits until it has learned, acquires a hold of ten minutes with the
+ * request_id 1, and stops the server. Returns the id of the hold. */
 static double leave_hold(const char *path) {
     char reason[32];
     int probe = 1000;

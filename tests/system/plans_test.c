@@ -37,7 +37,7 @@ static void put(const struct fixture *fixture, const char *lines, const char *bo
     expect_verb(fixture, "PUT", "/v1/plans", lines, body, code, text);
 }
 
-/* Expects the limit `quota` of a key of api/search. */
+/* Expects a text in the state of the limit `quota` for a key of api/search. */
 static void expect_quota(const struct fixture *fixture, const char *key, const char *text) {
     char body[256];
     snprintf(body, sizeof body,
@@ -180,8 +180,8 @@ TEST(plans_that_are_wrong_or_not_allowed_are_refused) {
     server_stop(&fixture.server);
 }
 
-/* E6: if the new plan of a key has another window, its counter starts fresh. So the role support
- * may change a plan only a few times a day. */
+/* E6: if the new plan of a key has another window, the counter of the key starts fresh. So the role
+ * support may change the plan of a key only 20 times a day. */
 TEST(the_role_support_changes_a_plan_twenty_times_a_day) {
     static const char path[] = "/v1/plans?glob=api/*&key=acme&reason=r";
     struct place place = {.path = ""};
@@ -237,8 +237,8 @@ TEST(a_long_reason_is_listed_whole) {
     server_stop(&fixture.server);
 }
 
-/* A plan that is added, even with another window, or removed drops no counters of its limit. A plan
- * whose window changes does. */
+/* A change of the configuration that adds a plan, even with another window, or removes one drops no
+ * counters of the limit. A change of the window of a plan does. */
 TEST(a_plan_that_comes_drops_no_counters_of_its_limit) {
     static const char *const changes[] = {
         WITH(QUOTA_OF(", \"plans\": {\"free\": {\"limit\": 1}, \"pro\": {\"limit\": 50}, "
@@ -287,7 +287,7 @@ static void run_sql(const struct place *place, const char *commands) {
     "INSERT INTO administration SELECT kind, '00000000000000000001', 0, " from                     \
     " FROM administration WHERE kind = '" kind "';"
 
-/* The store lists the newest note first, so the server reads the earlier one after it. */
+/* The store lists the newest note first, so the server reads the earlier note last. */
 TEST(an_earlier_note_does_not_replace_a_later_one_after_a_restart) {
     struct place place = {.path = ""};
     place_init(&place, false);

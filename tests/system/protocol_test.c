@@ -30,9 +30,9 @@ static char *next_block(const char **at, char *kind, size_t kind_room) {
     return strndup(start, (size_t)(end - start));
 }
 
-/* Replaces these ids of the page in the text of a request. An id that the server did not make
- * stays. This is done in the text, because cJSON would print only 15 digits of an id. The caller
- * frees the new text. */
+/* Replaces each id of the page in the text of a request by the id from the server. An id for which
+ * the server has made none stays. The function changes the text rather than the JSON, because cJSON
+ * can print an id with only 15 digits. The caller frees the new text. */
 static char *put_real_ids(const char *request, const struct ids *ids) {
     char *out = NULL;
     size_t bytes = 0;
@@ -54,7 +54,7 @@ static char *put_real_ids(const char *request, const struct ids *ids) {
     return out;
 }
 
-/* Remembers which real id stands for an id of the page. It must be the same in each response. */
+/* Remembers the real id for an id of the page. Fails if an earlier response had another one. */
 static void add_id(struct ids *ids, double page, double real) {
     assert_true(ids->count < EXAMPLE_IDS_MAX);
     for (size_t i = 0; i < ids->count; i++) {
@@ -74,7 +74,8 @@ static bool is_of_the_moment(const char *name) {
     return false;
 }
 
-/* Fails unless a response equals that of the page, member by member. */
+/* Fails unless a response equals that of the page, apart from ids and numbers that depend on when
+ * the test runs. */
 static void expect_equal(const cJSON *page, const cJSON *real, struct ids *ids) {
     const char *name = page->string ? page->string : "";
     if ((page->type & 0xff) != (real->type & 0xff)) fail_msg("%s: another type", name);
@@ -119,7 +120,7 @@ static cJSON *send_by_nng(const struct fixture *fixture, const char *message) {
 }
 
 /* Sends a message over HTTP. If its method has a path, sends only the inner object to that path.
- * The result is as over nng. */
+ * Returns the response in the form that it has over nng. */
 static cJSON *send_by_http(const struct fixture *fixture, const char *message) {
     char path[64], method[32];
     const char *key = strchr(message, '"') + 1;

@@ -82,7 +82,7 @@ STORY(an_old_mastership_cannot_write) {
     server_store_close(other);
 }
 
-/* D9: the epochs are those of an election. */
+/* D9: the epochs 6 and 7 stand for those of an election. */
 STORY(a_mastership_that_is_not_the_last_cannot_begin) {
     struct store *other = open_one(w);
     assert_int_equal(server_store_begin(other, 7), STORE_OK);
@@ -93,8 +93,8 @@ STORY(a_mastership_that_is_not_the_last_cannot_begin) {
     server_store_close(other);
 }
 
-/* After a timeout a batch is sent again. Its first copy may arrive after the batches that follow
- * it. It then writes nothing, because its number is lower than theirs. */
+/* After a timeout a batch is sent again. The first copy may arrive after later batches. Such a copy
+ * writes nothing, because its number is lower than theirs. */
 STORY(a_late_copy_of_a_batch_writes_nothing) {
     struct redis_store *late = (struct redis_store *)open_one(w);
     put(w, "a", "1");
@@ -218,7 +218,7 @@ STORY(a_connection_that_was_closed_while_it_was_idle_fails_no_call) {
     free(bytes);
 }
 
-/* The cursor of a reading means nothing to a Redis that was restarted meanwhile. */
+/* A Redis that has restarted does not know the cursor of a reading that began before. */
 STORY(a_reading_whose_connection_ends_fails_and_begins_again) {
     struct store_row row;
     char key[16];
@@ -413,7 +413,6 @@ TEST(a_redis_that_is_gone_for_a_while_stops_no_decision) {
 #define ADMIN HOST JSON BEARER("top-1")
 #define RESET "{\"entry\": [{\"resource_id\": \"maps\", \"key\": \"ann\", \"ban\": 60}]}"
 
-/* Returns how often the store has failed. */
 static double count_errors(const struct fixture *fixture) {
     static const char series[] = "\ndoorman_state_errors_total ";
     char *response = get(fixture, "/metrics", ADMIN), *at = strstr(response, series);
@@ -487,7 +486,7 @@ TEST(of_two_servers_of_one_node_the_first_cannot_write) {
 }
 
 /* What the Redis has lost is written again, even if nothing changes afterwards, and even if the
- * Redis was away meanwhile, as in a crash. */
+ * Redis was away in between, as after a crash. */
 TEST(a_redis_that_was_emptied_is_filled_again) {
     for (int away = 0; away < 2; away++) {
         struct redis redis;
@@ -692,8 +691,8 @@ TEST(a_redis_whose_certificate_is_not_valid_is_refused) {
     server_stop(&fixture.server);
 }
 
-/* A Redis without TLS waits for the end of a line, so that it seems to hang. A Redis that hangs
- * does not keep a server from starting. */
+/* A Redis without TLS waits for the end of a line, so it seems to hang. A Redis that hangs does not
+ * keep a server from starting. */
 TEST(a_redis_without_tls_is_named) {
     struct redis redis;
     char address[64];
@@ -713,8 +712,8 @@ TEST(a_redis_that_needs_a_certificate_of_the_server_is_named_at_the_start) {
     expect_no_tls(redis.address, flags.files[0], "Redis refuses the handshake of TLS");
 }
 
-/* In TLS 1.3 the refusal comes after the handshake, and may be lost with the connection. Then the
- * server starts. */
+/* With TLS 1.3 the Redis refuses the server after the handshake, and this refusal may be lost with
+ * the connection. If it is lost, the server starts. */
 TEST(a_redis_that_needs_a_certificate_of_the_server_is_named_with_tls_1_3) {
     struct redis redis;
     struct tls_flags flags;
@@ -790,8 +789,8 @@ TEST(rolling_restarts_under_load_forget_nothing) {
     }
 }
 
-/* D5: a master that stops keeps its key until a slow store has the last changes, although it asks
- * etcd meanwhile, every fifth of the TTL. */
+/* D5: a master that stops keeps its election key until a slow store has the last changes. Its
+ * requests to etcd, every fifth of the TTL, do not end this wait. */
 TEST(a_master_that_stops_resigns_after_the_last_write) {
     node_start(QUOTA, "6");
     int master = node_await_master();
@@ -905,8 +904,8 @@ static void set_rights(const char *keys) {
 }
 
 /* D7, D9: what a master could not write must not be written in a later mastership of the same
- * process, because another master has changed the same rows in between. The Redis takes rows again
- * only after the process has become master for the second time. */
+ * process, because another master has changed the same rows in between. The Redis refuses all rows
+ * of this process until the process is master for the second time. */
 TEST(a_master_that_comes_back_does_not_write_what_is_outdated) {
     static const char beginnings[] = "doorman:{doorman/master}:process";
     node_start(QUOTA, "3");
@@ -998,7 +997,7 @@ TEST(a_master_that_stops_stays_master_until_all_is_written) {
     assert_int_equal(used(&node.members[next].fixture, "ann"), 1000);
 }
 
-/* D8: each process but the first master would learn holds for ten minutes. */
+/* D8: except the first master, a process that takes over no holds learns for ten minutes. */
 TEST(after_a_planned_stop_the_next_master_knows_all_holds) {
     char said[32];
     int request_id = 100;
@@ -1061,9 +1060,9 @@ static long take_until_lost(const struct fixture *fixture) {
     return count;
 }
 
-/* D7: no other process is master in between. In the first round etcd stands still, so the election
- * key ends, and the process makes it again. In the second round etcd is killed and starts again.
- * After the start etcd gives all its leases their whole time again, so the key is still there. */
+/* D7: no other process becomes master. In the first round etcd stands still, so the election key
+ * ends, and the process makes it again. In the second round etcd is killed and starts again. After
+ * the start etcd gives all its leases their whole time again, so the key is still there. */
 TEST(an_interrupted_mastership_forgets_nothing) {
     static const char lost[] = "this server is no longer the master";
     char said[32];
@@ -1095,8 +1094,8 @@ TEST(an_interrupted_mastership_forgets_nothing) {
     print_message("%ld granted\n", granted);
 }
 
-/* D8: the standbys have not used their connections since the start, so they do not know yet that
- * these are closed. */
+/* D8: the standbys have not used their connections to the Redis since the start, so they do not
+ * know yet that the Redis has closed them. */
 TEST(after_a_restart_of_the_redis_a_planned_stop_hands_over_all_the_same) {
     node_start(QUOTA, "6");
     int master = node_await_master();
@@ -1120,8 +1119,8 @@ static bool standby_follows(int old) {
     return follows;
 }
 
-/* D5: the last second of changes may be lost, as in a crash. What was written is not, and what the
- * old master still tries to write does no harm. */
+/* D5: the last second of changes may be lost, as in a crash. What was written is not lost, and what
+ * the old master still tries to write does no harm. */
 TEST(a_master_that_stops_gives_way_when_the_redis_does_not_answer) {
     node_start(QUOTA, "6");
     int old = node_await_master();
@@ -1149,8 +1148,8 @@ TEST(a_master_that_stops_gives_way_when_the_redis_does_not_answer) {
     assert_int_equal(used(&node.members[last].fixture, "ann"), known + 5);
 }
 
-/* D6: what was granted while the Redis was away is written if it is back before the next master has
- * begun in it. */
+/* D6: the old master still writes what it granted while the Redis was away, if the Redis is back
+ * before the next master begins its mastership there. */
 TEST(a_master_that_stops_gives_way_when_the_redis_is_away) {
     node_start(QUOTA, "6");
     int old = node_await_master();

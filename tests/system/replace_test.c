@@ -19,7 +19,7 @@ enum { LEAKED = 100, LIMIT = 128 }; /* of a server with inherited sockets */
 
 /* ---- helpers -------------------------------------------------------------------------------- */
 
-/* Opens sockets whose peers have left. A process that is started now inherits them. */
+/* Opens sockets whose peers have left. A process that is started afterwards inherits them. */
 static void sockets_open(int sockets[LEAKED]) {
     for (int i = 0; i < LEAKED; i++) {
         int pair[2];
@@ -83,8 +83,8 @@ static int count_files(const struct fixture *fixture) {
     return count;
 }
 
-/* Waits for the second run of a process, and checks that it serves at the same addresses, without
- * the descriptors of the first. The test program still knows the process by its id. */
+/* Waits for the second run of a process, and checks that it serves at the same nng address, without
+ * the descriptors of the first run. Both runs have the same process id. */
 static void await_replacement(const struct fixture *fixture) {
     process_await(fixture->server.process, REPLACES, 1);
     process_await(fixture->server.process, "this process has replaced itself", 1);
@@ -232,7 +232,7 @@ TEST(SIGTERM_ends_a_server_that_is_about_to_replace_itself) {
 /* This is longer than the server watches a leak before it acts. */
 #define PATIENCE_MS 9000
 
-/* The limit is lower than the number of connections, so no further client gets in either. */
+/* The connections alone reach the limit, but their peers are still there, so they are no leak. */
 TEST(a_crowd_of_honest_clients_is_no_leak) {
     int clients[LEAKED];
     struct fixture fixture = fixture_start(QUOTA, NULL);
@@ -292,8 +292,8 @@ static bool is_master(const struct fixture *fixture) {
     return metric(fixture, "doorman_server_is_master") > 0;
 }
 
-/* V2: the key is free at once, so nobody waits for the TTL of an hour. The next master is the one
- * that looks first: another process, or the next run of this one. */
+/* V2: the election key is free at once, so nobody waits for the TTL of an hour. The next master is
+ * the one that looks first: another process, or the next run of this one. */
 TEST(a_master_resigns_before_it_replaces_itself) {
     struct etcd etcd;
     etcd_require(&etcd);

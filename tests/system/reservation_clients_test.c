@@ -2,8 +2,8 @@
  *
  * Each client reserves 6 units and prints "granted". At a signal from the test it settles 1 unit,
  * and reserves 3 more. Then an exception ends its scope, so it settles these 3 as reserved, and
- * prints "failed". So the server has charged 4 units in the end, whatever happens to its
- * processes. */
+ * prints "failed". So the server has charged 4 units in the end, even if it was killed and started
+ * again. */
 #define _GNU_SOURCE
 #include "etcd_fixture.h"
 #include "http.h"
@@ -58,7 +58,7 @@ static struct process *client_start(const struct language *language, const char 
     return process;
 }
 
-/* Waits until a client has printed a line, or has logged it. */
+/* Waits until a client has written a line to `file`, its standard output or error. */
 static void await_line(const struct process *client, const char *file, const char *line) {
     for (int waited = 0;; waited += 20) {
         char *output = file_read(file);
@@ -93,7 +93,7 @@ static void server_kill(const struct server *server) {
     process_wait(server->process);
 }
 
-/* Waits until a server has charged `units`. A permit with a cost of 0 only looks. */
+/* Waits until a server has charged `units`. A permit with a cost of 0 charges nothing. */
 static void await_used(const struct server *server, int units) {
     static const char question[] =
         "{\"acquire\":{\"client_id\":\"test\",\"permit\":[{\"item\":[{\"resource_id\":\"llm\","
@@ -126,8 +126,8 @@ static void try_settle(const struct language *language) {
     server_kill(&server);
 }
 
-/* The next server does not know the reservation, so it charges what it has really cost. Without a
- * server the client grants by itself, and the next server charges that too. */
+/* The second server does not know the first reservation, so a settle charges the real cost there.
+ * While no server runs, the client grants by itself. It settles that at the second server too. */
 static void try_restart(const struct language *language) {
     char program[256];
     language_require(language, program);

@@ -407,7 +407,7 @@ TEST(garbage_instead_of_a_greeting_ends_only_that_connection) {
     server_stop(&server);
 }
 
-/* Returns how many files and sockets a server has open. */
+/* Returns how many files and sockets a server has open, plus 2 for "." and "..". */
 static int files_of(const struct server *server) {
     char path[64];
     int count = 0;
@@ -419,8 +419,8 @@ static int files_of(const struct server *server) {
     return count;
 }
 
-/* Waits until a server has closed the connections of the peers that have left. Otherwise the server
- * could stop at the same time, and nng 1.5.2 could then leak the memory of a message. */
+/* Waits until a server has closed the connections of the peers that have left. If the server
+ * stopped while it closes them, nng 1.5.2 could leak the memory of a message. */
 static void await_files(const struct server *server, int count) {
     for (int waited = 0; files_of(server) > count; waited += 10) {
         assert_true(waited < TIMEOUT_MS);
@@ -455,7 +455,7 @@ TEST(a_peer_that_stops_in_a_message_does_not_affect_others) {
 }
 
 /* Sends requests and reads no responses. Returns whether the server closes the connection. Fails
- * unless other clients are answered meanwhile. */
+ * unless another client is answered while the connection is full. */
 static bool is_disconnected_if_it_does_not_read(const struct server *server, const char *request,
                                                 size_t bytes) {
     enum { REQUESTS = 20000 };
@@ -480,8 +480,8 @@ static bool is_disconnected_if_it_does_not_read(const struct server *server, con
 
 /* V5: a client that sends requests and does not read the responses fills its connection, and then
  * the server's slots for requests. The server closes the connection, so that others are answered.
- * nng 1.5.2 can block the thread that closes the file descriptors of ended connections. The peer
- * does not see the end then, so one of three servers must succeed. */
+ * nng 1.5.2 can block the thread that closes the file descriptors of ended connections. Then the
+ * peer does not see the end of its connection, so one of three servers is enough. */
 TEST(a_peer_that_does_not_read_its_responses_is_disconnected) {
     enum { RESOURCES = 2000, TRIES = 3 };
     static char request[RESOURCES * 64];
@@ -677,8 +677,8 @@ static bool answers_stopping(struct server *server) {
     return advertised;
 }
 
-/* Error UNAVAILABLE: a client learns at once that it must ask another server. There are up to 20
- * tries, because on a busy machine the client may sleep while the server stops. */
+/* The error UNAVAILABLE: a client learns at once that it must ask another server. There are up to
+ * 20 tries, because on a busy machine the client may sleep while the server stops. */
 TEST(a_stopping_server_answers_unavailable) {
     bool advertised = false;
     for (int i = 0; i < 20 && !advertised; i++) {
@@ -691,7 +691,7 @@ TEST(a_stopping_server_answers_unavailable) {
 /* ---- flags ---------------------------------------------------------------------------------- */
 
 /* Checks that a process has printed one line with a text to standard error, and nothing to standard
- * output. Wrong use and failures must do so. */
+ * output. */
 static void assert_refused(const struct process *process, const char *error_text) {
     char *err = file_read(process->err), *out = file_read(process->out);
     char *end = strchr(err, '\n');

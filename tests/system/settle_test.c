@@ -117,12 +117,12 @@ TEST(a_reservation_outlasts_a_crash) {
     "{\"client_id\": \"gw\", \"permit\": [{\"request_id\": " #id ", \"settle_within\": " #within   \
     ", \"item\": [{\"resource_id\": \"maps\", \"key\": \"" key "\", \"cost\": " #cost "}]}]}"
 
-/* Returns what all keys have used together. The answer for a key that has used nothing shows the
- * limit that has the least left, which is the shared one. */
+/* Returns what all keys have used together. The answer shows the limit that has the least left. For
+ * a key that has used nothing, this is the shared limit. */
 static long used_by_all(const struct fixture *fixture) { return used(fixture, "nobody"); }
 
-/* P27, D5: what was reserved before a crash comes back to each counter that was charged, whether it
- * is settled or not, and to no other one. */
+/* P27, D5: after a crash, a reservation that is settled or ends returns units to each counter that
+ * was charged, and to no other one. */
 TEST(after_a_crash_units_come_back_to_the_counters_that_were_charged) {
     char path[96];
     state_path(path);
@@ -147,7 +147,7 @@ TEST(after_a_crash_units_come_back_to_the_counters_that_were_charged) {
     MAPS("{\"name\": \"pool\", \"kind\": \"TOKEN_BUCKET\", \"per\": \"resource\", \"fair\": "      \
          "true, \"rate\": 0.01, \"size\": 1000000}")
 
-/* P27, P29: what was not used is there for another key. */
+/* P27, P29: what a key has reserved, but has not used, is there for another key. */
 TEST(what_a_key_of_a_fair_limit_did_not_use_is_there_for_others) {
     struct fixture fixture = fixture_start(FAIR, NULL);
     reserve(&fixture, OF("ann", 1, 3000, 900000));

@@ -36,8 +36,8 @@ static bool cluster_is_relayed; /* other nodes reach HTTP of the second node thr
 static bool cluster_is_single;  /* the nodes have no --shards */
 static int cluster_standby;     /* a process that is a standby of the node before it; 0: none */
 
-/* Writes the configuration of a node. Without --shards, the configuration must not say how many
- * shards there are. */
+/* Writes the configuration of a node. A node that starts without --shards refuses a configuration
+ * that has `shards`. */
 static inline void cluster_write_config(const char *path) {
     char *text = strdup(cluster.config), *shards = strstr(text, "\"shards\": 16, ");
     if (cluster_is_single) memset(shards, ' ', strlen("\"shards\": 16, "));

@@ -70,7 +70,7 @@ static double used_of(const char *key, const char *limit) {
     return -1;
 }
 
-/* Expects the nodes to have counted what was granted to each user, in the limit `day`. */
+/* Expects the limit `day` of each user to have counted exactly what was granted to the user. */
 static void expect_exact(void) {
     long all = 0;
     for (int user = 0; user < USERS; user++) {
@@ -390,7 +390,7 @@ TEST(the_number_of_shards_stays) {
     "\"rate\": \"leased\"}]"
 
 /* Takes units of one resource from both nodes, until each node has granted 100. After a refusal it
- * waits for less time than it takes for a unit to come. Fails if the units are ever more than the
+ * waits 1 ms, less than the time in which a unit comes. Fails if the units are ever more than the
  * capacity allows, with a burst of 0.1 s for each node, and one unit that each may round up. */
 static void share_take(int64_t start) {
     double granted[2] = {0}, all = 0;
@@ -462,7 +462,7 @@ static void map_none(cJSON *map) {
     cJSON_AddArrayToObject(map, "shards");
 }
 
-/* All shards belong to the second node, and the epoch is that of an earlier map. */
+/* Gives all shards to the second node, and the map the epoch of an earlier one. */
 static void map_older(cJSON *map) {
     cJSON *shard = NULL;
     cJSON_ArrayForEach(shard, cJSON_GetObjectItem(map, "shards")) {

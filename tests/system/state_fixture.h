@@ -20,7 +20,7 @@ static inline void state_path(char path[96]) {
     snprintf(path, 96, "%s/state", process_new()->folder);
 }
 
-/* Starts a server, and waits until it has read the file. */
+/* Starts a server, and waits until it has read its store. */
 static inline struct fixture start(const char *config, const char *path, const char *const *more) {
     const char *arguments[ARGUMENT_MAX] = {"--state", path};
     for (size_t i = 0; more && more[i]; i++) arguments[i + 2] = more[i];
@@ -61,7 +61,7 @@ static inline double status_number(const struct fixture *fixture, const char *pa
     return value;
 }
 
-/* Waits until the file has all changes that were made before. */
+/* Waits until the store has all changes that were made before this call. */
 static inline void await_written(const struct fixture *fixture) {
     EVENTUALLY(status_number(fixture, "state.age") <= 0);
 }

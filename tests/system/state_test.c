@@ -140,7 +140,7 @@ TEST(a_key_may_have_256_bytes_and_every_character) {
     server_stop(&fixture.server);
 }
 
-/* D10: a limit that is missing for one start, or for a while, has its counters back. */
+/* D10: a limit that was missing at a start, or for a while, gets its counters back. */
 TEST(a_limit_that_comes_back_has_its_counters) {
     static const char other[] = MAPS(LIMIT("other", ""));
     char path[96];
@@ -158,8 +158,8 @@ TEST(a_limit_that_comes_back_has_its_counters) {
     server_stop(&fixture.server);
 }
 
-/* D4: the limit grants nothing even in the interval between the reload and the next write to the
- * file, which is long here. */
+/* D4: the limit grants nothing after the reload until its rows are read. The interval between two
+ * writes to the file is long here. */
 TEST(a_limit_that_comes_back_grants_nothing_before_its_rows_are_read) {
     static const char other[] = MAPS(LIMIT("other", ""));
     static const char *const slowly[] = {"--state-interval", "600", NULL};
@@ -223,7 +223,8 @@ struct load {
 
 static struct load loads[LOADS];
 
-/* Takes units until the server is gone, and records each grant. `make kills` makes no pauses. */
+/* Takes units until the server is gone, and records each grant. With `make kills` it never
+ * pauses. */
 static void *load_main(void *context) {
     static const unsigned char greeting[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
     struct load *load = (struct load *)context;
@@ -259,7 +260,7 @@ static void loads_join(void) {
     for (int i = 0; i < LOADS; i++) assert_int_equal(pthread_join(loads[i].thread, NULL), 0);
 }
 
-/* Returns how many grants of a key, or of all (-1), a thread had after a time. */
+/* Returns how many grants of a key, or of all keys if it is -1, a thread had since a time. */
 static long granted_since(const struct load *load, int key, int64_t since) {
     long sum = 0;
     for (size_t i = 0; i < load->count; i++) {
@@ -291,8 +292,8 @@ static long account_compare(const struct fixture *fixture, long before[LOADS][KE
     return forgotten;
 }
 
-/* Runs the load for a time. Returns a time before which the file has all changes, as the server
- * said it last. */
+/* Waits for `duration` while the load runs. Returns the time up to which the file has all changes,
+ * as the server has said last. */
 static int64_t run_for(const struct fixture *fixture, int64_t duration) {
     int64_t end = clock_read() + duration, since = 0;
     do {
