@@ -22,12 +22,12 @@ static bool part_copy(char *to, size_t room, const char *from, size_t bytes) {
 static bool part_decode(char *text) {
     char *to = text;
     for (const char *from = text; *from; from++) {
-        char digits[3] = "", *end = digits;
+        char digits[3] = "";
         *to++ = *from;
         if (*from != '%') continue;
         snprintf(digits, sizeof digits, "%.2s", from + 1);
-        long byte = strtol(digits, &end, 16);
-        if (end != digits + 2 || byte <= 0) return false;
+        long byte = strtol(digits, NULL, 16);
+        if (strspn(digits, "0123456789abcdefABCDEF") != 2 || byte == 0) return false;
         to[-1] = (char)byte;
         from += 2;
     }

@@ -341,9 +341,10 @@ TEST(an_address_has_parts) {
     assert_null(server_redis_address_read("redis://u@h:1", &out));
     assert_string_equal(out.user, "u");
     static const char *const wrong[] = {
-        "redis://",      "redis://:6379", "redis://h:",    "redis://h:x",       "redis://h:70000",
-        "redis://h/x",   "redis://h/1/2", "redis://h:0",   "redis://[::1",      "redis://[::1]x",
-        "redis://u:%@h", "redis://%00@h", "redis://h:1:2", "redis://h/1000000", "redisx://h"};
+        "redis://",        "redis://:6379",  "redis://h:",        "redis://h:x",
+        "redis://h:70000", "redis://h/x",    "redis://h/1/2",     "redis://h:0",
+        "redis://[::1",    "redis://[::1]x", "redis://u:%@h",     "redis://u:%+5@h",
+        "redis://%00@h",   "redis://h:1:2",  "redis://h/1000000", "redisx://h"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         if (!server_redis_address_read(wrong[i], &out)) fail_msg("%s is accepted", wrong[i]);
     }
