@@ -100,7 +100,7 @@ static void respond_holds(world *w, const doorman_hold *holds, size_t count) {
                      DOORMAN_OK);
 }
 
-/* Answers a message with one entry. */
+/* Answers the last message with one hold of one item. */
 static void respond_hold(world *w, uint64_t id, double amount, doorman_time expires_in) {
     const doorman_hold_item item = {"job", "a", amount};
     const doorman_hold hold = {.id = id, .expires_in = expires_in, .items = &item, .item_count = 1};
@@ -141,7 +141,7 @@ static size_t hold_count(const world *w) {
     return info.hold_count;
 }
 
-/* A client with a hold of 2 units that lasts 15 s from 100 s on. */
+/* Returns a client with a hold of 2 units that lasts 15 s from 100 s on. */
 static world *world_with_hold(void) {
     world *w = world_start();
     acquire_for(w, 2, 0, SECOND);
@@ -855,8 +855,8 @@ TEST(a_broken_answer_for_a_hold_whose_caller_is_gone_is_refused) {
 /*
  * The account adds up, by the clock of each client, the units that the application of this client
  * may use: from the decision until it releases or transfers them, or until ends_at. The sum must
- * never exceed the limit. In the end the faults end, every hold is released, and the server counts
- * no units before any hold ends by itself.
+ * never exceed the limit. At the end there are no more faults, and every hold is released. Then the
+ * server must soon count no units, before a hold could end by itself.
  */
 
 #define CLIENTS 3
@@ -986,7 +986,7 @@ static void keep_permit(message *to, size_t i, const doorman_permit *permit) {
     c->out[i].limit = NULL;
 }
 
-/* Passes the decisions on permits that have waited to their messages. */
+/* Writes each decision on a permit that has waited to the message that asked for this permit. */
 static void take_decisions(model *m) {
     doorman_permit out;
     uint64_t ticket;
