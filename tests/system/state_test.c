@@ -338,7 +338,7 @@ TEST(a_kill_forgets_at_most_the_changes_that_are_not_written) {
     server_stop(&fixture.server);
 }
 
-/* D5: not even units that are granted at the moment of the signal are forgotten. */
+/* D5: a restart keeps even the units that are granted at the moment of the signal. */
 TEST(restarts_under_load_forget_nothing) {
     static long before[LOADS][KEYS];
     char path[96];

@@ -141,7 +141,7 @@ static void expect_https(const struct fixture *fixture, const char *authority, c
     assert_int_equal(system(command) == 0, expected);
 }
 
-/* Checks responses that the thread of pages makes. All of them use one connection. */
+/* Checks four pages over one connection. The thread of pages makes all of them except /healthz. */
 static void expect_https_pages(const struct fixture *fixture, const char *folder) {
     const char *port = strrchr(fixture->http.url, ':') + 1;
     char command[1024];

@@ -119,7 +119,7 @@ TEST(figures_by_the_caller_need_their_role) {
     "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"login\", "                \
     "\"key\": \"eve\", \"set\": {\"w\": {\"limit\": " #limit "}}}]}]}"
 
-/* P31: if two callers bring different figures for one counter, the page says so. */
+/* P31 */
 TEST(the_page_says_that_callers_bring_figures_that_differ) {
     static const char *const differ = "callers bring figures that differ for one key: ";
     struct process *files = process_new();
@@ -152,7 +152,7 @@ TEST(figures_by_the_caller_need_a_server_with_tokens) {
     server_stop(&fixture.server);
 }
 
-/* P20: the log says who has changed what. */
+/* P20 */
 TEST(a_reset_and_a_ban_are_logged_with_the_name_of_the_token) {
     struct process *files = process_new();
     file_write(files->config, TOKENS);
@@ -369,7 +369,7 @@ TEST(a_role_that_is_too_small_is_logged_and_counted) {
     server_stop(&fixture.server);
 }
 
-/* V6: the log has the name of the token that a request used. */
+/* V6 */
 TEST(the_name_of_a_token_is_logged) {
     struct process *files = process_new();
     file_write(files->config, TOKENS);

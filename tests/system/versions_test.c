@@ -118,7 +118,7 @@ TEST(a_version_is_undone_unless_a_later_one_is_there) {
     server_stop(&fixture.server);
 }
 
-/* E3, E5: each version acts at once, and says what it changed. */
+/* E3, E5: each version is in force at once, and its row says what it has changed. */
 TEST(a_version_acts_is_listed_compared_and_rolled_back) {
     struct place place;
     place_init(&place);

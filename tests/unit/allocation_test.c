@@ -1113,7 +1113,7 @@ static doorman_status create_estimate(fixture *s) {
     return status;
 }
 
-/* Opens as many resources as the first allocation of the client's table can hold. */
+/* Opens as many resources as the client's arrays can hold after their first allocation. */
 static void create_client_with_resources(fixture *s) {
     static const char *const ids[] = {"a", "b", "c", "d", "e", "f", "g", "h"};
     doorman_client_resource *resource = NULL;

@@ -1,6 +1,6 @@
-/* Every public function gets NULL for the arguments that must not be NULL. The last test compares
- * the functions that this file calls with those that the headers declare. The errors of all calls
- * name arguments and fields as their caller knows them (C10). */
+/* Tests every public function with NULL for each argument that must not be NULL. The last test
+ * compares the functions that this file calls with those that the headers declare. The errors of
+ * all calls name arguments and fields as their caller knows them (C10). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Section basics: the version, statuses, memory, ids, the keyed hash table, timers and the exact
- * sum. */
+/* Tests section basics: the version, statuses, memory, ids, the keyed hash table, timers and the
+ * exact sum. */
 #include "unit.h"
 
 #define DOORMAN_IMPLEMENTATION

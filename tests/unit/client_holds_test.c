@@ -1,6 +1,6 @@
-/* Holds of permit clients: ends, renewals, releases, transfers. Most tests check one promise each.
- * At the end, some clients with clocks of different rates use one server over a network that loses
- * and delays messages, and a plain account adds up what they use. */
+/* Tests holds of permit clients: ends, renewals, releases, transfers. Most tests check one promise
+ * each. At the end, some clients with clocks of different rates use one server over a network that
+ * loses and delays messages, and a plain account adds up what they use. */
 #include "unit.h"
 
 #define DOORMAN_JSON

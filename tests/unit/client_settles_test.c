@@ -247,8 +247,8 @@ TEST(a_settle_continues_after_the_timeout_of_its_caller) {
     world_end(w);
 }
 
-/* A server remembers a settlement for a minute, so a client repeats a settle for less than 45 s. In
- * that time the breaker can pause all messages, for up to 60 s, or for up to `max_pause`. */
+/* A server remembers a settlement for a minute, so a client repeats a settle for less than 45 s.
+ * Meanwhile the breaker can pause all messages, each time for up to 30 s or `max_pause`. */
 TEST(a_settle_is_not_sent_for_longer_than_a_server_remembers_it) {
     const struct {
         doorman_time max_pause, least; /* for which it is sent at least */

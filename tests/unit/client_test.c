@@ -537,7 +537,7 @@ TEST(a_fallback_applies_only_without_a_lease) {
     }
 }
 
-/* K4: the limiters follow the fallback too. */
+/* K4 */
 TEST(limiters_follow_the_fallback_and_the_lease) {
     static const struct {
         doorman_fallback mode;
@@ -1023,7 +1023,6 @@ TEST(a_resource_is_a_rate_or_a_gauge) {
     world_stop(&w);
 }
 
-/* The info has the safe capacity that a server has sent. */
 TEST(the_safe_capacity_of_the_server_can_be_read) {
     world w;
     world_start(&w, 100);
@@ -1037,7 +1036,7 @@ TEST(the_safe_capacity_of_the_server_can_be_read) {
     world_stop(&w);
 }
 
-/* K5: a resource that is opened again gets the options of the new call. */
+/* K5 */
 TEST(a_resource_opened_again_takes_the_new_options) {
     world w;
     world_start(&w, 100);

@@ -1,4 +1,5 @@
-/* Section configuration: globs, templates, their defaults, and which template a resource gets. */
+/* Tests section configuration: globs, templates, their defaults, and which template a resource
+ * gets. */
 #include "unit.h"
 
 #include <math.h>

@@ -5,7 +5,8 @@
  * The first cell of a row is a time since the start of the table, for example "1 h 30 s". The test
  * writes down all facts of a decision, in the words of the page. Each clause of the last cell must
  * be one of these facts. Some facts must be on the page: whether the permit was granted, its wait,
- * a warning, and what a limit in shadow would refuse. */
+ * a warning, what a limit in shadow would refuse, and the result of a report, a reset or a
+ * settle. */
 #include "unit.h"
 
 #include <stdlib.h>

@@ -227,8 +227,8 @@ static void reset(struct fixture *f, size_t number) {
                      DOORMAN_OK);
 }
 
-/* The table grows from some hundred keys to thousands, and shrinks again, while an iteration is
- * under way. Keys that are there all the time are visited once, and no key is visited twice. */
+/* Keys are added and removed at random while an iteration is under way, so the table grows and
+ * shrinks. Keys that are there all the time are visited once, and no key is visited twice. */
 TEST(a_counter_that_lasts_is_visited_once_while_the_table_grows_and_shrinks) {
     for (size_t run = 0; run < random_runs(60); run++) {
         struct fixture f = start(CONFIG(TEMPLATE("api", QUOTA("q", ""))));
