@@ -139,7 +139,7 @@ TEST(leases_end_when_the_root_is_away_for_too_long) {
 }
 
 /* A region is killed and forgets its leaves. Its next process serves them again. SIGSTOP stops this
- * process until its lease has ended. After SIGCONT it answers the requests that came before. */
+ * process until its lease has ended. After SIGCONT it answers the requests that came meanwhile. */
 TEST(a_region_recovers_after_a_kill_and_a_freeze) {
     static struct tree tree;
     tree_start(&tree, 100);

@@ -854,9 +854,9 @@ TEST(a_broken_answer_for_a_hold_whose_caller_is_gone_is_refused) {
 /* ---- clients, a server, a network and an account -------------------------------------------- */
 /*
  * The account adds up, by the clock of each client, the units that the application of this client
- * may use: from the decision until it releases or transfers them, or until ends_at. The sum must
- * never exceed the limit. At the end there are no more faults, and every hold is released. Then the
- * server must soon count no units, before a hold could end by itself.
+ * may use: from the decision until the application releases or transfers them, or until ends_at.
+ * The sum must never exceed the limit. At the end there are no more faults, and every hold is
+ * released. Then the server must soon count no units, before a hold could end by itself.
  */
 
 #define CLIENTS 3
@@ -986,7 +986,8 @@ static void keep_permit(message *to, size_t i, const doorman_permit *permit) {
     c->out[i].limit = NULL;
 }
 
-/* Writes each decision on a permit that has waited to the message that asked for this permit. */
+/* Takes the decisions on permits that have waited. Keeps each decision in the message of its
+ * permit. */
 static void take_decisions(model *m) {
     doorman_permit out;
     uint64_t ticket;

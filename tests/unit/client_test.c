@@ -676,8 +676,8 @@ TEST(a_client_can_read_why_its_lease_is_less_than_its_wants) {
     world_stop(&w);
 }
 
-/* S14: two clients share 100 units. The second one waits until the first one has confirmed, and
- * then both have their share. */
+/* S14: two clients share 100 units. The second one waits until the first one has confirmed its
+ * smaller lease. Then both have their share. */
 TEST(two_clients_that_share_read_the_reason_of_the_server) {
     world w;
     world_start(&w, 100);

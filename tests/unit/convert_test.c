@@ -1,6 +1,6 @@
 /* Tests doormanctl convert with random configurations of Envoy's ratelimit. Random descriptors must
  * get the limit that a model of ratelimit finds. The model looks, as ratelimit documents it, first
- * for the same value, then for values that end with *, then for no value. */
+ * for the same value, then for values that end with *, then for an entry without a value. */
 #include "unit.h"
 
 #include <string.h>

@@ -154,7 +154,7 @@ TEST(a_sample_between_a_refusal_and_its_poll_loses_nothing) {
 }
 
 /* L4: the largest request, for n units, raises the wants for ten windows, to a rate that saves n
- * units in a fifth of a window. It does so even if it is allowed. */
+ * units in a fifth of a window. It does so even if the request is allowed. */
 TEST(a_rate_saves_a_request_for_many_units_in_time) {
     fixture f = start(1);
     f.reading.largest = 200;

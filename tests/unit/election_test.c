@@ -574,7 +574,7 @@ TEST(a_master_in_between_is_a_predecessor_too) {
     assert_int_equal(predecessor_gone(0, 0, 0), 0); /* this store does not count */
 }
 
-/* In its second mastership its predecessor is the process itself. */
+/* In the second mastership, the predecessor is the process itself. */
 TEST(a_master_that_becomes_master_again_learns_again) {
     fixture f = start();
     expect(&f, DOORMAN_READ_KEY);

@@ -101,8 +101,8 @@ static bool ask_of(fixture *f, const char *resource, const char *key, double cos
 
 static bool ask(fixture *f, const char *key, double cost) { return ask_of(f, "a", key, cost); }
 
-/* Lets two keys ask for more than they can get: each ten times in each 10 ms. Returns which part of
- * what both get after the first 10 s is of the key `one`. */
+/* Lets two keys ask for more than they can get: each ten times in each 10 ms. Returns the part of
+ * `one` in what both get after the first 10 s. */
 static double part_of(fixture *f, const char *one, const char *other, double seconds) {
     double got[2] = {0, 0};
     const doorman_time begin = f->now;
