@@ -18,14 +18,14 @@
  *
  *     TEST_WITH(world, a_new_log_is_empty) { assert_int_equal(ftell(w->log), 0); }
  *
- * MEASURES stands before a test of memory or speed, which a sanitizer changes. With the macro
+ * MEASURES marks a test of memory or speed, whose result a sanitizer would change. With the macro
  * TEST_ONLY_MEASURES a program that has such tests runs no others, except those of a pattern:
  *
  *     MEASURES(memory_is_returned)
  *     TEST(memory_is_returned) { ... }
  *
- * A header with helpers can redefine TEST_TEARDOWN, a function of cmocka's that runs after each
- * TEST. A program with a main of its own defines TEST_OWN_MAIN, and main calls test_main.
+ * A header with helpers can redefine TEST_TEARDOWN as a function that cmocka calls after each TEST.
+ * A program with a main of its own defines TEST_OWN_MAIN, and main calls test_main.
  */
 #ifndef DOORMAN_TESTS_TEST_H
 #define DOORMAN_TESTS_TEST_H
@@ -105,7 +105,7 @@ static inline bool test_measures(const char *name) {
     return false;
 }
 
-/* Leaves out the tests that measure nothing, if there are others. */
+/* Keeps only the tests that MEASURES marks, if there are any. */
 static inline void test_keep_measures(void) {
     size_t kept = 0;
     for (size_t i = 0; i < test__count; i++) {

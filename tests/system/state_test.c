@@ -305,8 +305,8 @@ static int64_t run_for(const struct fixture *fixture, int64_t duration) {
     return since;
 }
 
-/* D5: a kill forgets at most what was granted after the time up to which the server said that all
- * was written. In at least one round it forgets at most what was granted in two intervals. */
+/* D5: the server says up to which time all changes are written. A kill forgets only grants after
+ * that time, and in at least one round only grants of the last two seconds. */
 TEST(a_kill_forgets_at_most_the_changes_that_are_not_written) {
     static long before[LOADS][KEYS];
     char path[96];
@@ -339,7 +339,7 @@ TEST(a_kill_forgets_at_most_the_changes_that_are_not_written) {
     server_stop(&fixture.server);
 }
 
-/* D5: not even units that are granted at the moment of the signal are forgotten. */
+/* D5: a restart keeps even the units that are granted at the moment of the signal. */
 TEST(restarts_under_load_forget_nothing) {
     static long before[LOADS][KEYS];
     char path[96];
@@ -376,7 +376,7 @@ TEST(a_full_disk_delays_the_writes_and_stops_no_decision) {
     await_written(&fixture);
     limit_files(&fixture, 4096);
     take(&fixture, "ann", 1000);
-    /* The log cannot be written either, so it names the failure only afterwards. */
+    /* The log cannot be written either, so the test looks at the metrics. */
     EVENTUALLY(metric(&fixture, "doorman_state_errors_total") >= 2);
     assert_true(metric(&fixture, "doorman_state_age_seconds") > 0);
     expect(&fixture, "/v1/status", HOST, 200, "\"failure\":{\"for\":");
@@ -410,7 +410,7 @@ TEST(a_file_that_is_gone_is_written_when_it_is_back) {
     server_stop(&fixture.server);
 }
 
-/* D8: a stop takes 30 s at most. What was written before is not lost. */
+/* D8: a stop waits at most 25 s for the file. The changes that were written before are not lost. */
 TEST(a_stop_gives_up_a_file_that_cannot_be_written) {
     char path[96], other[112];
     state_path(path);
@@ -445,7 +445,7 @@ TEST(a_second_signal_ends_the_wait_for_a_file_that_cannot_be_written) {
     process_end(fixture.server.process, 3); /* a person must know that changes are forgotten */
 }
 
-/* Makes a file that has some counters. */
+/* Makes a file that has a counter for each of `keys` keys. */
 static void make_file(const char *path, int keys) {
     struct fixture fixture = start(QUOTA, path, NULL);
     for (int i = 0; i < keys; i++) {

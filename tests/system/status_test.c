@@ -1,5 +1,5 @@
-/* The leases of a resource, and what is committed for each holder: as JSON, on the page and in the
- * metrics. */
+/* Tests how JSON, the pages and the metrics show the leases of a resource, and what is committed
+ * for each holder. */
 #define _GNU_SOURCE
 #include "http.h"
 
@@ -14,7 +14,7 @@ static void request_for(const struct fixture *fixture, int client, const char *w
     request_capacity(fixture, body);
 }
 
-/* Reads a status that is expected to succeed; the caller deletes it. */
+/* Reads the status with a query, which must succeed. The caller deletes the result. */
 static cJSON *read_status(const struct fixture *fixture, const char *query) {
     char path[512];
     snprintf(path, sizeof path, "/v1/status?%s", query);
@@ -26,8 +26,8 @@ static cJSON *read_status(const struct fixture *fixture, const char *query) {
     return tree;
 }
 
-/* S14: the page, the search and the status say why a lease is less than its holder wants. A holder
- * that has all its wants has no reason. */
+/* S14: the page, the search and the status say why a lease is less than its holder wants. A lease
+ * that is as large as its holder wants has no reason. */
 TEST(a_lease_below_the_wants_is_shown_with_its_reason) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     request_for(&fixture, 1, "100");
@@ -57,7 +57,7 @@ TEST(a_lease_below_the_wants_is_shown_with_its_reason) {
 
 enum { CLIENTS = 250 };
 
-/* The leases that a program has read from several pages. */
+/* The leases that a test has read from several pages. */
 struct leases {
     int visits[CLIENTS], count, page_count;
     double committed;
@@ -79,7 +79,8 @@ static void read_page(struct leases *leases, const struct fixture *fixture, cons
     cJSON_Delete(tree);
 }
 
-/* Each lease appears on exactly one page, even if holders come and go between two pages. */
+/* Each lease appears on exactly one page. A lease that is granted after the first page was read
+ * appears on at most one. */
 TEST(the_leases_of_a_resource_are_listed_in_pages) {
     struct fixture fixture = fixture_start(CONFIG("1000000", ""), NULL);
     for (int i = 0; i < 200; i++) request_for(&fixture, i, "3");
@@ -99,7 +100,7 @@ TEST(the_leases_of_a_resource_are_listed_in_pages) {
     server_stop(&fixture.server);
 }
 
-/* The last page has no `next`, even if it is full. Without `limit` a page has 1,000 leases. */
+/* Without `limit` a page has at most 1,000 leases. The last page has no `next`, even if full. */
 TEST(a_page_that_has_all_leases_is_the_last) {
     struct fixture fixture = fixture_start(CONFIG("1000000", ""), NULL);
     for (int i = 0; i < CLIENTS; i++) request_for(&fixture, i, "3");
@@ -153,7 +154,7 @@ TEST(a_process_that_is_not_master_has_no_leases) {
     server_stop(&fixture.server);
 }
 
-/* A client that never names its last lease keeps the capacity of its first lease. */
+/* If a client never names its last lease, the server keeps its first lease committed. */
 TEST(a_holder_that_never_confirms_is_shown) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     request_for(&fixture, 1, "100");
@@ -210,7 +211,7 @@ static double renew(const struct fixture *fixture, double id, double has) {
     return next;
 }
 
-/* Waits until the page of a resource has a text. */
+/* Waits until a page has a text. */
 static void await_page(const struct fixture *fixture, const char *path, const char *expected) {
     bool found = false;
     for (int waited = 0; waited < TIMEOUT_MS && !found; waited += 50) {
@@ -222,8 +223,8 @@ static void await_page(const struct fixture *fixture, const char *path, const ch
     if (!found) fail_msg("%s: no %s", path, expected);
 }
 
-/* A client that asks once gets nothing, because another one has all. The other one gives half of it
- * back. This half stays reserved for the first client, which does not fetch it. */
+/* The client "renews" has all, so another client that asks once gets nothing. "renews" gives half
+ * back. This half stays reserved for the other client, which does not fetch it. */
 TEST(the_share_of_a_client_that_asks_once_is_shown_as_reserved) {
     static const char config[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 100, \"algorithm\": "

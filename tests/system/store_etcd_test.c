@@ -1,6 +1,6 @@
-/* The store of notes (rows of administration) in etcd, without a server (E7): what is written is
- * read again, one mastership writes at a time, and long lists come in pages. The tests use a real
- * etcd, and are skipped without one. */
+/* Tests the store of notes (rows of administration) in etcd, without a server (E7): notes that were
+ * written can be read, only the newest mastership can write, and long lists come in pages. The
+ * tests use a real etcd, and are skipped without one. */
 #define main server_main
 int server_main(int argc, char **argv);
 #include "../../doorman_server.c"
@@ -89,7 +89,7 @@ STORY(an_old_mastership_cannot_write) {
     server_store_close(other);
 }
 
-/* Makes the election key, as the election does. Returns its lease of etcd. */
+/* Makes the election key, as the election does. Returns the id of the etcd lease of the key. */
 static int64_t own_election_key(struct world *w) {
     struct etcd etcd;
     char key[ETCD_KEY_TEXT];

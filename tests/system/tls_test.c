@@ -1,5 +1,5 @@
 /* TLS of the server: the files of certificates, and which peers get in. A test that needs openssl
- * or curl says so and is skipped if one of them is missing. */
+ * or curl is skipped, with a message, if that program is missing. */
 #define _GNU_SOURCE
 #include "http.h"
 
@@ -48,7 +48,7 @@ static nng_tls_config *client_tls(const char *authority, const char *folder) {
     return tls;
 }
 
-/* V7: each flag names a file with something else than it needs. */
+/* V7: in each case one flag names a file that is not in PEM. */
 TEST(files_that_are_no_certificates_are_refused_at_the_start) {
     require_program("openssl");
     struct process *files = process_new();
@@ -67,8 +67,7 @@ TEST(files_that_are_no_certificates_are_refused_at_the_start) {
         "it must hold certificates, in PEM");
 }
 
-/* V7: nng itself accepts the key of another certificate. A certificate of RSA with a key of another
- * kind fails too. */
+/* V7: nng itself accepts the key of another certificate, so the server checks it. */
 TEST(a_key_of_another_certificate_is_refused_at_the_start) {
     require_program("openssl");
     struct process *files = process_new();
@@ -93,7 +92,7 @@ TEST(a_key_of_another_certificate_is_refused_at_the_start) {
     }
 }
 
-/* Returns how long to wait for a response, which is expected or must not come. */
+/* Returns how many milliseconds to wait for a response. `expected` says whether it must come. */
 static int timeout(bool expected) { return expected ? TIMEOUT_MS : 2000; }
 
 /* Sends a request over nng with TLS. Returns whether the server has answered. */
@@ -142,7 +141,7 @@ static void expect_https(const struct fixture *fixture, const char *authority, c
     assert_int_equal(system(command) == 0, expected);
 }
 
-/* Checks responses that the thread of pages makes. All of them use one connection. */
+/* Checks four pages over one connection. The thread of pages makes all of them except /healthz. */
 static void expect_https_pages(const struct fixture *fixture, const char *folder) {
     const char *port = strrchr(fixture->http.url, ':') + 1;
     char command[1024];
@@ -289,7 +288,7 @@ TEST(with_an_authority_only_its_certificates_are_accepted) {
     assert_int_equal(system(command), 0);
 }
 
-/* V6: a line names the address. The next events of a kind are only counted for a minute. */
+/* V6: a log line names the peer. In the next minute, events of the same kind are only counted. */
 TEST(a_refused_peer_is_logged) {
     struct process *files = process_new();
     char cert[128], key[128], ca[128];
@@ -315,7 +314,7 @@ TEST(a_refused_peer_is_logged) {
     server_stop(&fixture.server);
 }
 
-/* Replaces a file of a folder with a file of another folder, as a program for certificates does. */
+/* Replaces a file with one of another folder, as a program that renews certificates does. */
 static void replace(const char *to_folder, const char *to, const char *from_folder,
                     const char *from) {
     char command[512];
@@ -339,7 +338,7 @@ static bool make_dated(const char *folder, const char *out, const char *begin, c
     return system(command) == 0;
 }
 
-/* V7. A certificate with wrong dates is refused at the start, and never replaces another one. */
+/* V7. A certificate that is not valid now is refused, at the start and when it replaces another. */
 TEST(a_certificate_that_is_not_valid_now_is_refused) {
     require_program("openssl");
     require_program("curl");
@@ -372,7 +371,7 @@ TEST(a_certificate_that_is_not_valid_now_is_refused) {
     server_stop(&fixture.server);
 }
 
-/* Fails unless the metric of a file of certificates is the end that openssl prints. */
+/* Fails unless the metric of a certificate file has the end of validity that openssl prints. */
 static void expect_certificate_end(const struct fixture *fixture, const char *folder,
                                    const char *flag, const char *file) {
     char command[512];
@@ -455,7 +454,7 @@ TEST(a_refused_certificate_is_named_in_the_response) {
     server_stop(&fixture.server);
 }
 
-/* A peer that speaks plain HTTP to the port of HTTPS learns that. */
+/* A peer that speaks plain HTTP to the port of HTTPS is told so in plain HTTP. */
 TEST(plain_http_to_a_port_of_https_gets_a_plain_answer) {
     require_program("openssl");
     struct process *files = process_new();
@@ -510,7 +509,7 @@ TEST(a_changed_certificate_is_used_without_a_restart) {
 
 /* ---- counts --------------------------------------------------------------------------------- */
 
-/* Returns the value of a series. The server has TLS with the certificates of a folder. */
+/* Returns the value of a series of a server that has TLS with the certificates of a folder. */
 static int metric_over_tls(const struct fixture *fixture, const char *folder, const char *series) {
     const char *port = strrchr(fixture->http.url, ':') + 1;
     char command[512], path[128];
@@ -543,7 +542,7 @@ static void connect_without_tls(const char *url) {
 }
 
 /* V4, V6. The server looks every ten seconds at what nng counts. nng counts at most one failed
- * handshake in a tenth of a second, so there is only one. */
+ * handshake in a tenth of a second, so the test makes only one. */
 TEST(refused_peers_are_counted) {
     struct process *files = process_new();
     char cert[128], key[128], ca[128], url[64];
@@ -594,7 +593,7 @@ static void use_authority(const struct process *process, const struct process *f
     for (int i = 0; i < 3; i++) replace(process->folder, names[i], from->folder, names[i]);
 }
 
-/* Reads the only address of a process from its log. */
+/* Reads from the log of a process the one address at which it listens. */
 static void read_listen(const struct process *process, char url[64]) {
     process_await(process, " listen=", 1);
     char *log_text = file_read(process->err);
@@ -680,8 +679,8 @@ static void tls_tree_stop(struct tls_tree *tree) {
     process_end(tree->root, 0);
 }
 
-/* V1: the root refuses the new certificate of the leaf until it has the new authority. Then the
- * root changes its certificate too. */
+/* V1: the root refuses the new certificate of the leaf until the root has the new authority. Then
+ * the root changes its certificate too. */
 TEST(a_leaf_renews_with_a_changed_certificate) {
     require_program("openssl");
     struct tls_tree tree = tls_tree_start(true);
@@ -716,7 +715,7 @@ TEST(a_leaf_renews_with_a_changed_authority) {
     tls_tree_stop(&tree);
 }
 
-/* V1: what was loaded from the file stays in force. */
+/* V1: the authority that was loaded from the file stays in force. */
 TEST(a_certificate_that_vanishes_is_reported_and_stays_in_force) {
     require_program("openssl");
     char from[128], to[128];

@@ -1,4 +1,4 @@
-/* The tokens of HTTP: their file, and what their roles allow. */
+/* Tests the tokens of HTTP: their file, and what their roles allow. */
 #define _GNU_SOURCE
 #include "http.h"
 
@@ -12,14 +12,14 @@
     "write billing2 lease-3\n"                                                                     \
     "admin ann top-4" /* the last line may have no end */
 
-/* Starts a server with this file of tokens. */
+/* Starts a server whose file of tokens has this text. */
 static struct fixture start_with_tokens(const char *tokens) {
     struct process *files = process_new();
     file_write(files->config, tokens);
     return fixture_start(CONFIG("100", ""), (const char *[]){"--http-token", files->config, NULL});
 }
 
-/* V3: the role read allows these pages, and the role write also messages. */
+/* V3: the role read allows these pages. The roles write and admin also allow messages. */
 TEST(a_role_decides_what_a_token_allows) {
     static const struct {
         const char *token;
@@ -93,7 +93,7 @@ TEST(permits_need_the_role_of_their_method) {
     "\"login\", "                                                                                  \
     "\"key\": \"eve\", \"" set "\": {\"w\": {\"limit\": 9}}}]}]}"
 
-/* P31: figures need the role figures, also if an escape hides their name. */
+/* P31: a message with figures needs the role figures, even if an escape hides the name `set`. */
 TEST(figures_by_the_caller_need_their_role) {
     static const char *const needs = "acquire.permit[0].item[0].set: needs a token with the role "
                                      "figures; 'billing' has the role write";
@@ -119,7 +119,7 @@ TEST(figures_by_the_caller_need_their_role) {
     "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"login\", "                \
     "\"key\": \"eve\", \"set\": {\"w\": {\"limit\": " #limit "}}}]}]}"
 
-/* P31: if two callers bring different figures for one counter, the page says so. */
+/* P31 */
 TEST(the_page_says_that_callers_bring_figures_that_differ) {
     static const char *const differ = "callers bring figures that differ for one key: ";
     struct process *files = process_new();
@@ -152,7 +152,7 @@ TEST(figures_by_the_caller_need_a_server_with_tokens) {
     server_stop(&fixture.server);
 }
 
-/* P20: the log says who has changed what. */
+/* P20 */
 TEST(a_reset_and_a_ban_are_logged_with_the_name_of_the_token) {
     struct process *files = process_new();
     file_write(files->config, TOKENS);
@@ -283,7 +283,7 @@ TEST(the_role_support_resets_and_bans_within_its_globs) {
     server_stop(&fixture.server);
 }
 
-/* E6: the right to help a customer is not the right to take units. */
+/* E6 */
 TEST(the_role_support_reads_everything_and_takes_nothing) {
     struct process *files = process_new();
     file_write(files->config, "support mia mail-1 *\n");
@@ -341,7 +341,7 @@ TEST(a_token_that_is_not_in_the_file_is_refused) {
     server_stop(&fixture.server);
 }
 
-/* V6: a browser first sends no token, so only wrong tokens are logged. */
+/* V6: a browser first sends no token, so a request without a token is not logged. */
 TEST(a_wrong_token_is_logged) {
     struct fixture fixture = start_with_tokens(TOKENS);
     expect(&fixture, "/metrics", HOST, 401, "");
@@ -354,7 +354,7 @@ TEST(a_wrong_token_is_logged) {
     server_stop(&fixture.server);
 }
 
-/* V6: the metrics count such requests too. */
+/* V6: the metrics also count the requests of tokens whose role is too small. */
 TEST(a_role_that_is_too_small_is_logged_and_counted) {
     struct fixture fixture = start_with_tokens(TOKENS);
     for (int i = 0; i < 3; i++) {
@@ -369,7 +369,7 @@ TEST(a_role_that_is_too_small_is_logged_and_counted) {
     server_stop(&fixture.server);
 }
 
-/* V6: the log has the name of the token that a request used. */
+/* V6 */
 TEST(the_name_of_a_token_is_logged) {
     struct process *files = process_new();
     file_write(files->config, TOKENS);

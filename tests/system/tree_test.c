@@ -1,7 +1,7 @@
-/* Tests a tree of servers that are real processes: the leases of the clients below it never add up
- * to more than the capacity, whichever process is killed. Also tests how a node handles its
- * parents. Leases last 2 s and time is real, so the tests assert only bounds and final states, and
- * wait long for slow machines. */
+/* Tests a tree of servers that are real processes: the leases of its clients never add up to more
+ * than the capacity, whichever process is killed. Also tests how a node handles its parents. Leases
+ * last 2 s and time is real, so the tests assert only bounds and final states, and wait long for
+ * slow machines. */
 #define _GNU_SOURCE
 #include "client_fleet.h"
 
@@ -14,7 +14,7 @@
 /* ---- nodes ---------------------------------------------------------------------------------- */
 
 /* A server that listens on a socket in its own folder, so that it has the same address after a
- * restart. Another program could take a port in the meantime. */
+ * restart. Another program could take a TCP port in the meantime. */
 struct node {
     const char *name, *config, *parents; /* exactly one of config and parents is set */
     struct server server;
@@ -104,8 +104,8 @@ TEST(a_tree_shares_as_one_server_would_and_never_exceeds_the_capacity) {
     tree_stop(&tree);
 }
 
-/* T5, T6, T7. The next process of the node inherits the leases of its clients. If it starts too
- * late, other clients have that capacity in the meantime. */
+/* T5, T6, T7. The next process of the leaf learns the leases of its clients. If it starts after
+ * these leases have ended, other clients have their capacity until then. */
 TEST(a_leaf_recovers_after_a_kill) {
     static struct tree tree;
     tree_start(&tree, 100);
@@ -138,9 +138,8 @@ TEST(leases_end_when_the_root_is_away_for_too_long) {
     tree_stop(&tree);
 }
 
-/* A region loses its state about its leaves; its next process serves them again. Then that process
- * is stopped for longer than its lease lasts, and afterwards answers the requests that came
- * meanwhile. */
+/* A region is killed and forgets its leaves. Its next process serves them again. SIGSTOP stops this
+ * process until its lease has ended. After SIGCONT it answers the requests that came meanwhile. */
 TEST(a_region_recovers_after_a_kill_and_a_freeze) {
     static struct tree tree;
     tree_start(&tree, 100);
@@ -239,8 +238,8 @@ static doorman_time parent_delay(const struct node *leaf, int first, int count) 
     return new_ - leases_got(leaf, first, count);
 }
 
-/* T4. A node that does not send a request at once sends it up to a second later, each time. A busy
- * machine can be as slow, so there are several tries. */
+/* T4. If the node did not send its request at once, each new resource would take up to a second
+ * more. A busy machine can be as slow, so there are several tries. */
 TEST(a_node_requests_a_new_resource_at_once) {
     enum { ROUNDS = 20, TRIES = 10 };
     const doorman_time most = ROUNDS * DOORMAN_SECOND / 2;
@@ -270,7 +269,7 @@ static doorman_resource *agent_open(doorman_agent **agent, const struct node *no
 }
 
 /* Starts a client, and waits until it has a lease. Returns whether the server has said that it
- * learns. Fails unless the older client keeps at least its lease meanwhile. */
+ * learns. Fails if `kept`, the resource of an older client, ever has less than its lease. */
 static bool fresh_client_sees_learning(const struct node *root, doorman_resource *kept) {
     doorman_agent *agent = NULL;
     doorman_resource *fresh = agent_open(&agent, root, 30);
@@ -290,8 +289,8 @@ static bool fresh_client_sees_learning(const struct node *root, doorman_resource
     return learned;
 }
 
-/* S4: a server that restarts takes no lease from a client that has one, and no safe capacity from a
- * client that has none. It reports that it learns. On a very slow machine a client may come when
+/* S4: when a server restarts, a client with a lease keeps it, and a client without one keeps its
+ * safe capacity. The server reports that it learns. On a very slow machine a client may come when
  * the learning is over, so there are several tries. */
 TEST(a_restarted_server_leaves_the_safe_capacity_in_force) {
     struct node root = {.name = "root", .config = CONFIG("\"learning_mode_duration\":4,")};

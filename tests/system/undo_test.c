@@ -14,7 +14,7 @@
     "\"kind\": \"FIXED_WINDOW\", \"limit\": 5, \"window\": 10000000, \"plans\": {\"pro\": "        \
     "{\"limit\": 40}, \"free\": {\"limit\": 2}}}]}]}"
 
-/* What a test uses: a server with a store and tokens. */
+/* A server with a store and tokens. Each test has one. */
 struct office {
     char path[96], tokens[96];
     struct fixture fixture;
@@ -76,7 +76,7 @@ static void give_plan(const struct office *office, const char *plan, const char 
     act(office, "PUT", "/v1/plans", ADMIN, body, 200, text);
 }
 
-/* Sets or ends the ban of a key. */
+/* Bans the key "acme" for some seconds. 0 ends the ban. */
 static void ban(const struct office *office, int seconds) {
     char body[256];
     snprintf(body, sizeof body,

@@ -2,9 +2,9 @@
  *
  *     upgrade_client ID ADDRESS...
  *
- * It wants 80 of the capacity of "db", holds a unit of "jobs", and asks for a permit of "login" ten
- * times a second. It writes a line when what it believes to have changes, and one for each decision
- * of a server. The first word of a line is the time on a clock that all processes share:
+ * It wants 80 of the capacity of "db", holds a unit of "jobs", and asks for a permit of "login" at
+ * most ten times a second. It writes a line when its capacity or hold changes, and one for each
+ * decision of a server. The first word of a line is the time on a clock that all processes share:
  *
  *     TIME lease CAPACITY
  *     TIME hold UNITS
@@ -47,7 +47,7 @@ static void on_hold_changed(void *context, const doorman_held *held) {
     if (held->gone) tell("hold", 0);
 }
 
-/* Asks for a unit of "jobs", for at most a second. Returns whether a server has granted it. */
+/* Waits at most a second for a hold of a unit of "jobs". Returns whether a server grants it. */
 static bool take_hold(doorman_agent *agent) {
     const doorman_permit_item item = {.resource_id = "jobs", .cost = 1};
     uint64_t hold = 0;

@@ -1,5 +1,5 @@
-/* Versions of the configuration (E3): who changes it, with which version in mind, what is kept, and
- * what happens when the store or the etcd that has it is away. The tests use real servers with a
+/* Tests the versions of the configuration (E3): how they are put, listed, undone and kept, and what
+ * happens when the store or the etcd that has them is away. The tests use real servers with a
  * store, and with an etcd if there is one. */
 #define _GNU_SOURCE
 #include "redis_fixture.h"
@@ -99,7 +99,7 @@ TEST(a_fresh_store_has_an_empty_configuration_and_says_how_to_put_one) {
     server_stop(&fixture.server);
 }
 
-/* E5: an undo brings back what the act has replaced, as a new version. */
+/* E5: undoing a change makes a new version, which equals the version before the change. */
 TEST(a_version_is_undone_unless_a_later_one_is_there) {
     struct place place;
     place_init(&place);
@@ -118,7 +118,7 @@ TEST(a_version_is_undone_unless_a_later_one_is_there) {
     server_stop(&fixture.server);
 }
 
-/* E3, E5: each version acts at once, and says what it changed. */
+/* E3, E5: each version is in force at once, and its row says what it has changed. */
 TEST(a_version_acts_is_listed_compared_and_rolled_back) {
     struct place place;
     place_init(&place);
@@ -327,7 +327,7 @@ static bool metric_is(const struct fixture *fixture, const char *line) {
     return is_there;
 }
 
-/* Changes the configuration in etcd, with the version that the server has. */
+/* Changes the configuration in etcd. The request names the version in force. */
 static void etcd_node_put(const struct fixture *fixture, const char *body, int code,
                           const char *text) {
     char lines[256];
@@ -361,7 +361,7 @@ TEST(all_processes_follow_a_version_in_etcd) {
     etcd_stop(&etcd);
 }
 
-/* What another program has put into the key is a version too, and is not overwritten blindly. */
+/* What another program has put into the key is a version too. A change must name this version. */
 TEST(a_key_that_another_program_has_written_becomes_a_version) {
     struct etcd etcd;
     struct place place;
@@ -391,8 +391,8 @@ TEST(a_key_that_another_program_has_written_becomes_a_version) {
     etcd_stop(&etcd);
 }
 
-/* The server has recorded an author and a reason only for the version before. It must not give them
- * for the broken key. */
+/* Another program has broken the key. So the server must not name the author and the reason of the
+ * version before. */
 TEST(a_broken_key_is_named_and_can_be_replaced) {
     struct etcd etcd;
     struct place place;
@@ -599,8 +599,8 @@ static void pair_put(struct pair *pair, int index, const char *lines, const char
     expect_verb(&pair->fixtures[index], "PUT", "/v1/config?reason=r", lines, body, 200, "");
 }
 
-/* Asks a process for a unit until it decides, and returns the first answer that it gives as the
- * master. The caller frees it. */
+/* Asks a process for a unit until it is the master and decides. Returns this first answer. The
+ * caller frees it. */
 static char *first_decision(const struct fixture *fixture) {
     char *response = NULL;
     EVENTUALLY((free(response), response = get(fixture, "/v1/allow?resource=maps&key=k", WEB),
@@ -649,8 +649,8 @@ TEST(a_standby_follows_the_versions_in_the_store_and_copies_them) {
     redis_kill(&pair.redis);
 }
 
-/* A planned stop hands over at once, so the next master cannot wait until it next looks into the
- * store. */
+/* After a planned stop another process is the master at once. So it cannot wait until it next looks
+ * into the store. */
 TEST(the_next_master_decides_by_the_newest_version_from_the_first_permit_on) {
     struct pair pair;
     pair_start(&pair);
@@ -718,8 +718,8 @@ TEST(the_next_master_has_the_limits_also_if_the_store_is_lost_with_the_last_one)
     etcd_stop(&pair.etcd);
 }
 
-/* An empty configuration limits nothing. A process that cannot know whether the store has another
- * one must not decide by it. */
+/* An empty configuration limits nothing. So a process that has only an empty one must not decide
+ * while it cannot read the store. */
 TEST(a_process_without_any_version_is_no_master_while_the_store_is_away) {
     struct pair pair;
     pair_start(&pair);
@@ -763,7 +763,7 @@ TEST(a_store_that_has_lost_its_versions_ends_no_limit) {
     redis_kill(&redis);
 }
 
-/* E3: the copy also helps if etcd is away, and ends when etcd is back. */
+/* E3: the copy is also used if etcd is away, until etcd is back. */
 TEST(an_etcd_that_is_away_at_the_start_is_replaced_by_the_copy) {
     struct etcd etcd;
     struct place place;

@@ -209,9 +209,9 @@ static void fixture_stop(fixture *s) {
 
 /* ---- the visible state ---------------------------------------------------------------------- */
 
-/* Writes the leases of a resource. Compares the leases with the sums of the resource, and at a root
- * also with its capacity. A node whose own lease has ended has no capacity, although the lease
- * entries of its holders may last a little longer. */
+/* Writes the leases of a resource. Checks that they add up to its sums, and that a root commits no
+ * more than its capacity. This need not be so at a node whose own lease has ended: it has no
+ * capacity, although the leases of its holders may last a little longer. */
 static void dump_resource(text *output, doorman_server *server,
                           const doorman_server_resource *resource, doorman_time now) {
     add(output,
@@ -779,7 +779,8 @@ static doorman_status configure_permits(fixture *s) {
     return status;
 }
 
-/* Creates permits with counters, and then a configuration in which one of them needs memory. */
+/* Creates permits with counters, and then loads a configuration with a second tier, for which one
+ * counter needs memory. */
 static void prepare_wider(fixture *s) {
     prepare_permits(s);
     assert_int_equal(acquire_permit(s), DOORMAN_OK);
@@ -821,8 +822,8 @@ static void prepare_limits_server(fixture *s) {
     assert_int_equal(doorman_server_set_master(s->created_server, &mastership, s->now), DOORMAN_OK);
 }
 
-/* P9: a call that runs out of memory may have charged some units. The costs are 0, so that the
- * state must be the same all the same. */
+/* P9: a call that runs out of memory may have charged some units. Here the costs are 0, so even
+ * such a call must leave the state as it was. */
 static doorman_status acquire_from_server(fixture *s) {
     const doorman_permit_item items[] = {{.resource_id = "r", .key = "a"},
                                          {.resource_id = "s", .key = "vip-1"}};
@@ -938,8 +939,8 @@ static bool keep_handed(void *context, const void *bytes, size_t count) {
     return true;
 }
 
-/* Hands over the leases of the root, which needs no memory. Then the root is master again, without
- * leases. */
+/* Hands over the leases of the root. The handover needs no memory. Then makes the root the master
+ * again, without leases. */
 static void hand_over(fixture *s) {
     const doorman_mastership other = {.address = "tcp://other:1"};
     const doorman_mastership mastership = {.address = "tcp://here:1", .until = DOORMAN_NEVER};
@@ -979,8 +980,8 @@ static doorman_status handle_request(fixture *s, doorman_server *server,
     return status;
 }
 
-/* A request of a holder that names no lease. It is for two resources that exist and for new
- * resources. */
+/* Sends a request of a holder that names no lease, for the first of MANY resources. At the root and
+ * at the node some of these exist. */
 enum { MANY = 11 };
 
 static doorman_status request_resources(fixture *s, doorman_server *server, const char *holder_id,
@@ -1036,7 +1037,7 @@ static doorman_status request_by_server(fixture *s, const char *holder_id) {
 static doorman_status request_by_new_server(fixture *s) { return request_by_server(s, "new"); }
 static doorman_status request_by_known_server(fixture *s) { return request_by_server(s, "node"); }
 
-/* Releases the lease with a request that has more resources than any before. */
+/* Releases the lease on "db/1" with a request that has more resources than any before. */
 static doorman_status release_by_client(fixture *s) {
     static const char *const ids[] = {"db/1", "a", "b", "c", "d", "e", "f", "g", "h", "i", "j"};
     doorman_server_lease lease;
@@ -1069,7 +1070,7 @@ static void dump_request(text *outcome, const doorman_request *request) {
     }
 }
 
-/* Starts a node that has sent no request to its parent, and sends it a request of a client. */
+/* Starts a node that has not yet sent a request to its parent. Sends it a request of a client. */
 static void start_node_with_request(fixture *s, size_t count) {
     s->created_server = start_server(s, "new");
     assert_int_equal(request_resources(s, s->created_server, "new", count), DOORMAN_OK);
@@ -1112,7 +1113,7 @@ static doorman_status create_estimate(fixture *s) {
     return status;
 }
 
-/* Opens as many resources as the first allocation of the client's table can hold. */
+/* Opens as many resources as the client's arrays can hold after their first allocation. */
 static void create_client_with_resources(fixture *s) {
     static const char *const ids[] = {"a", "b", "c", "d", "e", "f", "g", "h"};
     doorman_client_resource *resource = NULL;
@@ -1211,7 +1212,7 @@ static doorman_status write_config(fixture *s) {
     return status;
 }
 
-/* The object has more than 16 keys. The reader then sorts the keys to find duplicates. */
+/* The object of "db/1" has more than 16 keys, so the reader sorts the keys to find duplicates. */
 static const char request_text[] =
     "{\"get_capacity\":{\"client_id\":\"new\",\"resource\":[{\"resource_id\":\"db/1\",\"wants\":5,"
     "\"a\":1,\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1,\"j\":1,\"k\":1,"
@@ -1290,7 +1291,7 @@ static void prepare_waiting_message(fixture *s) {
 }
 
 /* Without memory, the decision on a permit that has waited is lost, as if its response were lost.
- * Each attempt sends the message again, and so replaces the permit that waited before. */
+ * Each call of this function reads the message again, so its permit replaces the one before. */
 static doorman_status settle_message(fixture *s) {
     static const char message[] =
         "{\"acquire\": {\"client_id\": \"bob\", \"permit\": [{\"request_id\": 1, "
@@ -1355,7 +1356,7 @@ static doorman_status serve_node(fixture *s) {
     return status;
 }
 
-/* Makes the text that answers the next request. */
+/* Makes s->message, the response of the root to the next request. */
 static void prepare_response(fixture *s, doorman_upstream *upstream) {
     assert_true(doorman_upstream_request(upstream, &s->request, s->now));
     assert_int_equal(doorman_json_request(&s->request, &s->reply), DOORMAN_OK);
@@ -1420,7 +1421,8 @@ static void prepare_permit_client(fixture *s) {
 static const doorman_permit_item one_item = {.resource_id = "r", .key = "a", .cost = 1};
 static const doorman_permit_request one_request = {.items = &one_item, .item_count = 1};
 
-/* Checks that something waits, and that a message is due, only if the call has succeeded. */
+/* Checks that one permit or report waits and a message is due, or neither if the call has
+ * failed. */
 static void check_permit_client(fixture *s, doorman_status status) {
     doorman_permit_client_info info;
     doorman_permit_client_read(s->permit_client, &info);
@@ -1448,7 +1450,7 @@ static doorman_status report_by_permit_client(fixture *s) {
 static const doorman_settle_request one_settle = {
     .id = 7, .items = &one_item, .item_count = 1, .timeout = SECOND};
 
-/* The settle and the caller that waits for its result count as two. */
+/* waiting_count counts the settle and also the caller that waits for its result. */
 static doorman_status settle_by_permit_client(fixture *s) {
     doorman_status status =
         doorman_permit_client_settle(s->permit_client, &one_settle, NULL, NULL, s->now);
@@ -1487,7 +1489,7 @@ static void prepare_number(fixture *s) {
     assert_int_equal(new_hold_of_permit_client(s), DOORMAN_OK);
 }
 
-/* Acquires with a number that is known before. After an error the number has no permit yet. */
+/* Acquires with the number client_hold, which exists. After an error it has no permit yet. */
 static doorman_status acquire_number_by_permit_client(fixture *s) {
     doorman_permit_request request = one_request;
     request.request_id = client_hold;
@@ -1760,7 +1762,7 @@ static const test_case test_cases[] = {
 
 /* ---- calls that need no memory -------------------------------------------------------------- */
 
-/* All other functions that return a status. */
+/* The functions that return a status and are in no test case. */
 static const char *const other_functions[] = {
     /* these need memory: shards_test.c fails each of their allocations */
     "doorman_shard_map_create",
@@ -1830,7 +1832,6 @@ static void limiters_start(doorman_time now) {
     doorman_limiter_release(&limiter, &limit, 1);
 }
 
-/* Calls that use or release what exists work without memory. */
 TEST(limiters_and_clients_work_without_memory) {
     fixture *s = fixture_start();
     doorman_request request;
@@ -1860,7 +1861,6 @@ TEST(limiters_and_clients_work_without_memory) {
     fixture_stop(s);
 }
 
-/* A client renews and releases its holds without memory. */
 TEST(holds_of_clients_work_without_memory) {
     fixture *s = fixture_start();
     doorman_hold_request own = {.client_id = NULL};
@@ -1970,7 +1970,7 @@ struct arming {
     bool done; /* atomic */
 };
 
-/* Lets an allocation of the thread of the permits fail, after this decision. */
+/* Runs in the thread of the permits. Lets an allocation of this thread fail after this decision. */
 static void arm_thread(void *context, doorman_status status, const doorman_acquired *acquired) {
     struct arming *arming = context;
     assert_true(status == DOORMAN_OK && acquired->decided_by == DOORMAN_BY_FALLBACK);
@@ -2012,8 +2012,8 @@ TEST(a_permit_that_may_wait_is_sent_without_memory_for_a_lane) {
 
 /* ---- a transport over a real socket --------------------------------------------------------- */
 
-/* The server reads and writes nng's protocol on plain sockets. With nng 1.5.2, a socket for
- * responses that is closed while clients of the same process send requests can wait for ever. */
+/* These tests answer on plain sockets, in nng's protocol. A socket of nng 1.5.2 for responses can
+ * hang when it is closed while clients of the same process send requests. */
 
 static char own_url[64]; /* of the listener of the present fixture */
 static const char *const own_addresses[] = {own_url};
@@ -2185,7 +2185,7 @@ static bool try_without_memory(size_t nth, bool once, size_t *kept) {
 }
 
 /* On a busy machine nng 1.5.2 sometimes closes a socket late or never, and the socket keeps its
- * memory: see doorman__socket_close. So one of three tries must leave nothing. */
+ * memory: see doorman__socket_close. So it is enough if one of three tries leaves nothing. */
 static bool try_without_memory_again(size_t nth, bool once) {
     bool worked = false;
     size_t kept = 1;
@@ -2304,7 +2304,7 @@ static bool is_listed(const char *function) {
     return listed;
 }
 
-/* A new function that returns a status must be added to one of the two lists. */
+/* Fails if a function that returns a status is neither in a test case nor in other_functions. */
 TEST(each_function_that_returns_a_status_is_listed) {
     static const char start[] = "DOORMAN_API doorman_status ";
     static const char *const headers[] = {"doorman.h", "doorman_permits.h", "doorman_throttle.h"};

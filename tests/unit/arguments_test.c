@@ -1,6 +1,6 @@
-/* Every public function gets NULL for the arguments that must not be NULL. The last test compares
- * the functions that this file calls with those that the headers declare. The errors of all calls
- * name arguments and fields as their caller knows them (C10). */
+/* Tests every public function with NULL for each argument that must not be NULL. The last test
+ * compares the functions that this file calls with those that the headers declare. The errors of
+ * all calls name arguments and fields as their caller knows them (C10). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -699,7 +699,6 @@ TEST(a_client_refuses_null) {
     NAMED("addresses[0]: ", doorman_client_create(&client, &options, &error, 0));
 }
 
-/* A response with counts but without arrays changes nothing. */
 TEST(a_response_without_its_arrays_is_refused) {
     const doorman_capacity_response terms = {
         .resource_id = "db", .outcome = DOORMAN_GRANTED, .terms_count = 1};
@@ -946,7 +945,7 @@ TEST(a_transport_refuses_null) {
 
 /* ---- names in errors (C10) ------------------------------------------------------------------- */
 
-/* Checks that the error is `text`, or that it begins with `text` if that ends with a space. */
+/* Checks that the error is `text`, or that it begins with `text` if `text` ends with a space. */
 static void check_text(int line, const doorman_error *error, const char *text) {
     size_t bytes = strlen(text);
     bool begins = strncmp(error->text, text, bytes) == 0;
@@ -954,7 +953,7 @@ static void check_text(int line, const doorman_error *error, const char *text) {
         fail_msg("line %d: \"%s\" is not \"%s\"", line, error->text, text);
 }
 
-/* A call is refused with this text. The error says where the path in it ends. */
+/* Checks that a call is refused with this text, and that path_bytes is the length of its path. */
 #define TEXT(expected, call)                                                                       \
     do {                                                                                           \
         doorman_error error = {0};                                                                 \
@@ -1402,8 +1401,8 @@ static bool has_pointers(const char *name, size_t bytes) {
     return true;
 }
 
-/* Checks that this file names each public function of a header that has pointers. Returns how many
- * public functions the header has. */
+/* Checks that this file names each public function of a header, except those without pointers.
+ * Returns how many public functions the header has. */
 static size_t check_functions_of(const char *path) {
     char *header = read_file(path), *here = read_file("tests/unit/arguments_test.c");
     size_t count = 0;

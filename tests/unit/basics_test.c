@@ -1,5 +1,5 @@
-/* Section basics: the version, statuses, memory, ids, the keyed hash table, timers and the exact
- * sum. */
+/* Tests section basics: the version, statuses, memory, ids, the keyed hash table, timers and the
+ * exact sum. */
 #include "unit.h"
 
 #define DOORMAN_IMPLEMENTATION
@@ -196,8 +196,8 @@ TEST(every_character_except_controls_is_allowed_in_an_id) {
     }
 }
 
-/* C5. The check reads eight bytes at a time. A wrong byte is found at any position, between any two
- * neighbours. A single byte of 0x80 or more is not UTF-8. */
+/* C5. The check reads eight bytes at a time. So the test puts each byte at each position, between
+ * neighbours of three kinds. A single byte of 0x80 or more is not UTF-8. */
 TEST(a_wrong_byte_is_found_anywhere_in_an_id) {
     const char neighbours[] = {' ', '0', '~'};
     for (size_t bytes = 1; bytes <= 20; bytes++) {
@@ -212,9 +212,9 @@ TEST(a_wrong_byte_is_found_anywhere_in_an_id) {
     }
 }
 
-/* C5. The valid ids of two bytes are 95 by 95 ids of ASCII, and U+00A0 to U+07FF. The ids of three
- * bytes have a first byte that cannot begin a shorter character. The valid ids of three bytes are
- * U+0800 to U+FFFF without the surrogates. */
+/* C5. The valid ids of two bytes are 95 by 95 ids of ASCII, and U+00A0 to U+07FF. Of the ids of
+ * three bytes the test takes those whose first byte cannot begin a shorter character. The valid
+ * ones are U+0800 to U+FFFF without the surrogates. */
 TEST(overlong_encodings_are_refused_in_an_id) {
     size_t of_two = 0, of_three = 0;
     for (unsigned first = 1; first < 256; first++) {
@@ -318,7 +318,7 @@ TEST(a_table_equals_a_plain_array_even_when_memory_fails) {
     assert_int_equal(memory_blocks(), blocks);
 }
 
-/* C8. A chain of 16 among 10,000 keyed hashes would happen once in millions of years. */
+/* C8. A chain of 16 among 10,000 keyed hashes occurs in less than one of a billion runs. */
 TEST(a_table_keeps_its_chains_short_and_frees_memory) {
     enum { COUNT = 10000 };
     static item items[COUNT];
@@ -367,7 +367,7 @@ TEST(adding_and_removing_100000_amounts_leaves_exactly_0) {
     assert_exact(doorman__total_left(total, 1e15), 1e15);
 }
 
-/* C9. With plain doubles the 0.1 would be lost when 1e15 is added, and 0 would be left. */
+/* C9. Near 1e15 a double has only multiples of 0.125. A total keeps all bits of small amounts. */
 TEST(a_small_amount_beside_a_large_one_is_not_lost) {
     doorman__total total = {0, 0};
     double small = doorman__floor(0.1);

@@ -1,5 +1,5 @@
-/* When certificates are valid: server/tls/certificate.c. The certificates were made by openssl.
- * They hold no secret, because their keys are not here. */
+/* Tests server/tls/certificate.c, which reads when certificates are valid. The certificates were
+ * made by openssl. They hold no secret, because their keys are not here. */
 #include "../../server/tls/certificate.c"
 
 #include "../test.h"
@@ -111,7 +111,7 @@ TEST(what_is_no_certificate_has_no_end) {
     }
 }
 
-/* Cut texts and changed bytes lead to another end or to none. They never lead to a read outside the
+/* A text that was cut or changed may have another end or none. It never leads to a read outside the
  * text, which a sanitizer would detect. */
 TEST(damaged_certificates_are_read_safely) {
     size_t first = strlen(PEM_BEGIN) + 1, last = sizeof near - 1 - strlen(PEM_END) - 1;

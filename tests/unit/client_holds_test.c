@@ -1,6 +1,6 @@
-/* Holds of permit clients: ends, renewals, releases, transfers. Most tests check one promise each.
- * At the end, some clients with clocks of different rates use one server over a network that loses
- * and delays messages, and a plain account adds up what they use. */
+/* Tests holds of permit clients: ends, renewals, releases, transfers. Most tests check one promise
+ * each. At the end, some clients with clocks of different rates use one server over a network that
+ * loses and delays messages, and a plain account adds up what they use. */
 #include "unit.h"
 
 #define DOORMAN_JSON
@@ -100,7 +100,7 @@ static void respond_holds(world *w, const doorman_hold *holds, size_t count) {
                      DOORMAN_OK);
 }
 
-/* Answers a message with one entry. */
+/* Answers the last message with one hold of one item. */
 static void respond_hold(world *w, uint64_t id, double amount, doorman_time expires_in) {
     const doorman_hold_item item = {"job", "a", amount};
     const doorman_hold hold = {.id = id, .expires_in = expires_in, .items = &item, .item_count = 1};
@@ -141,7 +141,7 @@ static size_t hold_count(const world *w) {
     return info.hold_count;
 }
 
-/* A client with a hold of 2 units that lasts 15 s from 100 s on. */
+/* Returns a client with a hold of 2 units that lasts 15 s from 100 s on. */
 static world *world_with_hold(void) {
     world *w = world_start();
     acquire_for(w, 2, 0, SECOND);
@@ -854,9 +854,9 @@ TEST(a_broken_answer_for_a_hold_whose_caller_is_gone_is_refused) {
 /* ---- clients, a server, a network and an account -------------------------------------------- */
 /*
  * The account adds up, by the clock of each client, the units that the application of this client
- * may use: from the decision until it releases or transfers them, or until ends_at. The sum must
- * never exceed the limit. In the end the faults end, every hold is released, and the server counts
- * no units before any hold ends by itself.
+ * may use: from the decision until the application releases or transfers them, or until ends_at.
+ * The sum must never exceed the limit. At the end there are no more faults, and every hold is
+ * released. Then the server must soon count no units, before a hold could end by itself.
  */
 
 #define CLIENTS 3
@@ -986,7 +986,8 @@ static void keep_permit(message *to, size_t i, const doorman_permit *permit) {
     c->out[i].limit = NULL;
 }
 
-/* Passes the decisions on permits that have waited to their messages. */
+/* Takes the decisions on permits that have waited. Keeps each decision in the message of its
+ * permit. */
 static void take_decisions(model *m) {
     doorman_permit out;
     uint64_t ticket;

@@ -1,4 +1,4 @@
-/* Permit clients that reserve and settle (P27), and whose reports count once (P28). Time is a
+/* Tests permit clients that reserve and settle (P27), and whose reports count once (P28). Time is a
  * variable. The messages go to a real server object, and tests lose some of them. */
 #include "unit.h"
 
@@ -247,8 +247,8 @@ TEST(a_settle_continues_after_the_timeout_of_its_caller) {
     world_end(w);
 }
 
-/* A server remembers a settlement for a minute, so a client repeats a settle for less than that:
- * for 45 s, in which the breaker opens for up to 60 s, or for `max_pause`. */
+/* A server remembers a settlement for a minute, so a client repeats a settle for less than 45 s.
+ * Meanwhile the breaker can pause all messages, each time for up to 30 s or `max_pause`. */
 TEST(a_settle_is_not_sent_for_longer_than_a_server_remembers_it) {
     const struct {
         doorman_time max_pause, least; /* for which it is sent at least */
@@ -270,7 +270,8 @@ TEST(a_settle_is_not_sent_for_longer_than_a_server_remembers_it) {
     }
 }
 
-/* Without a server the breaker opens. A settle waits up to 5 minutes until it can be sent first. */
+/* Without a server the breaker opens. A settle waits up to 5 minutes until it can be sent for the
+ * first time. */
 TEST(a_settle_waits_until_a_server_can_be_reached) {
     world *w = world_start((doorman_permit_policy){.fallback = DOORMAN_FAIL_CLOSED});
     const uint64_t first = reserved(w, 40), second = reserved(w, 40);
@@ -422,7 +423,6 @@ TEST(a_refused_caller_leaves_no_reservation) {
     world_end(w);
 }
 
-/* A permit that was never sent needs no settle. */
 TEST(a_permit_that_was_not_sent_is_not_settled) {
     world *w = world_start((doorman_permit_policy){.fallback = DOORMAN_FAIL_CLOSED});
     reserve(w, "llm", 40, NULL);

@@ -33,8 +33,8 @@ typedef struct world {
     size_t blocks;                   /* allocated before the start */
 } world;
 
-/* Makes one template for all resources, without learning. If safe_capacity < 0, the template has no
- * safe capacity. */
+/* Makes a configuration with one template for all resources, without learning. If safe_capacity <
+ * 0, the template has no safe capacity. */
 static doorman_config *config_with(double capacity, double safe_capacity,
                                    doorman_time lease_length) {
     const doorman_template all = {
@@ -141,7 +141,7 @@ static void work(doorman_client *client, doorman_time now) {
     (void)doorman_upstream_request(doorman_client_upstream(client), &request, now);
 }
 
-/* Delivers the request of a client to the server, and delivers the response. */
+/* Delivers a client's request to the server, and the response to the client, unless one is lost. */
 static void exchange(world *w, doorman_client *client) {
     doorman_upstream *upstream = doorman_client_upstream(client);
     doorman_request request;
@@ -230,7 +230,7 @@ static doorman_capacity_response with_safe_capacity(doorman_capacity_response it
     return item_response;
 }
 
-/* Lets time pass until the client wants to send a request. */
+/* Lets time pass until work of the client is due. */
 static void sleep_until_due(world *w, doorman_client *client) {
     doorman_time due = due_of(client);
     assert_true(due != DOORMAN_NEVER);
@@ -238,7 +238,7 @@ static void sleep_until_due(world *w, doorman_client *client) {
 }
 
 /* A5: gauge_is_divided warns an application once while the leases of its gauge are not whole units,
- * also if it is without a lease in between. */
+ * even if the gauge has no lease for a time. */
 TEST(a_gauge_on_fractional_units_is_reported_once) {
     world w;
     world_start(&w, 100);
@@ -537,7 +537,7 @@ TEST(a_fallback_applies_only_without_a_lease) {
     }
 }
 
-/* K4: the limiters follow the fallback too. */
+/* K4 */
 TEST(limiters_follow_the_fallback_and_the_lease) {
     static const struct {
         doorman_fallback mode;
@@ -575,7 +575,7 @@ TEST(limiters_follow_the_fallback_and_the_lease) {
     }
 }
 
-/* K4: a safe capacity in a refusal counts too. */
+/* K4 */
 TEST(a_safe_capacity_in_a_refusal_is_used) {
     world w;
     world_start(&w, 100);
@@ -676,8 +676,8 @@ TEST(a_client_can_read_why_its_lease_is_less_than_its_wants) {
     world_stop(&w);
 }
 
-/* S14: two clients share 100 units. The second one waits until the first one has confirmed, and
- * then both have their share. */
+/* S14: two clients share 100 units. The second one waits until the first one has confirmed its
+ * smaller lease. Then both have their share. */
 TEST(two_clients_that_share_read_the_reason_of_the_server) {
     world w;
     world_start(&w, 100);
@@ -1023,7 +1023,6 @@ TEST(a_resource_is_a_rate_or_a_gauge) {
     world_stop(&w);
 }
 
-/* The info has the safe capacity that a server has sent. */
 TEST(the_safe_capacity_of_the_server_can_be_read) {
     world w;
     world_start(&w, 100);
@@ -1037,7 +1036,7 @@ TEST(the_safe_capacity_of_the_server_can_be_read) {
     world_stop(&w);
 }
 
-/* K5: a resource that is opened again gets the options of the new call. */
+/* K5 */
 TEST(a_resource_opened_again_takes_the_new_options) {
     world w;
     world_start(&w, 100);
@@ -1120,7 +1119,7 @@ TEST(capacity_moves_to_another_client_as_a_gauge_releases) {
     world_stop(&w);
 }
 
-/* Returns what a client may have in use, without its fallback. */
+/* Returns what a client has in use, or what its lease allows it to have in use if that is more. */
 static double in_force(const world *w, const doorman_client_resource *resource) {
     if (!resource) return 0;
     doorman_resource_info info = read_now(w, resource);
@@ -1137,15 +1136,15 @@ static void change_lease_length(world *w, double capacity, doorman_time lease_le
 
 /* Gives back all units in flight if there is no lease. T7 counts units in flight only while a lease
  * covers them. When a lease has ended, the server grants its amount to other clients. The context
- * points to the application's gauge. It is NULL while the gauge is being opened. Then
- * open_gauge_randomly releases. */
+ * points to the application's pointer to the gauge, which is NULL while the gauge is being opened.
+ * Then open_gauge_randomly releases. */
 static void release_without_lease(void *context, const doorman_resource_info *info) {
     doorman_client_resource *const *gauge = context;
     if (*gauge && !info->leased && info->in_use > 0) release(*gauge, info->in_use);
 }
 
 /* Opens a gauge. A gauge that was closed with units in flight still has these units, but its lease
- * may have ended. on_change is not called for a closed resource. */
+ * may have ended. on_change is not called for a closed resource, so this function releases them. */
 static void open_gauge_randomly(world *w, doorman_client *client, doorman_client_resource **gauge) {
     *gauge = open_with(w, client,
                        (doorman_resource_options){.kind = DOORMAN_GAUGE,
@@ -1293,7 +1292,7 @@ TEST(a_busy_loop_does_not_raise_wants_without_bound) {
     world_stop(&w);
 }
 
-/* L4, K6: the wants of a loop that gets nothing do not grow without bound either. */
+/* L4, K6: the wants of a loop that gets nothing stay bounded too. */
 TEST(a_busy_loop_without_capacity_wants_a_few_times_the_minimum) {
     world w;
     world_start(&w, 0);
@@ -1469,7 +1468,7 @@ static doorman_time gauges_take(gauges *g, size_t units) {
     return g->w.now - start;
 }
 
-/* Takes a unit. If it is refused, tries again when the refusal says. Meanwhile the busy gauge
+/* Takes a unit. After a refusal tries again when retry_after has passed. Meanwhile the busy gauge
  * releases what its lease does not cover. Returns how long this takes. */
 static doorman_time gauges_wake(gauges *g, size_t at) {
     doorman_time start = g->w.now;
@@ -1513,7 +1512,7 @@ TEST(the_first_call_of_an_idle_gauge_gets_a_free_unit_at_once) {
     world_stop(&g.w);
 }
 
-/* S3, A5: all units are in use, so the busy gauge must leave one. It learns this with its next
+/* S3, A5: all units are in use, so the busy gauge must give one back. It learns this with its next
  * renewal, and the idle gauge gets the unit with its next request. An idle gauge that has had a
  * unit before is treated like a new one. */
 TEST(the_first_call_of_an_idle_gauge_gets_a_unit_that_was_in_use) {
@@ -1711,7 +1710,8 @@ TEST(an_optimistic_fallback_with_wants_from_use_is_not_starved) {
 }
 
 /* K1, L4: wants that change all the time do not cause a request each time. The client rarely sends
- * a request sooner: only when the load has grown and the server may have more. */
+ * a request within the minimum interval: only if the load has grown and the server may have
+ * more. */
 TEST(wants_that_follow_use_keep_the_minimum_interval) {
     world w;
     world_start(&w, 1e6);
@@ -1750,7 +1750,7 @@ static doorman_time time_to_grow(world *w, doorman_client_resource *resource, do
 
 static const double safe_capacities[] = {-1, 0, 10, 500};
 
-/* L4: this is so at the start and after any idle time, with any safe capacity. */
+/* L4: the 250 ms hold at the start and after idle times, with each of these safe capacities. */
 TEST(a_free_resource_is_granted_within_250_ms_of_the_first_refusal) {
     static const doorman_time idle[] = {0, 3 * SECOND, 25 * SECOND, 10 * MINUTE};
     for (size_t i = 0; i < sizeof safe_capacities / sizeof *safe_capacities; i++) {
@@ -1767,7 +1767,7 @@ TEST(a_free_resource_is_granted_within_250_ms_of_the_first_refusal) {
     }
 }
 
-/* L4: the load has any size, and begins at any time between two observations. */
+/* L4: the loads begin at random times between two observations. The smallest may take 500 ms. */
 TEST(a_new_load_is_seen_within_250_ms) {
     static const double loads[] = {60, 200, 2400, 100000};
     for (int i = 0; i < 200; i++) {
@@ -1967,7 +1967,7 @@ TEST(impossible_means_that_it_can_never_be_granted) {
     world_stop(&w);
 }
 
-/* L1, L2: a burst in units fits at any rate, so using it does not raise wants. */
+/* L1, L2: a burst in units fits at any rate, so using it needs no high wants. */
 TEST(a_burst_in_units_can_be_used_at_any_rate) {
     world w;
     world_start(&w, 1000);
@@ -1983,8 +1983,8 @@ TEST(a_burst_in_units_can_be_used_at_any_rate) {
     world_stop(&w);
 }
 
-/* L4: a caller that sometimes tries for many units finds a lease that fits. This is so for a burst
- * in time and for a burst in units, even with less than one try in a window. */
+/* L4: a caller that sometimes tries for many units usually finds a lease that fits. This is so for
+ * a burst in time and for a burst in units, even with less than one try in a window. */
 TEST(an_occasional_try_for_many_units_succeeds) {
     static const doorman_time intervals[] = {500, 1000, 3000, 7000, 11000, 12000, 25000};
     static const double sizes[] = {1.5, 8, 20, 99};
@@ -2049,8 +2049,8 @@ TEST(a_refusal_says_when_to_try_again) {
     world_stop(&w);
 }
 
-/* L2: retry_after is the time in which the largest possible wants save the units up. Wants that are
- * set do not grow. Others grow until that time is a fifth of the window. */
+/* L2: retry_after is 250 ms and the time in which the largest possible wants save the units up.
+ * Wants that are set do not grow. Others grow until that time is a fifth of the window. */
 TEST(a_refusal_of_many_units_knows_how_far_wants_can_grow) {
     static const struct {
         doorman_resource_options options;
@@ -2249,8 +2249,8 @@ TEST(wants_settle_on_a_load_that_steps_ramps_spikes_and_stops) {
     }
 }
 
-/* L4: two clients need more than the capacity, and share it. Each client gets what the other gives
- * back. */
+/* L4: two clients need more than the capacity, and share it. One client gets what the other one
+ * gives back. */
 TEST(wants_settle_when_two_clients_share_too_little) {
     static const phase before = {20, 100, 100}, busy = {40, 800, 800};
     for (int closed = 0; closed < 2; closed++) {
@@ -2295,7 +2295,7 @@ TEST(shadow_mode_applies_to_one_resource) {
     world_stop(&w);
 }
 
-/* L5: the values that an application exports as metrics. */
+/* L5 */
 TEST(the_fallback_and_refresh_failures_can_be_read) {
     world w;
     world_start(&w, 10);

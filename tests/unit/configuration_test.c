@@ -1,4 +1,5 @@
-/* Section configuration: globs, templates, their defaults, and which template a resource gets. */
+/* Tests section configuration: globs, templates, their defaults, and which template a resource
+ * gets. */
 #include "unit.h"
 
 #include <math.h>
@@ -243,7 +244,7 @@ static const doorman_template *find_by_linear_search(const doorman_config *confi
     return NULL;
 }
 
-/* G1: the tables find what a linear search finds. */
+/* G1 */
 TEST(the_tables_find_the_same_template_as_a_linear_search) {
     enum { ROUNDS = 300, MOST = 40 };
     size_t found_count = 0;
@@ -720,7 +721,8 @@ TEST(a_refresh_interval_that_equals_the_lease_length_causes_a_warning) {
     }
 }
 
-/* G9, G1. A glob causes a warning if it has a `[` that matches only itself. */
+/* G9, G1. A glob causes a warning if it has a `[` that has no `]` and so is an ordinary
+ * character. */
 TEST(a_bracket_that_is_not_closed_causes_a_warning) {
     static const char *const open[] = {"[",   "a[",    "[]",  "[!]",   "[a-",      "[a-]b[",
                                        "*[b", "[a\\]", "[[a", "\\\\[", "\xc3\xa9["};

@@ -1,6 +1,6 @@
-/* doormanctl convert: random configurations of Envoy's ratelimit are converted, and random
- * descriptors get the limit that a model of that service finds. The model follows its
- * documentation and its order: the same value, then values that end with *, then no value. */
+/* Tests doormanctl convert with random configurations of Envoy's ratelimit. Random descriptors must
+ * get the limit that a model of ratelimit finds. The model looks, as ratelimit documents it, first
+ * for the same value, then for values that end with *, then for an entry without a value. */
 #include "unit.h"
 
 #include <string.h>
@@ -245,7 +245,7 @@ static bool is_wildcard(const struct tree *node) {
     return bytes && node->value[bytes - 1] == '*';
 }
 
-/* Returns the node below for an entry, or NULL. */
+/* Returns the child of a node that fits an entry, or NULL. */
 static const struct tree *model_step(const struct tree *at, const char *key, const char *value) {
     for (int kind = 0; kind < 3; kind++) {
         for (size_t i = 0; i < at->count; i++) {

@@ -1,11 +1,12 @@
-/* The cookbook of permits, docs/permits.md. Each block of JSON on the page is a configuration.
- * The table after it says what happens at which second. The test loads each configuration, plays
- * the rows of its table, and compares each decision with the page.
+/* Tests docs/permits.md, the cookbook of permits. Each block of JSON on the page is a
+ * configuration. The table after it says what happens at which second. The test loads each
+ * configuration, plays the rows of its table, and compares each decision with the page.
  *
  * The first cell of a row is a time since the start of the table, for example "1 h 30 s". The test
  * writes down all facts of a decision, in the words of the page. Each clause of the last cell must
  * be one of these facts. Some facts must be on the page: whether the permit was granted, its wait,
- * a warning, and what a limit in shadow would refuse. */
+ * a warning, what a limit in shadow would refuse, and the result of a report, a reset or a
+ * settle. */
 #include "unit.h"
 
 #include <stdlib.h>
@@ -82,7 +83,7 @@ static doorman_time duration_of(const char *text) {
     return sum;
 }
 
-/* Writes a duration in the form that duration_of reads, in milliseconds. */
+/* Writes `word`, and then a duration as duration_of reads it, rounded to milliseconds. */
 static void put_duration(char out[CELL_BYTES], const char *word, doorman_time duration) {
     doorman_time rest = (duration + 500000) / 1000000 * 1000000;
     size_t used = (size_t)snprintf(out, CELL_BYTES, "%s", word);
@@ -267,7 +268,7 @@ static bool has_fact(const facts *all, const char *text) {
     return false;
 }
 
-/* Compares the last cell of a row with the facts. Returns the number of differences. */
+/* Compares the last cell of a row with the facts. Returns 1 if they differ, otherwise 0. */
 static int compare(const row *page, const facts *real) {
     char clause[CELL_BYTES];
     size_t needed = 0;

@@ -1,4 +1,4 @@
-/* Permits: the iteration over all counters and bans, in steps, while others use the permits. */
+/* Tests the iteration over all counters and bans, in steps, while others use the permits. */
 #include "unit.h"
 
 #include <string.h>
@@ -76,7 +76,7 @@ static size_t count_of(struct fixture *f, const char *limit) {
 
 /* ---- what a step shows ---------------------------------------------------------------------- */
 
-/* A template with limits of all kinds and scopes. */
+/* A template with limits of all scopes, and of all kinds except CONCURRENCY. */
 #define ALL_QUOTAS                                                                                 \
     QUOTA("quota", ", \"overrides\": [{\"keys\": [\"acme\"], \"limit\": 500}]")                    \
     ", " QUOTA("all", ", \"per\": \"resource\"") ", " QUOTA("node", ", \"per\": \"template\"")
@@ -106,7 +106,6 @@ static void assert_as_inspected(struct fixture *f, const doorman_permits_counter
     assert_int_equal(found->state.tier, detail->tier);
 }
 
-/* The figures are those of INSPECT, for counters of all kinds and scopes. */
 TEST(a_counter_is_shown_with_the_figures_of_an_inspection) {
     struct fixture f = start(ALL_LIMITS);
     doorman_permits_counter found;
@@ -228,8 +227,8 @@ static void reset(struct fixture *f, size_t number) {
                      DOORMAN_OK);
 }
 
-/* The table grows from some hundred keys to thousands, and shrinks again, while an iteration is
- * under way. Keys that are there all the time are visited once, and no key is visited twice. */
+/* Keys are added and removed at random while an iteration is under way, so the table grows and
+ * shrinks. Keys that are there all the time are visited once, and no key is visited twice. */
 TEST(a_counter_that_lasts_is_visited_once_while_the_table_grows_and_shrinks) {
     for (size_t run = 0; run < random_runs(60); run++) {
         struct fixture f = start(CONFIG(TEMPLATE("api", QUOTA("q", ""))));
@@ -268,7 +267,7 @@ static int compare_hashes(const void *left, const void *right) {
     return a < b ? -1 : a > b;
 }
 
-/* A table stores 32 bits of a hash. Two keys of some hundred thousand have these in common. */
+/* A table stores 32 bits of a hash. Among some hundred thousand keys, two have the same 32 bits. */
 TEST(keys_whose_hashes_are_alike_are_both_visited) {
     enum { TRIED = 400000 };
     struct fixture f = start(CONFIG(TEMPLATE("*", QUOTA("q", ""))));

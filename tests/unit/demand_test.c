@@ -36,8 +36,7 @@ static fixture start(double minimum) { return start_kind(false, minimum); }
 
 static uint64_t units(double n) { return (uint64_t)(n * 4096); }
 
-/* Counts allowed and refused units in this time. The first refusal comes at the start of the
- * time. */
+/* Counts allowed and refused units during `duration`. The first refusal comes at its start. */
 static void count(fixture *f, double allowed, double refused, doorman_time duration) {
     f->reading.unmet_since = refused > 0 ? f->reading.at : DOORMAN_NEVER;
     f->reading.at += duration;
@@ -94,7 +93,7 @@ TEST(counters_can_wrap_around) {
     assert_near(run_for(&f, 60, 40), 100, 0.1);
 }
 
-/* L4: refused units count as demand until the server has reported that it has no more. */
+/* L4: refused units count in full until the server has reported that it has no more. */
 TEST(refused_units_count_until_the_server_has_no_more) {
     fixture f = start(1);
     assert_near(run_for(&f, 10, 2390), 2400, 0.1);
@@ -134,8 +133,8 @@ TEST(the_first_refusal_only_starts_the_measurement) {
     assert_near(poll_demand(&f), 1.05 * 250, 1);
 }
 
-/* L4: a sample between a refusal and its poll must not remove the counts that the poll needs, nor
- * leave older ones. */
+/* L4: a sample between a refusal and its poll must keep the counts that the poll needs, and remove
+ * older ones. */
 TEST(a_sample_between_a_refusal_and_its_poll_loses_nothing) {
     fixture f = start(1);
     for (int i = 0; i < 5; i++) run_for(&f, 1, 0);
@@ -154,8 +153,8 @@ TEST(a_sample_between_a_refusal_and_its_poll_loses_nothing) {
                     8.4 * 500); /* not the two millions from before */
 }
 
-/* L4: the largest n raises the wants for ten windows, to a rate that saves n units in a fifth of a
- * window. This is so even while the request for n units is allowed. */
+/* L4: the largest request, for n units, raises the wants for ten windows, to a rate that saves n
+ * units in a fifth of a window. It does so even if the request is allowed. */
 TEST(a_rate_saves_a_request_for_many_units_in_time) {
     fixture f = start(1);
     f.reading.largest = 200;
@@ -218,7 +217,8 @@ TEST(a_single_refused_request_counts_once) {
     }
 }
 
-/* L4: when all callers wait, their possible rate is unknown. It is at least the safe capacity. */
+/* L4: when all callers wait, the rate that they could use is unknown. So the wants are a multiple
+ * of what the server gives. */
 TEST(when_all_callers_wait_wants_are_a_multiple_of_the_possible) {
     fixture f = start(1);
     f.supply.amount = 50;

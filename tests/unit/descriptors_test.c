@@ -1,5 +1,5 @@
-/* What a descriptor of a gateway becomes (W1). Random rules and descriptors are compared with a
- * slow model. */
+/* Tests what a descriptor of a gateway becomes (W1). Random rules and descriptors are compared with
+ * a slow model. */
 #include "unit.h"
 
 #include <string.h>

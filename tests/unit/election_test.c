@@ -79,7 +79,7 @@ static void expect_master_until(const fixture *f, doorman_time until) {
 #define CREATED ((doorman_election_answer){.created = true})
 #define NOT_CREATED ((doorman_election_answer){.created = false})
 
-/* Wins a missing key with this store lease. */
+/* Becomes master: the key is missing, and the store grants this store lease. */
 static void win(fixture *f, int64_t lease) {
     expect(f, DOORMAN_READ_KEY);
     answer(f, NO_KEY);
@@ -541,7 +541,7 @@ TEST(a_process_can_stop_standing_at_any_time) {
     expect_state(&f, DOORMAN_RESIGNED);
 }
 
-/* Misses the key in two polls, and wins in the second. The store counts masterships.
+/* Finds no key in two polls, and creates it in the second. The store counts masterships.
  *   first, second   how many there had been at the polls
  *   won             the number of ours */
 static doorman_time predecessor_gone(uint64_t first, uint64_t second, uint64_t won) {
@@ -574,7 +574,7 @@ TEST(a_master_in_between_is_a_predecessor_too) {
     assert_int_equal(predecessor_gone(0, 0, 0), 0); /* this store does not count */
 }
 
-/* The predecessor of its second mastership is then its own first one. */
+/* In the second mastership, the predecessor is the process itself. */
 TEST(a_master_that_becomes_master_again_learns_again) {
     fixture f = start();
     expect(&f, DOORMAN_READ_KEY);

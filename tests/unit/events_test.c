@@ -1,4 +1,4 @@
-/* Events of doorman_server on their way: the ring between two threads, and the numbers of lines. */
+/* Tests the ring of events between two threads of doorman_server, and the numbers in lines. */
 #define _GNU_SOURCE
 #define DOORMAN_IMPLEMENTATION
 #include "../../server/events/event_line.c"
@@ -245,8 +245,8 @@ TEST_WITH(world, what_was_never_seen_is_a_gap_in_each_topic) {
     assert_true(topic_seq(w, "c") == 1);
 }
 
-/* A gap is never smaller than what a subscriber to one topic has lost, also with more topics than
- * the table has room for, and with lost events of any topic. */
+/* A gap in the numbers of a topic is at least as large as what its subscriber has lost, even with
+ * more topics than the table has room for. */
 TEST_WITH(world, a_gap_of_a_topic_is_never_too_small) {
     enum { TOPICS = 3 * EVENT_SLOTS };
     static uint64_t numbers[TOPICS], lost[TOPICS];

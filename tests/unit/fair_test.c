@@ -1,4 +1,4 @@
-/* Fair limits (P29): what keys get of a limit that they share. */
+/* Tests fair limits (P29): what keys get of a limit that they share. */
 #include "unit.h"
 
 #include <math.h>
@@ -15,10 +15,10 @@
 
 /* ---- mixes of keys (P29) */
 
-/* Checks, at new random times, how much of the limit is in use, that no key lacks more than some
- * percent of its exact share in any ten windows, where this is promised, and what the first group
- * of keys gets. Runs a quarter of the mixes, and fewer with a sanitizer, because `make sim FAIR=1`
- * runs all. */
+/* Simulates mixes of keys at new random times. Checks how much of the limit is in use, and what the
+ * first group of keys gets. If the mix has a bound `within`, checks that in ten windows no key gets
+ * less or more than its exact share by more than this part of it. Runs a quarter of the mixes, and
+ * fewer with a sanitizer, because `make sim FAIR=1` runs all. */
 TEST(keys_get_their_exact_shares_in_mixes_of_keys) {
     const size_t step = FAIR_MIXES / random_runs(FAIR_MIXES / 4);
     for (size_t i = random_below(step); i < FAIR_MIXES; i += step) {
@@ -101,8 +101,8 @@ static bool ask_of(fixture *f, const char *resource, const char *key, double cos
 
 static bool ask(fixture *f, const char *key, double cost) { return ask_of(f, "a", key, cost); }
 
-/* Lets two keys ask for more than they can get: each ten times in each 10 ms. Returns what the
- * first gets, as a part of what both get, without the first 10 s. */
+/* Lets two keys ask for more than they can get: each ten times in each 10 ms. Returns the part of
+ * `one` in what both get after the first 10 s. */
 static double part_of(fixture *f, const char *one, const char *other, double seconds) {
     double got[2] = {0, 0};
     const doorman_time begin = f->now;
@@ -150,8 +150,8 @@ TEST(a_lone_key_is_decided_on_as_without_fair) {
     stop(plain);
 }
 
-/* P29: the bucket of the limit is the hard bound, whatever keys ask for, and however the weights
- * change. The model is a bucket that is charged with what was granted. */
+/* P29: the bucket of the limit is the hard bound, whatever keys ask for, and however the
+ * configuration changes. The model is a bucket that is charged with what was granted. */
 TEST(keys_together_never_get_more_than_the_limit) {
     fixture *f = start(FAIR);
     double level = 100;
@@ -275,8 +275,8 @@ TEST(a_key_that_has_used_its_share_is_refused_with_the_share) {
     stop(f);
 }
 
-/* P29: of the keys above their shares, those that lack most come first. One of two greedy keys
- * takes all that it may have. The other one, whose bucket is fuller, still gets some units then. */
+/* P29: of the keys above their shares, those with the fullest buckets come first. One of two greedy
+ * keys takes all that it may have. Then the other key still gets some units. */
 TEST(of_two_greedy_keys_the_one_that_lacks_more_comes_first) {
     fixture *f = start(FAIR);
     int taken = 0, left = 0;
@@ -518,8 +518,8 @@ TEST(each_key_of_a_permit_counts_what_it_asks_for) {
     stop(apart);
 }
 
-/* P1, P29: the second key has used its share, so nothing of the permit is charged. The refusal is
- * about the item of this key, and the other key does not count what it could not use. */
+/* P1, P29: the second key has used its share, so nothing of the permit is charged. The refusal
+ * names the item of this key, and the demand of the other key does not grow. */
 TEST(a_permit_is_refused_if_one_of_its_keys_has_used_its_share) {
     fixture *f = start(FAIR);
     crowd(f);
@@ -537,7 +537,7 @@ TEST(a_permit_is_refused_if_one_of_its_keys_has_used_its_share) {
     stop(f);
 }
 
-/* P29: a key gets no more because its permits name another key first. */
+/* P29: a key whose permits name another key first gets no more than its share. */
 TEST(a_key_gets_its_share_behind_any_other_key) {
     fixture *f = start(FAIR);
     double got = 0, all = 0;
@@ -568,7 +568,7 @@ TEST(each_item_gets_what_its_own_key_has_saved) {
     stop(f);
 }
 
-/* P27, P29: a settlement concerns the demand of the key of each item. */
+/* P27, P29 */
 TEST(a_settlement_takes_back_the_demand_of_each_key) {
     fixture *f = start(FAIR);
     for (int i = 0; i < 50; i++, f->now += SECOND / 10) {
@@ -747,7 +747,7 @@ TEST(a_flood_at_one_resource_leaves_another_one_fair) {
     stop(f);
 }
 
-/* P19: memory_max bounds the keys too. They then count as newcomers without a name. */
+/* P19: memory_max bounds the keys too. Keys that do not fit count as newcomers without a name. */
 TEST(keys_of_fair_limits_stay_within_memory_max) {
     fixture *f = (fixture *)start_limits(FAIR, 40000);
     doorman_permits_info info;

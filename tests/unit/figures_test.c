@@ -1,4 +1,4 @@
-/* Figures that a caller brings with a permit (P31). */
+/* Tests figures that a caller brings with a permit (P31). */
 #include "unit.h"
 
 #include "permits_at_noon.h"
@@ -442,7 +442,8 @@ static int64_t model_index(const struct model *m, doorman_time seconds) {
     return (noon / SECOND + seconds) / m->length;
 }
 
-/* Moves a model to a time, and forgets what is fresh then. */
+/* Moves a model to a time. Forgets the figures of a bucket that is full then, or of a window
+ * without use. */
 static void model_move(struct model *m, doorman_time seconds) {
     if (model_index(m, seconds) != m->index) m->used = 0;
     m->has_bucket = m->has_bucket && model_level(m, seconds) < m->size;

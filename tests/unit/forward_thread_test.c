@@ -6,8 +6,8 @@ int server_main(int argc, char **argv);
 #include "../../doorman_server.c"
 #undef main
 
-/* Counts the allocations of the files below. That with the number `fails_at` fails; 0: none
- * does. */
+/* Counts the allocations of the files below. The allocation with the number `fails_at` fails; 0:
+ * none fails. */
 static size_t allocated, fails_at;
 
 static bool allocation_fails(void) { return ++allocated == fails_at; }
@@ -265,7 +265,8 @@ TEST_WITH(world, messages_of_one_turn_are_sent_at_its_end) {
     assert_int_equal(w->answers, 4);
 }
 
-/* The addresses of a node belong together if there are equally many of both kinds. */
+/* If a node has equally many addresses of both kinds, those at the same position belong
+ * together. */
 TEST_WITH(world, a_link_is_offered_the_http_address_of_its_process) {
     const char *const one[] = {key_of(w, 1)}, *const other[] = {key_of(w, 2)};
     assert_null(ask(w, one, 1));

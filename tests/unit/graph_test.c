@@ -1,5 +1,5 @@
-/* The graphs of the status page and their history. The time of the history is a variable. The time
- * of the leases is the clock of the process, and the leases outlive the test. */
+/* Tests the graphs of the status page and their history. The time of the history is a variable. The
+ * time of the leases is the clock of the process, and the leases outlive the test. */
 #define DOORMAN_IMPLEMENTATION
 #include "../../server/http/http.h"
 

@@ -1,4 +1,4 @@
-/* The memory of the loop of gRPC: which pieces it keeps, and that they are used again. */
+/* Tests the memory of the loop of gRPC: which pieces it keeps, and that they are used again. */
 #include "../../server/grpc/grpc_memory.c"
 
 #include "../test.h"
