@@ -190,7 +190,8 @@ TEST(new_holders_get_a_share_of_the_capacity) {
 }
 
 /* T7 with `immediate`: when a holder is granted a smaller lease, the difference goes to other
- * holders before the first holder confirms. Until then the leases may exceed the capacity. */
+ * holders before the first holder confirms. Until the first holder has received its smaller lease,
+ * the leases may exceed the capacity. */
 TEST(immediate_handover_grants_at_once) {
     const doorman_algorithm immediate = {.handover = DOORMAN_IMMEDIATE,
                                          .has_learning_mode_duration = true};

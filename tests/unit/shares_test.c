@@ -644,7 +644,7 @@ static doorman__demand ordered_demand(int order, size_t i) {
 }
 
 /* A2. Holders choose their wants to harm the index. The wants rise, fall, are random, or rise 100
- * times from 0 to 1000. Then every second demand leaves. */
+ * times from 0 to 999. Then every second demand leaves. */
 TEST(the_index_stays_shallow_in_any_order_of_changes) {
     static doorman__demand demands[MANY];
     for (int order = 0; order < 4; order++) {
