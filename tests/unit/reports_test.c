@@ -144,8 +144,7 @@ static void load(struct world *w, const doorman_config *last, doorman_config *no
     report_config(&w->service, last, NULL);
 }
 
-/* Fails unless the line about a change from the templates `before` to the templates `after` ends
- * with `expected`. */
+/* Fails unless the line about a change from `before` to `after` ends with `expected`. */
 static void expect_changes(struct world *w, const char *before, const char *after,
                            const char *expected) {
     doorman_config *last = config_of(before, ""), *now = config_of(after, "");
@@ -433,8 +432,7 @@ TEST_WITH(world, the_log_names_the_learning_time_of_the_leases_that_exist) {
     server_destroy(w, config);
 }
 
-/* A server that loses its mastership while it learns has not learned. If it becomes master again,
- * it learns again. */
+/* A server that loses its mastership while it learns must learn again as the next master. */
 TEST_WITH(world, learning_that_a_lost_mastership_cuts_short_has_no_end) {
     doorman_config *config = server_create(w, 100 * SECOND);
     set_master(w, 120 * SECOND, 100 * SECOND);

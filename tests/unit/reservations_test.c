@@ -443,8 +443,7 @@ TEST(a_counter_that_was_reset_gives_nothing_back) {
     process_end(&p);
 }
 
-/* P15, P27: a limit that changes its kind starts with new counters. So the settle charges the whole
- * cost. */
+/* P15, P27: a limit of another kind has new counters, so the settle charges the whole cost. */
 TEST(a_limit_of_another_kind_is_charged_the_cost) {
     struct process p = process_of(WINDOW "}");
     assert_true(reserve(&p, 7, 400, MINUTE));
@@ -474,8 +473,7 @@ static void try_other_window(const char *limits, const char *others) {
     process_end(&p);
 }
 
-/* P15, P27: if the window of a counter has another length for a while, the counter forgets the
- * reservation. */
+/* P15, P27: a counter whose window has another length for a while forgets the reservation. */
 TEST(a_counter_that_had_another_window_gives_nothing_back) {
     try_other_window(WINDOW "}", "{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1000, "
                                  "\"window\": \"hour\"}");
@@ -491,8 +489,7 @@ static doorman_config *config_of(const char *text) {
     return config;
 }
 
-/* P15, P27: the resource gets another template, whose shared counter was not charged for the
- * reservation. */
+/* P15, P27: the resource gets another template, whose shared counter was not charged. */
 TEST(the_counter_of_another_template_gives_nothing_back) {
     static const char *const text =
         "{\"resources\": ["
@@ -612,8 +609,7 @@ TEST(a_repeated_reservation_is_charged_once) {
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-/* P27: what is not settled in time stays charged. A late settle charges only the part of its cost
- * that exceeds the reservation. */
+/* P27: an unsettled reservation stays charged. A late settle charges only what exceeds it. */
 TEST(an_unsettled_reservation_stays_charged) {
     struct process p = process_of(WINDOW "}");
     assert_true(reserve(&p, 7, 400, MINUTE));
@@ -690,8 +686,7 @@ TEST(a_client_cannot_settle_for_another) {
     process_end(&p);
 }
 
-/* P27: a settle may name a reservation by its id or by its request_id, and a repeat by the
- * other. */
+/* P27: a settle names a reservation by its id or request_id, and a repeat may use the other. */
 TEST(a_reservation_is_settled_by_its_id) {
     struct process p = process_of(WINDOW "}");
     assert_true(reserve(&p, 7, 400, MINUTE));
@@ -823,8 +818,7 @@ TEST(a_report_with_a_request_id_counts_once) {
     process_end(&p);
 }
 
-/* P28: beyond client_request_max, a new request_id is refused as REPEATS, and nothing is
- * charged. */
+/* P28: beyond client_request_max, a new request_id is refused, and nothing is charged. */
 TEST(too_many_request_ids_are_refused_by_name) {
     struct process p = {.config = limits_of(WINDOW "}"), .now = 5 * SECOND, .epoch = noon};
     p.options.client_request_max = 3;
@@ -934,8 +928,7 @@ static size_t write_all(struct process *p, struct store *store) {
     return count;
 }
 
-/* Ends the process, and starts another one. It reads the rows of the store, from a random row
- * on. */
+/* Ends the process, and starts another one. It reads all rows, from a random one on. */
 static void restart(struct process *p, const struct store *store) {
     doorman_permits_destroy(p->permits);
     p->now = 2 * SECOND + (doorman_time)(random_bits() % 1000);
@@ -1027,7 +1020,7 @@ TEST(a_reservation_ends_while_nothing_runs) {
 }
 
 /* D5, P27: a crash comes when the row of a reservation is written, and that of its counter is not.
- * Nothing comes back after it, because the counter may not have been charged. */
+ * No units come back, because the counter may not have been charged. */
 TEST(a_crash_before_the_row_of_the_counter_gives_nothing_back) {
     struct process p = process_of(WINDOW DURABLE);
     struct store store = {.rows = NULL};
@@ -1044,7 +1037,7 @@ TEST(a_crash_before_the_row_of_the_counter_gives_nothing_back) {
     free(store.rows);
 }
 
-/* P27: the row of a reservation comes before that of its counter, and once more behind it. */
+/* P27: a reservation has a row before that of its counter, and one behind it. */
 TEST(the_row_of_a_reservation_encloses_those_of_its_counters) {
     struct process p = process_of(WINDOW DURABLE);
     struct stored_row rows[4];
@@ -1447,7 +1440,6 @@ static bool model_reserve(struct model *m, struct model_request *request, double
     return true;
 }
 
-/* One process, and its model. */
 struct trial {
     struct process p;
     struct model m;

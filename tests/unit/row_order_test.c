@@ -40,8 +40,7 @@ TEST(last_rows_are_written_behind_all_others) {
     assert_order("BA", "AB");
 }
 
-/* P27: if a reservation is settled after its last row was taken, that row is not written. So the
- * store has the settlement. */
+/* P27: if a reservation is settled after its last row was taken, that row is not written. */
 TEST(a_last_row_with_a_later_row_is_not_written) {
     assert_order("abktABat", "aabkttB");
     assert_order("abktABbt", "abbkttA");

@@ -83,7 +83,6 @@ static void work(world *w) {
     assert_int_equal(request.sequence, 0);
 }
 
-/* Replaces the configuration in force. */
 static void reload(world *w, doorman_config *config) {
     assert_int_equal(doorman_server_configure(w->server, config, w->now), DOORMAN_OK);
     doorman_config_destroy(w->config);
@@ -189,9 +188,8 @@ TEST(new_holders_get_a_share_of_the_capacity) {
     world_stop(w);
 }
 
-/* T7 with `immediate`: when a holder is granted a smaller lease, the difference goes to other
- * holders before the first holder confirms. Until the first holder has received its smaller lease,
- * the leases may exceed the capacity. */
+/* T7 with `immediate`: when a holder is granted a smaller lease, others get the difference at once.
+ * Until the holder receives the smaller lease, the leases may exceed the capacity. */
 TEST(immediate_handover_grants_at_once) {
     const doorman_algorithm immediate = {.handover = DOORMAN_IMMEDIATE,
                                          .has_learning_mode_duration = true};
@@ -345,8 +343,7 @@ TEST(a_holder_that_gave_capacity_back_grows_only_from_free_capacity) {
     world_stop(w);
 }
 
-/* R11: within the minimum interval a holder gets its last lease again, but without the amount that
- * it has given back. */
+/* R11: a holder that asks too soon (S3) gets its last lease, without what it has given back. */
 TEST(a_returned_amount_is_not_granted_again_within_the_minimum_interval) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 80};
@@ -626,7 +623,6 @@ TEST(learning_starts_when_the_predecessor_was_gone) {
 
 /* ---- S10: two processes under one id ---- */
 
-/* Returns whether an existing holder is marked as shared. */
 static bool is_shared(world *w, const char *holder_id) {
     doorman_cursor cursor = {0};
     doorman_server_lease lease = {.holder_id = ""};
@@ -645,8 +641,7 @@ static void renew_repeatedly(world *w, holder *h, int times) {
 }
 
 /* S10: the second process is noticed when it renews its lease for the second time, after two
- * refresh intervals. When one of the two processes has ended, the mark is removed after some
- * renewals of the other. */
+ * refresh intervals. When one process has ended, renewals of the other remove the mark. */
 TEST(two_processes_with_one_id_are_detected) {
     world *w = world_start(1000, NULL);
     holder a = {.id = "same", .wants = 800}, b = a, other = {.id = "other", .wants = 10};
@@ -679,8 +674,7 @@ TEST(two_processes_with_one_id_are_detected) {
     world_stop(w);
 }
 
-/* S10: first one process sends eight times as many requests as the other. Then, in another world,
- * responses are lost. */
+/* S10: first one process asks eight times as often as the other. Then responses are lost. */
 TEST(two_processes_with_one_id_are_detected_at_different_request_rates) {
     world *w = world_start(1000, NULL);
     holder a = {.id = "same", .wants = 800}, b = a;
@@ -756,7 +750,6 @@ TEST(one_process_on_a_bad_network_is_not_reported_as_two) {
 
 /* ---- S11: holders that do not confirm ---- */
 
-/* Returns the lease of an existing holder. */
 static doorman_server_lease lease_of(world *w, const char *holder_id) {
     doorman_cursor cursor = {0};
     doorman_server_lease lease = {.holder_id = ""};
@@ -1328,8 +1321,7 @@ TEST(a_holder_that_waits_for_its_turn_is_told_why) {
     world_stop(w);
 }
 
-/* G5, R8: while a resource has no template, its leases have no entries. So the resource learns when
- * it gets a template. */
+/* G5, R8: while a resource has no template, its leases have no entries in the lease table. */
 TEST(a_resource_that_gains_a_template_learns_first) {
     world *w = world_start(100, NULL);
     doorman_template other = {.identifier_glob = "other", .capacity = 1};
@@ -1436,8 +1428,7 @@ TEST(a_reload_of_the_same_templates_prolongs_no_learning) {
     world_stop(w);
 }
 
-/* S3, S6: a holder that renews after its refresh interval gets a new lease, even if the interval is
- * short. */
+/* S3, S6: a holder that renews on time gets a new lease, even if its refresh interval is short. */
 TEST(a_holder_that_renews_on_time_gets_a_new_lease) {
     const doorman_algorithm slow = {.lease_length = 6 * SECOND,
                                     .refresh_interval = 6 * SECOND,
@@ -1596,8 +1587,8 @@ TEST(an_invalid_message_changes_nothing) {
     world_stop(w);
 }
 
-/* Fails unless a request is refused with the status `expected` and an error that begins with
- * `reason`, and creates no resource. */
+/* Fails unless a request has the status `expected`, has an error that begins with `reason`, and
+ * adds no resource. */
 static void expect_invalid(world *w, const doorman_request *request, doorman_status expected,
                            const char *reason) {
     doorman_response response;
@@ -1678,8 +1669,7 @@ TEST(a_list_without_its_elements_is_named) {
     world_stop(w);
 }
 
-/* C5: a server with invalid options is not created, and an invalid call does not change a
- * server. */
+/* C5: invalid options create no server, and an invalid call does not change a server. */
 TEST(invalid_server_options_are_refused) {
     world *w = world_start(100, NULL);
     const doorman_config *config = w->config;
@@ -1730,8 +1720,7 @@ TEST(a_configured_drift_is_applied) {
     world_stop(w);
 }
 
-/* An iteration over an unknown resource's leases is empty, and an iteration ends when the
- * mastership ends. */
+/* An iteration over the leases of an unknown resource is empty. */
 TEST(an_iteration_over_leases_ends_with_the_mastership) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 10};
@@ -1834,8 +1823,8 @@ static void audit_dues(const world *w) {
     }
 }
 
-/* S2: resources end at random times. An update removes all resources that have ended. The next
- * update is due at most a second after the next resource has ended. */
+/* S2: the leases of resources end at random times. When no more update is due, all resources
+ * without a lease are removed. The next update is due at least a second later. */
 TEST(an_update_removes_all_resources_that_have_ended) {
     enum { RESOURCES = 50 };
     world *w = world_start(100, NULL);
@@ -1871,7 +1860,6 @@ TEST(an_update_removes_all_resources_that_have_ended) {
     world_stop(w);
 }
 
-/* A resource without holders is removed at once, and not a second later. */
 TEST(an_update_is_due_at_once_when_the_last_holder_releases) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 1}, b = {.id = "b", .wants = 1};
@@ -1907,8 +1895,7 @@ TEST(a_server_without_a_seed_is_refused) {
     doorman_config_destroy(config);
 }
 
-/* A program with nng takes random bits of the system. This test has no nng, so the client needs a
- * seed. */
+/* Only a program with nng takes random bits of the system, and this test has no nng. */
 TEST(a_client_without_a_seed_is_refused_without_nng) {
     static const char *const addresses[] = {"tcp://a:1"};
     const doorman_client_options options = {
@@ -2009,9 +1996,8 @@ TEST(a_cut_is_no_overshoot_until_the_older_leases_have_ended) {
     world_stop(w);
 }
 
-/* S12: after two cuts, each older capacity counts for its own time. Only two of them are stored. So
- * after a third cut, the larger of the last two counts until the later of their ends. A raise ends
- * the older capacities below the new one. */
+/* S12: each older capacity counts for its own time. Two are stored, so after a third cut the larger
+ * of the last two counts until the later of their ends. A raise ends the smaller ones. */
 TEST(each_older_capacity_counts_until_its_own_leases_have_ended) {
     const double capacities[] = {80, 50, 20};
     const doorman_algorithm quick = {.has_learning_mode_duration = true};
@@ -2269,7 +2255,6 @@ TEST(an_iteration_visits_each_lasting_element_exactly_once) {
     }
 }
 
-/* The table of a server shrinks between two steps. */
 TEST(an_iteration_continues_in_a_table_that_shrinks) {
     enum { COUNT = 1000, KEPT = 10 };
     int visits[COUNT] = {0};

@@ -462,8 +462,7 @@ static doorman_hold release(struct node *node, uint64_t id) {
     return out;
 }
 
-/* Moves a shard from one node to another, with all that is known of it. Returns how many bytes that
- * is. */
+/* Moves a shard with all that is known of it to another node. Returns how many bytes that is. */
 static size_t move(struct node *from, struct node *to, size_t shard) {
     doorman_shard_cursor cursor = {0};
     doorman_shard_part part;
@@ -621,8 +620,8 @@ TEST(a_settlement_of_two_shards_is_refused_and_says_which_item) {
     nodes_end(&node, NULL, config);
 }
 
-/* Only the owner of its shard knows a reservation. So the owner of another shard must not charge
- * the settle as one of an unknown reservation. */
+/* A reservation is known only to the owner of its shard. So the owner of another shard must not
+ * charge the settle as one of an unknown reservation. */
 TEST(a_reservation_of_another_shard_is_not_settled_with_items_that_it_has_not) {
     setup();
     doorman_config *config = config_of(limits_text);
@@ -1167,7 +1166,8 @@ static struct twins twins_begin(void) {
     return t;
 }
 
-/* Writes a random key. So many keys make tables split. twins_breathe lets tables merge. */
+/* Writes a random key. There are enough keys to split tables, and twins_breathe removes enough of
+ * them to merge tables. */
 static void twins_key(const struct twins *t, char key[32]) {
     snprintf(key, 32, "u%zu", random_below(t->keys));
 }
@@ -1267,8 +1267,7 @@ static size_t twins_leave(struct twins *t, size_t shard) {
     return bytes[0];
 }
 
-/* Lets the first node do one more step of doorman_permits_find_shards. Returns whether more steps
- * are needed. */
+/* Lets the first node find more keys of shards. Returns whether more steps are needed. */
 static bool twins_find(struct twins *t, size_t most) {
     return doorman_permits_find_shards(t->nodes[0].permits, most, now);
 }
@@ -1335,7 +1334,7 @@ TEST(a_shard_takes_few_steps_if_its_keys_were_found) {
     nodes_end(&node, NULL, config);
 }
 
-/* Forgets a shard as far as waiting removals allow. Returns whether nothing is left. */
+/* Drops a shard, until too many removals wait to be yielded. Returns whether nothing is left. */
 static bool drop_some(struct node *node, size_t shard) {
     doorman_shard_cursor cursor = {0}, before = {.at_end = true};
     own(node, shard, false);
@@ -1614,7 +1613,7 @@ TEST(two_nodes_that_exchange_shards_decide_as_one) {
 #define SHARDS 6
 #define FLYING 8
 
-/* A transaction that may still be under way. */
+/* A transaction. While it is in movers.flying, it may still be done. */
 struct flying {
     doorman_shard_action action;
     size_t node;
@@ -1860,7 +1859,7 @@ TEST(a_map_with_other_shards_is_refused) {
     doorman_shard_mover_destroy(mover);
 }
 
-/* Gives a mover a sure map, in which shard 0 is `shard`, and node 1 owns all others. */
+/* Gives a mover a map with `is_sure`, in which shard 0 is `shard`, and node 1 owns all others. */
 static void give_sure(doorman_shard_mover *mover, struct movers *m, doorman_shard shard) {
     doorman_shard_node nodes[NODES];
     for (size_t i = 0; i < SHARDS; i++) m->owners[i] = (doorman_shard){.owner = 1, .target = 1};

@@ -628,7 +628,7 @@ TEST(a_node_between_full_ones_can_be_emptied) {
 }
 
 /* A2. Every operation descends along one or two paths through nodes of bounded width. So the height
- * bounds the worst case. The number of nodes is bounded too, because it would grow if nodes had few
+ * bounds the worst case. The number of nodes is bounded too, so that nodes do not have too few
  * demands. */
 static void check_shape(const doorman__index *index, size_t demands) {
     recount all = recount_band(index->bands[0]);

@@ -38,8 +38,7 @@ static doorman_permit_row header_of(const unsigned char *row, size_t bytes) {
     return header;
 }
 
-/* Returns the position of the row with the identity of `wanted`. Returns `count` if there is
- * none. */
+/* Returns the position of the row with the identity of `wanted`, or `count` if there is none. */
 static size_t store_find(const struct store *store, const doorman_permit_row *wanted) {
     size_t i = 0;
     for (; i < store->count; i++) {
@@ -333,8 +332,7 @@ TEST(a_ban_lasts_for_the_rest_of_its_time) {
     process_end(&p);
 }
 
-/* D3. The row in the store still has the first end of the ban when the ban is shortened and ended.
- * The next write removes the row. */
+/* D3. The store still has the first end of the ban. The write at the restart removes the row. */
 TEST(a_ban_that_was_made_shorter_and_is_reset_later_does_not_come_back) {
     struct process p = process_of(QUOTA);
     const doorman_time ends[] = {100 * SECOND, SECOND, 0};
@@ -427,8 +425,7 @@ TEST(all_that_exists_during_the_steps_of_marking_is_yielded) {
     process_end(&p);
 }
 
-/* D3. The row of the shorter ban could not be written, and the ban ends before the row is
- * marked. */
+/* D3. The row of the shorter ban was not written, and the ban ends before the row is marked. */
 TEST(a_ban_that_ended_before_its_row_was_marked_does_not_come_back) {
     struct process p = process_of(QUOTA);
     unsigned char row[ROW_MAX];
@@ -739,7 +736,6 @@ TEST(an_evicted_counter_is_deleted_from_the_store) {
     process_end(&p);
 }
 
-/* Takes one unit for each of `count` keys. */
 static void take_many(struct process *p, int first, int count) {
     for (int i = first; i < first + count; i++) {
         char key[16];
@@ -954,7 +950,8 @@ TEST(a_time_in_the_future_counts_as_now) {
     process_end(&p);
 }
 
-/* A machine that has just started has a small `now`. Units return in time all the same. */
+/* A machine that has just started has a `now` smaller than the window. Even so, units return in
+ * time. */
 TEST(a_window_that_is_longer_than_the_machine_runs_is_restored) {
     struct process p = process_of(SLIDING);
     assert_true(take(&p, "a", 60));
@@ -1092,8 +1089,7 @@ TEST(a_malformed_row_is_refused_by_name) {
     }
 }
 
-/* A row with any bytes is refused, or restored to a counter that never offers more than its
- * limit. */
+/* A row with any bytes is refused, or its counter never offers more than the limit. */
 TEST(a_damaged_row_does_no_harm) {
     for (int i = 0; i < 2000; i++) {
         unsigned char row[ROW_MAX];
@@ -1121,8 +1117,8 @@ TEST(a_damaged_row_does_no_harm) {
 
 /* ---- without memory ------------------------------------------------------------------------- */
 
-/* A row that could not be restored without memory is restored later. A row of a known counter can
- * be marked without memory, and is yielded later. */
+/* A row that could not be restored without memory is restored later. Marking the row of a counter
+ * needs no memory. */
 TEST(no_row_is_lost_when_memory_runs_out) {
     for (size_t i = 0; i < COUNT(row_limits); i++) {
         unsigned char row[ROW_MAX];
@@ -1165,8 +1161,8 @@ TEST(a_removal_that_was_not_written_needs_memory) {
     process_end(&p);
 }
 
-/* P19. The row is refused even if the limit evicts, because the row of the evicted counter would be
- * lost. */
+/* P19. A row without room is refused even if the limit evicts, because the row of the evicted
+ * counter would be lost. */
 TEST(a_row_without_room_is_refused) {
     struct process p = process_of("{\"name\": \"q\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, "
                                   "\"window\": \"month\", \"max_keys\": 1}");

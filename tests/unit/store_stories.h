@@ -191,8 +191,7 @@ STORY(what_was_left_is_only_for_the_next_mastership) {
 
 /* ---- notes */
 
-/* Adds the identity, the text and the end of a note to the text `context`. Stops after the note
- * "stop". */
+/* Adds the identity, text and end of a note to the text `context`. Stops after the note "stop". */
 static bool note_add(void *context, const struct store_note *note) {
     char *text = (char *)context;
     size_t bytes = strlen(text);

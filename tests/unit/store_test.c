@@ -79,7 +79,7 @@ TEST_WITH(world, rows_are_dropped_after_a_time) {
     expect_rows(w, "b=2 c=3");
 }
 
-/* D5: FULL lets a commit outlast a loss of power. No test causes such a loss. */
+/* D5: the mode FULL lets a commit outlast a loss of power. No test causes such a loss. */
 TEST_WITH(world, a_commit_waits_for_the_disk) {
     int64_t synchronous = 0, tables = 0;
     struct file_store *file = (struct file_store *)w->store;
@@ -319,8 +319,7 @@ TEST_WITH(world, what_is_damaged_is_not_taken) {
     expect_not_taken(w, STORE_FAILED, "earlier start");
 }
 
-/* D10: the table `handover` does not change the number of the schema, because a version without the
- * table can use the file too. */
+/* D10: a version without the table can use the file too, so the table is not a newer schema. */
 TEST_WITH(world, a_file_of_a_version_without_the_table_is_extended) {
     put(w, "a", "1");
     server_store_close(w->store);
@@ -334,8 +333,8 @@ TEST_WITH(world, a_file_of_a_version_without_the_table_is_extended) {
     expect_taken(w, "leases");
 }
 
-/* The server removes what a planned stop left before it uses it. If the removal fails, the server
- * does not use it, because another process could use it too. */
+/* What a planned stop left is used only once it is removed, so that no other process uses it
+ * too. */
 TEST_WITH(world, what_cannot_be_removed_is_not_taken) {
     sqlite3 *person = NULL;
     leave(w, "leases");

@@ -2,8 +2,8 @@
  * The world of a story: a client of the library, a clock, and what the client has sent and decided.
  * clients/stories/README.md has the form of the stories. stories_test.c has their steps.
  *
- * A step that does not see what it must see describes this in `fault`, once, and the story ends.
- */
+ * If a step does not see what it must see, it describes the difference in `fault`, and the story
+ * ends. */
 #ifndef STORIES_H
 #define STORIES_H
 

@@ -119,8 +119,7 @@ static void step_sends(world *w, const cJSON *expected) {
     snprintf(sent->name, sizeof sent->name, "%s", text_of(expected, "as", ""));
 }
 
-/* Returns the request that an answer is for: the one that it names, or the last one that is not
- * answered. */
+/* Returns the request that an answer names, or else the last one without an answer. */
 static story_request *request_of(world *w, const cJSON *answer) {
     const char *name = text_of(answer, "to", "");
     for (size_t i = w->read_count; i > 0; i--) {
@@ -684,8 +683,7 @@ static void run_step(world *w, const cJSON *step) {
     fail_story(w, "the story has an unknown step: %s", what->string);
 }
 
-/* Tries again and again. With ignores_requests, no step needs to see what the client sends before
- * the next try. */
+/* Tries again and again. With ignores_requests, steps need not see what the client sends. */
 static void step_repeats(world *w, const cJSON *from) {
     const doorman_time every = duration_of(from, "every"), start = w->now;
     check_keys(w, from, " every times tries ignores_requests ");
@@ -753,7 +751,6 @@ static const char *stories_folder(void) {
     return folder ? folder : "clients/stories";
 }
 
-/* Runs all stories of a file. */
 static void run_stories(const char *name, story_totals *totals) {
     char path[300], fault[1100];
     const cJSON *story;

@@ -282,8 +282,7 @@ TEST(nothing_is_displaced_if_that_would_not_suffice) {
     doorman_throttle_destroy(throttle);
 }
 
-/* Returns an id, at least `from`, and writes it to `user` as the name of a user. This user is in
- * the cohort. */
+/* Returns the first id, from `from` on, whose digits are the name of a user in the cohort. */
 static uint64_t id_in(doorman_throttle *throttle, unsigned cohort, uint64_t from, char user[24]) {
     for (;; from++) {
         snprintf(user, 24, "%llu", (unsigned long long)from);
@@ -581,8 +580,7 @@ static bool model_same_cohort(const model_request *a, const model_request *b) {
     return a->criticality == b->criticality && a->cohort == b->cohort;
 }
 
-/* Returns the index of the oldest request with the criticality and the cohort of the request at
- * `at`. */
+/* Returns the index of the oldest request of the cohort of the request at `at`. */
 static size_t model_oldest(const model *m, size_t at) {
     for (size_t i = 0;; i++) {
         if (model_same_cohort(&m->waiting[i], &m->waiting[at])) return i;

@@ -419,8 +419,8 @@ TEST(a_share_moves_from_leaf_to_leaf) {
     forest_stop(f);
 }
 
-/* T3: the interval is 8 s for the root's holders, 4 s one level below, then 2 s, and never below
- * 1.5 s. */
+/* T3: the refresh interval is 8 s for the root's holders, 4 s one level below, then 2 s, and never
+ * below 1.5 s. */
 TEST(the_refresh_interval_falls_by_half_a_level) {
     doorman_algorithm algorithm = fair;
     algorithm.minimum_refresh_interval = 3 * SECOND / 2;
@@ -831,9 +831,8 @@ TEST(a_short_lease_is_renewed_in_time) {
     forest_stop(f);
 }
 
-/* S7: if the configuration has no safe capacity, each level divides its capacity. A node without
- * capacity has no safe capacity, rather than one of 0. A configured safe capacity is passed down
- * the tree. */
+/* S7: if no safe capacity is configured, each level divides its capacity, and a node without
+ * capacity has no safe capacity. A configured safe capacity is passed down the tree. */
 TEST(safe_capacities_are_passed_down_the_tree) {
     for (int given = 0; given < 2; given++) {
         doorman_template all = {.identifier_glob = "*",
@@ -859,8 +858,7 @@ TEST(safe_capacities_are_passed_down_the_tree) {
     }
 }
 
-/* Ids that look like globs are plain ids. A node keeps a resource of which its holders want
- * nothing. */
+/* Ids that look like globs are plain ids. A node keeps a resource of which nothing is wanted. */
 TEST(resource_ids_that_look_like_globs_are_plain_ids) {
     static const char *const ids[] = {"*", "[", "db/[a-z]*"};
     doorman_template templates[] = {
@@ -1542,8 +1540,7 @@ static doorman__resource_entry *any_resource(const doorman_server *server) {
 }
 
 /* T2: a parent may send 16 levels of its own choice. The child's groups end at some of them, and
- * the number of groups stays within the bound. The sum of the groups is the sum of all clients'
- * wants. */
+ * the number of groups stays within the bound. The groups sum to all clients' wants. */
 TEST(more_levels_than_groups_do_no_harm) {
     forest *f = forest_start_one(1e6, fair);
     int leaf = add_node(f, 0);
@@ -2100,10 +2097,9 @@ static double overshoot_of(const forest *f, int at) {
     return resource.overshoot;
 }
 
-/* A second leaf asks for as much as the first leaf has, so the lease of the first leaf falls by
- * half. Its client has the older lease until the next renewal. With `confirmed` handover the root
- * keeps the older lease committed. With `immediate` handover the root grants the difference at
- * once. */
+/* A second leaf asks for as much as the first one, so the lease of the first one falls by half. Its
+ * client has the older lease until it renews. With `confirmed` handover the root keeps the older
+ * lease committed. With `immediate` handover the root grants the difference at once. */
 TEST(a_smaller_lease_is_an_overshoot_only_if_the_rest_is_granted_at_once) {
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
         doorman_algorithm algorithm = fair;
@@ -2318,8 +2314,7 @@ TEST(nodes_show_the_description_and_the_unit_of_the_root) {
     forest_stop(f);
 }
 
-/* C4: a node without memory for the texts still takes its lease. It takes the texts from a later
- * response. */
+/* C4: a node without memory for new texts still takes its lease, and the texts later. */
 TEST(a_node_without_memory_keeps_the_last_texts) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);

@@ -124,8 +124,7 @@ void unit_free(void *block) {
 }
 
 /* A test compiles the implementation, unless the Makefile links an object of it: see open.awk. With
- * DOORMAN_STATIC the functions are static, so the compiler drops those that a test does not
- * reach. */
+ * DOORMAN_STATIC the compiler drops the functions that a test does not reach. */
 #ifndef DOORMAN_H
 #define DOORMAN_STATIC
 #define DOORMAN_MALLOC(bytes) unit_malloc(bytes)

@@ -1179,7 +1179,7 @@ TEST(a_lease_starts_when_its_request_is_sent) {
 
 /* K1: after a response the client waits for a whole refresh interval, so the server's minimum
  * interval has passed too. But a slow response delays the renewal by at most half an interval,
- * because the lease could end first. */
+ * because otherwise the lease could end first. */
 TEST(a_refresh_interval_starts_at_the_response) {
     static const doorman_time intervals[] = {16, 6}, starts[] = {4, 3};
     for (size_t i = 0; i < 2; i++) {

@@ -73,8 +73,7 @@ TEST_WITH(world, an_id_that_is_no_longer_shared_makes_room_for_another) {
                      1);
 }
 
-/* A peer over nng, which has no address in these tests. A test that needs one sets it in
- * `suspects`. */
+/* A peer over nng, without an address. A test that needs an address sets it in `suspects`. */
 static const struct peer some_peer = {.token = "ci"};
 
 TEST_WITH(world, the_line_about_a_suspect_has_its_peers) {

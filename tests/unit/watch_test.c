@@ -252,8 +252,7 @@ TEST_WITH(world, a_missing_key_is_reported_once_and_nothing_is_loaded) {
     }
 }
 
-/* A group of files has one note. While a file of the group is missing, the note names one that is
- * missing. */
+/* A group of files has one note. While files of the group are missing, the note names one. */
 TEST_WITH(world, a_missing_file_of_a_group_is_noted) {
     use_own_files(w);
     assert_int_equal(unlink(w->own[FILE_TLS_CERT]), 0);
