@@ -2001,7 +2001,7 @@ TEST(nobody_waits_long_for_a_turn) {
     forest_stop(f);
 }
 
-/* Clients come and go, and all sums stay correct. The sums are 0 after the last client. */
+/* Clients come and go, and all sums stay correct. The resource is removed after the last client. */
 TEST(the_rotation_continues_when_holders_leave) {
     forest *f = forest_start_whole(7, usual);
     for (int i = 0; i < 12; i++) add_client(f, 0, 1 + i % 3, 1);
