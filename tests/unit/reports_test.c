@@ -52,8 +52,8 @@ static void server_destroy(struct world *w, doorman_config *config) {
 
 /* ---- messages ------------------------------------------------------------------------------- */
 
-/* Reports a message that the server has answered. The peer has no address.
- *   method   NULL: the message has it itself */
+/* Lets the server answer a message, and reports the message. The peer has no address.
+ *   method   NULL: the message names its method */
 static void report_body(struct world *w, const char *method, const char *message) {
     const struct peer peer = {.text = NULL};
     doorman_json_exchange exchange = {.reply = {.text = NULL}};
@@ -91,7 +91,7 @@ TEST_WITH(world, a_refused_message_is_logged_with_its_method_and_field) {
                      1);
 }
 
-/* A key of JSON may look like the end of a path. */
+/* A colon ends the field in the text of an error. But a key of JSON may have a colon too. */
 TEST_WITH(world, a_colon_in_a_key_does_not_end_the_field_in_the_log) {
     report_body(w, "acquire", "{\"a: b\":1,\"a: b\":2}");
     assert_int_equal(logged(w, " method=acquire code=INVALID_ARGUMENT field=\"a: b\" "
@@ -99,7 +99,7 @@ TEST_WITH(world, a_colon_in_a_key_does_not_end_the_field_in_the_log) {
                      1);
 }
 
-/* A message without a known method has the kind "unknown". Text of a peer is escaped. */
+/* A message without a known method is logged with method=unknown. Text from a peer is escaped. */
 TEST_WITH(world, a_message_without_a_method_is_logged_with_its_error) {
     report(w, "{\"a\\\"b\\n\":{}}");
     assert_int_equal(logged(w, " peer=unknown method=unknown code=NOT_FOUND error=\"no such "
@@ -144,7 +144,7 @@ static void load(struct world *w, const doorman_config *last, doorman_config *no
     report_config(&w->service, last, NULL);
 }
 
-/* Fails unless the line about a change from one list of templates to another ends with this. */
+/* Fails unless the line about a change from `before` to `after` ends with `expected`. */
 static void expect_changes(struct world *w, const char *before, const char *after,
                            const char *expected) {
     doorman_config *last = config_of(before, ""), *now = config_of(after, "");
@@ -318,7 +318,7 @@ TEST_WITH(world, the_log_names_a_few_templates_and_counts_the_rest) {
     expect_changes(w, B, A "," B "," C "," RESOURCE("d", "1"), "added=\"a, c, d\"");
 }
 
-/* The longest lists of the longest names fit into a line, or are cut off. */
+/* A line has room for three globs of the greatest length. */
 TEST_WITH(world, long_globs_are_logged) {
     char list[2048] = "", name[DOORMAN_ID_BYTES_MAX + 1];
     size_t bytes = 0;
@@ -432,7 +432,7 @@ TEST_WITH(world, the_log_names_the_learning_time_of_the_leases_that_exist) {
     server_destroy(w, config);
 }
 
-/* A server that loses its mastership has not learned. As the next master it learns again. */
+/* A server that loses its mastership while it learns must learn again as the next master. */
 TEST_WITH(world, learning_that_a_lost_mastership_cuts_short_has_no_end) {
     doorman_config *config = server_create(w, 100 * SECOND);
     set_master(w, 120 * SECOND, 100 * SECOND);
@@ -450,7 +450,7 @@ TEST_WITH(world, learning_that_a_lost_mastership_cuts_short_has_no_end) {
     server_destroy(w, config);
 }
 
-/* Resources that had no template were not limited, so clients can hold leases of them. */
+/* While a resource had no template, it was not limited. So clients may still have leases of it. */
 TEST_WITH(world, the_log_says_that_a_configuration_causes_learning) {
     doorman_config *first = server_create(w, 0), *second = config_of(A "," B, "");
     doorman_config *third = config_of(A "," B "," C, "");
@@ -491,7 +491,7 @@ static void report_result(struct world *w, doorman_transport_result result, door
     report_parent(&w->service, &result, now);
 }
 
-/* The line about the recovery has the number of failures, and no line about them comes later. */
+/* The line about the recovery counts the failures, so no later line reports them. */
 TEST_WITH(world, the_log_says_how_long_the_parent_did_not_answer) {
     const struct parent_state *parent = &w->service.parent_link.state;
     report_result(w, result_of(DOORMAN_OK, "a"), 50 * SECOND);

@@ -228,7 +228,7 @@ TEST(the_ends_of_reservations_are_counted) {
 }
 
 /* Ends reservation 1 of 400 units as an administrator, and settles it with 30.
- *   limit   what it says of unsettled reservations does not count */
+ *   limit   its `unsettled` has no effect */
 static void try_end(const char *limit, bool refunds) {
     struct told told = {.last = {.amount = 0}};
     struct process p = process_telling(limit, &told);
@@ -260,7 +260,7 @@ static void try_end(const char *limit, bool refunds) {
     process_end(&p);
 }
 
-/* Without memory a reservation does not end, and the status says so. */
+/* If an allocation fails, the reservation stays open, and the status is OUT_OF_MEMORY. */
 TEST(an_end_without_memory_is_named_and_changes_nothing) {
     struct process p = process_of(WINDOW "}");
     assert_true(reserve(&p, 1, 400, MINUTE));
@@ -316,7 +316,7 @@ TEST(a_reservation_of_no_time_names_its_bounds) {
 
 /* ---- what comes back ------------------------------------------------------------------------ */
 
-/* P27: what was reserved and not used comes back to a window with the same number. */
+/* P27: what was reserved and not used comes back if the window is still the same one. */
 TEST(what_a_request_did_not_cost_comes_back_to_its_window) {
     struct process p = process_of(WINDOW "}");
     assert_true(reserve(&p, 7, 400.3, MINUTE));
@@ -344,7 +344,7 @@ TEST(nothing_comes_back_to_a_later_window) {
     process_end(&p);
 }
 
-/* P27: units come back to the slice that was charged, and others stay where they are. */
+/* P27: units come back to the slice that was charged, and the other slices stay as they are. */
 TEST(units_come_back_to_their_slice) {
     struct process p = process_of(SLIDING "}");
     assert_true(reserve(&p, 7, 400, HOUR));
@@ -370,7 +370,7 @@ TEST(units_of_an_old_slice_do_not_come_back) {
     process_end(&p);
 }
 
-/* P27: a bucket takes units back up to its size. */
+/* P27 */
 TEST(a_bucket_takes_units_back_up_to_its_size) {
     struct process p = process_of(BUCKET "}");
     assert_true(reserve(&p, 7, 400, HOUR));
@@ -383,8 +383,8 @@ TEST(a_bucket_takes_units_back_up_to_its_size) {
     process_end(&p);
 }
 
-/* P27: a bucket that was full has gained back all that a reservation has charged. So what others
- * have charged since then stays, also if earlier units came back. */
+/* P27: a bucket that was full after a reservation has gained back all that the reservation charged.
+ * So the settle gives nothing back, even if another reservation has given units back before. */
 TEST(a_bucket_that_was_full_gives_nothing_back) {
     struct process p = process_of("{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, "
                                   "\"size\": 100}");
@@ -403,7 +403,7 @@ TEST(a_bucket_that_was_full_gives_nothing_back) {
     process_end(&p);
 }
 
-/* P27: TIERS give nothing back. */
+/* P27 */
 TEST(tiers_give_nothing_back) {
     struct process p = process_of(TIERS "}");
     assert_true(reserve(&p, 7, 400, MINUTE));
@@ -426,8 +426,8 @@ TEST(what_a_request_cost_in_addition_is_charged) {
     process_end(&p);
 }
 
-/* P27: a counter that was reset meanwhile has not counted the reservation. What others have used of
- * it since then stays. */
+/* P27: a counter that was reset after the reservation does not contain its charge any more. What
+ * others have charged since the reset stays. */
 TEST(a_counter_that_was_reset_gives_nothing_back) {
     struct process p = process_of(WINDOW "}");
     assert_true(reserve(&p, 7, 400, MINUTE));
@@ -443,7 +443,7 @@ TEST(a_counter_that_was_reset_gives_nothing_back) {
     process_end(&p);
 }
 
-/* P15, P27: a limit of another kind has not charged the reservation, so it is charged the cost. */
+/* P15, P27: a limit of another kind has new counters, so the settle charges the whole cost. */
 TEST(a_limit_of_another_kind_is_charged_the_cost) {
     struct process p = process_of(WINDOW "}");
     assert_true(reserve(&p, 7, 400, MINUTE));
@@ -453,8 +453,8 @@ TEST(a_limit_of_another_kind_is_charged_the_cost) {
     process_end(&p);
 }
 
-/* Reserves 400 units, charges 50 while the window has another length, and 300 in the first window
- * again. So many keys are there that the sweep does not remove the counter meanwhile. */
+/* Reserves 400 units. Charges 50 units while `others` are in force, and 300 units when `limits` are
+ * in force again. The 3000 other keys keep the sweep from removing the counter in between. */
 static void try_other_window(const char *limits, const char *others) {
     struct process p = process_of(limits);
     for (int i = 0; i < 3000; i++) {
@@ -473,7 +473,7 @@ static void try_other_window(const char *limits, const char *others) {
     process_end(&p);
 }
 
-/* P15, P27: a counter that had another window meanwhile has not counted the reservation. */
+/* P15, P27: a counter whose window has another length for a while forgets the reservation. */
 TEST(a_counter_that_had_another_window_gives_nothing_back) {
     try_other_window(WINDOW "}", "{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1000, "
                                  "\"window\": \"hour\"}");
@@ -489,7 +489,7 @@ static doorman_config *config_of(const char *text) {
     return config;
 }
 
-/* P15, P27: the shared counter of another template has not charged the reservation. */
+/* P15, P27: the resource gets another template, whose shared counter was not charged. */
 TEST(the_counter_of_another_template_gives_nothing_back) {
     static const char *const text =
         "{\"resources\": ["
@@ -537,8 +537,8 @@ TEST(a_limit_in_shadow_without_room_refuses_no_settle) {
     process_end(&p);
 }
 
-/* P27: a limit in shadow does not charge what it would have refused, also when it is settled. So
- * the client does not see it in `charged`. */
+/* P27: a limit in shadow does not charge units that it would have refused. A settle does not charge
+ * these units either, so `charged` does not contain them. */
 TEST(a_limit_in_shadow_charges_nothing_at_a_settle_that_it_would_have_refused) {
     struct process p =
         process_of(WINDOW "}, {\"name\": \"x\", \"kind\": \"FIXED_WINDOW\", \"limit\": 300, "
@@ -560,7 +560,7 @@ TEST(a_limit_in_shadow_charges_nothing_at_a_settle_that_it_would_have_refused) {
 
 /* ---- repeats -------------------------------------------------------------------------------- */
 
-/* P27: a repeated settle answers what the first one counted. */
+/* P27: the answer to a repeated settle says what the first one counted. */
 TEST(a_repeated_settle_counts_once) {
     struct process p = process_of(WINDOW "}");
     assert_true(reserve(&p, 7, 400, MINUTE));
@@ -574,7 +574,7 @@ TEST(a_repeated_settle_counts_once) {
     process_end(&p);
 }
 
-/* P27: other figures are refused, and nothing changes. */
+/* P27: a repeated settle with another cost is refused, and changes nothing. */
 TEST(a_settle_with_other_figures_is_refused) {
     struct process p = process_of(WINDOW "}");
     assert_true(reserve(&p, 7, 400, MINUTE));
@@ -585,7 +585,7 @@ TEST(a_settle_with_other_figures_is_refused) {
     process_end(&p);
 }
 
-/* P27: a repeated permit answers what was granted, and charges nothing. */
+/* P27: the answer to a repeated permit says what was granted, and nothing is charged. */
 TEST(a_repeated_reservation_is_charged_once) {
     struct process p = process_of(WINDOW "}");
     assert_true(reserve(&p, 7, 400, MINUTE));
@@ -609,7 +609,7 @@ TEST(a_repeated_reservation_is_charged_once) {
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-/* P27: what is not settled in time stays charged. A late settle charges only what is more. */
+/* P27: an unsettled reservation stays charged. A late settle charges only what exceeds it. */
 TEST(an_unsettled_reservation_stays_charged) {
     struct process p = process_of(WINDOW "}");
     assert_true(reserve(&p, 7, 400, MINUTE));
@@ -642,8 +642,8 @@ TEST(an_unsettled_reservation_can_come_back) {
     process_end(&p);
 }
 
-/* P27: a reservation ends at its time, also if a report is the first call after it. Otherwise the
- * report would find a window that is as full as it can be (P13), and charge nothing. */
+/* P27: a reservation ends at its time, even if the next call is a report. If it did not end, the
+ * report would find that the use is twice the limit (P13), and charge nothing. */
 TEST(a_report_finds_what_ended_reservations_have_given_back) {
     struct process p = process_of(WINDOW ", \"unsettled\": \"refund\"}");
     const doorman_permit_item item = {.resource_id = "llm", .key = "acme", .cost = 3000};
@@ -669,7 +669,7 @@ TEST(an_unknown_settle_is_charged_once) {
     process_end(&p);
 }
 
-/* P27: only the client_id of a reservation may settle it. */
+/* P27: only the client that made a reservation may settle it. */
 TEST(a_client_cannot_settle_for_another) {
     struct process p = process_of(WINDOW "}");
     assert_true(reserve(&p, 7, 400, MINUTE));
@@ -686,7 +686,7 @@ TEST(a_client_cannot_settle_for_another) {
     process_end(&p);
 }
 
-/* P27: the id of a reservation names it too. A repeat may use the one or the other. */
+/* P27: a settle names a reservation by its id or request_id, and a repeat may use the other. */
 TEST(a_reservation_is_settled_by_its_id) {
     struct process p = process_of(WINDOW "}");
     assert_true(reserve(&p, 7, 400, MINUTE));
@@ -704,8 +704,8 @@ TEST(a_reservation_is_settled_by_its_id) {
     process_end(&p);
 }
 
-/* P19, P27: open reservations count in the bounds on holds, those of all clients and those of one.
- * A refused one charges nothing. */
+/* P19, P27: open reservations count in both bounds on holds, hold_max and client_hold_max. A
+ * refused reservation charges nothing. */
 TEST(open_reservations_count_in_the_bounds_on_holds) {
     for (int i = 0; i < 2; i++) {
         struct process p = {.config = limits_of(WINDOW "}"), .now = 5 * SECOND, .epoch = noon};
@@ -724,8 +724,8 @@ TEST(open_reservations_count_in_the_bounds_on_holds) {
     }
 }
 
-/* P27: a wrong settle is refused by the name of the field. The reservation stays open, and nothing
- * is charged. */
+/* P27: an invalid settle is refused with an error that names the field. The reservation stays open,
+ * and nothing is charged. */
 TEST(a_wrong_settle_leaves_the_reservation_open) {
     struct process p = process_of(WINDOW "}");
     const struct {
@@ -818,7 +818,7 @@ TEST(a_report_with_a_request_id_counts_once) {
     process_end(&p);
 }
 
-/* P28: beyond the bound nothing is charged, and the reason says so. */
+/* P28: beyond client_request_max, a new request_id is refused, and nothing is charged. */
 TEST(too_many_request_ids_are_refused_by_name) {
     struct process p = {.config = limits_of(WINDOW "}"), .now = 5 * SECOND, .epoch = noon};
     p.options.client_request_max = 3;
@@ -928,7 +928,7 @@ static size_t write_all(struct process *p, struct store *store) {
     return count;
 }
 
-/* Ends the process, and starts another one with the rows of the store, in any order. */
+/* Ends the process, and starts another one. It reads all rows, from a random one on. */
 static void restart(struct process *p, const struct store *store) {
     doorman_permits_destroy(p->permits);
     p->now = 2 * SECOND + (doorman_time)(random_bits() % 1000);
@@ -945,7 +945,7 @@ static void restart(struct process *p, const struct store *store) {
 
 #define DURABLE ", \"durable\": true}"
 
-/* D1, P27: a reservation lasts over a restart, for every kind of limit. */
+/* D1, P27: a reservation lasts over a restart, for every kind of limit that gives units back. */
 TEST(a_reservation_lasts_over_a_restart) {
     struct process p = process_of(WINDOW DURABLE ", " SLIDING DURABLE ", " BUCKET DURABLE);
     struct store store = {.rows = NULL};
@@ -987,7 +987,7 @@ TEST(a_reservation_that_is_written_after_its_end_ends_after_a_restart) {
     free(store.rows);
 }
 
-/* P27: what ended before a restart is late after it. */
+/* P27: if a reservation ended before a restart, a settle after the restart is late. */
 TEST(an_ended_reservation_is_late_after_a_restart) {
     struct process p = process_of(WINDOW ", \"unsettled\": \"refund\"" DURABLE ", " BUCKET DURABLE);
     struct store store = {.rows = NULL};
@@ -1004,7 +1004,7 @@ TEST(an_ended_reservation_is_late_after_a_restart) {
     free(store.rows);
 }
 
-/* P27: a reservation that ends while no process runs comes back when the next one reads it. */
+/* P27: if a reservation ends while no process runs, its units come back in the next process. */
 TEST(a_reservation_ends_while_nothing_runs) {
     struct process p = process_of(WINDOW ", \"unsettled\": \"refund\"" DURABLE);
     struct store store = {.rows = NULL};
@@ -1019,8 +1019,8 @@ TEST(a_reservation_ends_while_nothing_runs) {
     free(store.rows);
 }
 
-/* D5, P27: after a crash between the row of a reservation and that of its counter nothing comes
- * back, because the counter may not have charged it. */
+/* D5, P27: a crash comes when the row of a reservation is written, and that of its counter is not.
+ * No units come back, because the counter may not have been charged. */
 TEST(a_crash_before_the_row_of_the_counter_gives_nothing_back) {
     struct process p = process_of(WINDOW DURABLE);
     struct store store = {.rows = NULL};
@@ -1037,7 +1037,7 @@ TEST(a_crash_before_the_row_of_the_counter_gives_nothing_back) {
     free(store.rows);
 }
 
-/* P27: the row of a reservation comes before that of its counter, and once more behind it. */
+/* P27: a reservation has a row before that of its counter, and one behind it. */
 TEST(the_row_of_a_reservation_encloses_those_of_its_counters) {
     struct process p = process_of(WINDOW DURABLE);
     struct stored_row rows[4];
@@ -1078,8 +1078,8 @@ TEST(an_unknown_settle_waits_for_the_rows) {
     process_end(&p);
 }
 
-/* P27: while the rows are not read, the reservation of an unknown settle may be in the store. So it
- * is not charged then, and counts once when the rows are there. */
+/* P27: while the rows are not read, the reservation of an unknown settle may be in the store. So
+ * the settle is refused, and counts once when it is sent again after the rows were read. */
 TEST(an_unknown_settle_is_not_charged_beside_the_reservation_in_the_store) {
     struct process p = process_of(WINDOW ", \"on_unread\": \"grant\"" DURABLE);
     struct store store = {.rows = NULL};
@@ -1115,8 +1115,8 @@ TEST(an_unknown_settle_waits_at_most_70_minutes_for_the_rows) {
     process_end(&p);
 }
 
-/* P28: if the store stays away, a report waits for 10 minutes, because the store may have it. Later
- * no client repeats a report. */
+/* P28: if the rows cannot be read, a report is refused for 10 minutes, because the store may have
+ * it. A client does not repeat a report for longer than that. */
 TEST(a_report_waits_at_most_10_minutes_for_the_rows) {
     struct process p = process_of(WINDOW DURABLE);
     assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_AWAITED), DOORMAN_OK);
@@ -1164,7 +1164,7 @@ TEST(random_rows_do_no_harm) {
     free(store.rows);
 }
 
-/* D3: a store that has lost its rows gets those of reservations again. */
+/* D3: if a store has lost its rows, the rows of all reservations are written again. */
 TEST(all_reservations_can_be_written_again) {
     struct process p = process_of(WINDOW DURABLE);
     struct store first = {.rows = NULL}, second = {.rows = NULL};
@@ -1187,8 +1187,8 @@ TEST(all_reservations_can_be_written_again) {
     free(second.rows);
 }
 
-/* P27: a settlement that is forgotten before its row was written is removed from the store, where
- * the reservation is still open. Otherwise units would come back twice. */
+/* P27: a settlement may be forgotten before its row is written. The row in the store then still
+ * shows an open reservation, so this row is removed. Otherwise units would come back twice. */
 TEST(a_settlement_that_was_never_written_is_removed) {
     struct process p = process_of(WINDOW DURABLE);
     struct store store = {.rows = NULL};
@@ -1214,8 +1214,8 @@ struct crashed {
     bool settled, written; /* written: the store has had it since it was reserved */
 };
 
-/* D5, P27: whatever is written of the last changes before a crash, each reservation is charged at
- * most once, and what was written before is charged at least once. */
+/* D5, P27: a crash may lose any number of the last changes. Each reservation is charged at most
+ * once, and each one that was written before is charged at least once. */
 TEST(a_crash_charges_nothing_twice_and_forgets_only_the_last_changes) {
     for (int round = 0; round < 300; round++) {
         struct process p = process_of("{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", "
@@ -1262,9 +1262,9 @@ TEST(a_crash_charges_nothing_twice_and_forgets_only_the_last_changes) {
 
 /* ---- a slow model --------------------------------------------------------------------------- */
 
-/* The model has each charge of each limit for itself, and adds them up whenever something is asked.
- * All amounts are multiples of 1/4, and times are whole seconds, so that only shares of what may
- * come back to a bucket are rounded. */
+/* The model of a window keeps each charge, and adds the charges up whenever it is asked. The model
+ * of a bucket has a level. All amounts are multiples of 1/4, and times are whole seconds, so that
+ * only shares of what may come back to a bucket are rounded. */
 
 #define MODEL_LIMITS 3
 #define MODEL_REQUESTS 40
@@ -1319,7 +1319,7 @@ static bool model_counts(const struct model *m, const struct model_limit *limit,
     return model_slice(charge->epoch) + 16 > model_slice(m->epoch);
 }
 
-/* Lowers the shares, so that all together are at most what is missing. */
+/* Lowers the shares in proportion, so that their sum is at most `missing`. */
 static void model_bound(struct model *m, double missing) {
     double sum = 0;
     for (size_t i = 0; i < MODEL_REQUESTS; i++) sum += m->requests[i].share;
@@ -1354,7 +1354,7 @@ static size_t model_charge(struct model *m, struct model_limit *limit, double am
     return limit->count++;
 }
 
-/* Returns what comes back of `amount`. */
+/* Gives units of a request back to a limit. Returns how many of `amount` have come back. */
 static double model_return(struct model *m, struct model_request *request, size_t index,
                            double amount) {
     struct model_limit *limit = &m->limits[index];
@@ -1373,7 +1373,7 @@ static double model_return(struct model *m, struct model_request *request, size_
     return amount;
 }
 
-/* Returns what a report charges. */
+/* Charges a report to a limit. Returns how much it has charged. */
 static double model_report(struct model *m, struct model_limit *limit, double cost) {
     const double out = model_used(m, limit);
     const double most = fmax(0, 2 * limit->size - out);
@@ -1440,7 +1440,6 @@ static bool model_reserve(struct model *m, struct model_request *request, double
     return true;
 }
 
-/* One process, and its model. */
 struct trial {
     struct process p;
     struct model m;
@@ -1493,7 +1492,7 @@ static void trial_reset(struct trial *t) {
     }
 }
 
-/* Compares what the limits have used. */
+/* Fails unless the limits have used what the model says. */
 static void trial_compare(struct trial *t) {
     doorman_permit out;
     doorman_status status =
@@ -1510,9 +1509,9 @@ static void trial_compare(struct trial *t) {
     }
 }
 
-/* After a reset, a reservation that was charged before finds a counter that later reservations have
- * charged. So it may get units back that the model does not give. A reset comes only when none is
- * open. */
+/* Returns whether no reservation is open. Only then a trial resets the limits. Otherwise an earlier
+ * reservation could find a counter that later ones have charged, and get units back that the model
+ * does not give. */
 static bool trial_is_idle(const struct trial *t) {
     for (size_t i = 0; i < MODEL_REQUESTS; i++) {
         if (t->m.requests[i].state == MODEL_OPEN) return false;
@@ -1551,8 +1550,8 @@ static struct trial *trial_start(void) {
     return t;
 }
 
-/* Ends the process, and starts another one. The slices of its clock begin like those of the
- * model. */
+/* Writes all rows, and starts another process with them. Its clock is chosen so that its slices
+ * begin together with those of the model. */
 static void trial_restart(struct trial *t) {
     (void)write_all(&t->p, &t->store);
     doorman_permits_destroy(t->p.permits);

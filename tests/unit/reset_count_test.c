@@ -18,7 +18,7 @@ static const char *resource_of(const cJSON *entry) {
                                             : text_of(entry, "resource");
 }
 
-/* Returns whether a reset counts for an entry. */
+/* Returns whether a reset of the entry `other` counts for the entry `one`. */
 static bool is_same(const cJSON *one, const char *glob, const cJSON *other) {
     const char *shared_by = text_of(one, "shared_by");
     const bool of_glob = cJSON_HasObjectItem(other, "glob");
@@ -114,7 +114,7 @@ static cJSON *act_make(void) {
 
 /* ---- tests ---------------------------------------------------------------------------------- */
 
-/* E5: the bound of resets a day. */
+/* E5 */
 TEST(resets_are_counted_as_slow_code_counts_them) {
     const char *given = getenv("SEED");
     const uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);

@@ -3,8 +3,8 @@
 
 #include "../test.h"
 
-/* Makes rows in the order in which they were taken. Each has a letter, in upper case if it is a
- * last row. */
+/* Makes a row for each letter of `taken`, in the order in which the rows were taken. The identity
+ * of a row is its letter in lower case. An upper case letter makes a last row. */
 static size_t rows_of(const char *taken, struct store_row *rows) {
     static char memory[64];
     const size_t count = strlen(taken);
@@ -40,7 +40,7 @@ TEST(last_rows_are_written_behind_all_others) {
     assert_order("BA", "AB");
 }
 
-/* P27: a reservation that was settled after its last row was taken is settled in the store. */
+/* P27: if a reservation is settled after its last row was taken, that row is not written. */
 TEST(a_last_row_with_a_later_row_is_not_written) {
     assert_order("abktABat", "aabkttB");
     assert_order("abktABbt", "abbkttA");

@@ -1,5 +1,5 @@
-/* Helpers of the tests of the server's log: a service without a server object, which logs to a
- * file. A test includes doorman_server.c first. */
+/* Helpers of the tests of the server's log: a service that logs to a file. A test includes
+ * doorman_server.c first. */
 #ifndef DOORMAN_TESTS_SERVER_LOG_H
 #define DOORMAN_TESTS_SERVER_LOG_H
 
@@ -7,8 +7,8 @@
 
 #define SECOND DOORMAN_SECOND
 
-/* A service that logs to a file. It has no server object. The test holds the lock of the service,
- * and releases it for a function that takes it. */
+/* A service that logs to a file. Its server is NULL until the test sets it. The test holds the lock
+ * of the service, and releases the lock while it calls a function that takes it. */
 struct world {
     struct settings settings;
     struct service service;

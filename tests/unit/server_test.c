@@ -59,7 +59,7 @@ static world *world_start_full(double capacity, const doorman_algorithm *algorit
     return w;
 }
 
-/* Starts a node. Without an algorithm it does not learn. */
+/* Starts a node. If `algorithm` is NULL, the node does not learn. */
 static world *world_start(double capacity, const doorman_algorithm *algorithm) {
     doorman_algorithm quick = {.has_learning_mode_duration = true};
     const doorman_server_options options = {.node = NULL};
@@ -76,14 +76,13 @@ static doorman_time due_of(const world *w) {
     return doorman_upstream_due(doorman_server_upstream(w->server));
 }
 
-/* Lets the server do the work that is due. A root never has a request. */
+/* Lets the server do the work that is due. A root never has a request for a parent. */
 static void work(world *w) {
     doorman_request request;
     assert_false(doorman_upstream_request(doorman_server_upstream(w->server), &request, w->now));
     assert_int_equal(request.sequence, 0);
 }
 
-/* Replaces the configuration in force. */
 static void reload(world *w, doorman_config *config) {
     assert_int_equal(doorman_server_configure(w->server, config, w->now), DOORMAN_OK);
     doorman_config_destroy(w->config);
@@ -189,8 +188,8 @@ TEST(new_holders_get_a_share_of_the_capacity) {
     world_stop(w);
 }
 
-/* T7 with `immediate`: a new holder gets its share at once. The sum exceeds the capacity until
- * every holder has renewed. */
+/* T7 with `immediate`: when a holder is granted a smaller lease, others get the difference at once.
+ * Until the holder receives the smaller lease, the leases may exceed the capacity. */
 TEST(immediate_handover_grants_at_once) {
     const doorman_algorithm immediate = {.handover = DOORMAN_IMMEDIATE,
                                          .has_learning_mode_duration = true};
@@ -276,7 +275,7 @@ TEST(a_request_within_the_minimum_interval_gets_the_same_lease) {
     world_stop(w);
 }
 
-/* S3, L4: a cold start does not wait for the minimum interval. */
+/* S3, L4: a holder that was granted all its wants and now wants more gets more at once. */
 TEST(a_satisfied_holder_can_grow_within_the_minimum_interval) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 1}, b = {.id = "b", .wants = 30};
@@ -325,8 +324,8 @@ TEST(a_holder_that_cannot_grow_gets_the_same_lease) {
     world_stop(w);
 }
 
-/* R11, T7: a holder gives an amount back within the minimum interval, and another holder may have
- * got that amount. */
+/* R11, T7: a holder gives an amount back within the minimum interval. When it wants the amount
+ * again, another holder may have a part of it. */
 TEST(a_holder_that_gave_capacity_back_grows_only_from_free_capacity) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 80}, b = {.id = "b", .wants = 50};
@@ -344,7 +343,7 @@ TEST(a_holder_that_gave_capacity_back_grows_only_from_free_capacity) {
     world_stop(w);
 }
 
-/* R11: an amount that was given back within the minimum interval is not granted again. */
+/* R11: a holder that asks too soon (S3) gets its last lease, without what it has given back. */
 TEST(a_returned_amount_is_not_granted_again_within_the_minimum_interval) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 80};
@@ -372,7 +371,7 @@ TEST(a_holder_that_lost_its_lease_need_not_wait) {
     world_stop(w);
 }
 
-/* S3: the minimum interval is at most half the refresh interval. */
+/* S3 */
 TEST(the_minimum_interval_is_at_most_half_the_refresh_interval) {
     const doorman_algorithm lively = {.lease_length = 6 * SECOND,
                                       .refresh_interval = 2 * SECOND,
@@ -455,8 +454,8 @@ TEST(the_wants_of_a_refused_holder_count_while_it_keeps_asking) {
     world_stop(w);
 }
 
-/* S4: a refused holder that does not ask again is forgotten after the length of a lease, even if
- * the refresh interval is longer. */
+/* S4: a refused holder that does not ask again is forgotten after the length of a lease plus the
+ * drift, even if three refresh intervals are longer. */
 TEST(a_refused_holder_is_forgotten_after_one_lease_length) {
     const doorman_algorithm slow = {.lease_length = 60 * SECOND, .refresh_interval = 50 * SECOND};
     world *w = world_start(100, &slow);
@@ -512,7 +511,7 @@ TEST(a_holder_that_returned_everything_can_get_it_again) {
 }
 
 /* S4: a lease of 0 is in force too, and ends the fallback of its holder. So a new master renews it,
- * as it renews any other lease. A lease of 0 of another node is worth nothing. */
+ * as it renews any other lease. A claim to a lease of 0 of another node is ignored. */
 TEST(a_learning_server_renews_a_lease_of_0) {
     world *w = world_start(0, &learns);
     const doorman_lease zero = {.id = 5, .node = "root", .expires_in = SECOND};
@@ -584,8 +583,8 @@ TEST(while_learning_claims_to_leases_of_other_nodes_are_ignored) {
     world_stop(w);
 }
 
-/* R8: the predecessor may already have had a configuration with longer leases. This server loads
- * that configuration only while it learns. So it learns for as long as those leases last. */
+/* R8: the predecessor may have granted longer leases under a configuration that this server loads
+ * only while it learns. So the server learns for as long as these leases may last. */
 TEST(longer_leases_that_are_loaded_while_learning_extend_it) {
     const doorman_algorithm quick = {.lease_length = 20 * SECOND};
     const doorman_algorithm slow = {.lease_length = 60 * SECOND};
@@ -603,8 +602,8 @@ TEST(longer_leases_that_are_loaded_while_learning_extend_it) {
     world_stop(w);
 }
 
-/* R8: learning begins when the predecessor is known to be gone. An earlier beginning means an
- * earlier end. */
+/* R8: the time to learn counts from when the predecessor was known to be gone. If that was before
+ * the mastership began, learning ends earlier. */
 TEST(learning_starts_when_the_predecessor_was_gone) {
     const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
     world *w = world_start(100, &fair);
@@ -624,7 +623,6 @@ TEST(learning_starts_when_the_predecessor_was_gone) {
 
 /* ---- S10: two processes under one id ---- */
 
-/* Returns whether an existing holder is marked as shared. */
 static bool is_shared(world *w, const char *holder_id) {
     doorman_cursor cursor = {0};
     doorman_server_lease lease = {.holder_id = ""};
@@ -643,7 +641,7 @@ static void renew_repeatedly(world *w, holder *h, int times) {
 }
 
 /* S10: the second process is noticed when it renews its lease for the second time, after two
- * refresh intervals. The mark is removed when one of the two processes has ended. */
+ * refresh intervals. When one process has ended, renewals of the other remove the mark. */
 TEST(two_processes_with_one_id_are_detected) {
     world *w = world_start(1000, NULL);
     holder a = {.id = "same", .wants = 800}, b = a, other = {.id = "other", .wants = 10};
@@ -676,7 +674,7 @@ TEST(two_processes_with_one_id_are_detected) {
     world_stop(w);
 }
 
-/* S10: one process sends eight times as many requests as the other, and responses are lost. */
+/* S10: first one process asks eight times as often as the other. Then responses are lost. */
 TEST(two_processes_with_one_id_are_detected_at_different_request_rates) {
     world *w = world_start(1000, NULL);
     holder a = {.id = "same", .wants = 800}, b = a;
@@ -736,7 +734,7 @@ static void run_on_bad_network(world *w, process *p) {
     w->now += (doorman_time)random_below(20) * SECOND;
 }
 
-/* S10: one process on a bad network is not reported as two. */
+/* S10 */
 TEST(one_process_on_a_bad_network_is_not_reported_as_two) {
     for (int run = 0; run < 20; run++) {
         world *w = world_start(1000, NULL);
@@ -752,7 +750,6 @@ TEST(one_process_on_a_bad_network_is_not_reported_as_two) {
 
 /* ---- S11: holders that do not confirm ---- */
 
-/* Returns the lease of an existing holder. */
 static doorman_server_lease lease_of(world *w, const char *holder_id) {
     doorman_cursor cursor = {0};
     doorman_server_lease lease = {.holder_id = ""};
@@ -762,7 +759,7 @@ static doorman_server_lease lease_of(world *w, const char *holder_id) {
     return lease;
 }
 
-/* Fails unless a holder has this mark. No other holder may be marked. */
+/* Fails unless the mark of a holder is `is_marked`, and no other holder is marked. */
 static void assert_unconfirmed(world *w, const char *holder_id, bool is_marked) {
     assert_int_equal(lease_of(w, holder_id).unconfirmed, is_marked);
     assert_int_equal(read_resource(w).unconfirmed_count, is_marked);
@@ -794,7 +791,7 @@ TEST(a_holder_that_never_confirms_is_marked) {
 }
 
 /* A client that names its last lease, but claims more than that lease, does not confirm it. Units
- * in use may exceed the lease, so a client that reports them does confirm. */
+ * in use may exceed the lease, so a client that reports more units than its lease does confirm. */
 TEST(a_holder_that_claims_more_than_its_lease_is_marked) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
@@ -869,7 +866,7 @@ TEST(a_marked_holder_that_leaves_is_no_longer_counted) {
     }
 }
 
-/* R4: a claim under an older lease does not lower the committed amount. */
+/* R4: a request that does not name the last lease does not lower the committed amount. */
 TEST(a_delayed_duplicate_of_a_request_frees_nothing) {
     world *w = world_start(682, NULL);
     holder c1 = {.id = "c1", .wants = 500}, c0 = {.id = "c0", .wants = 682};
@@ -956,7 +953,7 @@ TEST(after_a_cut_a_learning_server_commits_only_what_fits) {
     world_stop(w);
 }
 
-/* R5: after a cut, what a holder uses does not let its lease grow while the leases do not fit. */
+/* R5: after a cut, units in use do not let a lease grow while the leases do not fit. */
 TEST(no_lease_grows_while_the_leases_do_not_fit) {
     world *w = world_start(300, NULL);
     holder a = {.id = "a", .wants = 150, .outstanding = 150};
@@ -1026,7 +1023,7 @@ TEST(the_refresh_interval_is_at_most_a_third_of_the_lease) {
     world_stop(w);
 }
 
-/* S6: the bound of the refresh interval does not make leases end before they are renewed. */
+/* S6: the minimum refresh interval does not make short leases end before they are renewed. */
 TEST(short_leases_are_renewed_three_times_before_they_end) {
     const doorman_algorithm quick = {.lease_length = 3 * SECOND / 2,
                                      .refresh_interval = SECOND,
@@ -1162,7 +1159,7 @@ TEST(a_lease_says_whether_the_share_is_used_up_or_still_committed) {
     world_stop(w);
 }
 
-/* S14: a holder that has the whole capacity has its share. */
+/* S14: a lease of the whole capacity has the reason SHARE. */
 TEST(a_holder_that_wants_more_than_the_capacity_has_its_share) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 120};
@@ -1274,7 +1271,7 @@ TEST(an_amount_that_is_not_divided_is_the_share_of_each) {
 }
 
 /* S14, R11: within the minimum interval a holder gets its last lease with the same reason again. If
- * that lease had no reason, because the holder wanted less, it has one now. */
+ * that lease had no reason, and the holder now wants more, the lease has a reason now. */
 TEST(a_repeated_lease_has_its_reason_again) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 10}, b = {.id = "b", .wants = 60}, c = {.id = "c", .wants = 90};
@@ -1324,7 +1321,7 @@ TEST(a_holder_that_waits_for_its_turn_is_told_why) {
     world_stop(w);
 }
 
-/* G5, R8: leases may have been granted without a lease entry, so the resource must learn first. */
+/* G5, R8: while a resource has no template, its leases have no entries in the lease table. */
 TEST(a_resource_that_gains_a_template_learns_first) {
     world *w = world_start(100, NULL);
     doorman_template other = {.identifier_glob = "other", .capacity = 1};
@@ -1398,8 +1395,8 @@ static world *world_start_after_long_leases(doorman_config *config) {
 }
 
 /* G1, G5, R8: the template of a resource is removed, or another one comes before it. The resource
- * gets a template whose time to learn has passed already. But the leases that the predecessor has
- * granted may last longer than those of this template. */
+ * then matches a template with shorter leases, whose time to learn is over. But the leases that the
+ * predecessor has granted may last longer, so the resource still learns. */
 TEST(resources_that_match_another_template_learn_as_long_as_before) {
     doorman_config *changes[][2] = {
         {config_of_two("db", "d*"), config_of_one("d*", 60 * SECOND)},
@@ -1431,8 +1428,7 @@ TEST(a_reload_of_the_same_templates_prolongs_no_learning) {
     world_stop(w);
 }
 
-/* S3, S6: a holder that renews after its refresh interval gets a new lease, for any refresh
- * interval. */
+/* S3, S6: a holder that renews on time gets a new lease, even if its refresh interval is short. */
 TEST(a_holder_that_renews_on_time_gets_a_new_lease) {
     const doorman_algorithm slow = {.lease_length = 6 * SECOND,
                                     .refresh_interval = 6 * SECOND,
@@ -1591,7 +1587,8 @@ TEST(an_invalid_message_changes_nothing) {
     world_stop(w);
 }
 
-/* Fails unless a request is refused for a reason that begins with this text, and leaves nothing. */
+/* Fails unless a request has the status `expected`, has an error that begins with `reason`, and
+ * adds no resource. */
 static void expect_invalid(world *w, const doorman_request *request, doorman_status expected,
                            const char *reason) {
     doorman_response response;
@@ -1602,7 +1599,7 @@ static void expect_invalid(world *w, const doorman_request *request, doorman_sta
     assert_int_equal(count_resources(w, &holders), 0);
 }
 
-/* C5: errors of a client's request outside its items. */
+/* C5: invalid requests of clients and of child nodes, and invalid releases. */
 TEST(an_invalid_request_changes_nothing) {
     static const char *const deep[DOORMAN__PATH_MAX + 1] = {
         "1", "2", "3", "4", "5", "6", "7", "8", "9", "a", "b", "c", "d", "e", "f", "10", "11"};
@@ -1672,8 +1669,7 @@ TEST(a_list_without_its_elements_is_named) {
     world_stop(w);
 }
 
-/* C5: a server with invalid options is not created, and an invalid call does not change a
- * server. */
+/* C5: invalid options create no server, and an invalid call does not change a server. */
 TEST(invalid_server_options_are_refused) {
     world *w = world_start(100, NULL);
     const doorman_config *config = w->config;
@@ -1724,8 +1720,7 @@ TEST(a_configured_drift_is_applied) {
     world_stop(w);
 }
 
-/* An iteration over an unknown resource's leases is empty, and an iteration ends when the
- * mastership ends. */
+/* An iteration over the leases of an unknown resource is empty. */
 TEST(an_iteration_over_leases_ends_with_the_mastership) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 10};
@@ -1828,8 +1823,8 @@ static void audit_dues(const world *w) {
     }
 }
 
-/* S2: resources end at random times. An update removes all resources that have ended. The next
- * update is due at most a second after the next resource has ended. */
+/* S2: the leases of resources end at random times. When no more update is due, all resources
+ * without a lease are removed. The next update is due at least a second later. */
 TEST(an_update_removes_all_resources_that_have_ended) {
     enum { RESOURCES = 50 };
     world *w = world_start(100, NULL);
@@ -1865,7 +1860,6 @@ TEST(an_update_removes_all_resources_that_have_ended) {
     world_stop(w);
 }
 
-/* A resource without holders is removed at once, and not a second later. */
 TEST(an_update_is_due_at_once_when_the_last_holder_releases) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 1}, b = {.id = "b", .wants = 1};
@@ -1901,7 +1895,7 @@ TEST(a_server_without_a_seed_is_refused) {
     doorman_config_destroy(config);
 }
 
-/* A program with nng takes random bits of the system. This one has no nng. */
+/* Only a program with nng takes random bits of the system, and this test has no nng. */
 TEST(a_client_without_a_seed_is_refused_without_nng) {
     static const char *const addresses[] = {"tcp://a:1"};
     const doorman_client_options options = {
@@ -2002,8 +1996,8 @@ TEST(a_cut_is_no_overshoot_until_the_older_leases_have_ended) {
     world_stop(w);
 }
 
-/* S12: after two cuts, each older capacity counts for its own time. After a third cut the second
- * capacity counts for the time of the third. A raise ends the older capacities that it covers. */
+/* S12: each older capacity counts for its own time. Two are stored, so after a third cut the larger
+ * of the last two counts until the later of their ends. A raise ends the smaller ones. */
 TEST(each_older_capacity_counts_until_its_own_leases_have_ended) {
     const double capacities[] = {80, 50, 20};
     const doorman_algorithm quick = {.has_learning_mode_duration = true};
@@ -2030,7 +2024,7 @@ TEST(each_older_capacity_counts_until_its_own_leases_have_ended) {
     }
 }
 
-/* S12: leases may be from a configuration with longer leases than the one before the cut. */
+/* S12: a lease from before the cut may be from a still earlier configuration with longer leases. */
 TEST(an_older_capacity_counts_until_its_longest_lease_has_ended) {
     const doorman_algorithm quick = {.lease_length = 20 * SECOND,
                                      .refresh_interval = 5 * SECOND,
@@ -2188,7 +2182,7 @@ TEST(a_call_removes_only_a_part_of_many_expired_leases) {
     world_stop(w);
 }
 
-/* A holder requests the resource with this number as its id. */
+/* Lets the holder "h" request the resource whose id is `number`. */
 static void request_by_number(world *w, int number) {
     char id[16];
     doorman_capacity_response item_response;
@@ -2197,7 +2191,7 @@ static void request_by_number(world *w, int number) {
                      DOORMAN_OK);
 }
 
-/* Requests the resource with this number, or "db" as the holder with this number. */
+/* Requests the resource whose id is `number`, or "db" for the holder whose id is `number`. */
 static void ask_as_number(world *w, bool is_holder, int number) {
     char id[16];
     holder h = {.id = id, .wants = 1};
@@ -2223,8 +2217,8 @@ static bool iterate(world *w, bool leases, doorman_cursor *cursor, int steps, in
     return more;
 }
 
-/* Removes every second element while an iteration is at any position. Adds one new element, or so
- * many that the hash table grows. A second iteration runs at another position. */
+/* Removes every second element while one iteration is at `place`, and another one in the middle.
+ * Then adds `added` elements: one, or so many that the hash table grows. */
 static void check_iteration(bool leases, int place, int added) {
     enum { COUNT = 40, MOST = 1000 };
     int visits[2][COUNT + MOST] = {{0}};
@@ -2261,7 +2255,6 @@ TEST(an_iteration_visits_each_lasting_element_exactly_once) {
     }
 }
 
-/* The table of a server shrinks between two steps. */
 TEST(an_iteration_continues_in_a_table_that_shrinks) {
     enum { COUNT = 1000, KEPT = 10 };
     int visits[COUNT] = {0};
@@ -2297,9 +2290,9 @@ TEST(an_iteration_ends_with_the_mastership) {
     world_stop(w);
 }
 
-/* C9, A4, T7: holders act at random. Some of them lose their lease, claim too much, release or
- * disappear. At every step the sums equal a recount of the leases, and the invariant of section
- * >>leases holds. */
+/* C9, A4, T7: holders act at random. Some of them lose their lease, report units in use, release,
+ * or let their lease end. At every step the sums equal a recount of the leases, and the invariant
+ * of section >>leases holds. */
 TEST(sums_equal_a_recount_over_random_histories) {
     enum { HOLDERS = 20, STEPS = 20000 };
     world *w = world_start(100, NULL);

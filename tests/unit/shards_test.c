@@ -1,5 +1,5 @@
-/* Shards (N1 to N7): which node decides for a key, the bytes that tell the next owner of a shard
- * what is known of it, and the mover, which several nodes run with a map that transactions
+/* Shards (N1 to N7): which node decides for a key; the bytes that tell the next owner of a shard
+ * what is known of it; and the movers of several nodes, which share a map that transactions
  * change. */
 #include "unit.h"
 
@@ -435,7 +435,7 @@ static bool hold(struct node *node, const char *key, uint64_t request_id) {
     return node->out.granted;
 }
 
-/* Writes a key of another shard. */
+/* Writes a key to `out` that is not in the shard of `key`. */
 static void key_elsewhere(char out[32], const char *key) {
     size_t n = 0;
     do snprintf(out, 32, "user-%zu", n++);
@@ -462,7 +462,7 @@ static doorman_hold release(struct node *node, uint64_t id) {
     return out;
 }
 
-/* Moves what one node knows of a shard to another. Returns how many bytes that was. */
+/* Moves a shard with all that is known of it to another node. Returns how many bytes that is. */
 static size_t move(struct node *from, struct node *to, size_t shard) {
     doorman_shard_cursor cursor = {0};
     doorman_shard_part part;
@@ -620,8 +620,8 @@ TEST(a_settlement_of_two_shards_is_refused_and_says_which_item) {
     nodes_end(&node, NULL, config);
 }
 
-/* The owner of a reservation knows it, so the owner of other items must not charge it as
- * unknown. */
+/* A reservation is known only to the owner of its shard. So the owner of another shard must not
+ * charge the settle as one of an unknown reservation. */
 TEST(a_reservation_of_another_shard_is_not_settled_with_items_that_it_has_not) {
     setup();
     doorman_config *config = config_of(limits_text);
@@ -1143,8 +1143,8 @@ static const char hundred_text[] =
     "    {\"name\": \"rate\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 0.01, \"size\": 1000},\n"
     "    {\"name\": \"hour\", \"kind\": \"FIXED_WINDOW\", \"limit\": 600, \"window\": 3600}]}]}";
 
-/* Two nodes that do the same. Only the first one finds out where the keys of shards are. So the
- * second one is a slow model: it looks at all that it knows to find one shard. */
+/* Two nodes that get the same calls. Only the first one calls doorman_permits_find_shards. The
+ * second one is a slow model: it searches all its keys for those of a shard. */
 struct twins {
     doorman_config *config;
     struct node nodes[2];
@@ -1166,8 +1166,8 @@ static struct twins twins_begin(void) {
     return t;
 }
 
-/* Writes a random key. There are many keys, so that tables split, and later most of them are
- * gone. */
+/* Writes a random key. There are enough keys to split tables, and twins_breathe removes enough of
+ * them to merge tables. */
 static void twins_key(const struct twins *t, char key[32]) {
     snprintf(key, 32, "u%zu", random_below(t->keys));
 }
@@ -1178,8 +1178,8 @@ static void twins_reset(struct twins *t, const char *key) {
     }
 }
 
-/* Does the same to both: a permit, a reservation, a hold, a transfer, a ban, or a reset. Permits of
- * shards that are not owned are refused by both. */
+/* Makes the same call on both nodes: a permit, a reservation, a hold, a transfer, a ban, or a
+ * reset. */
 static void twins_act(struct twins *t) {
     char key[32];
     const size_t what = random_below(12);
@@ -1267,7 +1267,7 @@ static size_t twins_leave(struct twins *t, size_t shard) {
     return bytes[0];
 }
 
-/* Lets the first node look for one more step. Returns whether more steps are needed. */
+/* Lets the first node find more keys of shards. Returns whether more steps are needed. */
 static bool twins_find(struct twins *t, size_t most) {
     return doorman_permits_find_shards(t->nodes[0].permits, most, now);
 }
@@ -1334,7 +1334,7 @@ TEST(a_shard_takes_few_steps_if_its_keys_were_found) {
     nodes_end(&node, NULL, config);
 }
 
-/* Forgets a shard as far as waiting removals allow. Returns whether nothing is left. */
+/* Drops a shard, until too many removals wait to be yielded. Returns whether nothing is left. */
 static bool drop_some(struct node *node, size_t shard) {
     doorman_shard_cursor cursor = {0}, before = {.at_end = true};
     own(node, shard, false);
@@ -1613,7 +1613,7 @@ TEST(two_nodes_that_exchange_shards_decide_as_one) {
 #define SHARDS 6
 #define FLYING 8
 
-/* A transaction that may still be under way. */
+/* A transaction. While it is in movers.flying, it may still be done. */
 struct flying {
     doorman_shard_action action;
     size_t node;
@@ -1674,7 +1674,7 @@ static bool movers_apply(struct movers *m, const struct flying *t) {
     return true;
 }
 
-/* Sends a transaction. Its answer may be lost, and it may be late. */
+/* Sends a transaction. The transaction may come late, and its answer may be lost. */
 static doorman_shard_result movers_send(struct movers *m, size_t index,
                                         const doorman_shard_action *action) {
     struct mover_node *node = &m->nodes[index];
@@ -1859,7 +1859,7 @@ TEST(a_map_with_other_shards_is_refused) {
     doorman_shard_mover_destroy(mover);
 }
 
-/* Gives a mover a sure map, in which shard 0 is `shard`, and node 1 owns all others. */
+/* Gives a mover a map with `is_sure`, in which shard 0 is `shard`, and node 1 owns all others. */
 static void give_sure(doorman_shard_mover *mover, struct movers *m, doorman_shard shard) {
     doorman_shard_node nodes[NODES];
     for (size_t i = 0; i < SHARDS; i++) m->owners[i] = (doorman_shard){.owner = 1, .target = 1};

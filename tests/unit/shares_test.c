@@ -120,8 +120,8 @@ static int compare_ratios(const void *a, const void *b) {
     return (left > right) - (left < right);
 }
 
-/* Water-filling: returns the level at which min(wants, level * weight) sum to the capacity. If all
- * wants fit, returns the largest amount. */
+/* Water-filling: returns the level at which the amounts min(wants, level * weight) sum to the
+ * capacity. If all wants fit, returns DOORMAN_AMOUNT_MAX. */
 static long double reference_level(const doorman_demand *demands, size_t count,
                                    long double capacity) {
     static doorman_demand sorted[DEMANDS_MAX];
@@ -149,8 +149,8 @@ static void reference_fair(problem *it) {
     for (size_t i = 0; i < it->count; i++) it->exact[i] = filled(&it->demands[i], level);
 }
 
-/* Demands below their equal part leave the difference to the other demands, in proportion to what
- * these want above their own part. */
+/* Demands below their equal part leave the rest of that part to the other demands. Each of the
+ * others gets a share of it in proportion to what it wants above its own equal part. */
 static void reference_proportional(problem *it) {
     long double weights = 0, wants = 0, left = 0, above = 0;
     for (size_t i = 0; i < it->count; i++) {
@@ -242,9 +242,9 @@ static void random_problem(problem *it) {
     it->algorithm = (doorman_algorithm){.reserve = reserves[random_below(3)]};
 }
 
-/* A1. Allows an error of one part in 10^9 of the target. Also allows the last bits of the capacity,
- * because the lowest band gets what the other bands leave. Also allows 1e-300, because doubles
- * below 1e-300 have fewer digits. */
+/* A1. Fails unless `target` is `exact`. Allows an error of one part in 10^9 of the target. Also
+ * allows the last bits of the capacity, because the lowest band gets what the other bands leave.
+ * Also allows 1e-300, because doubles below 1e-300 have fewer digits. */
 static void assert_target(double target, long double exact, double capacity) {
     double most = 1e-9 * (double)exact + 4e-15 * capacity + 1e-300;
     if (fabs(target - (double)exact) <= most) return;
@@ -529,7 +529,7 @@ static void check_between(const doorman__index *index, const kept *list, size_t 
     assert_int_equal(sums.count, demands);
 }
 
-/* C9. Random insertions and removals, in any order. */
+/* C9. Demands are inserted and removed at random. */
 TEST(the_index_keeps_exact_sums) {
     static kept list[KEPT_MAX];
     size_t blocks = memory_blocks(), in = 0;
@@ -628,7 +628,8 @@ TEST(a_node_between_full_ones_can_be_emptied) {
 }
 
 /* A2. Every operation descends along one or two paths through nodes of bounded width. So the height
- * bounds the worst case. The number of nodes bounds it too, and grows if nodes have few demands. */
+ * bounds the worst case. The number of nodes is bounded too, so that nodes do not have too few
+ * demands. */
 static void check_shape(const doorman__index *index, size_t demands) {
     recount all = recount_band(index->bands[0]);
     assert_int_equal(all.count, demands);
@@ -642,8 +643,8 @@ static doorman__demand ordered_demand(int order, size_t i) {
     return (doorman__demand){wants[order], 1, 1};
 }
 
-/* A2. Holders choose their wants to harm the index. Demands come in order, and leave in such a way
- * that each node keeps as few demands as possible. */
+/* A2. Holders choose their wants to harm the index. The wants rise, fall, are random, or rise 100
+ * times from 0 to 999. Then every second demand leaves. */
 TEST(the_index_stays_shallow_in_any_order_of_changes) {
     static doorman__demand demands[MANY];
     for (int order = 0; order < 4; order++) {

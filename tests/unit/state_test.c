@@ -38,7 +38,7 @@ static doorman_permit_row header_of(const unsigned char *row, size_t bytes) {
     return header;
 }
 
-/* Returns the position of the row with the identity of another, or `count`. */
+/* Returns the position of the row with the identity of `wanted`, or `count` if there is none. */
 static size_t store_find(const struct store *store, const doorman_permit_row *wanted) {
     size_t i = 0;
     for (; i < store->count; i++) {
@@ -168,8 +168,8 @@ static size_t restore_together(struct process *p, const doorman_stored_row *rows
     return unknown;
 }
 
-/* Reads all rows, in one of two ways. Returns how many were not restored, because no limit is
- * there for them. */
+/* Restores all rows, one by one or together. Returns how many were not restored, because no limit
+ * is there for them. */
 static size_t process_read(struct process *p) {
     const struct store *store = &p->store;
     size_t count = store->count + (store->clock.bytes > 0);
@@ -185,8 +185,8 @@ static size_t process_read(struct process *p) {
     return unknown;
 }
 
-/* Stops without writing, and starts after some time. The clock `now` of the machine begins
- * again. */
+/* Ends the process without writing. Starts another one after the time `down`, which reads the rows.
+ * Its clock `now` begins at another time. */
 static void process_crash(struct process *p, doorman_time down) {
     doorman_permits_destroy(p->permits);
     p->now = p->boot ? p->boot : (doorman_time)random_below(100) * SECOND;
@@ -332,7 +332,7 @@ TEST(a_ban_lasts_for_the_rest_of_its_time) {
     process_end(&p);
 }
 
-/* D3. The row has the first end, until the store can be written again. */
+/* D3. The store still has the first end of the ban. The write at the restart removes the row. */
 TEST(a_ban_that_was_made_shorter_and_is_reset_later_does_not_come_back) {
     struct process p = process_of(QUOTA);
     const doorman_time ends[] = {100 * SECOND, SECOND, 0};
@@ -347,7 +347,7 @@ TEST(a_ban_that_was_made_shorter_and_is_reset_later_does_not_come_back) {
     process_end(&p);
 }
 
-/* Marks all rows in one go. */
+/* Marks all rows as changed. */
 static void mark_all(const struct process *p) {
     doorman_counter_cursor cursor = {0};
     for (int i = 0; doorman_permits_mark_all(p->permits, &cursor); i++) assert_true(i < 1000);
@@ -385,8 +385,8 @@ static const char *key_of(int number) {
     return key;
 }
 
-/* Between two steps the tables of a limit grow and shrink by thousands of keys. The keys below KEPT
- * exist all the time, and one more limit begins and ends. */
+/* Between two steps of marking, the tables of a limit grow or shrink by thousands of keys. The keys
+ * below KEPT exist all the time. In each round the limit OTHER begins or ends. */
 #define OTHER "{\"name\": \"o\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, \"window\": \"day\"}"
 TEST(all_that_exists_during_the_steps_of_marking_is_yielded) {
     enum { KEPT = 300, MOST = 6000 };
@@ -425,7 +425,7 @@ TEST(all_that_exists_during_the_steps_of_marking_is_yielded) {
     process_end(&p);
 }
 
-/* D3. The second row could not be written, and the ban has ended since. */
+/* D3. The row of the shorter ban was not written, and the ban ends before the row is marked. */
 TEST(a_ban_that_ended_before_its_row_was_marked_does_not_come_back) {
     struct process p = process_of(QUOTA);
     unsigned char row[ROW_MAX];
@@ -461,7 +461,8 @@ TEST(limits_of_all_scopes_are_restored) {
     process_end(&p);
 }
 
-/* D2: what lasts less than a minute has no rows, except if the configuration says so. */
+/* D2: by default a limit has rows if its counters last at least a minute, but not if its kind is
+ * CONCURRENCY. The configuration can say otherwise. */
 TEST(a_limit_has_rows_if_it_lasts_a_minute_or_says_so) {
     static const struct {
         const char *limit;
@@ -554,7 +555,7 @@ TEST(a_counter_that_changes_again_is_yielded_again) {
     process_end(&p);
 }
 
-/* changed_since is the age of the oldest change that waits. */
+/* changed_since is the time of the oldest change that was not yielded yet. */
 TEST(the_age_of_the_oldest_change_is_known) {
     struct process p = process_of(QUOTA);
     doorman_permits_info info;
@@ -637,8 +638,8 @@ TEST(a_ban_that_ends_early_is_deleted_from_the_store) {
     process_end(&p);
 }
 
-/* When a counter gets fresh because time has passed, no row is written. Its last row says in
- * fresh_at when that is. */
+/* When a counter gets fresh because time has passed, no row is written. The last row of the counter
+ * says in fresh_at when it gets fresh. */
 TEST(a_row_says_when_it_is_fresh) {
     static const struct {
         const char *limit;
@@ -709,7 +710,7 @@ TEST(the_bytes_of_a_row_never_change) {
     process_end(&p);
 }
 
-/* D3. The store has the keys that the permits have, so a flood of keys does not fill it. */
+/* D3. The store has only the keys that the permits have, so a flood of keys does not fill it. */
 TEST(an_evicted_counter_is_deleted_from_the_store) {
     struct process p = process_of("{\"name\": \"q\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, "
                                   "\"window\": \"month\", \"max_keys\": 20}");
@@ -735,7 +736,6 @@ TEST(an_evicted_counter_is_deleted_from_the_store) {
     process_end(&p);
 }
 
-/* Takes one unit for many keys. */
 static void take_many(struct process *p, int first, int count) {
     for (int i = first; i < first + count; i++) {
         char key[16];
@@ -860,8 +860,8 @@ TEST(without_the_rows_each_limit_does_what_it_says) {
     process_end(&p);
 }
 
-/* D5. A configuration lets the rows be read again. Clocks drift, so a row of a sliding window then
- * says a slightly different time than the counter in memory. */
+/* D5. The rows are read again after a change of the configuration. Clocks drift, so a row of a
+ * sliding window may then have a slightly different time than the counter in memory. */
 TEST(a_row_that_is_read_again_later_changes_nothing) {
     struct process p = process_of(SLIDING);
     for (int i = 0; i < 8; i++) {
@@ -920,8 +920,8 @@ TEST(a_row_waits_until_its_limit_comes_back) {
 
 /* ---- clocks --------------------------------------------------------------------------------- */
 
-/* P26, D5. The permits remember a later time. Otherwise the clock would go back to a window that
- * was used, or begin one. */
+/* P26, D5. The permits and the store remember the latest time. Otherwise a clock that is set back
+ * would begin a window in which nothing is used. */
 TEST(a_clock_that_was_set_back_gives_no_new_window) {
     struct process p = process_of(
         "{\"name\": \"q\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, \"window\": \"day\"}");
@@ -950,7 +950,8 @@ TEST(a_time_in_the_future_counts_as_now) {
     process_end(&p);
 }
 
-/* A machine that has just started has a small `now`. Units return in time all the same. */
+/* A machine that has just started has a `now` smaller than the window. Even so, units return in
+ * time. */
 TEST(a_window_that_is_longer_than_the_machine_runs_is_restored) {
     struct process p = process_of(SLIDING);
     assert_true(take(&p, "a", 60));
@@ -1088,7 +1089,7 @@ TEST(a_malformed_row_is_refused_by_name) {
     }
 }
 
-/* Any bytes are refused, or restored: then the counter never offers more than its limit. */
+/* A row with any bytes is refused, or its counter never offers more than the limit. */
 TEST(a_damaged_row_does_no_harm) {
     for (int i = 0; i < 2000; i++) {
         unsigned char row[ROW_MAX];
@@ -1116,7 +1117,8 @@ TEST(a_damaged_row_does_no_harm) {
 
 /* ---- without memory ------------------------------------------------------------------------- */
 
-/* A row that could not be restored or yielded without memory is restored and yielded later. */
+/* A row that could not be restored without memory is restored later. Marking the row of a counter
+ * needs no memory. */
 TEST(no_row_is_lost_when_memory_runs_out) {
     for (size_t i = 0; i < COUNT(row_limits); i++) {
         unsigned char row[ROW_MAX];
@@ -1159,8 +1161,8 @@ TEST(a_removal_that_was_not_written_needs_memory) {
     process_end(&p);
 }
 
-/* P19. This is so even if the limit evicts, because the row of the evicted counter would be
- * lost. */
+/* P19. A row without room is refused even if the limit evicts, because the row of the evicted
+ * counter would be lost. */
 TEST(a_row_without_room_is_refused) {
     struct process p = process_of("{\"name\": \"q\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, "
                                   "\"window\": \"month\", \"max_keys\": 1}");
@@ -1339,9 +1341,9 @@ static double granted_lately(const struct grant *grants, size_t count, const cha
     return units;
 }
 
-/* D5. Wherever the clock of the wall is set to, a restarted process never offers more than one that
- * is not restarted and that measures time without that clock. Slices begin at other times after a
- * restart, so a window is compared with the grants. */
+/* D5. If the clock of the wall is set back, a restarted process never offers more of a bucket than
+ * its twin, which is not restarted and does not see that clock. Slices begin at other times after a
+ * restart, so the use of a window is compared with the grants. */
 TEST(a_clock_that_is_set_back_never_gives_more) {
     for (int history = 0; history < 40; history++) {
         struct process p = process_of(BUCKET ", " SLIDING), twin = process_of(BUCKET);

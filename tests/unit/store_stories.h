@@ -5,7 +5,7 @@
  *     STORY(name)      a test that has a struct world *w, whose store is open and empty
  *     reopen(w)        closes the store and opens it again, in a new mastership
  *
- * STORIES_OF_NOTES leaves out what a store without rows does not promise. */
+ * With STORIES_OF_NOTES, only the stories of notes are included, for a store without rows. */
 #ifndef DOORMAN_TESTS_STORE_STORIES_H
 #define DOORMAN_TESTS_STORE_STORIES_H
 
@@ -191,7 +191,7 @@ STORY(what_was_left_is_only_for_the_next_mastership) {
 
 /* ---- notes */
 
-/* Adds the identity and the text of a note to a text; stops after the note "stop". */
+/* Adds the identity, text and end of a note to the text `context`. Stops after the note "stop". */
 static bool note_add(void *context, const struct store_note *note) {
     char *text = (char *)context;
     size_t bytes = strlen(text);

@@ -1,5 +1,5 @@
-/* The file in which counters last (server/store/store.h): what is written is read again, two
- * servers never share it, and what is wrong with it is said before anything is changed. */
+/* The file in which counters last (server/store/store.h): rows that were written are read again,
+ * two servers never share the file, and a wrong file is refused before it is changed. */
 #define _GNU_SOURCE
 #include "../../server/store/store_choice.c"
 #include "../../server/store/store_sqlite.c"
@@ -79,7 +79,7 @@ TEST_WITH(world, rows_are_dropped_after_a_time) {
     expect_rows(w, "b=2 c=3");
 }
 
-/* D5: this lets a commit outlast a loss of power, which no test causes. */
+/* D5: the mode FULL lets a commit outlast a loss of power. No test causes such a loss. */
 TEST_WITH(world, a_commit_waits_for_the_disk) {
     int64_t synchronous = 0, tables = 0;
     struct file_store *file = (struct file_store *)w->store;
@@ -97,7 +97,7 @@ TEST_WITH(world, an_opening_that_is_refused_has_no_epoch) {
     assert_int_equal(server_store_epoch(w->store), 2);
 }
 
-/* D9: this is so even if the file has another name. */
+/* D9: a second server is refused even if it opens the file by another name. */
 TEST_WITH(world, a_second_server_is_refused) {
     expect_refused(w, w->path, "another process uses it");
     assert_int_equal(link(w->path, w->kept), 0);
@@ -204,7 +204,7 @@ TEST_WITH(world, places_that_cannot_hold_a_file_are_named) {
     expect_refused(w, "/dev/null", "is not a regular file");
 }
 
-/* What is written to a file that has no name any more would be lost. */
+/* Rows in a file that has no name any more would be lost, so a write to such a file fails. */
 TEST_WITH(world, a_file_that_was_moved_away_is_written_when_it_is_back) {
     const struct store_row row = row_of("a", "1", 1000);
     assert_int_equal(rename(w->path, w->kept), 0);
@@ -215,7 +215,7 @@ TEST_WITH(world, a_file_that_was_moved_away_is_written_when_it_is_back) {
     expect_rows(w, "a=1");
 }
 
-/* Writes more than a limit of the size allows, and then without the limit. */
+/* Writes rows until a limit of the size of files refuses one. Then writes one without the limit. */
 static void fill_the_disk(struct world *w) {
     char record[4096];
     memset(record, 'x', sizeof record);
@@ -285,7 +285,7 @@ static void copy(const char *from, const char *to) {
     assert_int_equal(system(command), 0);
 }
 
-/* The copy has the device, the inode and an epoch that fit. */
+/* The device, the inode and the epoch of the copy are those that the server expects. */
 TEST_WITH(world, an_older_copy_that_is_put_back_is_not_taken) {
     if (setxattr(w->folder, EPOCH_ATTRIBUTE, "0", 1, 0) != 0) skip();
     leave(w, "leases");
@@ -319,7 +319,7 @@ TEST_WITH(world, what_is_damaged_is_not_taken) {
     expect_not_taken(w, STORE_FAILED, "earlier start");
 }
 
-/* D10: the schema keeps its number, because a version without the table can use the file too. */
+/* D10: a version without the table can use the file too, so the table is not a newer schema. */
 TEST_WITH(world, a_file_of_a_version_without_the_table_is_extended) {
     put(w, "a", "1");
     server_store_close(w->store);
@@ -333,8 +333,8 @@ TEST_WITH(world, a_file_of_a_version_without_the_table_is_extended) {
     expect_taken(w, "leases");
 }
 
-/* What a planned stop left must be removed by a write. If that fails, it is not used, because
- * another process could use it too. */
+/* What a planned stop left is used only once it is removed, so that no other process uses it
+ * too. */
 TEST_WITH(world, what_cannot_be_removed_is_not_taken) {
     sqlite3 *person = NULL;
     leave(w, "leases");

@@ -2,8 +2,8 @@
  * The world of a story: a client of the library, a clock, and what the client has sent and decided.
  * clients/stories/README.md has the form of the stories. stories_test.c has their steps.
  *
- * A step that does not see what it must see describes this in `fault`, once, and the story ends.
- */
+ * If a step does not see what it must see, it describes the difference in `fault`, and the story
+ * ends. */
 #ifndef STORIES_H
 #define STORIES_H
 
@@ -197,7 +197,7 @@ static bool has_resource(const cJSON *list, const cJSON *entry) {
 }
 
 /* Brings the entries of a list of `object` into the order of another list, by their resource_id.
- * Entries that are in only one of the lists come last. */
+ * Entries that are not in the other list come last. */
 static void reorder(cJSON *object, const char *key, const cJSON *order) {
     const cJSON *list = get(object, key), *want, *entry;
     if (!cJSON_IsArray(list) || !cJSON_IsArray(order)) return;
@@ -233,15 +233,15 @@ static void translate(char *to, size_t bytes, const char *address, bool to_http)
 
 /* ---- time */
 
-/* The stories have no jitter: the next random number of the client is 0. */
+/* Makes the next random number of each upstream 0, because the stories have no jitter. */
 static void remove_jitter(world *w) {
     for (size_t i = 0; i < w->upstream_count; i++) {
         w->upstreams[i]->random = (uint64_t)0 - UINT64_C(0x9e3779b97f4a7c15);
     }
 }
 
-/* The first random number of a call is 0, but others are not. So this moves the renewals of further
- * resources to the times that they have without jitter. */
+/* After remove_jitter only the first random number of a call is 0. So this function moves the
+ * renewals of further resources to the times that they would have without jitter. */
 static void remove_jitter_of_renewals(world *w) {
     doorman__held_lease *held = w->client ? w->client->upstream.first : NULL;
     for (; held; held = held->next) {
@@ -349,8 +349,8 @@ static void advance(world *w, doorman_time to, story_wait wait, const story_call
     }
 }
 
-/* Lets time pass until the latest time of the step. Returns the earliest one. `at` of a step is a
- * time, a list of two times, or absent: now. */
+/* Lets time pass until the latest time of the step, or until the step has what it waits for.
+ * Returns the earliest one. `at` of a step is a time, a list of two times, or absent: now. */
 static doorman_time advance_for(world *w, story_wait wait, const story_call *call) {
     const cJSON *at = get(w->step, "at");
     doorman_time first = w->now, last = w->now;

@@ -92,7 +92,7 @@ static void client_stop(world *w) {
 
 /* ---- steps: requests and responses ---- */
 
-/* Describes a request. Its resources are in the order of those that are expected. */
+/* Describes a request. Its resources are in the order of those in `expected`. */
 static cJSON *message_of(const story_request *sent, const cJSON *expected) {
     cJSON *out = cJSON_CreateObject(), *message = cJSON_Duplicate(sent->message, true);
     reorder(message, "resource", get(expected, "resource"));
@@ -119,7 +119,7 @@ static void step_sends(world *w, const cJSON *expected) {
     snprintf(sent->name, sizeof sent->name, "%s", text_of(expected, "as", ""));
 }
 
-/* Returns the request that an answer is for: that of the name, or the last one. */
+/* Returns the request that an answer names, or else the last one without an answer. */
 static story_request *request_of(world *w, const cJSON *answer) {
     const char *name = text_of(answer, "to", "");
     for (size_t i = w->read_count; i > 0; i--) {
@@ -130,8 +130,8 @@ static story_request *request_of(world *w, const cJSON *answer) {
     return NULL;
 }
 
-/* Makes a whole message of the content of a method. Its entries are in the order of the request.
- * The library reads the address of the master over nng. */
+/* Makes a whole message of its body. Its entries are in the order of the request. Over nng the
+ * library reads the address of the master from `master_address`. */
 static char *whole_message(const story_request *sent, const cJSON *body) {
     cJSON *copy = cJSON_Duplicate(body, true), *whole = copy;
     cJSON *mastership = cJSON_GetObjectItemCaseSensitive(copy, "mastership");
@@ -381,7 +381,7 @@ static cJSON *describe_units(const doorman_acquired *out, int count) {
     return units;
 }
 
-/* Adds what only some decisions have. */
+/* Adds the fields that only some decisions have. */
 static void describe_rest(cJSON *to, const doorman_acquired *out) {
     if (out->limit[0]) cJSON_AddStringToObject(to, "limit", out->limit);
     if (out->reason) cJSON_AddStringToObject(to, "reason", doorman_reason_name(out->reason));
@@ -619,8 +619,8 @@ static void step_repeats(world *w, const cJSON *from);
 
 /* ---- stories ---- */
 
-/* A step that acts needs the client to have sent only what steps have seen. A step that expects
- * something lets time pass until it comes. */
+/* Before a step that acts, other steps must have seen all that the client has sent. A step that
+ * expects something lets time pass until it comes. */
 typedef enum step_kind { ACTS, LOOKS, EXPECTS } step_kind;
 
 static const struct step {
@@ -683,7 +683,7 @@ static void run_step(world *w, const cJSON *step) {
     fail_story(w, "the story has an unknown step: %s", what->string);
 }
 
-/* Tries again and again. With ignores_requests, what the client sends meanwhile gets no answer. */
+/* Tries again and again. With ignores_requests, steps need not see what the client sends. */
 static void step_repeats(world *w, const cJSON *from) {
     const doorman_time every = duration_of(from, "every"), start = w->now;
     check_keys(w, from, " every times tries ignores_requests ");
@@ -751,7 +751,6 @@ static const char *stories_folder(void) {
     return folder ? folder : "clients/stories";
 }
 
-/* Runs all stories of a file. */
 static void run_stories(const char *name, story_totals *totals) {
     char path[300], fault[1100];
     const cJSON *story;

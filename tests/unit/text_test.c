@@ -109,8 +109,8 @@ static size_t count_digits(const char *text) {
     return count;
 }
 
-/* The text loses less than one unit of its last digit. Writing the same number again changes
- * nothing. Larger amounts have no smaller text. */
+/* The text loses less than one unit of its last digit. If the text is read and written again, it
+ * stays the same. A larger amount is never printed as a smaller number. */
 TEST(random_leases_are_rounded_down_by_at_most_one_digit) {
     for (int i = 0; i < 200000; i++) {
         double amount = (double)random_below(1000000000) / (double)(1 + random_below(1000000));

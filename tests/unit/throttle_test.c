@@ -282,7 +282,7 @@ TEST(nothing_is_displaced_if_that_would_not_suffice) {
     doorman_throttle_destroy(throttle);
 }
 
-/* Returns an id whose user is in a cohort. */
+/* Returns the first id, from `from` on, whose digits are the name of a user in the cohort. */
 static uint64_t id_in(doorman_throttle *throttle, unsigned cohort, uint64_t from, char user[24]) {
     for (;; from++) {
         snprintf(user, 24, "%llu", (unsigned long long)from);
@@ -508,8 +508,8 @@ TEST(a_report_has_what_was_counted_since_the_last_one) {
     doorman_throttle_destroy(throttle);
 }
 
-/* A report without an interval has no effect at a server. So it must not forget what was counted,
- * even if a clock stands still or begins at 0. */
+/* A report without an interval has no effect at a server. So such a report leaves what was counted
+ * to the next one, even if a clock stands still or begins at 0. */
 TEST(a_report_without_time_leaves_all_to_the_next) {
     doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
     doorman_overload_report report;
@@ -530,8 +530,8 @@ TEST(a_report_without_time_leaves_all_to_the_next) {
     doorman_throttle_destroy(throttle);
 }
 
-/* The mean is bounded even for the longest work that a clock can show, so that counters can have
- * it. */
+/* The mean service time is at most DOORMAN_DURATION_MAX, even after the longest work that a clock
+ * can show. */
 TEST(the_mean_service_time_has_a_bound) {
     doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
     assert_int_equal(offer(throttle, 1, 0, 0), DOORMAN_THROTTLE_TAKEN);
@@ -559,7 +559,7 @@ TEST(refusals_that_are_not_read_use_room_and_lose_nothing) {
 
 /* ---- a slow model ---- */
 
-/* The model has a list of all requests, in order of arrival. */
+/* The model has a list of the waiting requests, in order of arrival. */
 enum { MODEL_MAX = 64, MODEL_QUEUE = 12 };
 
 typedef struct model_request {
@@ -580,7 +580,7 @@ static bool model_same_cohort(const model_request *a, const model_request *b) {
     return a->criticality == b->criticality && a->cohort == b->cohort;
 }
 
-/* Returns the oldest request of the same cohort. */
+/* Returns the index of the oldest request of the cohort of the request at `at`. */
 static size_t model_oldest(const model *m, size_t at) {
     for (size_t i = 0;; i++) {
         if (model_same_cohort(&m->waiting[i], &m->waiting[at])) return i;
@@ -623,8 +623,8 @@ static bool model_before(const model *m, size_t i, size_t j, doorman_time now) {
     return model_newest_first(m, i, now) ? i > j : i < j;
 }
 
-/* Adds a request to the queue, which has room for MODEL_QUEUE. If it is full, the last one in order
- * is refused. Returns false if that is the new one. */
+/* Adds a request to the queue, which has room for MODEL_QUEUE requests. If the queue is full, the
+ * last request in order is refused. Returns false if that is the new request. */
 static bool model_offer(model *m, model_request request, doorman_time now) {
     m->waiting[m->count++] = request;
     if (m->count <= MODEL_QUEUE) return true;

@@ -311,7 +311,7 @@ static int reason_of(const forest *f, const forest_client *m) {
 
 /* S14: the reason of a node's own lease comes from its parent, and the node finds the reasons for
  * its clients itself. First a client of the root holds everything, and the node gets a lease of 0.
- * The node has nothing to divide, so its client has its share of nothing. */
+ * The node has nothing to divide, so the lease of 0 of its client is the share of the client. */
 TEST(a_node_reads_the_reason_of_its_own_lease_and_gives_its_own_reasons) {
     doorman_server_resource resource;
     forest *f = forest_start_one(100, fair);
@@ -419,8 +419,8 @@ TEST(a_share_moves_from_leaf_to_leaf) {
     forest_stop(f);
 }
 
-/* T3: the interval is 8 s for the root's holders, 4 s one level below, then 2 s, and never below
- * 1.5 s. */
+/* T3: the refresh interval is 8 s for the root's holders, 4 s one level below, then 2 s, and never
+ * below 1.5 s. */
 TEST(the_refresh_interval_falls_by_half_a_level) {
     doorman_algorithm algorithm = fair;
     algorithm.minimum_refresh_interval = 3 * SECOND / 2;
@@ -482,7 +482,7 @@ TEST(no_holder_grows_while_a_leaf_learns) {
     add_client(f, leaf, 60, 1);
     add_client(f, leaf, 40, 1);
     run_for(f, 30, 100);
-    /* The client continues to use 60 until its lease ends, but its requests are not sent. */
+    /* Client 0 continues to use 60 until its lease ends, but its requests are not sent. */
     set_stalled(f, 0, true);
     restart_node(f, leaf);
     set_wants(f, 1, 100);
@@ -493,8 +493,8 @@ TEST(no_holder_grows_while_a_leaf_learns) {
     forest_stop(f);
 }
 
-/* R8: a leaf knows when it stops learning, once its parent has answered. A leaf that restarts
- * without a lease at its parent does not learn. */
+/* R8: a leaf knows when it stops learning as soon as its parent has answered. A new leaf, which has
+ * no lease at its parent, does not learn. */
 TEST(a_leaf_says_when_it_stops_learning) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
@@ -532,8 +532,8 @@ TEST(a_root_that_restarts_learns_from_its_children) {
     forest_stop(f);
 }
 
-/* S13: a node with leases that falls silent is reported once, with its last lease. A node that has
- * no clients any more releases its leases, and is not reported. */
+/* S13: a node with leases that falls silent is reported once, when its last lease expires. A node
+ * that has no clients any more releases its leases, and is not reported. */
 TEST(a_child_whose_last_lease_expires_is_reported_once) {
     const doorman_template both[] = {{.identifier_glob = "db", .capacity = 100},
                                      {.identifier_glob = "*", .capacity = 100}};
@@ -568,8 +568,8 @@ static double in_force(const forest *f, const forest_client *m) {
     return info.capacity;
 }
 
-/* S4, T4: a new node below a learning root has no lease. The clients of the node get TRY_LATER with
- * the reason, and do not ask more often. They also get the configured safe capacity. */
+/* S4, T4: a new node below a learning root has no lease. The clients of the node get TRY_LATER,
+ * hear that a server learns, and use the configured safe capacity. */
 TEST(clients_below_a_learning_root_are_answered_try_later) {
     const doorman_template all = {
         .identifier_glob = "*", .capacity = 100, .has_safe_capacity = true, .safe_capacity = 7};
@@ -809,8 +809,8 @@ TEST(the_clients_of_a_node_without_its_parent_do_not_ask_more_and_more_often) {
 }
 
 /* S3, S6: a lease may be short because the node's own lease ends soon. The minimum interval is then
- * at most a sixth of the lease. So a request renews the lease, and does not get the old lease until
- * its end. */
+ * at most a sixth of the lease. So a request gets a new lease in time, and not the old lease
+ * again. */
 TEST(a_short_lease_is_renewed_in_time) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
@@ -831,8 +831,8 @@ TEST(a_short_lease_is_renewed_in_time) {
     forest_stop(f);
 }
 
-/* S7: if the configuration has no safe capacity, each level divides its capacity, and the result
- * does not become 0. A configured safe capacity is passed down the tree. */
+/* S7: if no safe capacity is configured, each level divides its capacity, and a node without
+ * capacity has no safe capacity. A configured safe capacity is passed down the tree. */
 TEST(safe_capacities_are_passed_down_the_tree) {
     for (int given = 0; given < 2; given++) {
         doorman_template all = {.identifier_glob = "*",
@@ -858,7 +858,7 @@ TEST(safe_capacities_are_passed_down_the_tree) {
     }
 }
 
-/* Ids that look like globs are plain ids. A subtree that wants nothing keeps its template. */
+/* Ids that look like globs are plain ids. A node keeps a resource of which nothing is wanted. */
 TEST(resource_ids_that_look_like_globs_are_plain_ids) {
     static const char *const ids[] = {"*", "[", "db/[a-z]*"};
     doorman_template templates[] = {
@@ -1085,8 +1085,8 @@ TEST(a_claim_lasts_no_longer_than_a_lease) {
     forest_stop(f);
 }
 
-/* T8: one message from a child with the root's name does not stop its parent for ever. A message
- * with the name of the parent's parent is refused at once. */
+/* T8: one message from a child that has the root's name does not stop a node for ever. A child that
+ * has the name of the node's own parent is refused at once. */
 TEST(a_wrong_node_name_does_no_lasting_harm) {
     forest *f = forest_start_one(100, fair);
     int middle = add_node(f, add_node(f, 0));
@@ -1458,7 +1458,7 @@ TEST(an_error_names_the_invalid_group) {
     assert_int_equal(send(f, &x, NULL, DOORMAN__GROUPS_MAX + 1), DOORMAN_INVALID_ARGUMENT);
     doorman_server_resource resource;
     assert_false(resource_of(f, 0, &resource));
-    /* No demand is valid: the child wants nothing. */
+    /* A request without a demand is valid: the child wants nothing. */
     assert_int_equal(send(f, &x, NULL, 0), DOORMAN_OK);
     forest_stop(f);
 }
@@ -1479,7 +1479,7 @@ TEST(a_claim_above_the_grant_is_reported) {
     forest_stop(f);
 }
 
-/* A response to a node's request, which a test makes wrong. */
+/* A response to a node's request. A test makes it invalid. */
 typedef struct tested_response {
     doorman_response response;
     doorman_capacity_response item_response;
@@ -1534,13 +1534,13 @@ TEST(invalid_terms_are_refused) {
     }
 }
 
-/* The private state of a resource. NULL: the server has none. */
+/* Returns the private state of a resource, or NULL if the server has none. */
 static doorman__resource_entry *any_resource(const doorman_server *server) {
     return (doorman__resource_entry *)(void *)doorman__table_from(&server->resources, 0);
 }
 
 /* T2: a parent may send 16 levels of its own choice. The child's groups end at some of them, and
- * their number stays within the bound. The sum of the groups is the sum of all clients' wants. */
+ * the number of groups stays within the bound. The groups sum to all clients' wants. */
 TEST(more_levels_than_groups_do_no_harm) {
     forest *f = forest_start_one(1e6, fair);
     int leaf = add_node(f, 0);
@@ -1735,16 +1735,16 @@ TEST(a_lost_mastership_cancels_the_request_in_progress) {
 
 /* ---- fairness */
 
-/* A large tree has up to 10,000 clients. With a sanitizer it has an eighth of them, because this
- * test alone would take twelve seconds. `make matrix` runs it without one. */
+/* A large tree has up to 10,000 clients. With a sanitizer it has an eighth of them, because the
+ * test would take twelve seconds otherwise. `make matrix` runs the test without a sanitizer. */
 #ifdef __SANITIZE_ADDRESS__
 enum { LARGE = 300 };
 #else
 enum { LARGE = 2500 };
 #endif
 
-/* T2: shares differ by at most 5 % from those of a single server, for every kind and position of
- * the clients. Wants differ by six orders of magnitude. */
+/* T2: shares differ by at most 5 % from those of a single server, for every kind that divides the
+ * capacity, and wherever the clients are. Wants differ by six orders of magnitude. */
 TEST(a_tree_shares_as_one_server_would) {
     for (int round = 0; round < 24; round++) {
         doorman_algorithm algorithm = fair;
@@ -1807,8 +1807,8 @@ typedef struct rotation_history {
     bool has_unit[WATCHED][STEPS_MAX];
 } rotation_history;
 
-/* Watches a rotation for some time. A5, T7: leases are whole units, and their sum never exceeds the
- * capacity. */
+/* Watches a rotation for some time. Fails unless leases are whole units, and their sum never
+ * exceeds the capacity (A5, T7). */
 static rotation_history *watch_rotation(forest *f, double seconds, double capacity) {
     rotation_history *t = calloc(1, sizeof *t);
     assert_non_null(t);
@@ -1836,8 +1836,8 @@ static rotation_history *watch_rotation(forest *f, double seconds, double capaci
     return t;
 }
 
-/* Returns the smallest part of a span of this length in which a client has a unit, over all clients
- * and spans. */
+/* Looks at each client and each span of `seconds`. Returns the smallest part of a span in which the
+ * client has a unit. */
 static double smallest_part(const rotation_history *t, size_t count, double seconds) {
     size_t length = (size_t)(seconds * STEPS_PER_SECOND);
     double least = 1;
@@ -2001,7 +2001,7 @@ TEST(nobody_waits_long_for_a_turn) {
     forest_stop(f);
 }
 
-/* Clients come and go, and all sums stay correct. The sums are 0 after the last client. */
+/* Clients come and go, and all sums stay correct. The resource is removed after the last client. */
 TEST(the_rotation_continues_when_holders_leave) {
     forest *f = forest_start_whole(7, usual);
     for (int i = 0; i < 12; i++) add_client(f, 0, 1 + i % 3, 1);
@@ -2076,8 +2076,8 @@ TEST(a_fractional_lease_from_the_parent_is_rounded_down) {
 
 /* ---- overshoots (S12) */
 
-/* Lets time pass until a node has granted more than its lease. Checks that no node reports an
- * overshoot until then. Returns the excess at that time. */
+/* Lets time pass until a node has granted more than its lease. Checks that the node reports no
+ * overshoot until then. Returns by how much it has granted more. */
 static double run_until_cut(forest *f, int at) {
     doorman_server_resource resource = {.overshoot = 0};
     for (int step = 0; step < 200; step++) {
@@ -2097,9 +2097,9 @@ static double overshoot_of(const forest *f, int at) {
     return resource.overshoot;
 }
 
-/* A second leaf asks for half of what the first leaf has, so the lease of the first leaf shrinks.
- * Its client has the older lease until the next renewal. With `confirmed` handover the root keeps
- * the older lease committed. With `immediate` handover the root grants the difference at once. */
+/* A second leaf asks for as much as the first one, so the lease of the first one falls by half. Its
+ * client has the older lease until it renews. With `confirmed` handover the root keeps the older
+ * lease committed. With `immediate` handover the root grants the difference at once. */
 TEST(a_smaller_lease_is_an_overshoot_only_if_the_rest_is_granted_at_once) {
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
         doorman_algorithm algorithm = fair;
@@ -2247,8 +2247,8 @@ TEST(a_claim_of_a_node_ends_its_older_lease) {
     doorman_server_destroy(n.server);
 }
 
-/* S6, S8: a node that has lost its lease reports no overshoot while entries of its clients last. It
- * reports leases that outlast its own. */
+/* S6, S8: a node that has lost its lease reports no overshoot until the drift has passed. Entries
+ * of its clients that last longer are an overshoot. */
 TEST(a_lost_lease_counts_until_the_drift_has_passed) {
     for (int faulty = 0; faulty < 2; faulty++) {
         lone_node n = start_lone_node(DOORMAN_CONFIRMED);
@@ -2290,7 +2290,7 @@ static void expect_texts(const forest *f, int at, const char *description, const
     assert_string_equal(info.settings->unit, unit);
 }
 
-/* T9: this is so at every level. The root shows the whole description, and the nodes below it show
+/* T9: the root shows the whole description, and the nodes of every level below it show its first
  * 256 bytes. */
 TEST(nodes_show_the_description_and_the_unit_of_the_root) {
     forest *f = forest_start_one(100, fair);
@@ -2314,7 +2314,7 @@ TEST(nodes_show_the_description_and_the_unit_of_the_root) {
     forest_stop(f);
 }
 
-/* C4: the node still takes its lease. It takes the texts from a later response. */
+/* C4: a node without memory for new texts still takes its lease, and the texts later. */
 TEST(a_node_without_memory_keeps_the_last_texts) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);

@@ -12,12 +12,12 @@
  * numbers   random_bits(), random_below(n), random_unit(), random_amount(): one random sequence for
  *           each program. It prints its seed, or takes it from the environment: SEED=42.
  *           random_runs(n): how often a long test draws a new case. It is a third of n with the
- *           address sanitizer, which makes each take several times as long, and n without it
+ *           address sanitizer, which makes each case several times as slow, and n without it
  * memory    memory_fails_at(n): the n-th allocation from now on fails, once;
- *           memory_fails_from(n): it fails, and so do all after it; memory_works(): allocations
- *           succeed again, and returns true if none has failed since the last call. These affect
- *           only the calling thread. memory_blocks(): how many blocks are allocated now, by all
- *           threads. To make each allocation of a call fail in turn:
+ *           memory_fails_from(n): this one fails, and all after it; memory_works(): allocations
+ *           succeed again. It returns true if none has failed since the last of these calls. The
+ *           calls affect only their own thread. memory_blocks(): how many blocks are allocated now,
+ *           by all threads. To make each allocation of a call fail in turn:
  *
  *               size_t n = 0;
  *               do {
@@ -123,8 +123,8 @@ void unit_free(void *block) {
     free(block);
 }
 
-/* A test compiles the implementation, unless the Makefile links an object of it: see open.awk. The
- * compiler drops the static functions that a test does not reach, before it spends time on them. */
+/* A test compiles the implementation, unless the Makefile links an object of it: see open.awk. With
+ * DOORMAN_STATIC the compiler drops the functions that a test does not reach. */
 #ifndef DOORMAN_H
 #define DOORMAN_STATIC
 #define DOORMAN_MALLOC(bytes) unit_malloc(bytes)

@@ -84,7 +84,7 @@ static void wait_for_request(world *w) {
     fail_msg("the client sends no request");
 }
 
-/* Returns when the client sends its next request if nothing else happens. */
+/* Lets time pass until the client sends a request. Returns the time of the request. */
 static doorman_time next_request_at(world *w) {
     wait_for_request(w);
     return w->now;
@@ -267,7 +267,7 @@ TEST(a_change_of_wants_by_a_tenth_or_less_causes_no_request) {
 
 /* K1 */
 TEST(changed_wants_wait_for_the_minimum_interval) {
-    /* The minimum interval is at most half of the interval. */
+    /* The minimum interval is at most half of the refresh interval. */
     static const doorman_time intervals[] = {16, 6}, minima[] = {5, 3};
     for (size_t i = 0; i < 2; i++) {
         world w = world_start();
@@ -632,7 +632,7 @@ TEST(retries_fit_three_times_before_the_first_lease_ends) {
     }
 }
 
-/* K2: the lease that ends first counts, even if the request was for another resource. */
+/* K2: the lease that ends first bounds the pauses, even if the request is for another resource. */
 TEST(a_lease_of_any_resource_speeds_up_the_retries) {
     for (int round = 0; round < 100; round++) {
         world w = world_start();
@@ -935,7 +935,7 @@ TEST(an_unknown_master_is_retried_within_four_seconds) {
     world_stop(&w);
 }
 
-/* K2: one server of a round that answers is enough, whether it comes first or last. */
+/* K2: the pause is this short if one server of a round answers, and all others fail. */
 TEST(an_unknown_master_beside_dead_servers_is_retried_within_four_seconds) {
     static const char *const addresses[] = {"tcp://a:1", "tcp://b:1", "tcp://c:1"};
     for (int alive = 0; alive < 3; alive++) {
@@ -1000,7 +1000,7 @@ TEST(a_response_after_the_reported_lease_has_ended_is_dropped) {
     }
 }
 
-/* R2: a request that reported no lease can be answered at any time. */
+/* R2: a request that reported no lease can be answered until it times out. */
 TEST(a_late_response_to_a_request_without_a_lease_is_accepted) {
     world w = world_start();
     doorman_client_resource *resource = open_resource(&w, "db", 10);
@@ -1177,9 +1177,9 @@ TEST(a_lease_starts_when_its_request_is_sent) {
     world_stop(&w);
 }
 
-/* K1: after a response the client waits for a whole interval. So the server's minimum interval has
- * passed too. A slow response delays the renewal by at most half an interval. With a longer delay
- * the lease could end first. */
+/* K1: after a response the client waits for a whole refresh interval, so the server's minimum
+ * interval has passed too. But a slow response delays the renewal by at most half an interval,
+ * because otherwise the lease could end first. */
 TEST(a_refresh_interval_starts_at_the_response) {
     static const doorman_time intervals[] = {16, 6}, starts[] = {4, 3};
     for (size_t i = 0; i < 2; i++) {

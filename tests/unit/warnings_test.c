@@ -73,7 +73,7 @@ TEST_WITH(world, an_id_that_is_no_longer_shared_makes_room_for_another) {
                      1);
 }
 
-/* A peer over nng that has no address here. Tests that need an address set it in the table. */
+/* A peer over nng, without an address. A test that needs an address sets it in `suspects`. */
 static const struct peer some_peer = {.token = "ci"};
 
 TEST_WITH(world, the_line_about_a_suspect_has_its_peers) {
@@ -209,7 +209,7 @@ TEST_WITH(world, a_line_about_peers_counts_their_hosts) {
     assert_int_equal(logged(w, " count=41 peer=0.0.0.41:1 hosts=\"more than 32\"\n"), 1);
 }
 
-/* nng reports no peers, and the server looks at its counters from time to time. */
+/* nng does not report the peers. The server reads the counters of nng from time to time. */
 TEST_WITH(world, failed_handshakes_over_nng_are_counted_and_logged_once_a_minute) {
     const counter *count = &w->service.counters.authentication_failures[FAILED_NNG_HANDSHAKE];
     server_unlock(&w->service.lock);

@@ -136,7 +136,7 @@ TEST_WITH(world, another_file_in_place_of_a_deleted_one_is_a_change) {
     assert_logged(1, 1);
 }
 
-/* The reload has logged that the file cannot be opened, so the watch does not. */
+/* The reload has logged that the file cannot be opened, so the watch does not log it again. */
 TEST_WITH(world, a_file_that_is_missing_at_a_reload_is_not_reported_again) {
     assert_int_equal(rename(w->path, w->kept), 0);
     assert_false(watch_poll(&w->service));
@@ -152,7 +152,7 @@ static const char *noted(const struct world *w, enum load_failure failure) {
     return w->service.last_load.failures[failure];
 }
 
-/* The metrics and the page show this note. */
+/* The metrics and the page show the note of a missing file. */
 TEST_WITH(world, a_missing_file_is_noted_until_it_is_there_again) {
     for (int i = 0; i < 3; i++) {
         assert_int_equal(rename(w->path, w->kept), 0);
@@ -185,7 +185,7 @@ TEST_WITH(world, a_file_that_this_process_may_not_read_is_noted) {
     assert_logged(1, 1);
 }
 
-/* A node with a parent has no file, and a key of etcd is not a file. */
+/* A node with a parent has no configuration file, and a key of etcd is not a file. */
 TEST_WITH(world, without_a_file_nothing_is_reported) {
     w->settings.config = NULL;
     for (int i = 0; i < 3; i++) assert_false(watch_poll(&w->service));
@@ -252,7 +252,7 @@ TEST_WITH(world, a_missing_key_is_reported_once_and_nothing_is_loaded) {
     }
 }
 
-/* A group of files has one note. It names a file that is missing, as long as there is one. */
+/* A group of files has one note. While files of the group are missing, the note names one. */
 TEST_WITH(world, a_missing_file_of_a_group_is_noted) {
     use_own_files(w);
     assert_int_equal(unlink(w->own[FILE_TLS_CERT]), 0);
@@ -340,7 +340,7 @@ TEST_WITH(world, a_certificate_without_its_key_is_refused_once) {
     tls_fits = true;
 }
 
-/* The load has logged that the file cannot be read, so the watch does not. */
+/* The load has logged that the file cannot be read, so the watch does not log it again. */
 TEST_WITH(world, a_key_that_is_missing_at_a_reload_is_not_reported_again) {
     use_own_files(w);
     assert_int_equal(unlink(w->own[FILE_TLS_KEY]), 0);
