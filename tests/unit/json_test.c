@@ -692,8 +692,8 @@ TEST(a_locale_with_a_decimal_comma_changes_nothing) {
     assert_non_null(setlocale(LC_NUMERIC, "C"));
 }
 
-/* The amounts are around the powers of two. There the distance between neighbouring doubles
- * doubles, and two of them are the limits between which the writer does not need printf. */
+/* The amounts are around powers of two, where the distance between neighbouring doubles changes.
+ * Between two of these powers, 2^-6 and 2^53, the writer does not need printf. */
 TEST(adjacent_doubles_are_written_differently) {
     doorman_buffer text = {0};
     for (int power = -8; power <= 54; power++) {
@@ -1559,7 +1559,7 @@ TEST(a_node_and_its_parent_tell_each_other_their_http_addresses) {
     world_stop(w);
 }
 
-/* After the decision, no field changes in a reply to a server. Some fields only a server gets. */
+/* What a response to a server points to may change after the decision. The reply stays the same. */
 TEST(a_reply_to_a_server_can_be_written_after_it_has_changed) {
     random_message *d = calloc(1, sizeof *d);
     doorman_buffer expected = {0};
@@ -2954,7 +2954,7 @@ static const struct {
      "overrides[1].window: a quota of 86400 s is"},
 };
 
-/* A restart loses what renewed_quotas have counted, and `kept_quotas` need no warning. */
+/* A restart loses the counters of `renewed_quotas`. A quota in `kept_quotas` has no warning. */
 TEST(a_quota_of_an_hour_that_a_restart_renews_causes_a_warning) {
     char json[600], warning[400];
     for (size_t i = 0; i < COUNT(kept_quotas); i++) {

@@ -49,8 +49,8 @@ static int count_allowed(doorman__rate *rate, int tries, doorman_time now) {
     return allowed;
 }
 
-/* A resource whose limiters can get any capacity at any time. The resource has no lease, and its
- * fallback is its wants. */
+/* A resource whose capacity a test can set at any time: the resource has no lease, and its fallback
+ * is its wants. */
 typedef struct source {
     doorman_client *client;
     doorman_client_resource *resource;
@@ -227,7 +227,7 @@ TEST(a_rate_starts_empty) {
     assert_int_equal(doorman__rate_try(&rate, 1, 5 * SECOND + 100 * MILLISECOND), DOORMAN_ALLOWED);
 }
 
-/* L1: the example in the section's comment. */
+/* L1: these are examples of bursts, the default of 0.1 s and 2 s. */
 TEST(unused_time_is_saved_for_one_burst) {
     doorman__rate rate = rate_of(10, 0, 0);
     assert_int_equal(count_allowed(&rate, 5, 5 * SECOND), 1);
@@ -381,7 +381,7 @@ TEST(a_burst_in_units_is_not_enlarged_by_a_change) {
     assert_in_range(count_allowed(&rate, 100, 2 * MINUTE), 0, 20);
 }
 
-/* L2: the values that a reply's headers need. */
+/* L2: a result has the values that the headers of a reply need. */
 TEST(a_decision_has_the_remaining_units_and_the_retry_time) {
     doorman_result result;
     doorman__rate rate = rate_of(10, SECOND, 0);
@@ -666,7 +666,7 @@ TEST(a_gauge_equals_a_model_with_a_list_of_holds) {
                 capacity = (double)random_below(64);
                 source_set(&s, capacity, 0);
             }
-            /* A multiple of 1/4096, which a gauge can count. */
+            /* A gauge can count any multiple of 1/4096. */
             double n = (double)(1 + random_below(3 * 4096)) / 4096;
             if (random_below(2) && count < HOLDS) {
                 bool fits = sum + n <= capacity;
@@ -806,8 +806,8 @@ static doorman_limit_options subject_options(const subject *s) {
     return (doorman_limit_options){.kind = kinds[s->kind], .limit = LIMIT, .window = s->length};
 }
 
-/* Prepares a subject. The arrivals of a log are in the subject, so it must not move after this
- * call. */
+/* Prepares a subject. The arrivals of a log are in the subject, so the subject must not move after
+ * this call. */
 static void subject_init(subject *s, limiter_kind kind, doorman_time now) {
     static const int64_t rates[] = {1, 2, 4, 5, 10, 100, 1000};
     *s = (subject){.kind = kind, .length = (doorman_time)(1 + random_below(90)) * SECOND / 4};
@@ -879,7 +879,7 @@ static bool window_allows(const subject *s, const event *events, size_t count, i
     return last * rest <= (most - here - parts) * s->length;
 }
 
-/* Fails unless a try is allowed when the delay is over, and refused 1 ns before. */
+/* Checks that a try is allowed when the delay is over, and refused 1 ns before. */
 static void check_delay(const subject *s, double n, doorman_time now) {
     doorman_time wait, delay = subject_delay(s, n, now);
     subject early, late;
@@ -919,7 +919,8 @@ static double left_by_model(const subject *s, const event *events, size_t count,
     return here < most ? (double)(most - here) / 4096 : 0;
 }
 
-/* Fails unless a result says what is left. A bucket rounds each price up to 1/256 ns. */
+/* Checks what a result says is left, when all units are available again, and the limit. For a
+ * bucket it may differ a little, because a bucket rounds each price up to 1/256 ns. */
 static void check_result(const subject *s, const doorman_result *result, const event *events,
                          size_t count, doorman_time start) {
     doorman_time reset;
@@ -976,7 +977,7 @@ TEST(each_kind_of_limiter_follows_its_definition) {
 
 #define CLOCK(minutes, seconds) ((minutes)*MINUTE + (seconds)*SECOND)
 
-/* Example: a limit of 2 a minute. */
+/* Example: the limit is 2 a minute. */
 TEST(a_log_also_counts_refused_attempts) {
     const doorman_limit_options options = {
         .kind = DOORMAN_SLIDING_LOG, .limit = 2, .window = MINUTE};
@@ -1084,7 +1085,7 @@ TEST(a_fixed_window_allows_twice_its_limit_at_the_border) {
     assert_int_equal(doorman_limiter_try(&window, &limit, 1, NULL, end), DOORMAN_REFUSED);
 }
 
-/* An example with debt, and both bounds of the bucket. */
+/* The example has a debt, and reaches both bounds of the bucket: max_debt and max_wait. */
 TEST(calls_after_a_debt_wait_until_it_is_paid) {
     doorman_limit_options options = {
         .kind = DOORMAN_TOKEN_BUCKET, .rate = 10, .size = 5, .max_debt = 2 * SECOND};
@@ -1142,7 +1143,7 @@ TEST(a_bucket_with_wait_max_0_lends_once_until_the_debt_is_paid) {
     assert_int_equal(doorman_limiter_delay(&bucket, &limit, 1, SECOND), 2 * SECOND);
 }
 
-/* A queue of 3, at a rate of 2 a second. */
+/* The queue of the bucket has room for 3, and its rate is 2 a second. */
 TEST(a_leaky_bucket_smooths_a_burst) {
     const doorman_limit_options options = {
         .kind = DOORMAN_TOKEN_BUCKET, .rate = 2, .max_debt = 3 * SECOND / 2};
@@ -1326,17 +1327,16 @@ static doorman__quota random_quota(const doorman__rate *rate) {
     return doorman__rate_quota(rate, amount);
 }
 
-/* Returns the saved units, as L1 defines them: the time since paid_until, but at most the time that
- * the bucket can save, multiplied by the rate. The result is negative if paid_until is in the
- * future. */
+/* Returns the saved units, as L1 defines them: the rate times the saved time. This is the time
+ * since paid_until, but at most what the bucket can save. The result is negative if paid_until is
+ * in the future. */
 static double saved_units(const doorman__quota *quota, uint64_t paid_until, uint64_t now) {
     double ticks = fmin((double)(int64_t)(now - paid_until), (double)quota->most);
     return ticks / 256e9 * quota->amount;
 }
 
 /* L1: a change of the rate never adds units, except that one unit can always be saved. A debt does
- * not change. A fall keeps the saved time. If the burst is in units, a fall keeps the saved
- * units. */
+ * not change. A lower rate keeps the saved time, or, if the burst is in units, the saved units. */
 TEST(a_changed_rate_keeps_no_more_units_than_were_saved) {
     const uint64_t now = doorman__ticks(1000 * SECOND);
     for (int i = 0; i < 20000; i++) {
@@ -1447,7 +1447,7 @@ TEST(an_error_names_the_invalid_field_of_a_limit) {
     }
 }
 
-/* C5: the largest and the smallest figures that are allowed. */
+/* C5: these are the largest and the smallest figures that are allowed. */
 TEST(limits_at_their_bounds_are_accepted) {
     const doorman_limit_options options[] = {
         {BUCKET, .rate = 1e15, .size = 1e15, .max_debt = 9999999 * SECOND},
