@@ -227,7 +227,7 @@ TEST(a_rate_starts_empty) {
     assert_int_equal(doorman__rate_try(&rate, 1, 5 * SECOND + 100 * MILLISECOND), DOORMAN_ALLOWED);
 }
 
-/* L1: these are examples of bursts, the default of 0.1 s and 2 s. */
+/* L1: the first rate is that of the example in the comment of the section. */
 TEST(unused_time_is_saved_for_one_burst) {
     doorman__rate rate = rate_of(10, 0, 0);
     assert_int_equal(count_allowed(&rate, 5, 5 * SECOND), 1);
