@@ -1701,7 +1701,7 @@ static void model_decide(model *m, int index, doorman_reason reason, double gran
     if (reason) m->holds[index].state = M_NONE;
 }
 
-/* Removes a hold, and the used transfers that it remembers. */
+/* Removes a hold, and the used transfers that the hold remembers. */
 static void model_remove(model *m, int index) {
     uint64_t id = m->holds[index].id;
     m->holds[index].state = M_NONE;
@@ -1720,7 +1720,7 @@ static void model_spend(model *m, int index) {
     if (!h->source) h->state = M_NONE;
 }
 
-/* Returns how much a permit gets that asks for `cost` and accepts `min`; -1: it is not granted. */
+/* Returns how much a permit gets if it asks for `cost` and accepts `min`; -1: it is not granted. */
 static double model_fit(double room, double cost, double min) {
     if (room < min) return -1;
     double extra = cost - min <= room - min ? cost - min : (double)(int)(room - min);
@@ -2376,8 +2376,8 @@ static doorman_status step_learn(fixture *f) {
     return doorman_permits_renew(f->permits, &request, &f->hold, NULL, f->now);
 }
 
-/* C4: each allocation of each call fails once. The call then changes nothing, and works the next
- * time. */
+/* C4: each allocation of each call fails once. The call then changes nothing. It works when no
+ * allocation fails. */
 TEST(a_call_without_memory_changes_nothing) {
     static const step story[] = {step_learn,  step_hold,      step_renew,    step_wait,
                                  step_repeat, step_wait,      step_transfer, step_seize,

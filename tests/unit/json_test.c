@@ -165,7 +165,7 @@ TEST(a_response_says_whether_units_are_whole) {
     doorman_config_destroy(whole);
 }
 
-/* S1: a server that is not master names the master in the response to every method. */
+/* S1: a server that is not master names the master that it knows in each response. */
 TEST(a_server_that_is_not_master_names_the_master) {
     world *w = world_start();
     assert_string_equal(send_text(w, "{\"discovery\":{}}"),
@@ -1316,7 +1316,7 @@ static void expect_enough_reserved(const doorman_request *request,
     doorman_buffer_uninit(&text);
 }
 
-/* A number and a duration with the longest texts. */
+/* No amount and no duration has a longer text than these. */
 static const double long_number = 1.2345678901234567e-100;
 static const doorman_time long_duration = DOORMAN_DURATION_MAX - 1;
 
@@ -2259,7 +2259,7 @@ TEST(a_written_configuration_makes_an_equal_one) {
 }
 
 /* Fields that have their default value are left out, except the lease length and the refresh
- * interval. */
+ * interval of an algorithm. */
 TEST(a_written_configuration_is_short_and_has_a_line_for_each_template) {
     const doorman_template templates[] = {
         {.identifier_glob = "a", .capacity = 0.1},
@@ -2546,9 +2546,9 @@ static const char valid_config[] =
     "  \"unmatched\": \"reject\"\n"
     "}\n";
 
-/* Each text is a configuration with one changed byte, or the start of one. Sent as a message, the
- * same text has an error with the number of the byte. Both errors name the same rule of the syntax,
- * except for the empty text. */
+/* Each text is a configuration with one random byte, or the start of one. If it is not JSON, the
+ * same text as a message has an error with the number of the byte. Both errors name the same rule
+ * of the syntax, except for the empty text. */
 TEST(the_line_and_column_of_a_syntax_error_are_those_of_its_byte) {
     size_t wrong_count = 0;
     for (size_t i = 0; i < 2 * sizeof valid_config; i++) {

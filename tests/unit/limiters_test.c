@@ -271,7 +271,7 @@ TEST(a_request_larger_than_the_burst_saves_up_for_it) {
     assert_int_equal(doorman__rate_try(&in_units, 5.001, 2 * MINUTE), DOORMAN_IMPOSSIBLE);
 }
 
-/* L1: a lease that changes every second does not take what a large request has saved. */
+/* L1: a lease that changes every second takes nothing of what is saved for a large request. */
 TEST(what_a_large_request_has_saved_survives_a_change_of_the_rate) {
     doorman__rate rate = rate_of(1, 0, 0);
     double saved = 1; /* in the first second */
@@ -919,8 +919,8 @@ static double left_by_model(const subject *s, const event *events, size_t count,
     return here < most ? (double)(most - here) / 4096 : 0;
 }
 
-/* Checks what a result says is left, when all units are available again, and the limit. For a
- * bucket it may differ a little, because a bucket rounds each price up to 1/256 ns. */
+/* Checks the fields of a result. Those of a bucket may differ a little from the model, because a
+ * bucket rounds each price up to 1/256 ns. */
 static void check_result(const subject *s, const doorman_result *result, const event *events,
                          size_t count, doorman_time start) {
     doorman_time reset;
@@ -1012,8 +1012,8 @@ TEST(a_late_clock_makes_no_arrival_older) {
     assert_int_equal(doorman_limiter_try(&log, &limit, 1, NULL, end), DOORMAN_ALLOWED);
 }
 
-/* L2: windows are numbered modulo 2^24. Even near this border a new limiter is in the window of its
- * clock. Its counts do not belong to a later window. */
+/* L2: windows are numbered modulo 2^24. Even where the numbers begin again, a new limiter is in the
+ * window of its clock. Its counts do not belong to a later window. */
 TEST(a_new_limiter_starts_in_the_window_of_its_clock) {
     static const doorman_time numbers[] = {0, 1, 255, (1 << 24) - 200, (1 << 24) - 1, 1 << 24};
     doorman_limit_options options = {.kind = DOORMAN_FIXED_WINDOW, .limit = 1, .window = SECOND};
@@ -1327,9 +1327,9 @@ static doorman__quota random_quota(const doorman__rate *rate) {
     return doorman__rate_quota(rate, amount);
 }
 
-/* Returns the saved units, as L1 defines them: the rate times the saved time. This is the time
- * since paid_until, but at most what the bucket can save. The result is negative if paid_until is
- * in the future. */
+/* Returns the saved units, as L1 defines them: the rate times the saved time. The saved time is the
+ * time since paid_until, but at most what the bucket can save. The result is negative if paid_until
+ * is in the future. */
 static double saved_units(const doorman__quota *quota, uint64_t paid_until, uint64_t now) {
     double ticks = fmin((double)(int64_t)(now - paid_until), (double)quota->most);
     return ticks / 256e9 * quota->amount;

@@ -111,8 +111,7 @@ static void await_done(struct world *w, size_t count) {
     assert_int_equal(done, count);
 }
 
-/* Ends the questions that are over, as a part of the server does. Returns how many had an
- * answer. */
+/* Ends the questions that are over, as a part would do. Returns how many had an answer. */
 static size_t end_done(struct world *w) {
     size_t answered = 0;
     server_lock(&w->lock);

@@ -303,8 +303,7 @@ TEST(old_reports_do_not_count) {
     }
 }
 
-/* T7: a cut ends no lease that is in force. Other holders get more only when the larger leases
- * fit. */
+/* T7: a cut ends no lease that is in force. Other holders get more only when their leases fit. */
 TEST(leases_in_force_never_exceed_the_capacity_before_the_cut) {
     world *w = start_leased(100, 0, 100);
     report(w, HALF_LOST);
@@ -458,7 +457,7 @@ TEST(a_new_master_begins_with_the_configured_capacity) {
 
 /* ---- in a tree ---- */
 
-/* The child sends its request to the root, if one is due. Returns whether the request had a
+/* Sends the child's request to the root, if one is due. Returns whether the request had a
  * report. */
 static bool child_asks(world *w) {
     doorman_upstream *upstream = doorman_server_upstream(w->child);

@@ -46,8 +46,7 @@ static void world_end(world *w) {
     assert_int_equal(memory_blocks(), 0);
 }
 
-/* Asks for a permit of one item. The context is a number, so that a test can tell the calls
- * apart. */
+/* Asks for a permit of one item. The context is a number, so that tests can tell calls apart. */
 static void acquire_for(world *w, const char *key, double cost, doorman_time max_wait,
                         doorman_time timeout, size_t number) {
     const doorman_permit_item item = {.resource_id = "login", .key = key, .cost = cost};
@@ -293,8 +292,8 @@ TEST(a_grant_with_a_wait_comes_after_the_wait) {
     world_end(w);
 }
 
-/* A wait that the server has granted ends at most with the timeout of the call. Then the decision
- * says how long the caller still has to wait. */
+/* The client waits for a grant only until the timeout of the call. Then the decision says how long
+ * the caller still has to wait. */
 TEST(a_wait_ends_with_the_timeout) {
     world *w = world_start();
     acquire_for(w, "ann", 1, SECOND, SECOND / 2, 1);

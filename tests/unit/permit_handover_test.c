@@ -266,8 +266,7 @@ static void hand_over_to_shards(world *w) {
     }
 }
 
-/* The ids of these holds do not contain a shard, so the holds could not move with their
- * counters. */
+/* These holds have ids without a shard, so the holds could not move with their counters. */
 TEST(holds_that_were_granted_without_shards_are_learned_with_them) {
     doorman_error error = {0};
     uint64_t last = 0;
@@ -410,8 +409,7 @@ TEST(a_master_that_learns_holds_hands_its_learning_over) {
 }
 
 /* A hold of the last master, whose limits had a longer time to live, may last beyond what this
- * configuration allows. So a server that soon loses its mastership and wins it again learns for
- * longer. */
+ * configuration allows. So a server that soon loses and wins its mastership learns for longer. */
 TEST(the_longest_time_to_live_of_the_last_master_counts_for_the_next_mastership) {
     const doorman_mastership other = {.address = "tcp://other:1"};
     const doorman_mastership again = {.address = "tcp://here:1", .until = DOORMAN_NEVER};

@@ -350,8 +350,7 @@ TEST(the_loop_of_the_server_removes_fresh_counters) {
 
 /* ---- whole messages ------------------------------------------------------------------------- */
 
-/* P1 applies to each permit by itself. The parts of the response stay where they are as it
- * grows. */
+/* P1 applies to each permit by itself. A response that grows moves none of its parts. */
 TEST(the_permits_of_a_message_are_decided_in_their_order) {
     enum { PERMITS = 60 };
     node *n = node_start(limits, NULL);
@@ -404,7 +403,7 @@ static const struct {
     {{.resource_id = "a", .cost = 0.5}, 0, true, "equal: no whole number"},
 };
 
-/* An error answers the whole message, and nothing of it has taken effect. */
+/* An error answers the whole message, and no part of the message takes effect. */
 TEST(a_wrong_message_charges_nothing) {
     node *n = node_start(limits, NULL);
     memset(too_long_key, 'k', sizeof too_long_key - 1);

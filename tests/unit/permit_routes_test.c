@@ -1247,8 +1247,7 @@ TEST(a_client_may_be_destroyed_while_calls_wait_for_their_shards) {
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-/* Lets a client learn two maps. The allocation with the number `fault` fails. Returns true if there
- * were fewer allocations. */
+/* Lets a client learn two maps while the allocation `fault` fails. Returns true if none failed. */
 static bool learn_with_fault(size_t fault) {
     struct world *w = world_start();
     ask_shard(w, 1, 1);

@@ -483,8 +483,8 @@ TEST(a_bracket_of_keys_that_does_not_close_causes_a_warning) {
     expect_warnings(text, warnings, COUNT(warnings));
 }
 
-/* Each limit per key is compared with the limits that all keys share, and so is each of its
- * overrides that has another rate or limit. */
+/* Each limit per key is compared with the limits of its kind that all keys share, and so is each of
+ * its overrides that has another rate or limit. */
 TEST(a_limit_per_key_above_one_that_all_keys_share_causes_a_warning) {
     static const char text[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [\n"
@@ -509,8 +509,8 @@ TEST(a_limit_per_key_above_one_that_all_keys_share_causes_a_warning) {
     expect_warnings(text, warnings, COUNT(warnings));
 }
 
-/* Without capacity, fields that only leases use have no effect. But the algorithm of "*" has one,
- * because other templates use it. */
+/* Without capacity, fields that only leases use have no effect. But other templates use the
+ * algorithm of "*", so it causes no warning. */
 TEST(fields_of_leases_in_a_template_without_capacity_cause_warnings) {
     static const char text[] =
         "{\"resources\": [\n"
@@ -743,8 +743,7 @@ TEST(no_item_is_granted_more_than_its_cost) {
     stop(&f);
 }
 
-/* P2. 1.3 and 0.65 are no multiples of 1/4096. Costs and limits are rounded once, and in the same
- * way. */
+/* P2. 1.3 and 0.65 are no multiples of 1/4096. Costs and limits are rounded once, and alike. */
 TEST(a_limit_grants_a_cost_that_is_equal_to_it) {
     static const char *const limits[] = {
         "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1.3}",
@@ -1662,7 +1661,7 @@ TEST(nothing_is_saved_at_the_start_if_the_limit_says_so) {
     }
 }
 
-/* P16: the first epoch, even if it is set late, says at which epoch the permits were created. */
+/* P16: even a first epoch that is set late says at which epoch the permits were created. */
 TEST(the_first_epoch_says_in_which_window_the_permits_began) {
     const doorman_time minute = 1700000040 * SECOND;
     for (doorman_time at = 5; at <= 15; at += 10) {
@@ -2765,7 +2764,7 @@ static void recount(const doorman_permits *p) {
     free(of_place);
 }
 
-/* The environment variable DECISIONS sets how many decisions there are. */
+/* DECISIONS in the environment sets how many decisions there are. */
 TEST(random_decisions_are_those_of_the_model) {
     const char *given = getenv("DECISIONS");
     size_t left = given ? strtoull(given, NULL, 10) : 20000, granted = 0, reloads = 0;
@@ -2845,8 +2844,7 @@ static void check_loyal(fixture *f, bool used_up) {
     }
 }
 
-/* Floods a limit with keys. The environment variable FLOOD sets how many; 10,000,000 take some
- * seconds. */
+/* Floods a limit with keys. FLOOD in the environment sets how many; 10000000 take some seconds. */
 static void flood(const char *overflow) {
     char text[256], key[40];
     const char *given = getenv("FLOOD");
@@ -3320,8 +3318,7 @@ static void usage_model_move(struct usage_model *usage, doorman_time now) {
     usage->slice += slices;
 }
 
-/* Checks that each count of a list is within its error of the model, and that no large key is
- * missing. */
+/* Checks that each count of a list is within its error, and that no large key is missing. */
 static void usage_compare(const fixture *f, const struct usage_model *usage, size_t limit, int w) {
     doorman_cursor cursor = {0};
     doorman_permits_usage out = {.total = 0};
@@ -3462,8 +3459,7 @@ TEST(a_key_has_one_entry_after_its_resource_was_forgotten) {
 
 /* ---- the table ------------------------------------------------------------------------------ */
 
-/* After each step of growing or shrinking, a random node is found. At the end no buckets are
- * left. */
+/* While the table grows and shrinks, random nodes are found. At the end no bucket is left. */
 TEST(a_table_finds_its_nodes_while_it_grows_and_shrinks) {
     enum { NODES = 3000 };
     doorman__chains chains = {.segments = NULL};

@@ -327,8 +327,7 @@ static double return_after_an_end(bool notices) {
     return returned;
 }
 
-/* P27: nodes notice the end of a reservation at different times, and a shard may move before
- * that. */
+/* P27: nodes notice the end of a reservation at different times, and its shard may move first. */
 TEST(an_end_has_the_same_effect_whenever_it_is_noticed) {
     const double soon = return_after_an_end(true), late = return_after_an_end(false);
     /* 6.5 units are missing after the second charge, and 6 when the first reservation ends. Of the
