@@ -2968,7 +2968,7 @@ TEST(a_quota_of_an_hour_that_a_restart_renews_causes_a_warning) {
     }
 }
 
-/* People start with this file. It says itself why it learns for a short time. */
+/* People start with config.example.json, which says itself why it learns for a short time. */
 TEST(the_example_only_warns_of_its_short_learning) {
     FILE *file = fopen("config.example.json", "r");
     assert_non_null(file);

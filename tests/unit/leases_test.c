@@ -130,7 +130,8 @@ static size_t expire(fixture *f) {
     return count;
 }
 
-/* Iterates over the entries of both lists. NULL gets the first entry. */
+/* Iterates over the entries of both lists, beginning with those that drain. NULL gets the first
+ * entry. */
 static const doorman__lease_entry *next_of(const doorman__lease_table *leases,
                                            const doorman__lease_entry *entry) {
     if (!entry && leases->draining) return leases->draining;

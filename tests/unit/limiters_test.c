@@ -42,7 +42,7 @@ static void set_shadow(doorman__usage *usage, bool on) {
     doorman__usage_bypass(usage, DOORMAN__SHADOW, on);
 }
 
-/* Tries `tries` times for one unit, at the same time. Returns how many are allowed. */
+/* Tries `tries` times for one unit, each time at `now`. Returns how many are allowed. */
 static int count_allowed(doorman__rate *rate, int tries, doorman_time now) {
     int allowed = 0;
     for (int i = 0; i < tries; i++) allowed += doorman__rate_try(rate, 1, now) == DOORMAN_ALLOWED;
@@ -130,7 +130,7 @@ static doorman_time random_pause(double rate, doorman_time burst) {
     return (doorman_time)(units / fmax(rate, 0.01) * 1e9);
 }
 
-/* Returns one unit, up to two bursts, or 0 so that units can be saved. */
+/* Returns one unit, a random amount, or 0 so that units can be saved. */
 static double random_units(double rate, doorman_time burst, bool single) {
     size_t kind = random_below(5);
     if (kind == 0) return 0;
@@ -768,7 +768,8 @@ static doorman_limiter limiter_of(const doorman_limit *limit, doorman_time now) 
     return limiter;
 }
 
-/* Makes a try, and sets the time to wait: until the units may be used, or until the next try. */
+/* Makes a try. Sets `wait` to the time until the units may be used, or, if refused, until a
+ * retry. */
 static doorman_decision limiter_try(doorman_limiter *limiter, const doorman_limit *limit, double n,
                                     doorman_time *wait, doorman_time now) {
     doorman_result result;
@@ -841,9 +842,9 @@ typedef struct event {
     bool allowed;
 } event;
 
-/* Returns the level of a bucket by its definition, in 1/4096 of a billionth. The level rises with
- * time up to the capacity, and falls by what is taken. The level of a leaky bucket is the negative
- * length of its queue. */
+/* Returns the level of a bucket by its definition, in 1/4096 of a billionth of a unit. The level
+ * rises with time up to the capacity, and falls by what is taken. The level of a leaky bucket is
+ * the negative length of its queue. */
 static int64_t bucket_level(const subject *s, const event *events, size_t count, doorman_time start,
                             doorman_time now) {
     int64_t most = s->capacity * 4096 * SECOND, level = most;
@@ -1463,7 +1464,7 @@ TEST(limits_at_their_bounds_are_accepted) {
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) (void)limit_of(&options[i]);
 }
 
-/* C5: a call finds out that an init was left out, or that `out` is missing. */
+/* C5: a call detects that an init was left out, or that `out` is missing. */
 TEST(a_limiter_without_its_init_is_impossible) {
     const doorman_limit zero = {.kind = (doorman_limit_kind)0};
     const doorman_limit_options log = {SLIDING_LOG, .limit = 2, .window = SECOND};
@@ -1618,7 +1619,7 @@ static void *try_limiter(void *context) {
     return NULL;
 }
 
-/* L1, L3: each limiter allows the exact number of units at once. */
+/* L1, L3: the threads together get exactly the units that one thread would get. */
 TEST(sixteen_threads_share_each_kind_of_limiter_exactly) {
     pthread_t threads[THREADS];
     for (int kind = 0; kind < LIMITER_KIND_COUNT; kind++) {

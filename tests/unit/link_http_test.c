@@ -163,7 +163,7 @@ static void process_send(struct world *w, const char *body) {
     process_answer(w, text);
 }
 
-/* The process accepts the connection, and answers the probe. */
+/* Offers the address of the process, which accepts the connection and answers the probe. */
 static void process_agree(struct world *w, const char *answer) {
     offer(w, w->http);
     assert_int_equal(http_of(w)->state, LINK_HTTP_CONNECTING);

@@ -73,7 +73,7 @@ static void set_map(const struct node *n, uint64_t epoch) {
     assert_int_equal(doorman_server_set_shard_map(n->server, &map), DOORMAN_OK);
 }
 
-/* Returns the reply to a message. It is valid until the next call. */
+/* Returns the reply to a message. The reply is valid until the next call. */
 static const char *serve(struct node *n, const char *text) {
     (void)doorman_json_serve(n->server, text, strlen(text), &n->reply, 0, n->now);
     return n->reply.text;

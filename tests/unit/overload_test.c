@@ -147,7 +147,7 @@ static doorman_time report(world *w, double arrived, double finished, double ref
     return response.items[0].overload_target;
 }
 
-/* Starts a world in which four holders have leased this sum for four refresh intervals. */
+/* Starts a world in which four holders together have leased `leased` for four refresh intervals. */
 static world *start_leased(double capacity, double capacity_min, double leased) {
     world *w = start(capacity, capacity_min);
     for (size_t i = 0; i < 4; i++) w->holders[i].wants = leased / 4;

@@ -463,7 +463,7 @@ TEST(an_idle_client_forgets_its_refusals_when_the_last_one_ends) {
     world_end(w);
 }
 
-/* Compares the refusals with a list that remembers the last one of each key. */
+/* Compares the refusals with a list that remembers the last refusal of each key. */
 TEST(refusals_are_those_of_a_slow_model) {
     struct {
         double min;
@@ -836,7 +836,7 @@ TEST(closed_says_when_the_breaker_asks_again) {
 }
 
 /* Compares the breaker with a model that has a number of failures and a time. There is one address,
- * and one call at a time. Its message may fail twice before the call falls back. */
+ * and one call at a time. The message of a call may fail twice before the call falls back. */
 TEST(the_breaker_is_that_of_a_slow_model) {
     world *w = world_start();
     unsigned failures = 0;
@@ -956,7 +956,7 @@ TEST(a_decision_with_detail_has_the_figures_of_its_limit) {
     world_end(w);
 }
 
-/* P23: the client decides by what it knows, or else by the fallback. No message is sent. */
+/* P23: the client decides alone. It sends no message, except a copy while the kill switch is on. */
 TEST(a_timeout_of_0_waits_for_no_server) {
     static const doorman_time timeouts[] = {0, -1, -DOORMAN_NEVER};
     world *w = world_start_with(

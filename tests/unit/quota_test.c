@@ -98,8 +98,8 @@ static void work(struct world *w) {
     assert_true(server_quotas_due(w->quotas) > w->now);
 }
 
-/* Returns the tokens of the last assignment that a stream gets now; -1: none, -2: it is abandoned
- * or has another action. */
+/* Returns the tokens of the last assignment that a stream gets now; -1: it has no action, -2: its
+ * last action is no assignment. */
 static double next_tokens(struct world *w, size_t index) {
     struct quota_action action;
     double tokens = -1;
