@@ -53,7 +53,7 @@ static void elect(doorman_server *server, doorman_time now) {
     assert_int_equal(doorman_server_set_master(server, &mastership, now), DOORMAN_OK);
 }
 
-/* Asks for "db" as a holder. Returns the item of the response. */
+/* Asks for the resource "db" as a holder. Returns the item of the response. */
 static doorman_capacity_response ask(doorman_server *server, const char *holder, double wants,
                                      const doorman_lease *has, doorman_time now) {
     const doorman_demand demand = {wants, 1, 0};
@@ -74,7 +74,7 @@ static double sum_of(doorman_server *server, doorman_time now) {
     return doorman_server_find(server, "db", &found, now) ? found.committed : -1;
 }
 
-/* A root of the node "root" with a capacity of 100, which has learned. a and b have 50 each. */
+/* The root `first` has a capacity of 100, and has learned. Its holders a and b have 50 each. */
 typedef struct world {
     doorman_config *config;
     doorman_server_options options;
@@ -123,7 +123,7 @@ static void world_stop(world *w) {
 
 /* ---- a mastership that ends by itself -------------------------------------------------------- */
 
-/* D7: a listener that hands over what the server is about to forget. */
+/* D7: the listener hands over what the server is about to forget, unless it is deaf. */
 static void on_end(void *context, doorman_server *server, doorman_time now) {
     world *w = context;
     w->handed.count = 0;
@@ -151,8 +151,8 @@ static void elect_until(doorman_server *server, doorman_time until, doorman_time
     assert_int_equal(doorman_server_set_master(server, &mastership, now), DOORMAN_OK);
 }
 
-/* Checks that the listener was called once. Then makes the first server master again, and gives it
- * what the listener has received. */
+/* Checks that the listener was called once. Then makes the first server master again, and lets it
+ * take over the bytes in w->handed. */
 static void expect_memory_stands(world *w) {
     assert_int_equal(w->ends, 1);
     assert_true(sum_of(w->first, w->now) < 0); /* it has forgotten */
@@ -194,7 +194,7 @@ TEST(a_mastership_that_the_caller_ends_can_be_handed_over) {
     world_stop(&w);
 }
 
-/* D7: one call can both notice that the time has passed, and begin the next mastership. */
+/* D7: one call can both notice that a mastership is over, and begin the next one. */
 TEST(a_mastership_that_is_renewed_too_late_is_a_new_one) {
     for (int deaf = 0; deaf < 2; deaf++) {
         world w;
@@ -213,7 +213,7 @@ TEST(a_mastership_that_is_renewed_too_late_is_a_new_one) {
     }
 }
 
-/* D8: a server that has handed over for a planned stop has nothing to keep. */
+/* D8: a server that has handed over for a planned stop does not call its listener. */
 TEST(a_planned_stop_does_not_end_a_mastership_twice) {
     world w;
     world_listen(&w);
@@ -242,7 +242,7 @@ TEST(the_next_master_serves_a_new_holder_at_once) {
     world_stop(&w);
 }
 
-/* R4: a claim that names the lease of the last master confirms a smaller one. */
+/* R4: a holder that names its lease of the last master gets a smaller lease, and confirms it. */
 TEST(holders_confirm_leases_of_the_last_master) {
     world w;
     world_start(&w);
@@ -259,7 +259,7 @@ TEST(holders_confirm_leases_of_the_last_master) {
     world_stop(&w);
 }
 
-/* The lease of a holder that has died lasts for its rest, to which the drift is added once more. */
+/* D8: the next master adds the drift (5 %) once more to the time that a lease has left. */
 TEST(a_lease_that_is_not_renewed_ends_after_its_rest) {
     world w;
     world_start(&w);
@@ -339,7 +339,7 @@ TEST(leases_of_a_resource_without_a_template_are_dropped) {
     doorman_config_destroy(config);
 }
 
-/* T7: the sum is above the new capacity, so leases are cut, and no lease grows. */
+/* T7: the leases together exceed the new capacity, so they are cut, and no lease grows. */
 TEST(a_smaller_capacity_of_the_next_master_is_a_cut) {
     world w;
     world_start(&w);
@@ -389,7 +389,7 @@ TEST(a_wrong_time_in_refused_bytes_does_not_prolong_the_learning) {
     world_stop(&w);
 }
 
-/* Bytes of which one bit has changed are refused, or give a server that holders can ask. */
+/* If one bit has changed, the server refuses the bytes, or takes them over and can answer. */
 TEST(a_changed_byte_does_no_harm) {
     world w;
     world_start(&w);
@@ -411,7 +411,7 @@ TEST(a_changed_byte_does_no_harm) {
     world_stop(&w);
 }
 
-/* Entries end in the order of a list. An entry without a rest would be in no list at time 0. */
+/* A lease with a rest of 0 has ended. At time 0 its end would be 0, so it would be in no list. */
 TEST(a_lease_that_has_ended_is_refused) {
     static const unsigned char start[] = {'E', 1, 0, 'a', 0};
     world w;

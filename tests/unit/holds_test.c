@@ -1,5 +1,5 @@
-/* Holds: units of CONCURRENCY limits, queues, transfers and learning. Most tests check one promise
- * each. At the end, random histories compare the code with a slow, simple model. */
+/* Holds: units of CONCURRENCY limits, queues, transfers and learning. The random histories at the
+ * end compare the code with a slow, simple model. */
 #include "unit.h"
 
 #include <string.h>
@@ -125,7 +125,7 @@ static uint64_t next(fixture *f) {
 typedef doorman_status (*hold_call)(doorman_permits *permits, const doorman_hold_request *request,
                                     doorman_hold *out, doorman_error *error, doorman_time now);
 
-/* Calls a function on a hold. Returns whether the hold is not gone. */
+/* Calls a function on a hold. Returns false if the hold is gone. */
 static bool call(fixture *f, hold_call function, doorman_hold_request request) {
     doorman_status status = function(f->permits, &request, &f->hold, &f->error, f->now);
     if (status != DOORMAN_OK) fail_msg("%s", f->error.text);
@@ -164,7 +164,7 @@ static double used(fixture *f, const char *key) {
 
 /* ---- an exact recount ----------------------------------------------------------------------- */
 
-/* Returns the grains of a counter that holds have taken. */
+/* Returns the grains that holds have taken of a counter; NULL: of all counters. */
 static uint64_t recount_takes(const doorman_permits *p, const doorman__counter *counter) {
     uint64_t sum = 0;
     for (doorman__hold *hold = p->holds.granted.first; hold; hold = hold->later) {
@@ -207,7 +207,7 @@ static void recount_states(const doorman_permits *p) {
     }
 }
 
-/* Compares all sums with the holds, and checks that no queue sleeps while its first permit fits. */
+/* Compares all sums with the holds. No queue may sleep while its first permit fits. */
 static void recount(const fixture *f) {
     const doorman_permits *p = f->permits;
     uint64_t all = 0;
@@ -389,7 +389,7 @@ TEST(items_are_held_and_released_one_by_one) {
     stop(&f);
 }
 
-/* P8, P11: a list that is too short or too long is a mistake of the client, so nothing happens. */
+/* P8, P11: a list of a wrong length is a mistake of the client, so the call changes nothing. */
 TEST(a_list_of_amounts_must_have_one_for_each_item) {
     fixture f = start(SLOTS "}");
     begin(&f);
@@ -610,7 +610,7 @@ TEST(a_repeat_takes_over_the_place_of_a_waiting_permit) {
     stop(&f);
 }
 
-/* The wait ends, because otherwise a message that may not wait would have a pending permit. */
+/* A repeat with max_wait 0 ends the wait, because a permit that may not wait is never pending. */
 TEST(a_repeat_that_may_not_wait_ends_the_wait) {
     fixture f = start(QUEUE);
     begin(&f);
@@ -746,8 +746,8 @@ TEST(a_wait_ends_with_the_shorter_max_wait) {
     stop(&f);
 }
 
-/* Asks for a unit of the key "k", which has no unit left. The permit waits, or there is no room for
- * it in a queue. */
+/* Asks for a unit of the key "k", which has no unit left. Checks that the permit waits, or, if
+ * `waits` is false, that the queue is full. */
 static void expect_wait(fixture *f, const doorman_permit_request *request, bool waits) {
     assert_false(ask_with(f, request, "k", 1));
     assert_int_equal(f->out.pending, waits);
@@ -1082,8 +1082,8 @@ TEST(a_transfer_ends_and_frees_its_units) {
     stop(&f);
 }
 
-/* To move more than was asked for is an error. To move more than is still held is none, because a
- * holder may not know yet that it holds less than before. */
+/* It is an error to move more than was asked for. It is no error to move more than is still held,
+ * because a holder may not know yet that it holds less than before. */
 TEST(a_transfer_of_more_than_was_asked_for_is_an_error) {
     fixture f = start(SLOTS "}");
     begin(&f);
@@ -1111,7 +1111,7 @@ TEST(a_transfer_of_more_than_was_asked_for_is_an_error) {
     stop(&f);
 }
 
-/* P10: the holder may have done nothing, so the next permit does the work. */
+/* P10: the holder may not have done the shared work, so the next permit does it. */
 TEST(the_end_of_a_hold_lets_the_next_permit_do_the_shared_work) {
     fixture f = start("{\"name\": \"one\", \"kind\": \"CONCURRENCY\", \"limit\": 1, "
                       "\"queue\": 9, \"max_wait\": 60}");
@@ -1393,8 +1393,8 @@ TEST(a_permit_with_the_request_id_of_a_transfer_is_refused_as_repeated) {
     stop(&f);
 }
 
-/* These are the default bounds. With a sanitizer a million would take 8 s, so the second bound is
- * lower then. `make matrix` runs this test without a sanitizer. */
+/* These are the default bounds. With a sanitizer a million holds would take 8 s, so the bound of a
+ * server is lower then. `make matrix` runs this test without a sanitizer. */
 TEST(a_client_has_ten_thousand_holds_and_a_server_a_million) {
 #ifdef __SANITIZE_ADDRESS__
     enum { OF_CLIENT = 10000, OF_SERVER = 30000 };
@@ -1531,7 +1531,7 @@ TEST(a_reset_does_not_free_what_is_held) {
 
 /* ---- many --------------------------------------------------------------------------------- */
 
-/* P7: a queue of 10,000 that all time out in the same second. */
+/* P7: 10,000 permits wait in one queue, and all of them time out at the same time. */
 TEST(many_timeouts_take_many_short_updates) {
     fixture f = start("{\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 1, "
                       "\"queue\": 20000, \"max_wait\": 30}");
@@ -1598,8 +1598,8 @@ TEST(released_holds_give_their_memory_back) {
 
 /* ---- random histories ----------------------------------------------------------------------- */
 
-/* The model knows one limit per resource, with one counter for each of three keys. It computes
- * everything from the list of its holds, in the plainest way. */
+/* The model has one limit, with one counter for each of three keys. It computes everything from the
+ * list of its holds. */
 typedef enum model_state { M_NONE, M_WAITS, M_HELD, M_TRANSFER } model_state;
 
 typedef struct model_hold {
@@ -1701,7 +1701,7 @@ static void model_decide(model *m, int index, doorman_reason reason, double gran
     if (reason) m->holds[index].state = M_NONE;
 }
 
-/* Removes a hold, and the used transfers that it remembers. */
+/* Removes a hold, and the used transfers that the hold remembers. */
 static void model_remove(model *m, int index) {
     uint64_t id = m->holds[index].id;
     m->holds[index].state = M_NONE;
@@ -1720,7 +1720,7 @@ static void model_spend(model *m, int index) {
     if (!h->source) h->state = M_NONE;
 }
 
-/* Returns how much a permit gets that asks for `cost` and accepts `min`; -1: it is not granted. */
+/* Returns how much a permit gets if it asks for `cost` and accepts `min`; -1: it is not granted. */
 static double model_fit(double room, double cost, double min) {
     if (room < min) return -1;
     double extra = cost - min <= room - min ? cost - min : (double)(int)(room - min);
@@ -1742,7 +1742,7 @@ static void model_serve(model *m, doorman_time now) {
     }
 }
 
-/* Ends each wait, hold and transfer whose time is over. */
+/* Ends each wait, hold and transfer whose time is over, and serves the queues. */
 static void model_settle(model *m, doorman_time now) {
     for (int i = 0; i < MODEL_HOLDS; i++) {
         model_hold *h = &m->holds[i];
@@ -1843,8 +1843,8 @@ static doorman_time model_wait(const model *m, doorman_time max_wait) {
     return max_wait < m->max_wait ? max_wait : m->max_wait;
 }
 
-/* Checks the decision on a permit whose request_id is in use. Returns whether it is decided like a
- * new one. */
+/* Checks the decision on a permit whose request_id is in use. Returns whether the permit is decided
+ * like a new one. */
 static bool expect_repeated(fixture *f, model *m, int known, const model_hold *h,
                             doorman_time max_wait) {
     model_hold *old = &m->holds[known];
@@ -2037,7 +2037,7 @@ static void random_give_up(fixture *f, model *m) {
     model_serve(m, f->now);
 }
 
-/* Claims a hold that a predecessor may have granted, or may not. */
+/* Claims a random hold, as if a predecessor had granted it. */
 static void random_claim(fixture *f, model *m) {
     int client = (int)random_below(3), key = (int)random_below(3), room = model_free(m);
     uint64_t id = 1 + random_below(1000);
@@ -2132,10 +2132,10 @@ TEST(random_histories_are_those_of_the_model) {
 
 /* ---- histories with several limits ---------------------------------------------------------- */
 
-/* These have permits with several items, three limits that share counters, rates, changes of the
- * configuration, and allocations that fail. Each call is checked by the recount, and each ticket
- * gets one decision. The units that holders may use by their own clocks never exceed a limit that
- * was never lowered. */
+/* These histories have permits with several items, three limits that share counters, rates, changes
+ * of the configuration, and allocations that fail. Each call is checked by the recount, and each
+ * ticket gets one decision. The units that holders may use by their own clocks never exceed a limit
+ * that was never lowered. */
 #define MANY 200
 
 typedef struct holder {
@@ -2161,8 +2161,7 @@ static const char *const many_limits[] = {
           "\"keys\": [\"a\", \"b\"], \"kind\": \"CONCURRENCY\", \"limit\": 5, \"time_to_live\": 4}",
 };
 
-/* Returns the units that all holders may use now by their own clocks, of one key; -1: of all
- * keys. */
+/* Returns the units of a key (-1: of all keys) that holders may use now by their own clocks. */
 static double many_used(const fixture *f, const holder *all, int key) {
     double sum = 0;
     for (int i = 0; i < MANY; i++) {
@@ -2377,8 +2376,8 @@ static doorman_status step_learn(fixture *f) {
     return doorman_permits_renew(f->permits, &request, &f->hold, NULL, f->now);
 }
 
-/* C4: each allocation of each call fails once. The call then changes nothing, and works the next
- * time. */
+/* C4: each allocation of each call fails once. The call then changes nothing. It works when no
+ * allocation fails. */
 TEST(a_call_without_memory_changes_nothing) {
     static const step story[] = {step_learn,  step_hold,      step_renew,    step_wait,
                                  step_repeat, step_wait,      step_transfer, step_seize,
@@ -2414,7 +2413,7 @@ TEST(a_call_without_memory_changes_nothing) {
     assert_true(memory_blocks() <= blocks);
 }
 
-/* P15: a configuration that could not be used leaves everything as before. */
+/* P15: a call of configure that fails for lack of memory leaves everything as before. */
 TEST(a_configuration_without_memory_changes_nothing) {
     fixture f = start(QUEUE);
     begin(&f);
@@ -2442,7 +2441,7 @@ TEST(a_configuration_without_memory_changes_nothing) {
     stop(&f);
 }
 
-/* Without memory the first permit of a queue waits, and an update tries again. */
+/* Without memory the first permit of a queue keeps waiting, and a later update tries again. */
 TEST(a_queue_is_served_when_memory_comes_back) {
     fixture f = start(QUEUE);
     begin(&f);
@@ -2482,7 +2481,7 @@ static void serve(doorman_server *server, const char *message, const char *expec
     doorman_buffer_uninit(&reply);
 }
 
-/* Sends a message. Returns the number behind `name` in the reply, because ids are random. */
+/* Sends a message. Returns the id behind `name` in the reply. */
 static uint64_t serve_id(doorman_server *server, const char *message, const char *name,
                          doorman_time now) {
     doorman_buffer reply = reply_to(server, message, now);
@@ -2545,8 +2544,8 @@ TEST(holds_are_asked_for_and_renewed_by_messages) {
     doorman_config_destroy(config);
 }
 
-/* Without the field a hold lasts as long as its limits allow. A 0 is refused, because it would mean
- * that too. */
+/* Without time_to_live a hold lasts as long as its limits allow. A time_to_live of 0 is refused,
+ * because the library reads 0 as no time_to_live. */
 TEST(a_time_to_live_of_0_is_an_error_in_a_message) {
     doorman_config *config = limits_of(SLOTS ", \"on_restart\": \"full\"}");
     doorman_time now = 1000 * SECOND;
@@ -2636,7 +2635,7 @@ TEST(messages_on_holds_are_read_back_the_same) {
 }
 
 /* P16: after each victory a server learns the holds of its predecessor, for the longest time to
- * live that any configuration has had. */
+ * live of any configuration, plus the drift. */
 TEST(a_server_learns_holds_after_a_victory) {
     doorman_config *config = limits_of(SLOTS ", \"time_to_live\": 20}");
     doorman_config *shorter = limits_of(SLOTS ", \"time_to_live\": 1}");
@@ -2702,7 +2701,7 @@ static bool believes(doorman_server *server, uint64_t id, const char *one, const
     return !out.gone;
 }
 
-/* P16: a template with an hour does not block the other templates for an hour. */
+/* P16: a template whose holds last for an hour does not block the others for an hour. */
 TEST(each_limit_learns_for_its_own_longest_time_to_live) {
     doorman_config *config = two_lives(TWO_LIVES("f", 20, 3600));
     doorman_time now = 1000 * SECOND, fast = now + 21 * SECOND + 1, slow = now + 3780 * SECOND + 1;
@@ -2779,7 +2778,7 @@ TEST(after_a_change_all_limits_learn_for_the_longest_time_to_live) {
     doorman_config_destroy(other);
 }
 
-/* P16: a limit that grants at once has holds too, which a limit of a later configuration counts. */
+/* P16: a limit that does not learn has holds too. A limit of a later configuration learns them. */
 TEST(holds_of_a_limit_that_does_not_learn_are_learned) {
     doorman_config *full = limits_of(SLOTS ", \"time_to_live\": 20, \"on_restart\": \"full\"}");
     doorman_config *learns = limits_of(SLOTS ", \"time_to_live\": 1}");
@@ -2913,7 +2912,7 @@ TEST(an_administrator_ends_a_transfer) {
     stop(&f);
 }
 
-/* The 100th allocation would fail, so there are fewer. */
+/* The 100th allocation would fail, so the reload makes fewer than 100. */
 TEST(a_reload_allocates_nothing_for_each_hold) {
     fixture f;
     start_crowd(&f);

@@ -1,11 +1,11 @@
-/* Functions that the linked objects of the headers call (see open.awk). They are weak, so that
+/* The linked objects of the headers call these functions (see open.awk). They are weak, so that
  * agent_test can replace them by its own. */
 #ifndef DOORMAN_TESTS_HOOKS_H
 #define DOORMAN_TESTS_HOOKS_H
 
 #include <stdint.h>
 
-/* The longest time that a thread sleeps, in nanoseconds. */
+/* The longest sleep of a thread without a look at the clock, in nanoseconds. */
 int64_t hook_nap_max(void);
 #define DOORMAN__NAP_MAX hook_nap_max()
 

@@ -52,7 +52,7 @@ static void world_stop(world *w) {
 }
 
 static doorman_status send_bytes(world *w, const char *text, size_t bytes) {
-    /* An exact copy, so that a sanitizer detects a read behind the end. */
+    /* The copy ends with the text, so that a sanitizer detects a read behind the end. */
     char *copy = malloc(bytes ? bytes : 1);
     assert_non_null(copy);
     memcpy(copy, text, bytes);
@@ -165,7 +165,7 @@ TEST(a_response_says_whether_units_are_whole) {
     doorman_config_destroy(whole);
 }
 
-/* S1: the response to every method names the master. */
+/* S1: a server that is not master names the master that it knows in each response. */
 TEST(a_server_that_is_not_master_names_the_master) {
     world *w = world_start();
     assert_string_equal(send_text(w, "{\"discovery\":{}}"),
@@ -205,7 +205,7 @@ TEST(a_released_lease_frees_its_capacity) {
     world_stop(w);
 }
 
-/* The errors of a message in the wrong one of the two forms of the protocol. */
+/* The errors of a content without its method, and of a method inside a method. */
 #define CONTENT_ALONE                                                                              \
     "must be an object with one key, the method, such as {\\\"get_capacity\\\": {...}}. Only "     \
     "POST "
@@ -487,7 +487,7 @@ TEST(messages_have_limits_of_size_depth_and_values) {
     world_stop(w);
 }
 
-/* V5: this takes at most a second. A comparison of all pairs of keys would take minutes. */
+/* V5: comparing all pairs of keys would take minutes. */
 TEST(a_message_with_100000_keys_is_parsed_within_a_second) {
     world *w = world_start();
     const size_t count = 100000;
@@ -518,7 +518,7 @@ static doorman_status send_resources(world *w, size_t count) {
     return status;
 }
 
-/* V5: a response is a message too, so the limit applies to it. The error says how many resources a
+/* V5: a response is a message too, so it has at most 4 MiB. The error says how many resources a
  * message can have. */
 TEST(a_request_whose_response_could_be_too_large_is_refused) {
     world *w = world_start();
@@ -574,7 +574,7 @@ TEST(transport_errors_have_the_same_form) {
 
 /* ---- numbers ---- */
 
-/* Writes and reads a request with these numbers. */
+/* Checks that a request with these numbers is read as it was written. */
 static void expect_round_trip_of_request(double amount, doorman_time duration) {
     const doorman_demand demand = {.wants = amount, .priority = 3};
     const doorman_capacity_request item_request = {
@@ -605,7 +605,7 @@ static void expect_round_trip_of_request(double amount, doorman_time duration) {
     doorman_buffer_uninit(&text);
 }
 
-/* Writes and reads a response with these numbers. */
+/* Checks that a response with these numbers is read as it was written. */
 static void expect_round_trip_of_response(double amount, doorman_time duration) {
     const doorman_capacity_response item_response = {
         .resource_id = "r",
@@ -692,8 +692,8 @@ TEST(a_locale_with_a_decimal_comma_changes_nothing) {
     assert_non_null(setlocale(LC_NUMERIC, "C"));
 }
 
-/* Amounts around the powers of two, where the distance between neighbouring doubles halves, and at
- * the limits between which the writer does not need printf. */
+/* The amounts are around powers of two, where the distance between neighbouring doubles changes.
+ * Between two of these powers, 2^-6 and 2^53, the writer does not need printf. */
 TEST(adjacent_doubles_are_written_differently) {
     doorman_buffer text = {0};
     for (int power = -8; power <= 54; power++) {
@@ -740,7 +740,7 @@ TEST(numbers_are_written_in_their_shortest_form) {
 
 /* ---- a server and its parent ---- */
 
-/* A text that has been read. The structs are in the memory of the reader. */
+/* A message that was read from a text. Its pointers point into the memory of the reader. */
 typedef struct parsed_message {
     doorman__reader reader;
     doorman_error error;
@@ -1162,7 +1162,7 @@ TEST(random_messages_survive_a_round_trip) {
     "\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":33.5,\"expires_in\":60,\"refresh_interval\":"  \
     "5}"
 
-/* A parent may be newer than its child. The child still takes the lease. */
+/* A newer parent may send fields that its child does not know. The child still takes the lease. */
 TEST(unknown_fields_of_a_newer_parent_keep_the_lease) {
     static const char *const unknown[] = {
         SERVER_RESPONSE("\"algorithm\":{\"kind\":\"BETTER_SHARE\",\"lease_length\":-1,"
@@ -1303,7 +1303,7 @@ TEST(a_resource_has_at_most_512_groups) {
     }
 }
 
-/* Fails unless a response can be written without more memory than what is reserved for it. */
+/* Checks that a response fits into the memory that is reserved for it. */
 static void expect_enough_reserved(const doorman_request *request,
                                    const doorman_response *response) {
     doorman_buffer text = {0};
@@ -1316,7 +1316,7 @@ static void expect_enough_reserved(const doorman_request *request,
     doorman_buffer_uninit(&text);
 }
 
-/* A number and a duration with the longest texts. */
+/* No amount and no duration has a longer text than these. */
 static const double long_number = 1.2345678901234567e-100;
 static const doorman_time long_duration = DOORMAN_DURATION_MAX - 1;
 
@@ -1424,8 +1424,8 @@ TEST(a_text_for_people_is_cut_between_characters_and_has_no_control_characters) 
     expect_copy("bad \xff\xc3", 32, "bad   ");
 }
 
-/* Delivers a node's request to its parent, and the response, as text. Leaves the request's text in
- * *text. */
+/* Delivers a node's request to its parent and the response to the node, both as text. Leaves the
+ * request's text in *text. */
 static void exchange_with_parent(world *parent, doorman_server *node, doorman_buffer *text) {
     doorman_request request;
     doorman_error error = {0};
@@ -1503,8 +1503,8 @@ TEST(a_reply_can_be_written_after_the_server_has_changed) {
     world_stop(twin);
 }
 
-/* A server over HTTP adds the HTTP address of the master between the last two steps. Even with the
- * longest addresses, the reply fits into the memory of the first step. */
+/* A server over HTTP adds the HTTP address of the master between decide and write. Even with the
+ * longest addresses, the reply fits into the memory that decide has reserved. */
 TEST(a_caller_can_add_the_http_address_of_the_master) {
     world *w = world_start();
     doorman_json_exchange exchange = {.reply = {0}};
@@ -1535,8 +1535,8 @@ TEST(a_caller_can_add_the_http_address_of_the_master) {
     world_stop(w);
 }
 
-/* A node tells its parent the address of its status page, and learns that of its parent. A client
- * learns nothing about the parent. */
+/* A node sends its HTTP address to its parent, and receives the HTTP address of its parent. A
+ * client learns nothing about the parent. */
 TEST(a_node_and_its_parent_tell_each_other_their_http_addresses) {
     world *w = world_start();
     doorman_json_exchange exchange = {.reply = {0}};
@@ -1559,7 +1559,7 @@ TEST(a_node_and_its_parent_tell_each_other_their_http_addresses) {
     world_stop(w);
 }
 
-/* The fields of a reply that only a server gets do not change later either. */
+/* What a response to a server points to may change after the decision. The reply stays the same. */
 TEST(a_reply_to_a_server_can_be_written_after_it_has_changed) {
     random_message *d = calloc(1, sizeof *d);
     doorman_buffer expected = {0};
@@ -1684,7 +1684,7 @@ static const struct {
     {DOORMAN__EXCHANGE_WRITTEN, WRITE, DOORMAN__EXCHANGE_WRITTEN, DOORMAN_OK, NULL},
 };
 
-/* For each step in each state: the result of the step, the next state, and the reply. */
+/* Checks for each step in each state the result of the step, the next state and the reply. */
 TEST(each_step_of_an_exchange_is_defined_in_each_state) {
     world *w = world_start();
     for (size_t i = 0; i < COUNT(exchange_steps); i++) {
@@ -1740,8 +1740,8 @@ TEST(a_message_that_is_too_large_is_refused_unread) {
     doorman_json_exchange_uninit(&exchange);
 }
 
-/* Over HTTP the path has the method, so the text of the request and of the reply has not. Each
- * reply is what is inside the reply to the whole message. */
+/* Over HTTP the method is in the path, so the bodies of the request and of the reply have none.
+ * Each reply equals the content of the reply to the whole message. */
 TEST(a_body_without_its_method_is_answered_with_a_body) {
     static const struct {
         const char *method, *body;
@@ -1774,8 +1774,8 @@ TEST(a_body_without_its_method_is_answered_with_a_body) {
     }
 }
 
-/* Positions count the bytes of the body. Paths begin with the method, as in a whole message, and
- * the error says where they end. A key of JSON may look like a path and a rule. */
+/* Positions count the bytes of the body. Paths begin with the method, as in a whole message. A key
+ * of JSON may look like a path and a rule, so error.path_bytes says where the path ends. */
 TEST(an_error_of_a_body_refers_to_the_body) {
     static const struct {
         const char *method, *body, *error, *path;
@@ -1812,7 +1812,7 @@ TEST(an_error_of_a_body_refers_to_the_body) {
     doorman_json_exchange_uninit(&exchange);
 }
 
-/* V5. The method in the path does not count. */
+/* V5. The method in the path is not part of the body. */
 TEST(a_body_has_at_most_4_MiB) {
     doorman_json_exchange exchange = {.reply = {0}};
     char *text = repeat("{}", " ", DOORMAN_MESSAGE_BYTES_MAX - 1, "");
@@ -2100,7 +2100,7 @@ static const char every_field[] =
     "{\"identifier_glob\":\"c\",\"capacity\":1,\"whole\":true,"
     "\"overload\":{\"target\":0.1,\"capacity_min\":0.5}}]}";
 
-/* G7, and every field of a template. */
+/* G7. The text has every field of a template for leases. */
 TEST(a_configuration_can_set_every_field) {
     doorman_config *config = load(every_field, NULL);
     assert_non_null(config);
@@ -2140,7 +2140,7 @@ TEST(a_configuration_can_set_every_field) {
 
 /* ---- configurations as text ---- */
 
-/* Durations of up to 26 days are exact, and so are whole seconds. */
+/* Returns a valid algorithm. Its durations are exact in JSON: up to 26 days, or whole seconds. */
 static doorman_algorithm random_valid_algorithm(void) {
     doorman_algorithm all = random_given_algorithm();
     if (random_below(4) == 0) {
@@ -2259,7 +2259,7 @@ TEST(a_written_configuration_makes_an_equal_one) {
 }
 
 /* Fields that have their default value are left out, except the lease length and the refresh
- * interval. */
+ * interval of an algorithm. */
 TEST(a_written_configuration_is_short_and_has_a_line_for_each_template) {
     const doorman_template templates[] = {
         {.identifier_glob = "a", .capacity = 0.1},
@@ -2546,9 +2546,9 @@ static const char valid_config[] =
     "  \"unmatched\": \"reject\"\n"
     "}\n";
 
-/* Each text is a configuration with one wrong byte, or one that ends too early. The same text as a
- * message has an error with the number of the byte. Both name the same rule of the syntax, except
- * for the empty text. */
+/* Each text is a configuration with one random byte, or the start of one. If it is not JSON, the
+ * same text as a message has an error with the number of the byte. Both errors name the same rule
+ * of the syntax, except for the empty text. */
 TEST(the_line_and_column_of_a_syntax_error_are_those_of_its_byte) {
     size_t wrong_count = 0;
     for (size_t i = 0; i < 2 * sizeof valid_config; i++) {
@@ -2694,7 +2694,7 @@ TEST(each_key_that_appears_twice_is_listed) {
     assert_int_equal(list.count, 3 + 19); /* 19 keys are not known */
 }
 
-/* After an allocation has failed, the list of errors would be incomplete. */
+/* After an allocation has failed, the list of errors would be incomplete, so it has only one. */
 TEST(without_memory_the_only_error_says_so) {
     static const char text[] = MANY;
     size_t blocks = memory_blocks(), n = 0, failures = 0;
@@ -2720,7 +2720,7 @@ TEST(without_memory_the_only_error_says_so) {
     assert_int_equal(failures, n - 1);
 }
 
-/* C4: a list for which memory is missing does not look like a wrong list. */
+/* C4: if memory is missing for a list of the configuration, no error calls this list wrong. */
 TEST(without_memory_a_good_configuration_has_no_other_error) {
     static const char text[] =
         "{\"shadow\": [\"s*\"], \"resources\": [{\"identifier_glob\": \"a\", \"capacity\": 5, "
@@ -2850,8 +2850,8 @@ __attribute__((constructor)) static void use_allocator(void) {
     cJSON_InitHooks(&(cJSON_Hooks){cjson_malloc, cjson_free});
 }
 
-/* Fails unless the first warning about a configuration in JSON begins with this text, behind its
- * position. "": there must be no warning. */
+/* Checks that the first warning about a configuration in JSON begins with `expected` behind its
+ * position. "": checks that there is no warning. */
 static void expect_warning(const char *json, const char *expected) {
     doorman_config *config = NULL;
     doorman_error error = {0};
@@ -2954,7 +2954,7 @@ static const struct {
      "overrides[1].window: a quota of 86400 s is"},
 };
 
-/* Nothing keeps the counters of these quotas over a restart. */
+/* A restart loses the counters of `renewed_quotas`. A quota in `kept_quotas` has no warning. */
 TEST(a_quota_of_an_hour_that_a_restart_renews_causes_a_warning) {
     char json[600], warning[400];
     for (size_t i = 0; i < COUNT(kept_quotas); i++) {
@@ -2968,7 +2968,7 @@ TEST(a_quota_of_an_hour_that_a_restart_renews_causes_a_warning) {
     }
 }
 
-/* People start with this file. It says itself why it learns for a short time. */
+/* People start with config.example.json, which says itself why it learns for a short time. */
 TEST(the_example_only_warns_of_its_short_learning) {
     FILE *file = fopen("config.example.json", "r");
     assert_non_null(file);
@@ -3013,7 +3013,7 @@ TEST(a_time_to_live_above_an_hour_causes_a_warning) {
                    "limit learns, and grants nothing, for 10500 s");
 }
 
-/* G1: the first template whose glob matches counts, unless the glob of another one is the id. */
+/* G1: a template whose glob is the id counts, or else the first one whose glob matches. */
 TEST(a_template_that_an_earlier_one_hides_causes_a_warning) {
 #define TWO(first, second)                                                                         \
     "{\"resources\": [{\"identifier_glob\": \"" first "\", \"capacity\": 9}, "                     \

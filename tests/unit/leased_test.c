@@ -1,6 +1,6 @@
 /* Leased limits of permits (P17), as the section >>leased of doorman_permits.h promises them.
  * Servers, lease clients and permits are in one process, the test delivers the messages, and time
- * is a variable. An exact account is compared with the capacity at every moment. */
+ * is a variable. After each step, the tests compare what was used with the capacity. */
 #include "unit.h"
 
 #include <string.h>
@@ -58,7 +58,7 @@ static void start_server(fixture *f, size_t index) {
     make_master(f, index, DOORMAN_NEVER);
 }
 
-/* Restarts a server without a gap. The new process knows nothing. */
+/* Restarts a server, and no time passes. The new process knows nothing. */
 static void restart_server(fixture *f, size_t index) {
     doorman_server_destroy(f->servers[index]);
     start_server(f, index);
@@ -155,7 +155,7 @@ static bool acquire(fixture *f, size_t server, const char *resource_id) {
     return acquire_cost(f, server, resource_id, 1);
 }
 
-/* Returns the lease of the permits at a server, or false. */
+/* Reads the lease of the permits at a server. Returns false if there is none. */
 static bool lease_of_permits(fixture *f, size_t server, const char *resource_id,
                              doorman_server_lease *out) {
     doorman_cursor cursor = {0};
@@ -165,7 +165,7 @@ static bool lease_of_permits(fixture *f, size_t server, const char *resource_id,
     return false;
 }
 
-/* Uses all that clients and permits may use now. Returns the units. */
+/* Uses all units that clients and permits may use now. Returns how many. */
 static double use_all(fixture *f, const char *resource_id) {
     double used = 0;
     for (size_t i = 0; i < f->client_count; i++) {
@@ -222,9 +222,9 @@ TEST(a_permit_of_cost_0_and_an_inspection_open_no_lease) {
     stop(&f);
 }
 
-/* Lets all holders use what they can. Returns the part of the capacity that is used in the second
- * half. P17: what is used in any t seconds is at most rate times (t + burst), as L1 says for each
- * limiter, because the bursts add up as leases do. */
+/* Lets all holders use what they can. Returns the part of the capacity that they use in the second
+ * half of the time. P17: in any t seconds they use at most capacity * (t + burst), and a few units
+ * that limiters round up. L1 says so for each limiter, and bursts add up as leases do. */
 static double run_model(fixture *f, const char *resource_id, double capacity, int seconds) {
     const int steps = seconds * (int)(SECOND / STEP);
     double *used = calloc((size_t)steps + 1, sizeof *used); /* the sum up to each step */
@@ -311,7 +311,7 @@ TEST(permits_stop_with_the_mastership_and_begin_without_a_lease) {
     stop(&f);
 }
 
-/* Both nodes restart at random times. The account counts what each process has granted. */
+/* Both nodes restart at random times. */
 TEST(the_capacity_is_never_exceeded_when_masters_change) {
     for (int run = 0; run < 4; run++) {
         fixture f = start(ROOT, CHILD);
@@ -376,7 +376,7 @@ TEST(a_refusal_by_another_limit_takes_nothing_of_the_lease) {
     stop(&f);
 }
 
-/* Several resources may have limits with one lease. The wants of their items are added up. */
+/* Limits of several resources may share one lease, which wants the sum of what they want. */
 TEST(limits_with_one_lease_share_it) {
     fixture f = start("{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": 1000}, "
                       "{\"identifier_glob\": \"api/*\", \"limits\": [{\"name\": \"share\", "
@@ -437,7 +437,7 @@ TEST(subclients_are_the_weight_of_the_permits) {
     stop(&f);
 }
 
-/* An item may ask for more than its minimum. It gets whole units that are saved, and no more. */
+/* An item may ask for more than its minimum. It gets its minimum, and above it only whole units. */
 TEST(an_item_gets_whole_units_above_its_minimum) {
     fixture f = start(ROOT, NULL);
     (void)run_model(&f, "db", 1000, 10);
@@ -602,7 +602,7 @@ static bool hold_one(fixture *f, slots *all, size_t server, doorman_time max_wai
     return true;
 }
 
-/* Releases a hold. Its holder stops using it before. */
+/* Releases a hold, which its holder no longer uses. */
 static void release_one(fixture *f, slots *all, size_t index) {
     const slot own = all->list[index];
     const doorman_hold_request request = {.client_id = "web", .id = own.id};
@@ -672,7 +672,7 @@ TEST(holds_and_gauges_use_the_capacity_and_never_more) {
     }
 }
 
-/* Nodes are restarted at random times. Holders learn of it when a renewal fails. */
+/* Nodes are restarted at random times. Holders notice a restart when a renewal fails. */
 TEST(holds_of_a_predecessor_never_exceed_the_capacity) {
     for (int run = 0; run < 4; run++) {
         fixture f = start(WHOLE_ROOT, WHOLE_CHILD);
@@ -722,8 +722,8 @@ TEST(a_hold_ends_no_later_than_its_lease) {
     stop(&f);
 }
 
-/* P17. Another limit has holds that last for an hour, so the permits learn for as long. The lease
- * of "gpu" is in force long before. */
+/* P17. The permits learn for an hour, because the holds of the limit "other" last for an hour. The
+ * lease of "gpu" is in force long before the learning ends. */
 TEST(a_new_master_does_not_believe_a_hold_out_of_a_lease) {
     fixture f =
         start("{\"resources\": [{\"identifier_glob\": \"gpu\", \"capacity\": 40, \"whole\": "

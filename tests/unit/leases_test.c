@@ -115,7 +115,7 @@ static bool exceeds(doorman__total a, doorman__total b) {
     return a.high > b.high || (a.high == b.high && a.low > b.low);
 }
 
-/* Returns whether the committed amounts fit into the capacity, exactly. */
+/* Returns whether the exact sum of the committed amounts is at most the capacity. */
 static bool fits(const fixture *f) {
     return !exceeds(f->leases->committed, doorman__total_of(f->settings.capacity));
 }
@@ -130,7 +130,8 @@ static size_t expire(fixture *f) {
     return count;
 }
 
-/* Iterates over the entries of both lists. NULL gets the first entry. */
+/* Iterates over the entries of both lists, beginning with those that drain. NULL gets the first
+ * entry. */
 static const doorman__lease_entry *next_of(const doorman__lease_table *leases,
                                            const doorman__lease_entry *entry) {
     if (!entry && leases->draining) return leases->draining;
@@ -209,7 +210,7 @@ TEST(a_delayed_duplicate_of_a_request_frees_nothing) {
     fixture_stop(&f);
 }
 
-/* R3. A gauge is cut to 10 while 90 units are in flight, and claims 90. */
+/* R3. A gauge wants only 10, but still has 90 units in flight, and claims them. */
 TEST(units_in_flight_stay_committed) {
     fixture f;
     fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -299,7 +300,7 @@ TEST(a_kind_that_does_not_divide_the_capacity_is_not_cut) {
 
 /* A1. The Go Doorman uses the sums from before the request. In this library the request counts.
  * Example: two holders want 1000 and 50 of 120. A third holder wants 10, which is below an equal
- * part, and gets 10. A demand from before a change no longer counts. */
+ * part, and gets 10. When a holder changes its demand, the earlier one no longer counts. */
 TEST(a_share_includes_the_demand_of_the_request) {
     fixture f;
     fixture_start(&f, 120, DOORMAN_PROPORTIONAL_SHARE, DOORMAN_CONFIRMED);
@@ -359,8 +360,8 @@ TEST(no_holder_is_cut_below_its_share) {
     fixture_stop(&f);
 }
 
-/* R5. The amount stays committed. But the request does not name the lease, so the holder may not
- * have the lease. */
+/* R5. The 50 units of a stay committed. But its request does not name their lease, so a may not
+ * have this lease. */
 TEST(a_holder_that_names_no_lease_gets_only_free_capacity) {
     fixture f;
     fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -411,7 +412,7 @@ TEST(moving_shares_after_a_cut_do_not_keep_leases_above_the_capacity) {
     }
 }
 
-/* R5. The units in flight come back, the sum fits, and the shares are exact again. */
+/* R5. The units in flight come back, so the committed amounts fit. The shares are exact again. */
 TEST(a_cut_is_over_when_the_committed_amounts_fit) {
     fixture f;
     cut_with_units_in_flight(&f, DOORMAN_CONFIRMED);
@@ -438,8 +439,8 @@ typedef struct gauge_client {
     bool names_last; /* false: the response to its last request was lost */
 } gauge_client;
 
-/* Makes a request. The client reports what it has. Its units in flight drain slowly, and some
- * responses are lost. */
+/* Makes a request. The client claims its units in flight, which drain slowly. Some responses are
+ * lost. */
 static void gauge_client_renew(fixture *f, gauge_client *self) {
     double capacity = f->now < self->end ? self->capacity : 0;
     double wants = random_below(2) ? 1000 : random_unit() * 20;
@@ -483,7 +484,7 @@ TEST(one_lease_length_after_the_last_cut_the_leases_fit) {
 /* ---- R4: age ------------------------------------------------------------------------------- */
 
 /* R4. If a client never names its lease, its largest lease stays committed for at most two lease
- * lengths. After that, only recent grants are committed. */
+ * lengths, each with the drift. After that, only recent grants are committed. */
 TEST(an_unconfirmed_amount_is_free_after_its_lease_has_ended) {
     fixture f;
     fixture_start(&f, 1000, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -501,8 +502,8 @@ TEST(an_unconfirmed_amount_is_free_after_its_lease_has_ended) {
     fixture_stop(&f);
 }
 
-/* R4. The committed amount is at least the largest lease that has not ended. This may be neither
- * the first nor the last lease. */
+/* R4. The committed amount is at least the largest lease that has not ended. The largest may be
+ * neither the first nor the last. */
 TEST(the_committed_amount_covers_every_lease_in_force) {
     fixture f;
     fixture_start(&f, 1000, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -539,7 +540,7 @@ TEST(a_repeated_claim_stays_committed) {
 
 /* ---- immediate handover -------------------------------------------------------------------- */
 
-/* T7 with immediate handover: the difference is free at once when a lease shrinks. */
+/* T7 with immediate handover: when a lease shrinks, the difference is free at once. */
 TEST(immediate_handover_commits_only_the_last_grant) {
     fixture f;
     fixture_start(&f, 500, DOORMAN_FAIR_SHARE, DOORMAN_IMMEDIATE);
@@ -662,7 +663,7 @@ TEST(shorter_leases_from_a_new_configuration_end_on_time) {
 }
 
 /* S2. Leases are shortened again while the first leases have not ended. No entry ends before the
- * entry ahead of it. So an entry can last up to one old lease length. */
+ * entry ahead of it. So an entry can last as long as a lease of an earlier configuration. */
 TEST(a_lease_that_is_shortened_twice_keeps_the_order_of_expiry) {
     fixture f;
     doorman_template shorter, shortest, last;
@@ -741,7 +742,7 @@ TEST(terms_stay_cached_until_a_demand_changes) {
     fixture_stop(&f);
 }
 
-/* A3. Demands are regrouped when the new kind has priority bands, or no longer has them. */
+/* A3. Demands are regrouped if only one of the old and the new kind has priority bands. */
 TEST(a_new_template_shares_by_its_own_kind) {
     fixture f;
     fixture_start(&f, 120, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -918,8 +919,8 @@ static void world_step(world *all) {
     if (random_below(3) == 0) *place = client_request(all, (size_t)(one - all->clients));
 }
 
-/* When messages are no longer lost, each client soon has its share. It receives its last lease,
- * shrinks, confirms, and grows. */
+/* No message is lost now. In four rounds each client receives its last lease, shrinks, confirms,
+ * and grows. Then it has its share. */
 static void world_settle(world *all) {
     for (size_t i = 0; i < (size_t)4 * HOLDERS; i++) {
         message request = client_request(all, i % HOLDERS);

@@ -42,15 +42,15 @@ static void set_shadow(doorman__usage *usage, bool on) {
     doorman__usage_bypass(usage, DOORMAN__SHADOW, on);
 }
 
-/* Tries `tries` times for one unit, at the same time. Returns how many are allowed. */
+/* Tries `tries` times for one unit, each time at `now`. Returns how many are allowed. */
 static int count_allowed(doorman__rate *rate, int tries, doorman_time now) {
     int allowed = 0;
     for (int i = 0; i < tries; i++) allowed += doorman__rate_try(rate, 1, now) == DOORMAN_ALLOWED;
     return allowed;
 }
 
-/* A resource whose limiters can get any capacity at any time. The resource has no lease, and its
- * fallback is its wants. */
+/* A resource whose capacity a test can set at any time: the resource has no lease, and its fallback
+ * is its wants. */
 typedef struct source {
     doorman_client *client;
     doorman_client_resource *resource;
@@ -130,7 +130,7 @@ static doorman_time random_pause(double rate, doorman_time burst) {
     return (doorman_time)(units / fmax(rate, 0.01) * 1e9);
 }
 
-/* Returns one unit, up to two bursts, or 0 so that units can be saved. */
+/* Returns one unit, a random amount, or 0 so that units can be saved. */
 static double random_units(double rate, doorman_time burst, bool single) {
     size_t kind = random_below(5);
     if (kind == 0) return 0;
@@ -227,7 +227,7 @@ TEST(a_rate_starts_empty) {
     assert_int_equal(doorman__rate_try(&rate, 1, 5 * SECOND + 100 * MILLISECOND), DOORMAN_ALLOWED);
 }
 
-/* L1: the example in the section's comment. */
+/* L1: the first rate is that of the example in the comment of the section. */
 TEST(unused_time_is_saved_for_one_burst) {
     doorman__rate rate = rate_of(10, 0, 0);
     assert_int_equal(count_allowed(&rate, 5, 5 * SECOND), 1);
@@ -271,7 +271,7 @@ TEST(a_request_larger_than_the_burst_saves_up_for_it) {
     assert_int_equal(doorman__rate_try(&in_units, 5.001, 2 * MINUTE), DOORMAN_IMPOSSIBLE);
 }
 
-/* L1: a lease that changes every second does not take what a large request has saved. */
+/* L1: a lease that changes every second takes nothing of what is saved for a large request. */
 TEST(what_a_large_request_has_saved_survives_a_change_of_the_rate) {
     doorman__rate rate = rate_of(1, 0, 0);
     double saved = 1; /* in the first second */
@@ -381,7 +381,7 @@ TEST(a_burst_in_units_is_not_enlarged_by_a_change) {
     assert_in_range(count_allowed(&rate, 100, 2 * MINUTE), 0, 20);
 }
 
-/* L2: the values that a reply's headers need. */
+/* L2: a result has the values that the headers of a reply need. */
 TEST(a_decision_has_the_remaining_units_and_the_retry_time) {
     doorman_result result;
     doorman__rate rate = rate_of(10, SECOND, 0);
@@ -666,7 +666,7 @@ TEST(a_gauge_equals_a_model_with_a_list_of_holds) {
                 capacity = (double)random_below(64);
                 source_set(&s, capacity, 0);
             }
-            /* A multiple of 1/4096, which a gauge can count. */
+            /* A gauge can count any multiple of 1/4096. */
             double n = (double)(1 + random_below(3 * 4096)) / 4096;
             if (random_below(2) && count < HOLDS) {
                 bool fits = sum + n <= capacity;
@@ -768,7 +768,8 @@ static doorman_limiter limiter_of(const doorman_limit *limit, doorman_time now) 
     return limiter;
 }
 
-/* Makes a try, and sets the time to wait: until the units may be used, or until the next try. */
+/* Makes a try. Sets `wait` to the time until the units may be used, or, if refused, until a
+ * retry. */
 static doorman_decision limiter_try(doorman_limiter *limiter, const doorman_limit *limit, double n,
                                     doorman_time *wait, doorman_time now) {
     doorman_result result;
@@ -806,8 +807,8 @@ static doorman_limit_options subject_options(const subject *s) {
     return (doorman_limit_options){.kind = kinds[s->kind], .limit = LIMIT, .window = s->length};
 }
 
-/* Prepares a subject. The arrivals of a log are in the subject, so it must not move after this
- * call. */
+/* Prepares a subject. The arrivals of a log are in the subject, so the subject must not move after
+ * this call. */
 static void subject_init(subject *s, limiter_kind kind, doorman_time now) {
     static const int64_t rates[] = {1, 2, 4, 5, 10, 100, 1000};
     *s = (subject){.kind = kind, .length = (doorman_time)(1 + random_below(90)) * SECOND / 4};
@@ -841,9 +842,9 @@ typedef struct event {
     bool allowed;
 } event;
 
-/* Returns the level of a bucket by its definition, in 1/4096 of a billionth. The level rises with
- * time up to the capacity, and falls by what is taken. The level of a leaky bucket is the negative
- * length of its queue. */
+/* Returns the level of a bucket by its definition, in 1/4096 of a billionth of a unit. The level
+ * rises with time up to the capacity, and falls by what is taken. The level of a leaky bucket is
+ * the negative length of its queue. */
 static int64_t bucket_level(const subject *s, const event *events, size_t count, doorman_time start,
                             doorman_time now) {
     int64_t most = s->capacity * 4096 * SECOND, level = most;
@@ -879,7 +880,7 @@ static bool window_allows(const subject *s, const event *events, size_t count, i
     return last * rest <= (most - here - parts) * s->length;
 }
 
-/* Fails unless a try is allowed when the delay is over, and refused 1 ns before. */
+/* Checks that a try is allowed when the delay is over, and refused 1 ns before. */
 static void check_delay(const subject *s, double n, doorman_time now) {
     doorman_time wait, delay = subject_delay(s, n, now);
     subject early, late;
@@ -919,7 +920,8 @@ static double left_by_model(const subject *s, const event *events, size_t count,
     return here < most ? (double)(most - here) / 4096 : 0;
 }
 
-/* Fails unless a result says what is left. A bucket rounds each price up to 1/256 ns. */
+/* Checks the fields of a result. Those of a bucket may differ a little from the model, because a
+ * bucket rounds each price up to 1/256 ns. */
 static void check_result(const subject *s, const doorman_result *result, const event *events,
                          size_t count, doorman_time start) {
     doorman_time reset;
@@ -976,7 +978,7 @@ TEST(each_kind_of_limiter_follows_its_definition) {
 
 #define CLOCK(minutes, seconds) ((minutes)*MINUTE + (seconds)*SECOND)
 
-/* Example: a limit of 2 a minute. */
+/* Example: the limit is 2 a minute. */
 TEST(a_log_also_counts_refused_attempts) {
     const doorman_limit_options options = {
         .kind = DOORMAN_SLIDING_LOG, .limit = 2, .window = MINUTE};
@@ -1011,8 +1013,8 @@ TEST(a_late_clock_makes_no_arrival_older) {
     assert_int_equal(doorman_limiter_try(&log, &limit, 1, NULL, end), DOORMAN_ALLOWED);
 }
 
-/* L2: windows are numbered modulo 2^24. Even near this border a new limiter is in the window of its
- * clock. Its counts do not belong to a later window. */
+/* L2: windows are numbered modulo 2^24. Even where the numbers begin again, a new limiter is in the
+ * window of its clock. Its counts do not belong to a later window. */
 TEST(a_new_limiter_starts_in_the_window_of_its_clock) {
     static const doorman_time numbers[] = {0, 1, 255, (1 << 24) - 200, (1 << 24) - 1, 1 << 24};
     doorman_limit_options options = {.kind = DOORMAN_FIXED_WINDOW, .limit = 1, .window = SECOND};
@@ -1084,7 +1086,7 @@ TEST(a_fixed_window_allows_twice_its_limit_at_the_border) {
     assert_int_equal(doorman_limiter_try(&window, &limit, 1, NULL, end), DOORMAN_REFUSED);
 }
 
-/* An example with debt, and both bounds of the bucket. */
+/* The example has a debt, and reaches both bounds of the bucket: max_debt and max_wait. */
 TEST(calls_after_a_debt_wait_until_it_is_paid) {
     doorman_limit_options options = {
         .kind = DOORMAN_TOKEN_BUCKET, .rate = 10, .size = 5, .max_debt = 2 * SECOND};
@@ -1142,7 +1144,7 @@ TEST(a_bucket_with_wait_max_0_lends_once_until_the_debt_is_paid) {
     assert_int_equal(doorman_limiter_delay(&bucket, &limit, 1, SECOND), 2 * SECOND);
 }
 
-/* A queue of 3, at a rate of 2 a second. */
+/* The queue of the bucket has room for 3, and its rate is 2 a second. */
 TEST(a_leaky_bucket_smooths_a_burst) {
     const doorman_limit_options options = {
         .kind = DOORMAN_TOKEN_BUCKET, .rate = 2, .max_debt = 3 * SECOND / 2};
@@ -1326,17 +1328,16 @@ static doorman__quota random_quota(const doorman__rate *rate) {
     return doorman__rate_quota(rate, amount);
 }
 
-/* Returns the saved units, as L1 defines them: the time since paid_until, but at most the time that
- * the bucket can save, multiplied by the rate. The result is negative if paid_until is in the
- * future. */
+/* Returns the saved units, as L1 defines them: the rate times the saved time. The saved time is the
+ * time since paid_until, but at most what the bucket can save. The result is negative if paid_until
+ * is in the future. */
 static double saved_units(const doorman__quota *quota, uint64_t paid_until, uint64_t now) {
     double ticks = fmin((double)(int64_t)(now - paid_until), (double)quota->most);
     return ticks / 256e9 * quota->amount;
 }
 
 /* L1: a change of the rate never adds units, except that one unit can always be saved. A debt does
- * not change. A fall keeps the saved time. If the burst is in units, a fall keeps the saved
- * units. */
+ * not change. A lower rate keeps the saved time, or, if the burst is in units, the saved units. */
 TEST(a_changed_rate_keeps_no_more_units_than_were_saved) {
     const uint64_t now = doorman__ticks(1000 * SECOND);
     for (int i = 0; i < 20000; i++) {
@@ -1447,7 +1448,7 @@ TEST(an_error_names_the_invalid_field_of_a_limit) {
     }
 }
 
-/* C5: the largest and the smallest figures that are allowed. */
+/* C5: these are the largest and the smallest figures that are allowed. */
 TEST(limits_at_their_bounds_are_accepted) {
     const doorman_limit_options options[] = {
         {BUCKET, .rate = 1e15, .size = 1e15, .max_debt = 9999999 * SECOND},
@@ -1463,7 +1464,7 @@ TEST(limits_at_their_bounds_are_accepted) {
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) (void)limit_of(&options[i]);
 }
 
-/* C5: a call finds out that an init was left out, or that `out` is missing. */
+/* C5: a call detects that an init was left out, or that `out` is missing. */
 TEST(a_limiter_without_its_init_is_impossible) {
     const doorman_limit zero = {.kind = (doorman_limit_kind)0};
     const doorman_limit_options log = {SLIDING_LOG, .limit = 2, .window = SECOND};
@@ -1618,7 +1619,7 @@ static void *try_limiter(void *context) {
     return NULL;
 }
 
-/* L1, L3: each limiter allows the exact number of units at once. */
+/* L1, L3: the threads together get exactly the units that one thread would get. */
 TEST(sixteen_threads_share_each_kind_of_limiter_exactly) {
     pthread_t threads[THREADS];
     for (int kind = 0; kind < LIMITER_KIND_COUNT; kind++) {

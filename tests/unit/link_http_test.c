@@ -1,5 +1,5 @@
 /* The connection over HTTP that carries batches to a process (N4): when it is used, and what
- * happens to the questions if it fails. The test is the process, and takes the turns of the
+ * happens to the questions if it fails. The test plays the process, and runs the turns of the
  * loop. */
 #define _GNU_SOURCE
 #include "../../server/link/batch.c"
@@ -163,7 +163,7 @@ static void process_send(struct world *w, const char *body) {
     process_answer(w, text);
 }
 
-/* The process accepts the connection, and answers the probe. */
+/* Offers the address of the process, which accepts the connection and answers the probe. */
 static void process_agree(struct world *w, const char *answer) {
     offer(w, w->http);
     assert_int_equal(http_of(w)->state, LINK_HTTP_CONNECTING);
@@ -309,7 +309,7 @@ TEST_WITH(world, a_long_request_is_sent_in_pieces_and_a_long_answer_is_read) {
     assert_int_equal(http_of(w)->capacity, 0); /* a large buffer is not kept */
 }
 
-/* The rest of the request must not be taken for the next one. */
+/* The process must not take the rest of the request for the next request. */
 TEST_WITH(world, a_process_that_answers_before_it_has_read_gets_no_other_question) {
     static char text[JOINED_BYTES + 1];
     int small = 4096;
@@ -431,8 +431,8 @@ TEST_WITH(world, each_state_has_an_end) {
     w->accepted = accept(w->listener, NULL, NULL);
 }
 
-/* A process that is full accepts no connection, and its system drops what does not fit in the
- * queue. */
+/* A process that is full accepts no connection, and its system drops connections that do not fit
+ * into its queue. */
 TEST_WITH(world, a_connection_that_does_not_come_about_ends) {
     int others[16];
     assert_int_equal(listen(w->listener, 0), 0);

@@ -60,7 +60,7 @@ static struct link *tend(struct world *w) {
     return unused;
 }
 
-/* Waits until the node is connected, or is not. */
+/* Waits until the node is connected, or, if `is_wanted` is false, until it is not. */
 static void await_reached(struct world *w, bool is_wanted) {
     bool is_reached = !is_wanted;
     for (int i = 0; i < PATIENCE && is_reached != is_wanted; i++) {
@@ -99,7 +99,7 @@ static void node_answer(const struct world *w, nng_msg *message, const char *tex
     assert_int_equal(nng_sendmsg(w->node, message, 0), 0);
 }
 
-/* Waits until so many questions are over. Fails if more of them are. */
+/* Waits until `count` questions are over. Fails if more are over. */
 static void await_done(struct world *w, size_t count) {
     size_t done = 0;
     for (int i = 0; i < PATIENCE && done < count; i++) {
@@ -111,7 +111,7 @@ static void await_done(struct world *w, size_t count) {
     assert_int_equal(done, count);
 }
 
-/* Ends the questions that are over, as the part does. Returns how many had an answer. */
+/* Ends the questions that are over, as a part would do. Returns how many had an answer. */
 static size_t end_done(struct world *w) {
     size_t answered = 0;
     server_lock(&w->lock);
@@ -282,8 +282,8 @@ TEST_WITH(world, a_lost_node_ends_what_was_sent_and_what_waits) {
 
 /* ---- the text of a batch -------------------------------------------------------------------- */
 
-/* A whole batch is split by the lengths that it lists. Any other text is refused, or its parts are
- * inside it. */
+/* A whole batch is split by the lengths that it lists. Any other text is refused, or split into
+ * parts that are inside it. */
 TEST(only_a_whole_batch_is_split) {
     static const char good[] = "{\"batch\":{\"bytes\":[5,0,2],\"messages\":[{[,]},,ab]}}";
     static const char *const bad[] = {"",

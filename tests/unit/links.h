@@ -1,6 +1,6 @@
-/* What the tests of links share: functions that replace those of other files, and what a part that
- * sends questions does. Include this file behind `struct world`, which has the members settings,
- * service, lock, pool, address, done, done_count and changes. */
+/* The tests of links share this: functions that replace those of other files, and the work of a
+ * part that sends questions. Include this file behind `struct world`, which has the members
+ * settings, service, lock, pool, address, done, done_count and changes. */
 #ifndef DOORMAN_TESTS_LINKS_H
 #define DOORMAN_TESTS_LINKS_H
 

@@ -87,7 +87,7 @@ TEST(a_thread_that_waits_holds_no_other_lock) {
     pthread_cond_destroy(&wake);
 }
 
-/* The nanoseconds stay below a second, so they fit where `long` has 32 bits. */
+/* The nanoseconds stay below a second, so they fit into a `long` of 32 bits. */
 TEST(a_wait_of_any_length_ends_at_a_valid_time) {
     static const struct {
         doorman_time duration, seconds, nanoseconds;

@@ -23,7 +23,7 @@ static const doorman_shard_node nodes[] = {
 static const doorman_shard_rule rules[] = {{"tenant/*", true}};
 static doorman_shard owners[4];
 
-/* A map in which the nodes have the shards in turn, and one shard moves. */
+/* Returns a map in which two nodes own the shards in turn, and shard 1 moves. */
 static doorman_shard_map map_of(uint64_t epoch) {
     for (size_t i = 0; i < 4; i++) owners[i] = (doorman_shard){.owner = i % 2, .target = i % 2};
     owners[1].target = 0;
@@ -73,7 +73,7 @@ static void set_map(const struct node *n, uint64_t epoch) {
     assert_int_equal(doorman_server_set_shard_map(n->server, &map), DOORMAN_OK);
 }
 
-/* Returns the reply to a message. It is valid until the next call. */
+/* Returns the reply to a message. The reply is valid until the next call. */
 static const char *serve(struct node *n, const char *text) {
     (void)doorman_json_serve(n->server, text, strlen(text), &n->reply, 0, n->now);
     return n->reply.text;

@@ -147,7 +147,7 @@ static doorman_time report(world *w, double arrived, double finished, double ref
     return response.items[0].overload_target;
 }
 
-/* Starts a world in which four holders have leased this sum for four refresh intervals. */
+/* Starts a world in which four holders together have leased `leased` for four refresh intervals. */
 static world *start_leased(double capacity, double capacity_min, double leased) {
     world *w = start(capacity, capacity_min);
     for (size_t i = 0; i < 4; i++) w->holders[i].wants = leased / 4;
@@ -231,7 +231,7 @@ TEST(without_a_target_reports_have_no_effect) {
 
 /* ---- cuts ---- */
 
-/* The reports are just below, at and just above each limit of the rule. */
+/* The reports are on both sides of each limit of the rule. */
 TEST(a_resource_is_overloaded_beyond_each_limit) {
     const struct {
         double arrived, finished, refused, late;
@@ -260,7 +260,7 @@ TEST(a_second_report_of_the_same_time_does_not_cut_again) {
     stop(w);
 }
 
-/* The leases were 80 in the first half of the time of the reports, and 40 in the second half. */
+/* In the time of the reports the leases were 80 for two intervals, and 40 for the third one. */
 TEST(the_mean_of_the_leases_is_that_of_the_time_of_the_reports) {
     world *w = start_leased(100, 0, 80);
     report(w, ALL_WELL);
@@ -291,7 +291,7 @@ TEST(the_capacity_stays_within_its_bounds) {
     stop(w);
 }
 
-/* Reports of the last two refresh intervals count, and those of at most a quarter more. */
+/* Reports count for two refresh intervals, and for up to a quarter of an interval more. */
 TEST(old_reports_do_not_count) {
     for (int quarters = 7; quarters <= 9; quarters++) {
         world *w = start_leased(100, 0, 80);
@@ -303,7 +303,7 @@ TEST(old_reports_do_not_count) {
     }
 }
 
-/* T7: a cut ends no lease that is in force. Other holders get more only when it fits. */
+/* T7: a cut ends no lease that is in force. Other holders get more only when their leases fit. */
 TEST(leases_in_force_never_exceed_the_capacity_before_the_cut) {
     world *w = start_leased(100, 0, 100);
     report(w, HALF_LOST);
@@ -457,7 +457,8 @@ TEST(a_new_master_begins_with_the_configured_capacity) {
 
 /* ---- in a tree ---- */
 
-/* The child sends its request to the root, if one is due. Returns whether it had a report. */
+/* Sends the child's request to the root, if one is due. Returns whether the request had a
+ * report. */
 static bool child_asks(world *w) {
     doorman_upstream *upstream = doorman_server_upstream(w->child);
     doorman_request request;
@@ -496,7 +497,8 @@ TEST(a_node_passes_the_sum_of_its_reports_on_once) {
 
 /* ---- a client that reports ---- */
 
-/* A client with one resource sends its requests to the root. Returns the reports in them. */
+/* A client with one resource sends its request to the root, if one is due. Returns the report in
+ * the request. */
 static doorman_overload_report client_asks(world *w, doorman_client *client) {
     doorman_upstream *upstream = doorman_client_upstream(client);
     doorman_overload_report sent = {.interval = 0};
@@ -511,8 +513,7 @@ static doorman_overload_report client_asks(world *w, doorman_client *client) {
     return sent;
 }
 
-/* A server that the resource protects has a client. It reports what the throttle of the server has
- * counted. */
+/* A server that a resource protects has a client, which reports what the server has counted. */
 TEST(a_client_sends_the_sum_of_its_reports_once) {
     world *w = start_leased(100, 0, 80);
     const char *const addresses[] = {"tcp://root:1"};

@@ -79,7 +79,7 @@ TEST(a_row_acts_on_counters_that_exist_and_they_keep_their_use_when_it_ends) {
     process_end(&p);
 }
 
-/* A row of a glob concerns many counters, so the caller says which one it means. */
+/* A row of a glob applies to many resources, so the caller must name one of them. */
 TEST(the_end_of_a_row_of_a_glob_is_described_for_each_resource) {
     struct process p = process_of(MONTH);
     doorman_override_row name = {.identifier_glob = "api/*", .limit = "month", .key = "acme"};
@@ -236,7 +236,7 @@ TEST(a_sliding_window_of_another_length_starts_fresh) {
     process_end(&p);
 }
 
-/* Asks for one unit of CONCURRENCY. Returns whether it is granted; otherwise it waits. */
+/* Asks for one unit of CONCURRENCY. Returns whether the permit is granted; otherwise it waits. */
 static bool hold(struct process *p, uint64_t request_id) {
     const doorman_permit_item item = {.resource_id = "api/a", .key = "acme", .cost = 1};
     const doorman_permit_request request = {.items = &item,
@@ -568,7 +568,7 @@ TEST(rows_are_listed_in_the_order_of_their_next_event) {
     process_end(&p);
 }
 
-/* One update does not end all rows, so that it keeps no other call waiting for long. */
+/* An update ends at most 1,000 rows, so that other calls need not wait for long. */
 TEST(an_update_ends_a_thousand_rows_and_says_that_more_are_due) {
     enum { ROWS = 2500 };
     struct process p = process_of(MONTH);
@@ -615,7 +615,7 @@ struct model_row {
     doorman_time starts_at, ends_at;
 };
 
-/* The rows, by resource (the last one: the glob), by key, and by whether they add. */
+/* Rows are indexed by resource (the last one: the glob), by key, and by whether they add. */
 struct model {
     struct model_row rows[RESOURCES + 1][KEYS][2];
     double used[RESOURCES][KEYS];
@@ -689,7 +689,7 @@ static void model_compare(struct process *p, struct model *m) {
     }
 }
 
-/* Compares how many rows are listed and expected, except those that are over and not freed yet. */
+/* Checks how many rows are listed, without those that are over and not freed yet. */
 static void model_compare_lists(const struct process *p, const struct model *m) {
     size_t expected = 0, listed = 0;
     doorman_override_cursor cursor = {0};

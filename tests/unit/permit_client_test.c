@@ -46,7 +46,7 @@ static void world_end(world *w) {
     assert_int_equal(memory_blocks(), 0);
 }
 
-/* Asks for a permit of one item. The context is a number, so that a test can tell the calls. */
+/* Asks for a permit of one item. The context is a number, so that tests can tell calls apart. */
 static void acquire_for(world *w, const char *key, double cost, doorman_time max_wait,
                         doorman_time timeout, size_t number) {
     const doorman_permit_item item = {.resource_id = "login", .key = key, .cost = cost};
@@ -292,8 +292,8 @@ TEST(a_grant_with_a_wait_comes_after_the_wait) {
     world_end(w);
 }
 
-/* The server may let the caller wait no longer than its timeout. If the response is late, the
- * caller gets the rest of the wait. */
+/* The client waits for a grant only until the timeout of the call. Then the decision says how long
+ * the caller still has to wait. */
 TEST(a_wait_ends_with_the_timeout) {
     world *w = world_start();
     acquire_for(w, "ann", 1, SECOND, SECOND / 2, 1);
@@ -313,7 +313,7 @@ TEST(a_wait_ends_with_the_timeout) {
 
 /* ---- refusals that are still valid (P22) */
 
-/* Lets the server refuse key with this cost and max_wait. */
+/* Lets the server refuse `key` with this cost and max_wait. */
 static void learn_refusal(world *w, const char *key, double cost, doorman_time max_wait,
                           doorman_time valid_for) {
     acquire_for(w, key, cost, max_wait, 10 * SECOND, 0);
@@ -358,7 +358,7 @@ TEST(a_valid_refusal_is_repeated_without_a_message) {
     world_end(w);
 }
 
-/* The server decides after the message was sent. So a time that begins with the response would be
+/* The server decides before its response arrives. So a time that begins with the response would be
  * too long. */
 TEST(a_refusal_is_valid_from_when_the_message_was_sent) {
     world *w = world_start();
@@ -463,7 +463,7 @@ TEST(an_idle_client_forgets_its_refusals_when_the_last_one_ends) {
     world_end(w);
 }
 
-/* Compares the refusals with a list that remembers the last one of each key. */
+/* Compares the refusals with a list that remembers the last refusal of each key. */
 TEST(refusals_are_those_of_a_slow_model) {
     struct {
         double min;
@@ -836,7 +836,7 @@ TEST(closed_says_when_the_breaker_asks_again) {
 }
 
 /* Compares the breaker with a model that has a number of failures and a time. There is one address,
- * and one call at a time. Its message may fail twice before the call falls back. */
+ * and one call at a time. The message of a call may fail twice before the call falls back. */
 TEST(the_breaker_is_that_of_a_slow_model) {
     world *w = world_start();
     unsigned failures = 0;
@@ -956,7 +956,7 @@ TEST(a_decision_with_detail_has_the_figures_of_its_limit) {
     world_end(w);
 }
 
-/* P23: what the client knows decides, or else the fallback. No message is sent. */
+/* P23: the client decides alone. It sends no message, except a copy while the kill switch is on. */
 TEST(a_timeout_of_0_waits_for_no_server) {
     static const doorman_time timeouts[] = {0, -1, -DOORMAN_NEVER};
     world *w = world_start_with(
@@ -1076,8 +1076,8 @@ static void answer_randomly(world *w, size_t what) {
     (void)respond(w, &response);
 }
 
-/* A world in which messages are lost, fail, are redirected, come late, or are answered. Each caller
- * gets exactly one decision, and within its timeout. */
+/* Messages are lost, fail, are redirected, come late, or are answered. Each caller gets exactly one
+ * decision within its timeout. */
 TEST(each_call_ends_once_and_in_time) {
     enum { CALLS = 64 };
     world *w = world_start_with((doorman_permit_policy){.shadow = false}, 2);

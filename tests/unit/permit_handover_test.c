@@ -15,7 +15,7 @@
 
 /* ---- a master, what it hands over, and the next master -------------------------------------- */
 
-/* A node whose limit counts ten units of each key, and lets a hold last for 30 s. */
+/* A node whose limit has ten units for each key, and lets a hold last for 30 s. */
 typedef struct world {
     doorman_config *config, *next_config;
     doorman_server_options options;
@@ -117,7 +117,7 @@ static uint64_t acquire(world *w, const char *client, uint64_t request_id, doubl
 typedef doorman_status hold_function(doorman_permits *permits, const doorman_hold_request *request,
                                      doorman_hold *out, doorman_error *error, doorman_time now);
 
-/* Calls a function on a hold. Returns whether it has succeeded.
+/* Calls a function on a hold. Returns whether the call has succeeded.
  *   amount   of its item; < 0: none is given */
 static bool call(world *w, hold_function *function, doorman_hold_request request, double amount) {
     if (amount >= 0) request.amounts = &amount, request.amount_count = 1;
@@ -170,7 +170,7 @@ TEST(new_holds_are_granted_at_once_next_to_those_of_the_last_master) {
     world_stop(&w);
 }
 
-/* P8: a partial release, and then a full one. */
+/* P8: the holder first releases a part of its hold, and then all of it. */
 TEST(a_hold_of_the_last_master_is_released) {
     world w;
     world_start(&w);
@@ -201,7 +201,7 @@ TEST(a_hold_that_is_not_renewed_ends_after_its_rest) {
     world_stop(&w);
 }
 
-/* P9: the response of the last master was lost. */
+/* P9: the response of the last master was lost, so the client repeats its request. */
 TEST(a_repeated_request_gets_the_hold_that_the_last_master_has_granted) {
     world w;
     world_start(&w);
@@ -266,7 +266,7 @@ static void hand_over_to_shards(world *w) {
     }
 }
 
-/* The ids of these holds do not contain a shard, so they could not move with their counter. */
+/* These holds have ids without a shard, so the holds could not move with their counters. */
 TEST(holds_that_were_granted_without_shards_are_learned_with_them) {
     doorman_error error = {0};
     uint64_t last = 0;
@@ -409,7 +409,7 @@ TEST(a_master_that_learns_holds_hands_its_learning_over) {
 }
 
 /* A hold of the last master, whose limits had a longer time to live, may last beyond what this
- * configuration allows. So a server that loses its mastership soon learns for longer. */
+ * configuration allows. So a server that soon loses and wins its mastership learns for longer. */
 TEST(the_longest_time_to_live_of_the_last_master_counts_for_the_next_mastership) {
     const doorman_mastership other = {.address = "tcp://other:1"};
     const doorman_mastership again = {.address = "tcp://here:1", .until = DOORMAN_NEVER};
@@ -459,7 +459,7 @@ TEST(holds_that_are_cut_off_are_refused_and_the_server_learns) {
     world_stop(&w);
 }
 
-/* Any change of one byte is refused, or gives holds that can be used. */
+/* If one bit has changed, the server refuses the bytes, or can work with what it has read. */
 TEST(a_changed_byte_of_a_hold_does_no_harm) {
     world w;
     world_start(&w);

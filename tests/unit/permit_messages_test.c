@@ -220,7 +220,7 @@ TEST(a_clock_that_steps_back_gives_no_units) {
     node_stop(n);
 }
 
-/* P16: leases are learned, permits are not. */
+/* P16: a server that learns leases decides on permits of limits that need not learn holds. */
 TEST(a_server_that_learns_decides_on_permits) {
     node *n = node_start(capacities, NULL);
     assert_true(doorman_server_learns_until(n->server, n->now) > n->now);
@@ -263,7 +263,7 @@ TEST(a_new_configuration_keeps_the_counters) {
     node_stop(n);
 }
 
-/* G8, P17: such a limit could never grant anything. */
+/* G8, P17: in a root, a leased limit of a resource without capacity could never grant anything. */
 TEST(a_root_refuses_a_leased_limit_without_any_capacity) {
     static const char leased[] =
         "{\"resources\": [{\"identifier_glob\": \"a\", \"limits\": []}, "
@@ -350,7 +350,7 @@ TEST(the_loop_of_the_server_removes_fresh_counters) {
 
 /* ---- whole messages ------------------------------------------------------------------------- */
 
-/* P1 holds for each permit by itself. The parts of the response stay at their addresses. */
+/* P1 applies to each permit by itself. A response that grows moves none of its parts. */
 TEST(the_permits_of_a_message_are_decided_in_their_order) {
     enum { PERMITS = 60 };
     node *n = node_start(limits, NULL);
@@ -403,7 +403,7 @@ static const struct {
     {{.resource_id = "a", .cost = 0.5}, 0, true, "equal: no whole number"},
 };
 
-/* An error answers the whole message, and nothing of it has taken effect. */
+/* An error answers the whole message, and no part of the message takes effect. */
 TEST(a_wrong_message_charges_nothing) {
     node *n = node_start(limits, NULL);
     memset(too_long_key, 'k', sizeof too_long_key - 1);
@@ -808,7 +808,7 @@ struct refused {
     const char *message, *error;
 };
 
-/* Checks that the reply to each message is an error that contains this text. */
+/* Checks that the reply to each message is an error that contains the expected text. */
 static void expect_refused(const struct refused *rows, size_t count) {
     node *n = node_start(limits, NULL);
     for (size_t i = 0; i < count; i++) {
@@ -1320,7 +1320,7 @@ TEST(wrong_responses_are_refused) {
     }
 }
 
-/* A node that is not master has no decisions. */
+/* The response of a node that is not master has no decisions. */
 TEST(a_client_reads_the_mastership) {
     doorman__incoming incoming;
     doorman_error error = {0};

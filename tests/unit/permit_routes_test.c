@@ -99,7 +99,7 @@ static void client_start(struct world *w, doorman_permit_policy policy) {
     assert_int_equal(doorman_permit_client_create(&w->client, &options, NULL, w->now), DOORMAN_OK);
 }
 
-/* Shard i belongs to node i % 3. The last node has no shards. */
+/* Starts a world in which node i % 3 owns shard i. The last node owns no shards. */
 static struct world *world_start_with(doorman_permit_policy policy) {
     const doorman_shards shards = {.count = SHARDS, .seed = {11, 12}};
     struct world *w = calloc(1, sizeof *w);
@@ -193,7 +193,7 @@ static size_t node_at(const char *address) {
     return 0;
 }
 
-/* Sends the message of an upstream, if one is due, and gives it the answer. */
+/* Sends the message of an upstream, if one is due, and gives the answer to the upstream. */
 static bool exchange(struct world *w, doorman_upstream *upstream) {
     doorman_request request;
     doorman_response response;
@@ -927,7 +927,8 @@ TEST(units_are_transferred_and_seized_at_the_owner_of_their_shard) {
     world_end(w);
 }
 
-/* A seizure without an answer has no hold id and no items. Its release still finds its shard. */
+/* A seizure without an answer has no hold id and no items. Its release still finds the shard of the
+ * transfer. */
 TEST(a_seizure_without_an_answer_is_released_at_the_owner_of_the_transfer) {
     struct world *w = world_start_routed();
     char key[32];
@@ -1246,7 +1247,7 @@ TEST(a_client_may_be_destroyed_while_calls_wait_for_their_shards) {
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-/* Lets a client learn two maps, while the n-th allocation fails. Returns whether none failed. */
+/* Lets a client learn two maps while the allocation `fault` fails. Returns true if none failed. */
 static bool learn_with_fault(size_t fault) {
     struct world *w = world_start();
     ask_shard(w, 1, 1);

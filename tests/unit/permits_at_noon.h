@@ -1,5 +1,5 @@
-/* A process with permits at noon, and what one key gets of it: for figures_test, plans_test and
- * overrides_test. */
+/* Permits in a process that starts at noon, and what one key gets of them: for figures_test,
+ * plans_test and overrides_test. */
 #ifndef DOORMAN_TESTS_PERMITS_AT_NOON_H
 #define DOORMAN_TESTS_PERMITS_AT_NOON_H
 
@@ -27,7 +27,7 @@ struct process {
     uint64_t ids; /* of rows */
 };
 
-/* Returns a configuration with these limits for the globs of "api/" and of "maps/". */
+/* Returns a configuration with these limits for all resources in "api/" and in "maps/". */
 static inline doorman_config *limits_of(const char *limits) {
     static char text[8192];
     doorman_config *config = NULL;

@@ -156,7 +156,7 @@ TEST(a_written_configuration_is_read_back_the_same) {
 
 #define TIER "{\"limit\": 1, \"window\": 1, \"active\": 1}"
 
-/* One wrong limit, and the error without its position. */
+/* Each row has a wrong limit, and its error without the position. */
 static const struct {
     const char *limit, *error;
 } wrong_limits[] = {
@@ -438,8 +438,8 @@ TEST(limits_that_cannot_act_cause_warnings) {
     expect_warnings(text, warnings, COUNT(warnings));
 }
 
-/* These limits always refuse a request of cost 1. But a limit of 0 for some keys causes no warning,
- * because it is a way to refuse them. */
+/* A limit that always refuses a request of cost 1 causes a warning. But a limit of 0 for some keys
+ * causes none, because it is a way to refuse these keys. */
 TEST(limits_that_refuse_everything_cause_warnings) {
     static const char text[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": ["
@@ -483,8 +483,8 @@ TEST(a_bracket_of_keys_that_does_not_close_causes_a_warning) {
     expect_warnings(text, warnings, COUNT(warnings));
 }
 
-/* The limit `a` per key has the warnings, beside other limits of the template. The other limits are
- * compared with it one by one, and so are its overrides. */
+/* Each limit per key is compared with the limits of its kind that all keys share, and so is each of
+ * its overrides that has another rate or limit. */
 TEST(a_limit_per_key_above_one_that_all_keys_share_causes_a_warning) {
     static const char text[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [\n"
@@ -509,7 +509,8 @@ TEST(a_limit_per_key_above_one_that_all_keys_share_causes_a_warning) {
     expect_warnings(text, warnings, COUNT(warnings));
 }
 
-/* Fields that only leases use have no effect. But other templates use the algorithm of "*". */
+/* Without capacity, fields that only leases use have no effect. But other templates use the
+ * algorithm of "*", so it causes no warning. */
 TEST(fields_of_leases_in_a_template_without_capacity_cause_warnings) {
     static const char text[] =
         "{\"resources\": [\n"
@@ -542,7 +543,7 @@ TEST(tiers_of_an_override_that_cannot_act_cause_warnings) {
     expect_warnings(text, warnings, COUNT(warnings));
 }
 
-/* A resource with limits alone has no leases, even where other resources without a template do. */
+/* A resource with limits alone gets no leases, even if resources without a template get them. */
 TEST(a_template_without_capacity_grants_no_leases) {
     doorman_config *config = config_of(example);
     doorman_server *server = NULL;
@@ -742,7 +743,7 @@ TEST(no_item_is_granted_more_than_its_cost) {
     stop(&f);
 }
 
-/* P2. 1.3 and 0.65 are no multiples of 1/4096. Costs and limits are rounded alike, and once. */
+/* P2. 1.3 and 0.65 are no multiples of 1/4096. Costs and limits are rounded once, and alike. */
 TEST(a_limit_grants_a_cost_that_is_equal_to_it) {
     static const char *const limits[] = {
         "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1.3}",
@@ -804,7 +805,7 @@ static const char *const limits_with_max_cost[] = {
     "\"active\": 60}], \"max_cost\": 5}",
     "{\"name\": \"c\", \"kind\": \"CONCURRENCY\", \"limit\": 100, \"max_cost\": 5}"};
 
-/* P2. What is granted is bounded too, and not only the minimum. */
+/* P2. max_cost also bounds what is granted above the minimum. */
 TEST(no_permit_is_granted_more_than_max_cost) {
     for (size_t i = 0; i < COUNT(limits_with_max_cost); i++) {
         fixture f = start_config(limits_of(limits_with_max_cost[i]));
@@ -844,7 +845,7 @@ TEST(no_permit_is_granted_more_than_max_cost) {
     }
 }
 
-/* P2. Only the minimum is worth a debt, because the next callers have to wait for it. */
+/* P2. A permit goes into debt only for its minimum, because the next callers wait for the debt. */
 TEST(a_permit_with_a_minimum_borrows_only_for_its_minimum) {
     for (int i = 0; i < 3; i++) {
         fixture f =
@@ -956,8 +957,8 @@ TEST(items_of_huge_amounts_never_get_more_than_there_is) {
     }
 }
 
-/* P12: a slice has at least a nanosecond, so a window of one nanosecond never overflows, at any
- * time. */
+/* P12: a slice lasts at least 1 ns. So the end of a window of 1 ns is never in the past, even at
+ * the largest times. */
 TEST(the_shortest_window_is_never_reset_in_the_past) {
     fixture f = start_config(limits_of("{\"name\": \"w\", \"kind\": \"SLIDING_WINDOW\", "
                                        "\"limit\": 1, \"window\": 1e-9}"));
@@ -1199,7 +1200,7 @@ TEST(shadow_counts_but_never_refuses) {
     stop(&f);
 }
 
-/* Otherwise an item in shadow would open a counter that it shares with others. */
+/* One item in shadow must not let the other items of its permit exceed their limit. */
 TEST(a_shared_counter_is_in_shadow_only_if_all_items_are) {
     fixture f = start_config(
         config_of("{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [{\"name\": \"w\","
@@ -1254,7 +1255,7 @@ TEST(a_key_that_keeps_sending_is_banned) {
     stop(&f);
 }
 
-/* P4. The refusal names MAX_COST or UNMATCHED, and not the limit with the ban. */
+/* P4. The refusal names MAX_COST or UNMATCHED, so it does not count for the limit with the ban. */
 TEST(a_refusal_that_names_another_reason_counts_for_no_ban) {
     fixture f = start_config(config_of(
         "{\"resources\": [{\"identifier_glob\": \"r\", \"limits\": [" BANS
@@ -1279,7 +1280,7 @@ TEST(a_refusal_that_names_another_reason_counts_for_no_ban) {
 
 static doorman_status ban(fixture *f, const char *id, const char *key, doorman_time duration);
 
-/* P4. Of a ban and of a refusal of another item, the longer one is named. */
+/* P4. If one item is banned and another one refused, the refusal that lasts longer is named. */
 TEST(a_ban_does_not_hide_a_longer_refusal_of_another_item) {
     fixture f = start_config(limits_of("{\"name\": \"d\", \"kind\": \"TOKEN_BUCKET\", \"rate\": "
                                        "0.001, \"size\": 1}"));
@@ -1660,7 +1661,7 @@ TEST(nothing_is_saved_at_the_start_if_the_limit_says_so) {
     }
 }
 
-/* P16: an epoch that is set late counts back to the creation. */
+/* P16: even a first epoch that is set late says at which epoch the permits were created. */
 TEST(the_first_epoch_says_in_which_window_the_permits_began) {
     const doorman_time minute = 1700000040 * SECOND;
     for (doorman_time at = 5; at <= 15; at += 10) {
@@ -1711,7 +1712,7 @@ TEST(tiers_are_entered_one_after_the_other) {
 
 /* ---- reload (P15) --------------------------------------------------------------------------- */
 
-/* P12: the end of a tier frees no units. */
+/* P12: the end of a tier frees no units before their window has passed. */
 TEST(a_tier_that_is_entered_again_has_its_units_in_its_window) {
     fixture f = start_config(limits_of("{\"name\": \"t\", \"kind\": \"TIERS\", \"tiers\": "
                                        "[{\"limit\": 10, \"window\": 2, \"active\": 2}]}"));
@@ -1745,7 +1746,8 @@ static void configure(fixture *f, doorman_config *config) {
     f->config = config;
 }
 
-/* P16: a window of changed length is fresh. A fresh window that contains the start is used up. */
+/* P16: a window of changed length is fresh. With on_restart: empty, a fresh window that contains
+ * the start is used up. */
 TEST(a_changed_window_that_contains_the_start_is_used_up) {
     static const char limit[] = "{\"name\": \"w\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 5, "
                                 "\"window\": %d, \"on_restart\": \"empty\"}";
@@ -1764,7 +1766,7 @@ TEST(a_changed_window_that_contains_the_start_is_used_up) {
     stop(&f);
 }
 
-/* P18: an empty list of limits is there to learn what a limit could be. */
+/* P18: with an empty list of limits, users can learn what a limit could be. */
 TEST(an_empty_list_of_limits_counts_what_it_grants) {
     static const char open[] = "{\"resources\": [{\"identifier_glob\": \"a*\", \"limits\": []},"
                                "{\"identifier_glob\": \"b\", \"limits\": [" BUCKET "]},"
@@ -1889,7 +1891,7 @@ TEST(bans_stay_when_the_configuration_changes) {
     stop(&f);
 }
 
-/* The count of a ban includes a refusal at the end of its window, and no later one. */
+/* The refusals that count for a ban include one at the end of its window, and no later one. */
 TEST(a_count_of_refusals_includes_the_end_of_its_window) {
     for (int late = 0; late < 2; late++) {
         fixture f = start_config(limits_of(BANS));
@@ -2357,7 +2359,7 @@ static void model_commit(model *m, const doorman_permit_request *request, model_
     }
 }
 
-/* Returns the longest duration of a ban that begins, or 0. */
+/* Counts the refusals of a decision. Returns the longest of the bans that begin now, or 0. */
 static doorman_time model_count_refusals(model *m, model_decision *d) {
     doorman_time banned = 0;
     for (size_t i = 0; i < d->need_count; i++) {
@@ -2483,8 +2485,8 @@ static void add_text(char *to, size_t room, const char *format, ...) {
     assert_true(bytes >= 0 && used + (size_t)bytes < room);
 }
 
-/* How long each tier is active and cools down. These times stay the same during a history. If they
- * grew, a tier that is over could be active again, unless it was removed before. */
+/* How long each tier is active, and how long it cools down. Both stay the same during a history. If
+ * they grew, a tier that is over could be active again, unless it was removed before. */
 static int tier_times[3][2];
 
 static void random_tier_times(void) {
@@ -2719,7 +2721,7 @@ static void recount_top(const doorman__top *top) {
     assert_int_equal(listed, used);
 }
 
-/* Recounts what the object counts fast. */
+/* Compares the counts and sums that the object keeps with a slow recount. */
 static void recount(const doorman_permits *p) {
     size_t all = 0, bytes = 0, tops = 0, ban_bytes = 0, bans = 0,
            *of_place = (size_t *)calloc(p->place_count + 1, sizeof *of_place);
@@ -2762,7 +2764,7 @@ static void recount(const doorman_permits *p) {
     free(of_place);
 }
 
-/* DECISIONS=N sets how many decisions there are. */
+/* DECISIONS in the environment sets how many decisions there are. */
 TEST(random_decisions_are_those_of_the_model) {
     const char *given = getenv("DECISIONS");
     size_t left = given ? strtoull(given, NULL, 10) : 20000, granted = 0, reloads = 0;
@@ -2842,7 +2844,7 @@ static void check_loyal(fixture *f, bool used_up) {
     }
 }
 
-/* Floods a limit with keys. FLOOD=N sets how many; FLOOD=10000000 takes some seconds. */
+/* Floods a limit with keys. FLOOD in the environment sets how many; 10000000 take some seconds. */
 static void flood(const char *overflow) {
     char text[256], key[40];
     const char *given = getenv("FLOOD");
@@ -3012,7 +3014,7 @@ TEST(all_memory_of_permits_stays_within_memory_max) {
     stop(&f);
 }
 
-/* Each item of a refused permit adds a resource, and the call removes as many. */
+/* Each item of a refused permit adds a resource. Each call also removes some unused resources. */
 TEST(refused_permits_of_new_resources_use_little_memory) {
     fixture f = start_config(limits_of("{\"name\": \"n\", \"kind\": \"TIERS\", \"tiers\": []}"));
     create(&f);
@@ -3127,7 +3129,7 @@ TEST(of_several_bans_the_one_that_ends_first_makes_room) {
     stop(&f);
 }
 
-/* P20: this is also so if an administrator bans a key that a limit has banned. */
+/* P20: if an administrator bans a key that a limit has banned, the ban becomes his own. */
 TEST(a_ban_of_an_administrator_gives_way_only_to_his_own) {
     fixture f = start_config(limits_of(BANS_AT_ONCE));
     create_bounded(&f, 3, 0);
@@ -3229,7 +3231,7 @@ static size_t top_list(const fixture *f, size_t limit, doorman_top_kind kind, si
     return count;
 }
 
-/* Keys are drawn so that key n is about as frequent as 1 / n. */
+/* Two of three keys are drawn so that key n has a frequency of about 1 / n^2, the others evenly. */
 TEST(the_most_frequent_keys_are_listed_with_their_counts) {
     fixture f = start_config(config_of(tops_text));
     create(&f);
@@ -3316,7 +3318,7 @@ static void usage_model_move(struct usage_model *usage, doorman_time now) {
     usage->slice += slices;
 }
 
-/* Compares a list with the model: each count with its bound, and that no large key is missing. */
+/* Checks that each count of a list is within its error, and that no large key is missing. */
 static void usage_compare(const fixture *f, const struct usage_model *usage, size_t limit, int w) {
     doorman_cursor cursor = {0};
     doorman_permits_usage out = {.total = 0};
@@ -3457,7 +3459,7 @@ TEST(a_key_has_one_entry_after_its_resource_was_forgotten) {
 
 /* ---- the table ------------------------------------------------------------------------------ */
 
-/* A node is found after every step of growing and shrinking, and the buckets are freed. */
+/* While the table grows and shrinks, random nodes are found. At the end no bucket is left. */
 TEST(a_table_finds_its_nodes_while_it_grows_and_shrinks) {
     enum { NODES = 3000 };
     doorman__chains chains = {.segments = NULL};

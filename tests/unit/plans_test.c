@@ -169,7 +169,7 @@ TEST(a_plan_with_a_long_window_makes_its_limit_durable) {
 
 /* ---- CONCURRENCY ----------------------------------------------------------------------------- */
 
-/* Asks for one unit. Returns whether it is granted; otherwise it waits. */
+/* Asks for one unit. Returns whether the permit is granted; otherwise it waits. */
 static bool hold(struct process *p, uint64_t request_id) {
     const doorman_permit_item item = {.resource_id = "api/a", .key = "acme", .cost = 1};
     const doorman_permit_request request = {.items = &item,
@@ -501,7 +501,7 @@ static const char *const keys[] = {"", "acme", "bob"};
 static const char *const names[] = {"free", "pro", "max"};
 
 /* What a limit gives in a configuration: to keys without a plan, to "acme" by an override of the
- * configuration, and to keys with a plan; 0: it does not say. usual 0: there is no such limit. */
+ * configuration (0: it has none), and to keys with each plan (0: the limit does not have it). */
 struct model_limit {
     double usual, acme, plans[NAMES];
 };

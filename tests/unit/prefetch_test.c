@@ -197,7 +197,8 @@ TEST(at_most_half_of_what_remains_is_taken) {
     world_end(w);
 }
 
-/* Another client takes the rest first. The server grants fewer units, and refuses nothing. */
+/* Another client takes most of the rest of the bucket first. So the server grants fewer units than
+ * the first client asked for, and refuses nothing. */
 TEST(units_that_are_gone_meanwhile_are_not_refused) {
     world *w = world_start(0.001, 16);
     for (int i = 0; i < 2; i++) assert_int_equal(decide(w, "ann", 5), DOORMAN_BY_SERVER);
@@ -231,7 +232,7 @@ TEST(unused_units_lapse_after_twice_the_time) {
     }
 }
 
-/* The server charges after the message is sent. */
+/* The server charges after the message was sent. So a time that begins with the sending is safe. */
 TEST(the_time_of_units_begins_when_their_message_is_sent) {
     world *w = world_start(0.001, 100);
     for (int i = 0; i < 2; i++) assert_int_equal(decide(w, "ann", 1), DOORMAN_BY_SERVER);
@@ -347,7 +348,7 @@ TEST(a_permit_gets_no_more_units_of_a_stock_than_of_a_server) {
     world_end(w);
 }
 
-/* A server counts in 1/4096 of a unit. So a unit has at most 4096 permits. */
+/* A server counts in 1/4096 of a unit. So a unit is enough for at most 4096 permits. */
 TEST(small_costs_are_rounded_up_as_by_a_server) {
     world *w = world_start(0.001, 100);
     fill_stock(w, 1);
@@ -391,7 +392,7 @@ TEST(a_message_that_fails_is_not_sent_again) {
     world_end(w);
 }
 
-/* While the breaker is open, the units that are there can be used. No server is asked. */
+/* While the breaker is open, the units in stock can be used. No server is asked. */
 TEST(units_can_be_used_while_servers_fail) {
     world *w = world_start(0.001, 1000);
     fill_stock(w, 10);
@@ -475,8 +476,8 @@ TEST(a_hot_key_needs_fewer_messages) {
     assert_true(with <= 50);
 }
 
-/* A random world in which messages are lost, fail or come late. What callers get never exceeds what
- * the bucket grants, and no unit is taken twice. */
+/* At random, messages are lost, fail or come late. What callers get never exceeds what the bucket
+ * grants, and no unit is taken twice. */
 TEST(all_clients_together_stay_within_the_limit) {
     const double rate = 40, size = 30;
     static const double costs[] = {0.25, 1, 1, 1, 2, 3.7};

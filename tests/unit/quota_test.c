@@ -38,7 +38,7 @@ struct world {
 };
 
 /* Describes a resource to the quotas. The server object does not learn, so that the tests are
- * short. But only tests that set does_not_learn say so. */
+ * short. But out->learns is false only in tests that set does_not_learn. */
 static void describe(void *context, const char *resource_id, struct quota_facts *out) {
     const struct world *w = (const struct world *)context;
     (void)resource_id;
@@ -98,8 +98,8 @@ static void work(struct world *w) {
     assert_true(server_quotas_due(w->quotas) > w->now);
 }
 
-/* Returns the tokens of the last assignment that a stream gets now; -1: none, -2: it is abandoned
- * or has another action. */
+/* Returns the tokens of the last assignment that a stream gets now; -1: it has no action, -2: its
+ * last action is no assignment. */
 static double next_tokens(struct world *w, size_t index) {
     struct quota_action action;
     double tokens = -1;
@@ -122,7 +122,7 @@ static double run_until(struct world *w, size_t index, doorman_time until) {
     return tokens;
 }
 
-/* W5: an assignment is a lease, ends a second before it, and is the same each time. */
+/* W5: an assignment ends a second before its lease, and is the same each time. */
 TEST_WITH(world, an_assignment_is_repeated_without_a_change) {
     struct quota_action first = {.tokens = 0}, action;
     assert_float_equal(run_until(w, 0, w->now + 20 * SECOND), 100, 0);
@@ -166,7 +166,7 @@ TEST_WITH(world, a_larger_assignment_stays_committed_until_it_has_ended) {
 }
 
 /* W5: what an ended stream has goes to other streams when its time to live has passed. A new stream
- * with its name has it at once. */
+ * with the same name has all of it at once. */
 TEST_WITH(world, a_stream_continues_the_one_that_had_its_name) {
     assert_non_null(stream_of(w, 0, "edge"));
     assert_float_equal(run_until(w, 0, w->now + 20 * SECOND), 100, 0);
@@ -206,7 +206,7 @@ TEST_WITH(world, an_idle_bucket_is_abandoned_when_nothing_is_committed) {
     assert_true(next_tokens(w, 0) >= 1);
 }
 
-/* W5: a stream that does not report any more gets no new assignment after a lease. */
+/* W5: a stream that no longer reports gets no new assignment once a lease length has passed. */
 TEST_WITH(world, a_stream_that_stands_still_gets_nothing_new) {
     assert_true(run_until(w, 0, w->now + 5 * SECOND) > 0);
     doorman_time reported_at = w->now, assigned_at = w->now;

@@ -1,6 +1,6 @@
 /* What comes back to a bucket whose reservations cost less than they have charged (P27). Random
- * histories are compared with a replay, in which each settled reservation has charged what it has
- * cost from the beginning. */
+ * histories are compared with a replay, in which each settled reservation has charged its real cost
+ * from the beginning. */
 #include "unit.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@ static const doorman_time noon = INT64_C(1767225600) * SECOND + 12 * HOUR; /* 1 
 
 enum { ACTS_MAX = 400, REQUESTS_MAX = 120, STORED_MAX = 400 };
 
-/* Something that has changed the bucket. */
+/* One change of the bucket. */
 struct act {
     doorman_time at;
     double rate, size; /* of the bucket then */
@@ -265,8 +265,8 @@ static void step(struct history *h) {
     if (own > most + 1e-5) fail_msg("the level is %.9g, and %.9g in the replay", own, most);
 }
 
-/* P27: a bucket has never more than a replay has, in which each reservation has charged what it has
- * cost. On average most of what a replay gets comes back. */
+/* P27: a bucket never has more than in a replay in which each reservation charged its real cost. On
+ * average most of what the replay gets comes back. */
 TEST(what_comes_back_is_never_more_than_in_a_replay) {
     double returned = 0, ideal = 0;
     for (int i = 0; i < 300; i++) {
@@ -303,8 +303,8 @@ static void reserve(struct history *h, double cost, uint64_t request, doorman_ti
     assert_true(out.granted);
 }
 
-/* Two reservations of 5 and 2 empty most of a bucket of 10. The first one ends after a second, and
- * the second one is settled at 0 after four. Returns what comes back.
+/* Two reservations of 5 and 2 take most of a bucket of 10. The first one ends after 1 s, and the
+ * second one is settled at a cost of 0 after 4 s. Returns what comes back.
  *   notices   whether the process looks in between */
 static double return_after_an_end(bool notices) {
     struct history h = {.rate = 1, .size = 10, .now = 5 * SECOND};
@@ -327,11 +327,11 @@ static double return_after_an_end(bool notices) {
     return returned;
 }
 
-/* P27: nodes notice an end at different times, and a shard may move before one does. */
+/* P27: nodes notice the end of a reservation at different times, and its shard may move first. */
 TEST(an_end_has_the_same_effect_whenever_it_is_noticed) {
     const double soon = return_after_an_end(true), late = return_after_an_end(false);
-    /* 6.5 are missing after the second charge, and 6 when the first reservation ends. The second
-     * one has 2 / 6.5 of them, and the bucket misses more than that until it is settled. */
+    /* 6.5 units are missing after the second charge, and 6 when the first reservation ends. Of the
+     * 6, the second one has 2 / 6.5. Until it is settled, more than this part is missing. */
     assert_true(fabs(soon - 6 * 2 / 6.5) < 0.001);
     assert_true(fabs(late - soon) < 0.001);
 }
