@@ -3824,7 +3824,8 @@ static void doorman__given_warn(doorman__check *item, const doorman_template *te
                                 const doorman_permit_limit *limit, const doorman_figures *given) {
     const doorman_figures *own = &limit->figures;
     const doorman_figures all = doorman__override_resolve(limit, given);
-    bool same = doorman__equal(all.rate, own->rate) && doorman__equal(all.limit, own->limit);
+    bool same = doorman__equal(all.rate, own->rate) && doorman__equal(all.limit, own->limit) &&
+                all.window == own->window && all.calendar == own->calendar;
     if (!same) doorman__shared_warn(item, template_, limit, &all);
     if (doorman__limit_most(limit, &all) < doorman__limit_most(limit, own)) {
         doorman__most_warn(item, limit, &all, true);

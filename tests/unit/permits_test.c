@@ -484,7 +484,7 @@ TEST(a_bracket_of_keys_that_does_not_close_causes_a_warning) {
 }
 
 /* Each limit per key is compared with the limits of its kind that all keys share, and so is each of
- * its overrides that has another rate or limit. */
+ * its overrides that has another rate, limit or window. */
 TEST(a_limit_per_key_above_one_that_all_keys_share_causes_a_warning) {
     static const char text[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [\n"
@@ -504,6 +504,8 @@ TEST(a_limit_per_key_above_one_that_all_keys_share_causes_a_warning) {
         " \"window\": \"minute\"}]}]}";
     static const char *const warnings[] = {
         "resources[0].limits[0].overrides[0].limit: is above that of limits[6], which all keys "
+        "share",
+        "resources[0].limits[0].overrides[2].limit: is above that of limits[2], which all keys "
         "share",
         "resources[0].limits[1].limit: is above that of limits[2], which all keys share"};
     expect_warnings(text, warnings, COUNT(warnings));
