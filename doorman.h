@@ -1875,9 +1875,10 @@ DOORMAN_API doorman_status doorman_json_check_config(doorman_config **out, const
                                                      doorman_config_problems *problems);
 
 /* Writes a configuration as JSON text, with one line for each template. doorman_config_read returns
- * the options of a doorman_config. The text always has the kind, the lease length and the refresh
- * interval of each algorithm. The text leaves out any other field whose value is the default.
- * Numbers have as few digits as possible.
+ * the options of a doorman_config. The text always has the kind, the lease length, the refresh
+ * interval and the list `parameters` of each algorithm, and each time_to_live that the options
+ * have. The text leaves out any other field whose value is the default. Numbers have as few digits
+ * as possible.
  *     If doorman_config_create accepts the options, doorman_json_config makes an equal
  * configuration from the text. Durations of more than 26 days are exact only if they are whole
  * seconds. Bytes of a description that are not UTF-8 are replaced by U+FFFD. doorman_json_config
@@ -5042,7 +5043,8 @@ static doorman__child *doorman__entry_child(const doorman__lease_entry *entry) {
     return entry->is_server ? entry->demand.child : NULL;
 }
 
-/* Returns the part of u that leases commit. Only the u of a child can exceed that part (R6). */
+/* Returns the part of the committed amount that leases commit. Only the committed amount of a child
+ * can exceed that part (R6). */
 static double doorman__entry_leased(const doorman__lease_entry *entry) {
     const doorman__child *child = doorman__entry_child(entry);
     assert(!child || (child->leased >= entry->has && child->leased <= entry->committed));

@@ -2825,7 +2825,8 @@ static doorman__check doorman__check_item(doorman__check *check, const char *lis
     return below;
 }
 
-/* Returns the doorman__check for a struct in the part that `check` is for. */
+/* Returns the doorman__check for a struct inside what `check` is for.
+ *   part   the name of the field that is this struct, such as "figures" */
 static doorman__check doorman__check_part(doorman__check *check, const char *part) {
     doorman__check below = {.report = check->report, .parent = check, .index = check->index};
     snprintf(below.object, sizeof below.object, "%.60s%.20s.", check->object, part);
@@ -22975,7 +22976,7 @@ static bool doorman__call_has_fallback(const doorman__call *call) {
            call->kind == DOORMAN__CALL_REPORT || call->kind == DOORMAN__CALL_SEIZURE;
 }
 
-/* Moves the calls of a port whose shards have other owners now. If the breaker of the new owner is
+/* Moves each call of a port for whose shard the map now names another owner. If the breaker of the new owner is
  * open, the fallback decides on those calls for which there is one. */
 static void doorman__port_follow(doorman__port *port, doorman_time now) {
     for (int kind = 0; kind < DOORMAN__CALL_KIND_COUNT; kind++) {

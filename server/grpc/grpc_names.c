@@ -1,4 +1,5 @@
-/* doorman_server, part GRPC: the names of methods, codes and endings. */
+/* doorman_server, part GRPC: the names of methods, of status codes, and of the
+ * reasons why a connection was ended. */
 #include "grpc.h"
 
 #include <stdarg.h>

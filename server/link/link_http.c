@@ -51,8 +51,8 @@ static uint16_t address_port(const char *address) {
     return port < 65536 ? (uint16_t)port : 0;
 }
 
-/* Finds where the process listens over HTTP: at the address that nng is connected to, if both
- * addresses have the same host. So no name is looked up.
+/* Finds where another process listens over HTTP, without looking up a name: if `to` and `address`
+ * have the same host, at the IP address that nng is connected to, with the port of `address`.
  *   returns   the bytes of `out`; 0: it is not known */
 static socklen_t address_find(const char *to, nng_pipe pipe, const char *address,
                               struct sockaddr_storage *out) {

@@ -3,9 +3,9 @@
  * again (nanomsg/nng #1518). The system still accepts connections, but nobody answers them. Only
  * listeners of ipc:// have this fault.
  *
- * The main thread connects to the addresses, one after the other, as a client does, and greets. nng
- * tells the core of each connection that it starts. The core closes those that this process has
- * made: see on_pipe. The thread looks once a second:
+ * The main thread connects to the addresses, one after the other, as a client does, and greets.
+ * When nng starts a connection, it calls on_pipe of doorman_server.c, which closes and counts the
+ * connections that this process has made. The main thread looks once a second:
  *
  *     there is a probe    nng has started it       the probe is closed, and the next one is due
  *                                                  INTERVAL later

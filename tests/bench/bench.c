@@ -1,4 +1,4 @@
-/* Measures how fast Doorman is: `make bench`, or `make bench QUICK=1` for about a minute.
+/* Measures how fast Doorman is: `make bench`, or `make bench QUICK=1` for some minutes.
  *
  *     build/bench [--quick] [--only NAME | --part N/PARTS] build/doorman_server FOLDER
  *

@@ -571,7 +571,8 @@ void sim_holds_restart_client(sim_world *world, size_t client);
 void sim_holds_close(sim_world *world, uint64_t *random);
 void sim_holds_check_idle(sim_world *world);
 
-/* Must be called like those of sim_permits.c. They have no effect in a run without holds. */
+/* Must be called at the same events as the functions of sim_permits.c above. In a run without holds
+ * these functions have no effect. */
 void sim_holds_fill_options(sim_world *world, size_t process, doorman_server_options *options);
 void sim_holds_started(sim_world *world, size_t process);
 void sim_holds_died(sim_world *world, size_t process);

@@ -93,8 +93,8 @@ void sim_observe_learning(sim_world *world, size_t index) {
  *     it knows. It also keeps the lease that it has from its parent (R7).
  *
  * Most events change none of this, so a limit stores how long it stays valid. While it is valid,
- * each check marks the same configurations as used and kept; these marks are stored only when they
- * are read. A limit is valid until
+ * each check would mark the same configurations as used and kept. So these checks mark nothing, and
+ * store_marks stores the time of the last one before the marks are read. A limit is valid until
  *   - the state of a process changes (sim_invalidate_processes), or another configuration comes
  *     into force;
  *   - a child that learns has its lease repeated (`kept`);

@@ -67,9 +67,9 @@ static inline void member_start(int index) {
 
 /* Starts a node.
  *   ttl   how many seconds a process stays master without etcd. After a kill, a standby becomes
- *         master after this time, and after a planned stop at once. The time must be
- *         longer than a busy machine can keep a master from etcd. Otherwise a standby takes over
- *         too early */
+ *         master after this time, and after a planned stop at once. A busy machine
+ *         can delay the requests of a master to etcd. If the time is shorter than this delay, a
+ *         standby takes over too early */
 static inline void node_start(const char *config, const char *ttl) {
     node.config = config;
     node.ttl = ttl;

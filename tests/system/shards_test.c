@@ -462,7 +462,7 @@ static void map_none(cJSON *map) {
     cJSON_AddArrayToObject(map, "shards");
 }
 
-/* Gives all shards to the second node, and the map the epoch of an earlier one. */
+/* Makes the second node the owner of all shards in a map, and gives this map an earlier epoch. */
 static void map_older(cJSON *map) {
     cJSON *shard = NULL;
     cJSON_ArrayForEach(shard, cJSON_GetObjectItem(map, "shards")) {

@@ -559,7 +559,7 @@ TEST(a_kind_that_does_not_divide_the_capacity_needs_no_learning) {
     world_stop(w);
 }
 
-/* R6. The Go server accepts a claim of 1e9. */
+/* R6. The original Doorman, which is written in Go, accepts a claim of 1e9. */
 TEST(while_learning_claims_are_limited_to_the_capacity) {
     const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
     world *w = world_start(100, &fair);
@@ -790,8 +790,9 @@ TEST(a_holder_that_never_confirms_is_marked) {
     world_stop(w);
 }
 
-/* A client that names its last lease, but claims more than that lease, does not confirm it. Units
- * in use may exceed the lease, so a client that reports more units than its lease does confirm. */
+/* A client that names its last lease, but claims more than that lease, does not confirm it. A
+ * client that reports more units in use than its lease has confirms it, because units in use may
+ * exceed the lease. */
 TEST(a_holder_that_claims_more_than_its_lease_is_marked) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
