@@ -13531,9 +13531,10 @@ doorman_status doorman_client_report_overload(doorman_client_resource *resource,
  *    refresh_interval. They set the same values as the fields lease_length and refresh_interval.
  *    The value of a parameter is a number or a string.
  * V5 A request, a response or a configuration has at most 4 MiB, 32 levels and 200,000 values. A
- *    number has at most 63 bytes. cJSON accepts texts that are not valid: infinities, NUL in
- *    strings, and bytes after the end. So this section checks each text against RFC 8259, and
- *    passes only valid text to cJSON. This section has its own writer, because cJSON does not write
+ *    number has at most 63 bytes. cJSON accepts texts that are not valid: numbers such as 01, raw
+ *    control characters in strings, and bytes after the end. So this section checks each text
+ *    against RFC 8259, and passes only valid text to cJSON. U+0000 in a string is refused, although
+ *    RFC 8259 allows its escape. This section has its own writer, because cJSON does not write
  *    numbers exact to the last bit.
  *
  * A number in a message reads back as the same double, so a lease may need 17 digits. Fewer digits

@@ -1247,11 +1247,12 @@ DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, do
  *    is idle: it has no effect. It acts again as soon as a configuration has this limit, and the
  *    figures break no rule of it. An idle row ends at its end too. A row changes no bans.
  *       A row that adds (`add`) raises the size of a bucket or the limit of a window by some units,
- *    above whatever figures the key has otherwise, so it may be in force beside another row. While
- *    a row that adds is in force, the key gets at most `add` units more than without it. An
- *    existing bucket gets the units when the row begins, and keeps what it has of them when the row
- *    ends, up to its size. A row that adds to a FIXED_WINDOW ends at the end of this window. A row
- *    that adds to a SLIDING_WINDOW ends one window length after it has begun.
+ *    above whatever figures the key has otherwise, so it may be in force beside another row. In
+ *    a window the key gets at most `add` units more than without the row. An existing bucket gets
+ *    the units when the row begins. What the key takes of them comes back at the rate of the
+ *    bucket. When the row ends, the bucket keeps what it has, up to its size. A row that adds to a
+ *    FIXED_WINDOW ends at the end of this window. A row that adds to a SLIDING_WINDOW ends one
+ *    window length after it has begun.
  * E2 A plan is a set of figures with a name. A limit per key or a fair limit has up to 16 plans. A
  *    plan row says which plan a key has in one template, which the row names by its glob: the same
  *    key may be a user in one template and a tenant in another. The row concerns all limits of the
@@ -22976,8 +22977,8 @@ static bool doorman__call_has_fallback(const doorman__call *call) {
            call->kind == DOORMAN__CALL_REPORT || call->kind == DOORMAN__CALL_SEIZURE;
 }
 
-/* Moves each call of a port for whose shard the map now names another owner. If the breaker of the new owner is
- * open, the fallback decides on those calls for which there is one. */
+/* Moves each call of a port for whose shard the map now names another owner. If the breaker of the
+ * new owner is open, the fallback decides on those calls for which there is one. */
 static void doorman__port_follow(doorman__port *port, doorman_time now) {
     for (int kind = 0; kind < DOORMAN__CALL_KIND_COUNT; kind++) {
         doorman__list *queue = &port->queues[kind];

@@ -24,8 +24,8 @@ struct etcd_reply {
     bool has_timed_out;  /* there is no response because the member, or the way to it, is slow */
 };
 
-/* Returns NULL if memory runs out. The first call initialises libcurl, so it must be made while there
- * is only one thread. Only the main thread makes later calls. */
+/* Returns NULL if memory runs out. The first call initialises libcurl, so it must be made while
+ * there is only one thread. Only the main thread makes later calls. */
 struct etcd_transport *server_etcd_transport_create(const struct settings *settings);
 void server_etcd_transport_destroy(struct etcd_transport *transport); /* NULL: does nothing */
 

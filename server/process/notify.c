@@ -20,7 +20,8 @@
  * no file descriptors left, the clients that are connected still get answers, so a restart would be
  * wrong.
  *
- * Only the probe uses `status`. The other members do not change while the probe runs. */
+ * Of struct notify, only the probe uses `status`. The other members do not change while the probe
+ * runs. */
 #include "../server.h"
 
 #include <stddef.h>

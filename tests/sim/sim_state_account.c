@@ -261,7 +261,7 @@ static bool is_fresh(const sim_world *world, const sim_state_account *account, s
 }
 
 /* Notes that a counter was removed. P14: it must equal a fresh one, unless its limit was dropped. A
- * reset removes any counter, and sim_state_account_reset notes that. */
+ * reset also removes counters that are not fresh, which sim_state_account_reset notes. */
 void sim_state_account_removed(sim_world *world, size_t process,
                                const doorman_permit_event *event) {
     sim_state_account *account = &world->states->processes[process].account;
