@@ -21212,10 +21212,10 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
 #define DOORMAN__COPIES_MAX ((size_t)10000)
 
 /* How long a settle waits for its first message, how long it is repeated after that, how long it
- * waits after each LEARNING, and in how many messages it may fail. An outage of SETTLE_TIME lets
- * fewer messages than this fail, because the breaker opens for at least a second. After LEARNING a
- * report is also sent again, until REPORT_TIME has passed: a server refuses a report as LEARNING
- * for at most 10 minutes. */
+ * waits after each LEARNING, and in how many messages it may fail. In an outage of SETTLE_TIME
+ * fewer than SETTLE_FAILURES messages fail, because the breaker opens for at least a second. After
+ * LEARNING a report is also sent again, until REPORT_TIME has passed: a server refuses a report as
+ * LEARNING for at most 10 minutes. */
 #define DOORMAN__SETTLE_WAIT (300 * DOORMAN_SECOND)
 #define DOORMAN__SETTLE_TIME (45 * DOORMAN_SECOND)
 #define DOORMAN__SETTLE_PAUSE DOORMAN_SECOND
