@@ -3,7 +3,7 @@
  * this one, and work alone or together: doorman_permits.h and doorman_throttle.h.
  *
  * LEASES. Many processes use a resource whose capacity is limited, such as queries per second on a
- * database, or transactions at once. Each process asks a server for a share, and gets a LEASE: an
+ * database, or open transactions. Each process asks a server for a share, and gets a LEASE: an
  * amount that it may use for a limited time. The process limits itself to that amount, and needs no
  * further message to the server while it has the lease.
  *
@@ -72,7 +72,7 @@
  *
  *     resource        what is limited. Its users choose its id, for example "db/orders"
  *     capacity        how much of a resource there is, from 0 to 1e15. A rate has units per second,
- *                     for example requests. A gauge has units at once, for example connections
+ *                     for example requests. A gauge has units in use, for example connections
  *     template        the settings of all resources whose ids match a glob
  *     server          a process that grants leases
  *     node            one or more servers with a common name. One server is the master and answers
@@ -83,7 +83,7 @@
  *     wants           how much a holder asks for
  *     has             how much a holder may use under its lease
  *     committed       how much the server counts as used by a holder, at least what the holder has.
- *                     After a cut it falls when the holder confirms the smaller lease, or else
+ *                     After a smaller lease it falls when the holder confirms that lease, or else
  *                     within two lease lengths
  *     subclients      the number of clients that a holder represents. For a client the number is 1
  *     learning        what a new master does until the leases of its predecessor have ended: it
@@ -106,10 +106,10 @@
  *
  *     A lease does not protect a resource from clients that cheat. Each client must limit itself to
  *     its lease. If clients may cheat, use permits, and let a gateway ask for them. Doorman
- *     promises that the sum of the leases does not exceed the capacity, except after a cut until
- *     the older leases have ended. What clients use without a lease is not part of this sum. The
- *     promise needs CONFIRMED handover, which is the default, and clocks whose rates differ by at
- *     most the drift, which is 5 % by default.
+ *     promises that the sum of the leases does not exceed the capacity, except after a cut of the
+ *     capacity, until the older leases have ended. What clients use without a lease is not part of
+ *     this sum. The promise needs CONFIRMED handover, which is the default, and clocks whose rates
+ *     differ by at most the drift, which is 5 % by default.
  *
  * MACROS that you may define before you include the header
  *
@@ -165,16 +165,16 @@
  *     Any thread may use an agent and its resources. A child process must not use an agent of its
  *     parent process. Only one thread at a time may use a server, or a client with its upstream and
  *     its resources, so threads that share one need a lock. Any number of threads may use one
- *     limiter or one configuration at once, and may call doorman_client_try and
- *     doorman_client_release at once.
+ *     limiter or one configuration without a lock, and may call doorman_client_try and
+ *     doorman_client_release without a lock.
  *
- *     Only the sections >>nng and >>permit_agent read a clock. All other functions that depend on
- *     time take `now` as the last parameter. `now` is a time in nanoseconds, on any clock that
- *     never goes back. If the clock does go back, the library behaves as if the clock stood still.
- *     But a limiter without a server does not store the latest `now`, so a try with an earlier
- *     `now` may count at that earlier time. A thread should read the clock just before its try. A
- *     lease has ended when now >= its end. The same calls with the same `now` and seeds have the
- *     same results on every machine; 32-bit x86 needs -msse2 -mfpmath=sse for this. Use a clock
+ *     Only the sections >>nng and >>permit_agent read a clock. All other public functions that
+ *     depend on time take `now` as the last parameter. `now` is a time in nanoseconds, on any clock
+ *     that never goes back. If the clock does go back, the library behaves as if the clock stood
+ *     still. But a limiter without a server does not store the latest `now`, so a try with an
+ *     earlier `now` may count at that earlier time. A thread should read the clock just before its
+ *     try. A lease has ended when now >= its end. The same calls with the same `now` and seeds have
+ *     the same results on every machine; 32-bit x86 needs -msse2 -mfpmath=sse for this. Use a clock
  *     that keeps running while the machine is suspended, or leases last too long. A function whose
  *     name ends in `_due` returns when the caller must call the object again.
  *
@@ -315,8 +315,7 @@ typedef int64_t doorman_time;
 #define DOORMAN_SUBCLIENTS_MAX 1e9
 #define DOORMAN_MESSAGE_BYTES_MAX ((size_t)4 << 20)
 
-/* The results of calls. A caller can react to each code in a different way. Each row has the code,
- * its name, and a text that explains the code. */
+/* The results of calls. Each row has the code, its name, and a text that explains the code. */
 #define DOORMAN_STATUSES(X)                                                                        \
     X(DOORMAN_OK, "OK", "done")                                                                    \
     X(DOORMAN_INVALID_ARGUMENT, "INVALID_ARGUMENT", "an argument or a message is invalid")         \

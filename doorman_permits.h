@@ -19387,7 +19387,8 @@ static bool doorman__permit_keep_names(doorman__arena *arena, doorman_permit *pe
     return true;
 }
 
-/* Copies what a decision points to. Returns false if memory runs out. */
+/* Copies the lists of a decision, and its names unless the arena may borrow them. Returns false if
+ * memory runs out. */
 static bool doorman__permit_keep(doorman__arena *arena, doorman_permit *permit) {
     doorman_permit_grant *items = (doorman_permit_grant *)doorman__arena_copy(
         arena, permit->items, permit->item_count, sizeof *items);
@@ -19431,7 +19432,7 @@ static doorman_permit_item doorman__entry_item(const doorman_permit_entry *entry
         .resource_id = entry->resource_id, .key = entry->key, .cost = entry->cost};
 }
 
-/* Returns whether the key of an entry has a counter of the limit with a name. */
+/* Returns whether the limit with a name has a counter for the key of an entry. */
 static bool doorman__permits_has_counter(doorman_permits *permits,
                                          const doorman_permit_entry *entry, const char *limit) {
     const doorman__place *place = doorman__permits_find_place(permits, entry->resource_id);
@@ -19480,7 +19481,7 @@ static doorman_status doorman__permits_answer_ban(doorman_permits *permits,
     return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
 }
 
-/* Answers an entry of a REPORT with a request_id, which counts once (P28). */
+/* Answers a report that has a request_id, and so counts once (P28). */
 static doorman_status doorman__permits_answer_once(doorman_permits *permits,
                                                    const doorman_request *request, size_t index,
                                                    doorman_permit_result *out) {
@@ -19636,7 +19637,7 @@ static void doorman__leased_sync_one(doorman_permits *permits, doorman__permit_l
     if (waiting) lease->used_at = permits->at.now;
 }
 
-/* Tells all gauges how many units are held and waited for, before the client claims them (R3). */
+/* Tells all gauges how many units are held and waited for, before their client claims them (R3). */
 static void doorman__leased_sync(doorman_permits *permits) {
     const doorman__chains *table = &permits->leases.table;
     for (size_t i = 0; permits->leases.has_gauges && i < table->bucket_count; i++) {
@@ -19665,7 +19666,7 @@ static doorman_time doorman__leased_due(const doorman_permits *permits) {
     return leases->table.count ? doorman__earlier(due, leases->sweep_at) : due;
 }
 
-/* Lets the server answer a request of its own permits for leases. */
+/* Lets the server answer a request for leases from its own permits. */
 static void doorman__leased_exchange(doorman_server *server, const doorman_request *request) {
     doorman_upstream *upstream = &server->permits->leases.client->upstream;
     doorman_response response;
@@ -20065,7 +20066,7 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
  * writes and reads the bytes of a handover, and calls this section through the table
  * doorman__permits_in_handover.
  *
- * The rules P8 to P16 hold as if both masters were one that stood still during the handover:
+ * The rules P8 to P16 hold as if one master had only stood still during the handover:
  *    - The bytes have all holds and transfers, also transfers without units, with their ids and
  *      request_ids. So a repeated request has the same answer as before (P9, P11). If the next
  *      master did not know a transfer, a repeated request for the transfer could take units from
@@ -20272,9 +20273,9 @@ static size_t doorman__holds_made_shard(const doorman_permits *permits) {
     return doorman_permits_shard_of(permits, doorman__place_id(first->place), first->key);
 }
 
-/* Fails if the id of a hold does not tell its shard (N4), because the last master had no shards.
- * Such a hold could not move with its counter. After the failure the next master learns all holds,
- * and this one is lost. */
+/* Fails if the last master had no shards, so that the id of a hold does not tell its shard (N4).
+ * Such a hold could not move with its counter. After the failure the next master learns the other
+ * holds, and such a hold is lost. */
 static void doorman__handover_check_shard(doorman__handover_reader *in, uint64_t id) {
     const doorman_permits *permits = in->permits;
     if (in->wrong || !permits->shards.of.count) return;
@@ -20342,19 +20343,20 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  *                        'l': for how much longer the shard learns its holds (P16), 8 bytes
  *               4        the bytes that follow
  *
- * Counters of limits that are not durable have rows too, because a move must forget nothing. While
- * a shard is written, nothing of it changes, except that reservations and holds may end. So
- * counters come before reservations: otherwise a reservation that was written as open could end,
- * its counter would be written with the units back, and the next owner could give them back again.
- * Then come holds, and then transfers, because a transfer can only be restored after its source.
+ * Counters have rows even if their limits are not durable, because a move must forget nothing. Only
+ * holds restore the counters of CONCURRENCY. While a shard is written, nothing of it changes,
+ * except that reservations and holds may end. So counters come before reservations. Otherwise a
+ * reservation could be written as open and then end, its counter would be written without the
+ * returned units, and the next owner could return them again. Then come holds, and then transfers,
+ * because a transfer can only be restored after its source.
  *
- * Each call for the rows of a shard visits some buckets of a table, in an order that stays correct
- * while other calls add and remove entries (see doorman__chains_visited).
+ * Each call for the rows of a shard visits some buckets of the tables, in an order that stays
+ * correct while other calls add and remove entries (see doorman__chains_visited).
  *
- * No node decides for a shard while it is written. So its entries must be found quickly among those
- * of all shards. An index is made before the move, in steps between decisions. It divides the
- * hashes into ranges, in the order of a visit, and has a set of shards for each range. A visit for
- * one shard skips the ranges whose set does not have this shard. One index serves all tables.
+ * No node decides for a shard while it is written. So its entries must be found quickly. An index
+ * is made before the move, in steps between decisions. It divides the hashes into ranges, in the
+ * order of a visit, and has a set of shards for each range. A visit for one shard skips the ranges
+ * whose set does not have this shard. One index serves all tables.
  *
  *     range        0           1           2           3           of 2^bits
  *     hashes       0...        4...        8...        c...        with the lowest bit first
@@ -20421,9 +20423,9 @@ static doorman__chains *doorman__shard_table(doorman_permits *permits,
     return &permits->holds.by_id;
 }
 
-/* Moves a cursor to the next range that may have entries of a shard, over at most
- * DOORMAN__SHARD_SKIPS ranges. After the last range the position is 0. Returns whether the cursor
- * is at such a range. If the visit uses no index, returns true, and does not move the cursor. */
+/* Moves a cursor past at most DOORMAN__SHARD_SKIPS ranges that have no entries of a shard. After
+ * the last range the position is 0. Returns whether it has found a range that may have entries of
+ * the shard. If the visit uses no index, returns true, and does not move the cursor. */
 static bool doorman__shard_seek(const doorman_permits *permits, size_t shard,
                                 doorman_shard_cursor *cursor) {
     const doorman__shard_index *index = &permits->shards.index;
@@ -20736,8 +20738,8 @@ static doorman_time doorman__shard_learns_until(const doorman_permits *permits, 
     return until;
 }
 
-/* Writes for how much longer a shard learns. The next owner must learn for as long, because it
- * knows no more holds than this one. */
+/* Writes for how much longer a shard learns. The next owner must learn until then too, because it
+ * knows no more holds than this owner. */
 static bool doorman__shard_write_learning(doorman_permits *permits, size_t shard) {
     const size_t begin = permits->shards.part_bytes;
     const doorman_time until = doorman__shard_learns_until(permits, shard);
@@ -20804,8 +20806,7 @@ static const doorman_permit_limit *doorman__hold_limits(const doorman__hold_item
     return *count ? found->limits : NULL;
 }
 
-/* Charges the units of a hold that has no takes yet to its counters. Returns false if memory runs
- * out. */
+/* Charges the units of a hold without takes to its counters. Returns false if memory runs out. */
 static bool doorman__hold_count_takes(doorman_permits *permits, doorman__hold *hold) {
     const doorman_time life = hold->takes.time_to_live;
     const uint64_t most = doorman__grains_floor(DOORMAN__SUM_MAX);
@@ -21122,7 +21123,7 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  *    in stock, the client queues a permit that no caller waits for. That permit asks for the
  *    missing units with a minimum of 0. So it is never refused for lack of units, and no ban counts
  *    it. If its message fails, the permit is not sent again, because it may have charged units.
- *       Units that were taken ahead are lost at the latest twice `prefetch` after their message was
+ *       Units that were taken ahead are lost no later than twice `prefetch` after their message was
  *    sent. So they never last longer than twice `prefetch` after the server has charged them. A
  *    stock has at most two lots of units with different ends. Costs are rounded up to 1/4096 of a
  *    unit, as on a server. A permit gets no more out of the stock than the most that a server has
@@ -21143,14 +21144,14 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  * About P28: if a server cannot remember a report, it charges nothing. Then the client sends the
  *    report again without a request_id. A server that does not know yet whether a predecessor has
  *    counted the report (LEARNING) charges nothing either. Then the report keeps its request_id,
- *    and is sent again after a second, for 11 minutes. After that it is lost, and counted as
- *    `lost`. Reports that wait for this second count towards DOORMAN__REPORTS_MAX.
+ *    and is sent again each second, for 11 minutes. After that it is lost, and counted as
+ *    `lost`. Reports that wait to be sent again count towards DOORMAN__REPORTS_MAX.
  *
  * N9 A client without a map of shards sends all calls to the addresses of its options. If a
  *    response has a map_epoch, and the client has an earlier map or none, the client asks the same
  *    node for the map with DISCOVERY. With a map the client has a port for each node: an upstream
  *    with the addresses of the node, queues, and a breaker. So a node that fails stops only its own
- *    keys (P23), and messages are batched by node (P21). The first port, `home`, has the addresses
+ *    keys (P23), and calls are batched by node (P21). The first port, `home`, has the addresses
  *    of the options. With a map, home sends only DISCOVERY, after a message to a node has failed:
  *    the shards of that node may have moved. A lane sends permits of all ports, in turn.
  *       A call goes to the owner of its shard. If the call names a hold or a transfer by its id,
@@ -21160,8 +21161,8 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  *    MOVED_PAUSE at first, and after each further such refusal for twice as long, up to 1 s. After
  *    this wait, or when the next map comes, the call is sent to the node that then owns its shard.
  *    A permit, a report and a seizure may be refused as MOVED MOVES_MAX times. At the next such
- *    refusal the fallback decides. A settle is sent again for as long as after LEARNING. Renewals,
- *    releases and transfers are sent again for as long as after a message that has failed.
+ *    refusal the fallback decides. A settle is sent again for the same time as after LEARNING.
+ *    Renewals, releases and transfers are sent again for the same time as after a failure.
  *       A call keeps its request_id when its node changes. The new owner knows what the last owner
  *    knew. So it neither grants nor settles the call twice. When a shard moves, the client keeps
  *    its refusals that are still valid (P22) and its units taken ahead (P24).
@@ -21170,7 +21171,7 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  *    the next response, at most once in each MOVED_PAUSE.
  *       The packages of other languages ask over HTTP, where any node forwards calls. So they have
  *    no breaker for each node. They send a call to a server of the options, which forwards it, in
- *    these cases: the node has not answered a DISCOVERY yet, or since its last failure; the call
+ *    these cases: the node has answered no DISCOVERY yet, or none since its last failure; the call
  *    has failed once; the node has no HTTP address that the client may use. After a failure nothing
  *    is sent to a node for 1 s, and after each further failure in a row for twice as long, up to
  *    max_pause.
@@ -21214,9 +21215,9 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
 
 /* How long a settle waits for its first message, how long it is repeated after that, how long it
  * waits after each LEARNING, and in how many messages it may fail. In an outage of SETTLE_TIME
- * fewer messages fail, because the breaker opens for at least a second. After LEARNING a report is
- * also sent again, until REPORT_TIME has passed: a server refuses a report as LEARNING for at most
- * 10 minutes. */
+ * fewer than SETTLE_FAILURES messages fail, because the breaker opens for at least a second. After
+ * LEARNING a report is also sent again, until REPORT_TIME has passed: a server refuses a report as
+ * LEARNING for at most 10 minutes. */
 #define DOORMAN__SETTLE_WAIT (300 * DOORMAN_SECOND)
 #define DOORMAN__SETTLE_TIME (45 * DOORMAN_SECOND)
 #define DOORMAN__SETTLE_PAUSE DOORMAN_SECOND
@@ -21268,8 +21269,8 @@ typedef struct doorman__list {
     size_t count;
 } doorman__list;
 
-/* A permit, a report, a settle or a request about a hold. Its items are behind it in memory, and
- * then their texts. The key of an item is directly behind the NUL of its resource_id. */
+/* A permit, a report, a settle or a request about a hold. If `request` has items, they are behind
+ * the call in memory, and then their texts. A key is directly behind the NUL of its resource_id. */
 typedef struct doorman__call {
     doorman__list_link link; /* in the list of its state; NEW, SENT: in none */
     doorman_permit_client *client;
@@ -21395,9 +21396,8 @@ typedef union doorman__sent_item {
     doorman_settle_request settle;
 } doorman__sent_item;
 
-/* The messages of a port or of a lane. One message at a time is under way. A lane sends one permit
- * at a time, which may wait in the queue of a server. A lane follows the redirects of its own
- * messages. See doorman__lane_begin for the first address of each message. */
+/* The messages of a port or of a lane. One message at a time is under way. A lane follows the
+ * redirects of its own messages. See doorman__lane_begin for the first address of each message. */
 typedef struct doorman__batch {
     doorman_upstream upstream;
     doorman_permit_client *client;
@@ -21426,9 +21426,9 @@ typedef struct doorman__port {
 } doorman__port;
 #define DOORMAN__NO_NODE SIZE_MAX
 
-/* What a client knows of shards (N9). When a map is in force, its ports are freed only with the
- * client, because the loop of the caller may use their upstreams. A port without a node is used
- * again for the next new node. */
+/* What a client knows of shards (N9). Once a map is in force, ports are freed only with the client,
+ * because the loop of the caller may use their upstreams. A port without a node is used again for
+ * the next new node. */
 typedef struct doorman__routes {
     doorman_shard_map *map; /* NULL: only until the first map is set */
     doorman__port *by_node[DOORMAN_SHARD_NODES_MAX];
@@ -21513,7 +21513,8 @@ static doorman__port *doorman__port_of_shard(const doorman__routes *routes, size
 }
 
 /* Returns the port of a call: home without a map, otherwise the port of the owner of its shard. The
- * ids of holds and transfers contain their shard (N4). A call without such an id has items. */
+ * ids of holds and transfers contain their shard (N4). A call without such an id, or its hold, has
+ * items. */
 static doorman__port *doorman__call_route(const doorman__call *call) {
     doorman_permit_client *client = call->client;
     const doorman__routes *routes = client->routes;
@@ -21919,7 +21920,7 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman__ca
  * the server answers `gone`, it may be a new master. Then the client renews again at once, and says
  * what it holds (P16). If the server answers `gone` to this renewal too, the hold is gone.
  *
- * No units leak while a server answers: the client releases the units that a server may count and
+ * No units leak while a server answers: the client releases the units that a server may count but
  * the application does not use. The client does so after a timeout, a release, a decision that
  * comes too late, and the end of the hold. The client repeats the release until a server has
  * answered. If a message that asked for the hold ends later with a grant or without an answer, the
@@ -22394,8 +22395,7 @@ static void doorman__stock_receive(const doorman__call *call, doorman__stock *st
     doorman__stock_keep(client, stock, now);
 }
 
-/* Updates the stock after a server has decided on a permit of a caller, or on one that takes units
- * ahead. */
+/* Updates the stock after a server has decided on a permit. */
 static void doorman__stock_learn(const doorman__call *call, const doorman_permit *permit,
                                  doorman_time sent_at, doorman_time now) {
     doorman_permit_client *client = call->client;
@@ -22977,8 +22977,8 @@ static bool doorman__call_has_fallback(const doorman__call *call) {
            call->kind == DOORMAN__CALL_REPORT || call->kind == DOORMAN__CALL_SEIZURE;
 }
 
-/* Moves each call of a port for whose shard the map now names another owner. If the breaker of the
- * new owner is open, the fallback decides on those calls for which there is one. */
+/* Moves each call in the queues of a port to the port of the owner of its shard. If the breaker of
+ * a new owner is open, the fallback decides on the permits, reports and seizures that move. */
 static void doorman__port_follow(doorman__port *port, doorman_time now) {
     for (int kind = 0; kind < DOORMAN__CALL_KIND_COUNT; kind++) {
         doorman__list *queue = &port->queues[kind];
@@ -23399,7 +23399,7 @@ static doorman_time doorman__batch_due(const doorman_upstream *upstream) {
 }
 
 /* Gives the next message of a lane its port and its address. The address is the one that the port
- * uses now, or another one if a message with the permit has failed. */
+ * uses now. Each failed message with the permit moves the address on by one. */
 static void doorman__lane_begin(doorman__batch *lane, doorman__port *port) {
     const doorman_upstream *from = &port->batch.upstream;
     const doorman__call *call = doorman__call_at(port->queues[DOORMAN__CALL_WAIT].first);
@@ -24565,7 +24565,7 @@ bool doorman_permit_client_next_change(doorman_permit_client *client, doorman_he
 
 /* Ends a call that a caller waits for. The status OK means that the kill switch ends the call
  * (P25). The kill switch ends only permits: a permit is granted in full, or as a server has granted
- * it already. If a message with the permit is under way, the hold is kept if a server grants it.
+ * it already. If a message with the permit is under way, a hold that a server grants is kept.
  *   call   NULL: none */
 static void doorman__call_end(doorman__call *call, doorman_status status) {
     if (!call || !call->attended) return;
@@ -24599,8 +24599,8 @@ static void doorman__calls_end(const doorman__list *calls, doorman_status status
     }
 }
 
-/* Ends all permits that callers wait for. With a status other than OK, it also ends all seizures,
- * and callers stop waiting for transfers and settles. */
+/* Ends all permits that callers wait for. A status other than OK also ends all seizures, and
+ * callers stop waiting for transfers and settles. */
 static void doorman__permit_client_end_all(doorman_permit_client *client, doorman_status status) {
     const size_t count = doorman__port_count(client);
     for (size_t i = 0; i < count; i++) {
@@ -25136,7 +25136,7 @@ static const doorman__row doorman__plan_entry_rows[] = {
     {0},
 };
 
-/* One object in JSON that has the fields of a message, and those of its only plan row. */
+/* An object in JSON that has the fields of a message, and the fields of its only plan row. */
 typedef struct doorman__plan_single {
     doorman_plans_message message;
     doorman_plan_entry entry;
@@ -26133,8 +26133,8 @@ static const doorman__json_permits doorman__permits_in_json = {
  * The messages are sent first, so that the servers work while the callers wake up.
  *
  * A caller that waits sleeps on its own condition variable with its own mutex. With one mutex for
- * all, 64 callers that wake up together would wait for each other. A caller also watches its
- * timeout, in case the thread is late. A caller is counted in `callers` until it no longer uses the
+ * all, callers that wake up together would wait for each other. A caller also watches its timeout,
+ * in case the thread is late. A caller is counted in `callers` until it no longer uses the
  * agent, and doorman_agent_stop waits until none is left.
  */
 
@@ -26199,8 +26199,8 @@ static void doorman__agent_permits_on_wakeup(void *context) {
     pthread_mutex_unlock(&permits->mutex);
 }
 
-/* Returns whether to add a lane: more permits wait for lanes than lanes are idle, and the client
- * can have one more lane. */
+/* Returns whether to add a lane: there are more waiting permits than idle lanes, and the client can
+ * have one more lane. */
 static bool doorman__agent_permits_needs_lane(const doorman__agent_permits *permits) {
     const doorman_permit_client *client = permits->client;
     size_t idle = 0;
@@ -26320,8 +26320,8 @@ static void doorman__agent_permits_tell(const doorman__list *calls) {
     }
 }
 
-/* Returns whether the thread still has reports, settles or releases to send, and a server that has
- * not failed. After stop_by it returns false. */
+/* Returns whether reports, settles or releases have no answer yet, and a server for them has not
+ * failed. After stop_by it returns false. */
 static bool doorman__agent_permits_has_to_wait(const doorman__agent_permits *permits,
                                                doorman_time now) {
     doorman_permit_client *client = permits->client;
@@ -26575,8 +26575,8 @@ static void doorman__acquirer_give_back(const doorman__acquirer *acquirer) {
     (void)doorman_permit_client_settle(client, &settle, NULL, NULL, doorman_clock());
 }
 
-/* Gives up the call of a cancelled thread, and the hold and the reservation that the call was
- * granted. The acquirer's mutex is locked. */
+/* Gives up the call of a cancelled thread, and the hold and the reservation that the call has got.
+ * The acquirer's mutex is locked. */
 static void doorman__acquirer_cancel(void *context) {
     doorman__acquirer *acquirer = (doorman__acquirer *)context;
     pthread_mutex_unlock(&acquirer->mutex);
