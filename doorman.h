@@ -9952,7 +9952,7 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *                 8 8      the lease id; the rest until the end of the entry
  *                 8 8 8 8  g, u, the part of u that leases commit, v
  *                 1        the reason (S14)
- *                 2        the number of demands
+ *                 2        the number of demands; 1 for a client
  *     demand      8 4 1    the wants, the subclients, the priority; after its entry
  *     permits     1        'P'          at most once, and only from a server with permits
  *                 8        the rest of the learning of holds (P16)
@@ -10048,7 +10048,7 @@ static void doorman__handover_add_entry(doorman__handover_writer *out,
                                         const doorman__lease_table *leases,
                                         const doorman__lease_entry *entry, doorman_time now) {
     const doorman__child *child = doorman__entry_child(entry);
-    assert(entry->end > now && (!child || child->offered.count == 0));
+    assert(entry->end > now && (child ? child->offered.count == 0 : entry->indexed));
     doorman__handover_add_number(out, 'E', 1);
     doorman__handover_add_text(out, entry->holder_id);
     doorman__handover_add_number(out, child ? 1U + 2U * child->frozen : 0, 1);
@@ -10059,12 +10059,12 @@ static void doorman__handover_add_entry(doorman__handover_writer *out,
     doorman__handover_add_amount(out, doorman__entry_leased(entry));
     doorman__handover_add_amount(out, doorman__entry_in_round(leases, entry));
     doorman__handover_add_number(out, entry->reason, 1);
-    doorman__handover_add_number(out, child ? child->now.count : entry->indexed, 2);
+    doorman__handover_add_number(out, child ? child->now.count : 1, 2);
     for (size_t i = 0; child && i < child->now.count; i++) {
         const doorman__demand_group *group = &child->now.items[i];
         doorman__handover_add_demand(out, &group->demand, group->priority);
     }
-    if (child || !entry->indexed) return;
+    if (child) return;
     doorman__demand own = doorman__entry_demand(leases, entry);
     doorman__handover_add_demand(out, &own, (int)entry->priority);
 }
@@ -10270,6 +10270,7 @@ static void doorman__handover_take_entry(doorman__handover_reader *in, doorman__
     bool is_valid = kind != 2 && out->lease_id <= UINT64_C(1) << 53 && out->end > in->now &&
                     out->has <= out->leased && out->leased <= out->committed &&
                     (out->is_server || out->leased >= out->committed) &&
+                    (out->is_server || out->demand_count == 1) &&
                     out->in_round <= doorman__float_up(out->committed);
     if (!is_valid) doorman__handover_fail(in, DOORMAN_INVALID_ARGUMENT, "a lease is not valid");
 }
