@@ -10287,8 +10287,8 @@ static bool doorman__permits_add_charges(doorman_permits *permits, size_t item) 
         charge->shadow = limit->shadow || place->shadow;
         if (limit->leased) charge->lease = doorman__leased_find(permits, limit, place);
         if (charge->lease && limit->kind != DOORMAN_CONCURRENCY) {
-            /* P17: items with one lease share one charge. Refusals and grants of such a charge are
-             * counted at the limit of the first item. */
+            /* P17: items with the same lease share one charge. Refusals and grants of such a charge
+             * are counted at the limit of the first item. */
             charge->identity.hash = (uintptr_t)charge->lease / 64;
         }
         if (!doorman__permits_add_charge(permits, item, charge)) return false;
@@ -10974,8 +10974,8 @@ static void doorman__charge_remember(doorman_permits *permits, doorman__charge *
 }
 
 /* Charges a counter. Returns what doorman__meter_charge returns. If the counter begins another
- * window, no units of earlier reservations come back, even if the figures change later so that
- * their window is the present one again (P27). */
+ * window, no units of earlier reservations come back, even if a later change of the figures brings
+ * the window of these reservations back (P27). */
 static size_t doorman__counter_charge(doorman__counter *counter, const doorman__meter *meter,
                                       int64_t grains, const doorman__moment *at) {
     const doorman_limit_kind kind = meter->limit->kind;
@@ -11466,7 +11466,7 @@ static void doorman__permits_make_fair_room(doorman_permits *permits, const door
 }
 
 /* Adds a key to its pool, if there is room and memory. A key that is forgotten to make room may be
- * one of this permit. So all keys of the charge are found again then. */
+ * a key of this permit. So all keys of the charge are found again then. */
 static void doorman__charge_add_key(doorman_permits *permits, const doorman__charge *charge,
                                     doorman__fair_use *use) {
     const doorman__slot *slot = use->pool->slot;
@@ -11697,16 +11697,16 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *       If memory runs out while a queue is served, an update tries again after one second.
  * P8 The end of a hold is the time of its grant or of its last renewal, plus (1 + drift) times its
  *    time to live. An end never moves back. A release says what is kept, and not what comes back.
- *    So a release that arrives again, or after a later one, has no effect.
+ *    So a release that arrives again, or after a later release, has no effect.
  * Repeats (P9). A repeated acquire with the same client_id, request_id and items renews the hold.
  *    If the permit waits, the repeat takes over its position, priority, `share` and `equal`: the
  *    earlier ticket is refused as REPEATED, and the wait counts from the repeat. So the client can
  *    compute the end of the hold from the time at which it sent the repeat. A repeat on another
  *    connection that already has connection_waiting_max waiting permits is refused as QUEUE_FULL.
  *    The earlier permit continues to wait. A repeat that may not wait ends the wait, and is decided
- *    like a new permit. A permit with other items and the same request_id is refused as REPEATED,
- *    and so is one with the request_id of a transfer or of a seizure. A release with the request_id
- *    of a waiting permit cancels the permit, which is then refused as TIMED_OUT.
+ *    like a new permit. A permit is refused as REPEATED if it has other items and the same
+ *    request_id, or the request_id of a transfer or of a seizure. A release with the request_id of
+ *    a waiting permit cancels the permit, which is then refused as TIMED_OUT.
  *       A transfer stays known after it was used, for as long as its source is held. Otherwise a
  *    late copy of the request for the transfer would take units from the source a second time,
  *    although the client that holds the source still uses them.
@@ -11834,8 +11834,8 @@ static doorman__hold *doorman__holds_find_request(const doorman_permits *permits
 
 /* Makes an id out of a number. Ids cannot be guessed. A server hashes the numbers of its leases
  * with the same seed. So the bits of the number are inverted here. Otherwise a client could learn
- * the ids of the transfers of others from the ids of its own leases. With shards, an id modulo the
- * number of shards is its shard (N4). Such an id may be larger than DOORMAN__REQUEST_ID_MAX.
+ * the ids of transfers of other clients from the ids of its own leases. With shards, an id modulo
+ * the number of shards is its shard (N4). Such an id may be larger than DOORMAN__REQUEST_ID_MAX.
  *   shard   has no meaning without shards */
 static uint64_t doorman__holds_id(const doorman_permits *permits, uint64_t number, size_t shard) {
     const uint64_t id = doorman__hash_number(permits->options.seed, ~number) >> 11;
@@ -12015,7 +12015,7 @@ static void doorman__turn_clear(doorman__wait *wait) {
     if (wait->queue->slot) wait->queue->slot->totals.waiting--;
 }
 
-/* Removes a waiting permit from its queue. If it was the first one, the queue becomes ready. */
+/* Removes a waiting permit from its queue. If it was the first permit, the queue becomes ready. */
 static void doorman__hold_queue_leave(doorman_permits *permits, doorman__wait *wait) {
     assert(wait->turn.position > 0 && wait->turn.position <= wait->queue->turns.count);
     bool first = doorman__timers_first(&wait->queue->turns) == &wait->turn;
@@ -12527,8 +12527,8 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
  * row of a reservation is always yielded before the rows of counters. After a crash in between, the
  * counter in the store lacks what the reservation has charged. So the row of an open reservation is
  * yielded once more after all counters. Only this second row says that the counters are written. A
- * reservation that is restored gives units back only if its row says that. Otherwise what was
- * reserved stays charged.
+ * reservation that is restored gives units back only if its row says that. Otherwise the reserved
+ * units stay charged.
  */
 
 #define DOORMAN__SETTLED_KEPT (60 * DOORMAN_SECOND) /* how long a settlement is remembered */
@@ -13048,8 +13048,7 @@ static uint64_t doorman__bucket_return(doorman__counter *counter, const doorman_
 
 /* Returns when units come back to a bucket: at the later of the end of the reservation and the time
  * at which the level of the bucket was written, but at the latest now. So it makes no difference
- * when a call notices the end, unless the bucket was used after the end: what the bucket lacked at
- * the end bounds the other shares. */
+ * when a call notices the end, unless the bucket was used after the end. */
 static doorman_time doorman__return_time(const doorman_permits *permits,
                                          const doorman__reservation *reservation,
                                          const doorman__meter *meter) {
@@ -13259,7 +13258,7 @@ static void doorman__reservations_uninit(doorman__reservations *all) {
 
 /* ---- >>permits ------------------------------------------------------------------------------ */
 /*
- * This section decides on permits: new ones, those that wait in a queue, and repeated ones.
+ * This section decides on new permits, on permits that wait in a queue, and on repeated permits.
  *
  * P9 Permits that neither hold units nor reserve are not idempotent. A request whose response is
  *    lost may have charged units. So a repeated request may be refused too early, but is never
@@ -13815,7 +13814,7 @@ static doorman_status doorman__hold_take_over(doorman_permits *permits, doorman_
 
 /* Decides on a permit if the client has a hold, a transfer or a waiting permit with the same
  * request_id. Returns false if there is none of these, or if this function ends it. The permit is
- * like a new one then. */
+ * like a new permit then. */
 static bool doorman__permits_repeat(doorman_permits *permits, const doorman__decision *decision,
                                     doorman_permit *out, doorman_status *status) {
     const doorman_permit_request *request = decision->request;
@@ -14046,7 +14045,7 @@ static int64_t doorman__charge_reported(const doorman_permits *permits,
     return cost < 0 ? -(int64_t)grains : (int64_t)grains;
 }
 
-/* Charges a report to all counters of an item except those of CONCURRENCY. After an error, no
+/* Charges a report to all counters of an item except counters of CONCURRENCY. After an error, no
  * counter is charged. */
 static doorman_status doorman__permits_charge_report(doorman_permits *permits, double cost,
                                                      double *charged) {
@@ -14434,8 +14433,9 @@ static bool doorman__permits_all_learn(const doorman_permits *permits) {
 }
 
 /* Divides what is free among the items, in their order. Only counters of CONCURRENCY are charged,
- * because the predecessor has charged the others. Nothing is free at a leased limit, because its
- * holds have ended (P17). At a limit in shadow, as much is free as its counter can count. */
+ * because the predecessor has charged the other counters. Nothing is free at a leased limit,
+ * because its holds have ended (P17). At a limit in shadow, as much is free as its counter can
+ * count. */
 static void doorman__holds_believe(doorman_permits *permits, size_t count) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
@@ -17483,7 +17483,7 @@ static void doorman__override_scope_release(doorman_permits *permits,
     DOORMAN_FREE(scope);
 }
 
-/* Returns a hash of the scope, and of those figures in which rows differ most often. */
+/* Returns a hash of the scope, and of the figures in which rows differ most often. */
 static uint32_t doorman__figures_hash(const doorman_permits *permits, const void *scope,
                                       const doorman_figures *given) {
     double amounts[4] = {given->rate, given->size, given->limit, (double)given->window};
@@ -17796,7 +17796,7 @@ static void doorman__override_name_check(doorman__check *check, const doorman_ov
     DOORMAN__CHECK(check, rules);
 }
 
-/* Checks those rules of a row that do not depend on its limit. */
+/* Checks the rules of a row that do not depend on its limit. */
 static void doorman__override_row_check(doorman__check *check, const doorman_override_row *row) {
     const doorman_figures *given = &row->figures;
     const bool adds = !doorman__equal(row->add, 0), has = doorman__figures_given(given, 0);
@@ -18196,7 +18196,7 @@ static void doorman__plan_name_check(doorman__check *check, const doorman_plan_r
     DOORMAN__CHECK(check, rules);
 }
 
-/* Checks those rules of a plan row that do not depend on the configuration. */
+/* Checks the rules of a plan row that do not depend on the configuration. */
 static void doorman__plan_row_check(doorman__check *check, const doorman_plan_row *row) {
     const bool ends_valid = doorman__epoch_valid(row->ends_at);
     const doorman__rule rules[] = {
@@ -19127,7 +19127,7 @@ static const doorman_template *doorman__want_find_template(const doorman_permits
 }
 
 /* Returns an error if a permit asks for units of CONCURRENCY without a request_id. Precondition:
- * the wants are those of the permit. */
+ * the wants are read from the permit. */
 static doorman_status doorman__permits_check_request_id(const doorman_permits *permits,
                                                         const doorman_permit_request *permit,
                                                         doorman_error *error) {
