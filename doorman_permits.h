@@ -13232,7 +13232,7 @@ static void doorman__reservations_end_due(doorman_permits *permits, size_t most)
 
 #define DOORMAN__DECISION_ENDS 16
 
-/* Ends some reservations before a decision, because their units may come back. */
+/* Ends some reservations before a decision or a report, because their units may come back. */
 static void doorman__reservations_work(doorman_permits *permits,
                                        const doorman_permit_request *request) {
     doorman__reservations_end_due(permits, DOORMAN__DECISION_ENDS);
