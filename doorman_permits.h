@@ -9969,8 +9969,8 @@ static doorman_status doorman__permit_item_check(const doorman_permit_item *item
 #define DOORMAN__REQUEST_ID_MAX ((UINT64_C(1) << 53) - 1)
 #define DOORMAN__SETTLE_MAX (3600 * DOORMAN_SECOND)
 
-/* Returns the first rule that a request breaks, or NULL. The items are checked elsewhere, and so is
- * the client_id, because all permits of a message have the same one. */
+/* Returns the first rule that a request breaks, or NULL. Other functions check the items, and the
+ * text of client_id. */
 static const char *doorman__permit_request_wrong(const doorman_permit_request *request) {
     const doorman__rule rules[] = {
         {!doorman__duration_valid(request->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
@@ -10044,7 +10044,8 @@ static doorman_status doorman__permits_check(doorman_permits *permits,
 }
 
 /* P2, `equal`: all items get the same whole number of units. Sets min and cost of all items to the
- * smallest and the largest number that all of them accept. Returns false if there is none. */
+ * smallest and the largest number that all of them accept. Returns false if there is no such
+ * number. */
 static bool doorman__wants_equal(doorman__want *wants, size_t count) {
     double least = 0, most = DOORMAN_AMOUNT_MAX;
     for (size_t i = 0; i < count; i++) {
@@ -10132,7 +10133,7 @@ static bool doorman__charge_find(doorman_permits *permits, doorman__charge *char
 }
 
 /* P31: gives a charge the figures that an item brings for its limit. Without such figures nothing
- * changes. If several items bring figures for it, those of the last item count. Returns false if
+ * changes. If several items of the charge bring figures, the last item decides. Returns false if
  * memory runs out. */
 static bool doorman__charge_bring(doorman_permits *permits, const doorman__want *want,
                                   doorman__charge *charge) {
@@ -10172,7 +10173,7 @@ static doorman__fair_use *doorman__charge_use(const doorman_permits *permits,
     return NULL;
 }
 
-/* Returns whether a charge is of a fair limit, and several keys share it. */
+/* Returns whether several keys share a charge of a fair limit. */
 static bool doorman__charge_has_uses(const doorman_permits *permits,
                                      const doorman__charge *charge) {
     return charge->fair && permits->fair_uses[charge->fair - 1].next;
@@ -10288,8 +10289,8 @@ static bool doorman__permits_add_charges(doorman_permits *permits, size_t item) 
         charge->shadow = limit->shadow || place->shadow;
         if (limit->leased) charge->lease = doorman__leased_find(permits, limit, place);
         if (charge->lease && limit->kind != DOORMAN_CONCURRENCY) {
-            /* P17: items with one lease share one charge. Refusals and grants of such a charge are
-             * counted at the limit of the first item. */
+            /* P17: items with the same lease share one charge. Refusals and grants of such a charge
+             * are counted at the limit of the first item. */
             charge->identity.hash = (uintptr_t)charge->lease / 64;
         }
         if (!doorman__permits_add_charge(permits, item, charge)) return false;
@@ -10302,12 +10303,12 @@ static doorman__counter *doorman__permits_find_ban(const doorman_permits *permit
     return doorman__slot_find(doorman__permits_bans(permits), of_key);
 }
 
-/* Returns the hash of a key alone, without that of its resource. */
+/* Returns the hash of a key alone, without the hash of its resource. */
 static uint32_t doorman__fair_hash(const doorman__place *place, const doorman__identity *of_key) {
     return (uint32_t)of_key->hash - 3 * (uint32_t)place->hash;
 }
 
-/* Starts to load the counters of a key into the cache, and what fair limits know of the key. The
+/* Starts to load into the cache the counters of a key, and what fair limits know of it. The
  * counters that keys share are in the cache anyway. */
 static inline void doorman__place_prefetch(const doorman_permits *permits,
                                            const doorman__place *place,
@@ -10340,8 +10341,8 @@ static void doorman__permits_prefetch(const doorman_permits *permits,
     }
 }
 
-/* Finds or adds the place of an item. If no template with limits matches the resource, sets
- * `unmatched` instead. Returns false if memory runs out. */
+/* Finds or adds the place of an item, if its template has limits. Sets `unmatched` if no template
+ * with a list of limits matches the resource. Returns false if memory runs out. */
 static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want *want) {
     doorman__place *place = want->place;
     if (!place) place = doorman__permits_find_place(permits, want->resource_id);
@@ -10449,8 +10450,9 @@ static void doorman__charge_bound(doorman__charge *charge, uint64_t saved) {
     if (charge->need > max_cost) charge->reason = DOORMAN_REASON_MAX_COST;
 }
 
-/* P7, P16: finds how much a counter of CONCURRENCY offers. The counter offers nothing if its limit
- * learns or has no lease in force, or if a permit that comes before this one waits there. */
+/* P7, P16: finds how much a counter of CONCURRENCY offers. The counter offers nothing while its
+ * limit learns, while a leased limit has no lease in force, or while a permit that comes before
+ * this one waits in its queue. */
 static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorman__charge *charge,
                                           doorman_time turn) {
     assert(charge->limit->kind == DOORMAN_CONCURRENCY && !charge->reason);
@@ -10525,8 +10527,8 @@ static double doorman__charge_evaluate_use(const doorman_permits *permits, doorm
     return use->view.alone ? DOORMAN__SUM_MAX : use->view.saved;
 }
 
-/* Finds which keys of a charge share a bucket, as all newcomers do (P29), and what the keys of each
- * bucket need of it together. */
+/* Finds which keys of a charge share a bucket, as all newcomers do (P29), and how much the keys of
+ * each bucket need together. */
 static void doorman__charge_share_buckets(const doorman_permits *permits,
                                           const doorman__charge *charge) {
     doorman__fair_use *uses = permits->fair_uses, *newcomers = NULL;
@@ -10544,8 +10546,9 @@ static void doorman__charge_share_buckets(const doorman_permits *permits,
     }
 }
 
-/* P29: refuses a permit if one of its keys has used its share. Returns the units that its items may
- * have together. With several keys, `spare` and `most` of each key bound its items instead. */
+/* P29: refuses a permit if one of its keys has used its share. Returns the units that all items of
+ * the charge may have together. With several keys, `spare` and `most` of each key bound its items
+ * instead. */
 static double doorman__charge_evaluate_fair(const doorman_permits *permits,
                                             doorman__charge *charge) {
     assert(charge->fair > 0 && charge->fair <= permits->fair_use_count);
@@ -10601,8 +10604,8 @@ static void doorman__charge_evaluate(const doorman_permits *permits, doorman__ch
 }
 
 /* Returns how long it takes until a key that has used its share may have its minimum, if shares
- * stay as they are. The key may have it when the key has saved enough and the bucket of the limit
- * keeps what the key must leave in it, or when this bucket is full. */
+ * stay as they are. That is when the key has saved enough and can leave enough in the bucket of the
+ * limit, or when this bucket is full. */
 static doorman_time doorman__charge_use_delay(const doorman_permits *permits,
                                               const doorman__charge *charge,
                                               const doorman__fair_use *use) {
@@ -10621,8 +10624,8 @@ static doorman_time doorman__charge_use_delay(const doorman_permits *permits,
     return doorman__earlier(full, saved);
 }
 
-/* Returns the key that has used its share, and of several such keys the one that must wait longest.
- * Sets *delay to how long it must wait. Precondition: the reason of the charge is SHARE. */
+/* Of the keys that have used their share, returns the key that must wait longest. Sets *delay to
+ * how long it must wait. Precondition: the reason of the charge is SHARE. */
 static const doorman__fair_use *doorman__charge_refused_use(const doorman_permits *permits,
                                                             const doorman__charge *charge,
                                                             doorman_time *delay) {
@@ -10680,7 +10683,7 @@ static bool doorman__permits_evaluate(doorman_permits *permits, const doorman__d
 /* ---- permits: one decision, dividing what is offered (P2) */
 
 /* Returns how many more grains a counter counts if an item gets `granted` units instead of its
- * minimum. The sum of all items is rounded up once, but each item of a hold by itself. */
+ * minimum. The sum of all items is rounded up once. Each item of a hold is rounded up by itself. */
 static uint64_t doorman__charge_more(const doorman__charge *charge, const doorman__want *want,
                                      double granted) {
     if (charge->limit->kind == DOORMAN_CONCURRENCY) {
@@ -10690,8 +10693,8 @@ static uint64_t doorman__charge_more(const doorman__charge *charge, const doorma
     return all > charge->granted ? all - charge->granted : 0;
 }
 
-/* Returns the grains that a counter has left for an item. If the permit has several keys of a fair
- * limit, what the key of the item may use bounds these grains too. */
+/* Returns the grains that a counter has left for an item. If several keys share the charge of a
+ * fair limit, these are at most the grains that the key of the item may use. */
 static uint64_t doorman__want_spare(const doorman_permits *permits, const doorman__charge *charge,
                                     const doorman__want *want) {
     if (!doorman__charge_has_uses(permits, charge)) return charge->spare;
@@ -10869,8 +10872,8 @@ static bool doorman__permits_reserve_sets(doorman_permits *permits) {
     return true;
 }
 
-/* P27: makes room for what may come back in each bucket that a reservation charges. Returns false
- * if memory runs out. */
+/* P27: makes room for a doorman__back in each bucket that a reservation charges. Returns false if
+ * memory runs out. */
 static bool doorman__permits_reserve_backs(doorman_permits *permits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
@@ -10899,8 +10902,8 @@ static bool doorman__charge_fits_set(doorman_permits *permits, const doorman__ch
     return false;
 }
 
-/* Creates the missing counters. If a bound forbids one, its charge gets a reason, and *fits becomes
- * false, except in shadow. */
+/* Creates the missing counters. If a bound forbids a counter, or forbids that it remembers figures,
+ * its charge gets a reason, and *fits becomes false, except in shadow. */
 static doorman_status doorman__permits_create_counters(doorman_permits *permits, bool *fits) {
     for (size_t i = 0; i < permits->charge_count && *fits; i++) {
         doorman__charge *charge = &permits->charges[i];
@@ -10952,7 +10955,7 @@ static void doorman__want_event(const doorman_permits *permits, const doorman__w
     doorman__permits_event(permits, event);
 }
 
-/* P17: counts what was refused at the lease of a charge, so that the wants of the lease grow. */
+/* P17: counts at the lease of a charge what was refused, so that the wants of the lease grow. */
 static void doorman__charge_refuse_lease(doorman_permits *permits, const doorman__charge *charge) {
     bool wanted = charge->reason == DOORMAN_REASON_RATE ||
                   charge->reason == DOORMAN_REASON_LEARNING ||
@@ -10973,8 +10976,8 @@ static void doorman__charge_remember(doorman_permits *permits, doorman__charge *
 }
 
 /* Charges a counter. Returns what doorman__meter_charge returns. If the counter begins another
- * window, no units of earlier reservations come back, even if the figures change later so that
- * their window is the present one again (P27). */
+ * window, no units of earlier reservations come back, even if a later change of the figures brings
+ * the window of these reservations back (P27). */
 static size_t doorman__counter_charge(doorman__counter *counter, const doorman__meter *meter,
                                       int64_t grains, const doorman__moment *at) {
     const doorman_limit_kind kind = meter->limit->kind;
@@ -11151,8 +11154,8 @@ static bool doorman__permits_reserve_text(doorman_permits *permits, doorman__top
     return true;
 }
 
-/* Returns the index of the entry of a key. A key without an entry takes over one with the smallest
- * count. Returns DOORMAN__TOP_NONE if there is no memory. */
+/* Returns the index of the entry of a key. A key without an entry takes over the entry with the
+ * smallest count. Returns DOORMAN__TOP_NONE if there is no memory. */
 static size_t doorman__permits_top_entry(doorman_permits *permits, doorman__top *top,
                                          const char *resource_id, const doorman__identity *key) {
     size_t index = doorman__top_find(top, key->hash);
@@ -11184,7 +11187,7 @@ static void doorman__permits_count_key(doorman_permits *permits, doorman__slot *
     top->entries[index].units += kind == DOORMAN_TOP_GRANTED ? want->granted : want->cost;
 }
 
-/* Adds the units that a key has used in one slice to a window. */
+/* Adds to a window the units that a key has used in one slice. */
 static void doorman__permits_add_usage(doorman_permits *permits, doorman__units_window *sum,
                                        const doorman__top_entry *from, double units) {
     const size_t id_bytes = strlen(from->text) + 1;
@@ -11198,7 +11201,7 @@ static void doorman__permits_add_usage(doorman_permits *permits, doorman__units_
     }
 }
 
-/* Adds the slice that is counted in usage->part to the windows, and empties it. */
+/* Adds to the windows the slice that is counted in usage->part, and empties usage->part. */
 static void doorman__permits_merge_usage(doorman_permits *permits, doorman__units_top *usage) {
     const double least = doorman__top_least(&usage->part);
     if (!(usage->total > 0)) return;
@@ -11217,8 +11220,7 @@ static void doorman__permits_merge_usage(doorman_permits *permits, doorman__unit
     usage->total = 0;
 }
 
-/* If an earlier slice than the present one is counted, adds it to the windows, and begins the
- * present one. */
+/* If the counted slice has ended, adds it to the windows, and begins the present slice. */
 static void doorman__permits_roll_usage(doorman_permits *permits, doorman__units_top *usage) {
     const uint64_t slice = (uint64_t)(permits->at.now / DOORMAN__UNITS_SLICE);
     if (slice <= usage->slice) return;
@@ -11443,8 +11445,8 @@ static size_t doorman__fair_spare(const doorman__fair *fair) {
 }
 
 /* If there is no room for one more key, forgets a key of another resource of the limit, if that
- * resource can spare more keys than this one. So a flood of keys of one resource does not take all
- * of max_keys. */
+ * resource can spare more keys than the resource of `use`. So a flood of keys of one resource does
+ * not take all of max_keys. */
 static void doorman__permits_make_fair_room(doorman_permits *permits, const doorman__fair_use *use,
                                             const doorman_permit_limit *limit) {
     const doorman__slot *slot = use->pool->slot;
@@ -11466,7 +11468,7 @@ static void doorman__permits_make_fair_room(doorman_permits *permits, const door
 }
 
 /* Adds a key to its pool, if there is room and memory. A key that is forgotten to make room may be
- * one of this permit. So all keys of the charge are found again then. */
+ * a key of this permit. So all keys of the charge are found again then. */
 static void doorman__charge_add_key(doorman_permits *permits, const doorman__charge *charge,
                                     doorman__fair_use *use) {
     const doorman__slot *slot = use->pool->slot;
@@ -11697,16 +11699,16 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *       If memory runs out while a queue is served, an update tries again after one second.
  * P8 The end of a hold is the time of its grant or of its last renewal, plus (1 + drift) times its
  *    time to live. An end never moves back. A release says what is kept, and not what comes back.
- *    So a release that arrives again, or after a later one, has no effect.
+ *    So a release that arrives again, or after a later release, has no effect.
  * Repeats (P9). A repeated acquire with the same client_id, request_id and items renews the hold.
  *    If the permit waits, the repeat takes over its position, priority, `share` and `equal`: the
  *    earlier ticket is refused as REPEATED, and the wait counts from the repeat. So the client can
  *    compute the end of the hold from the time at which it sent the repeat. A repeat on another
  *    connection that already has connection_waiting_max waiting permits is refused as QUEUE_FULL.
  *    The earlier permit continues to wait. A repeat that may not wait ends the wait, and is decided
- *    like a new permit. A permit with other items and the same request_id is refused as REPEATED,
- *    and so is one with the request_id of a transfer or of a seizure. A release with the request_id
- *    of a waiting permit cancels the permit, which is then refused as TIMED_OUT.
+ *    like a new permit. A permit is refused as REPEATED if it has other items and the same
+ *    request_id, or the request_id of a transfer or of a seizure. A release with the request_id of
+ *    a waiting permit cancels the permit, which is then refused as TIMED_OUT.
  *       A transfer stays known after it was used, for as long as its source is held. Otherwise a
  *    late copy of the request for the transfer would take units from the source a second time,
  *    although the client that holds the source still uses them.
@@ -11737,8 +11739,8 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    doorman_permits_end_hold at most 512, and an update at most 1,000. Later calls end the others.
  *    If an acquire lacks units, it ends up to 4,096 more, 256 at a time, and stops when it fits. So
  *    4,352 holds may end together, and the next acquire sees all their units. If more end, an
- *    acquire may be refused until updates have ended them. No call takes more than some
- *    milliseconds.
+ *    acquire may be refused until updates have ended them. Ends delay a call by some milliseconds
+ *    at most.
  */
 
 /* ---- holds: clients and connections */
@@ -11834,8 +11836,8 @@ static doorman__hold *doorman__holds_find_request(const doorman_permits *permits
 
 /* Makes an id out of a number. Ids cannot be guessed. A server hashes the numbers of its leases
  * with the same seed. So the bits of the number are inverted here. Otherwise a client could learn
- * the ids of the transfers of others from the ids of its own leases. With shards, the id modulo
- * their count is its shard (N4). Such an id may be larger than DOORMAN__REQUEST_ID_MAX.
+ * the ids of transfers of other clients from the ids of its own leases. With shards, an id modulo
+ * the number of shards is its shard (N4). Such an id may be larger than DOORMAN__REQUEST_ID_MAX.
  *   shard   has no meaning without shards */
 static uint64_t doorman__holds_id(const doorman_permits *permits, uint64_t number, size_t shard) {
     const uint64_t id = doorman__hash_number(permits->options.seed, ~number) >> 11;
@@ -11965,8 +11967,8 @@ static void doorman__hold_queue_free_empty(doorman_permits *permits, doorman__ho
     permits->node_bytes -= sizeof *queue;
 }
 
-/* Takes a queue, which is the first ready one, out of the list of ready queues. Its permits wait
- * for units again. An empty queue is freed. */
+/* Takes the first ready queue out of the list of ready queues. Its permits wait for units again. An
+ * empty queue is freed. */
 static void doorman__hold_queue_rest(doorman_permits *permits, doorman__hold_queue *queue) {
     doorman__holds *holds = &permits->holds;
     assert(holds->first_ready == queue && queue->ready);
@@ -12002,7 +12004,7 @@ static doorman__wait *doorman__turn_wait(doorman__timer *turn) {
     return DOORMAN__WITHIN(doorman__wait, turn, turn);
 }
 
-/* Puts a waiting permit into its queue. doorman__turn_clear takes the permit out. */
+/* Puts a waiting permit into its queue. */
 static void doorman__turn_set(doorman__wait *wait) {
     assert(!wait->turn.position && wait->hold->state == DOORMAN__WAITING);
     doorman__timer_set(&wait->queue->turns, &wait->turn, wait->rank);
@@ -12015,7 +12017,7 @@ static void doorman__turn_clear(doorman__wait *wait) {
     if (wait->queue->slot) wait->queue->slot->totals.waiting--;
 }
 
-/* Removes a waiting permit from its queue. If it was the first one, the queue becomes ready. */
+/* Removes a waiting permit from its queue. If it was the first permit, the queue becomes ready. */
 static void doorman__hold_queue_leave(doorman_permits *permits, doorman__wait *wait) {
     assert(wait->turn.position > 0 && wait->turn.position <= wait->queue->turns.count);
     bool first = doorman__timers_first(&wait->queue->turns) == &wait->turn;
@@ -12179,8 +12181,8 @@ static bool doorman__takes_reserve(doorman__takes *takes, size_t count) {
     return true;
 }
 
-/* Lets a hold keep at most `keep` units of one item. The units above that move to the hold `to`, or
- * go back to the counters if `to` is NULL. */
+/* Lets a hold keep at most `keep` units of one item. The other units move to the hold `to`, or go
+ * back to the counters if `to` is NULL. */
 static void doorman__hold_cut(doorman_permits *permits, doorman__hold *hold, size_t index,
                               double keep, doorman__hold *to) {
     doorman__hold_item *item = &doorman__hold_items(hold)[index];
@@ -12240,8 +12242,8 @@ static void doorman__transfer_spend(doorman_permits *permits, doorman__hold *tra
     transfer->takes = (doorman__takes){.list = NULL};
 }
 
-/* Returns the time to live of a hold: the one that was asked for, but at most that of its
- * limits. */
+/* Returns the time to live of a hold: the time that was asked for, but at most the shortest time of
+ * its limits. */
 static doorman_time doorman__hold_time_to_live(const doorman__hold *hold) {
     doorman_time most = doorman__earlier(hold->takes.time_to_live, DOORMAN_DURATION_MAX);
     doorman_time asked = hold->asked_time_to_live;
@@ -12516,19 +12518,19 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
  * evicted. A part says what one limit was charged for one item. It names the limit by a code, which
  * has the same bits on every machine. A settlement finds the counters again, as a report does.
  * Units come back only to a counter with the flag DOORMAN__RESERVED, which says that a reservation
- * has charged the counter. So a window that was reset, and that no reservation has charged since
+ * may have charged it. So a window that was reset, and that no reservation has charged since
  * then, gives nothing back. If another reservation has charged it since then, it gives back at most
  * what it has. A bucket has a doorman__back, whose stamp is a new one after a reset. So earlier
  * reservations give nothing back to it.
  *
  * Rows. A store must never have a charged counter without the reservation that has charged it.
- * Otherwise the settlement would be unknown after a crash, and charge the cost a second time. Nor
- * may a reservation be open in the store when its counter has the units back already. So the row of
- * a reservation is always yielded before the rows of counters. After a crash in between, the
+ * Otherwise the settlement would be unknown after a crash, and charge the cost a second time. And a
+ * reservation must not be open in the store if its counter there has the units back already. So the
+ * row of a reservation is always yielded before the rows of counters. After a crash in between, the
  * counter in the store lacks what the reservation has charged. So the row of an open reservation is
  * yielded once more after all counters. Only this second row says that the counters are written. A
- * reservation that is restored gives units back only if its row says so. Otherwise what was
- * reserved stays charged.
+ * reservation that is restored gives units back only if its row says that. Otherwise the reserved
+ * units stay charged.
  */
 
 #define DOORMAN__SETTLED_KEPT (60 * DOORMAN_SECOND) /* how long a settlement is remembered */
@@ -12599,7 +12601,7 @@ static uint64_t doorman__text_code(uint64_t code, const char *text) {
     return code;
 }
 
-/* Returns a number for the identity of a limit (P15), which is the same on every machine. A
+/* Returns a number for the identity of a limit (P15). Every machine gets the same number. A
  * resource that gets another template keeps its counters. So the number depends on the template
  * only if the limit is per template. */
 static uint64_t doorman__limit_code(const doorman__charge *charge) {
@@ -12759,7 +12761,7 @@ static void doorman__reservation_fill(const doorman_permits *permits,
     assert(text == (char *)reservation + reservation->bytes);
 }
 
-/* Returns the shard of a reservation, which is that of its first item. */
+/* Returns the shard of a reservation: the shard of its first item. */
 static size_t doorman__reservation_shard(const doorman_permits *permits,
                                          const doorman__reservation *reservation) {
     const doorman__reserved_item *first = doorman__reserved_items(reservation);
@@ -13046,10 +13048,9 @@ static uint64_t doorman__bucket_return(doorman__counter *counter, const doorman_
     return grains;
 }
 
-/* Returns the time at which units come back to a bucket: the end of the reservation or, if that is
- * later, the time at which the level of the bucket was written, but at the latest now. So it makes
- * no difference when a call notices the end, unless the bucket was used after the end: what the
- * bucket lacked at the end bounds the other shares. */
+/* Returns when units come back to a bucket: at the later of the end of the reservation and the time
+ * at which the level of the bucket was written, but at the latest now. So it makes no difference
+ * when a call notices the end, unless the bucket was used after the end. */
 static doorman_time doorman__return_time(const doorman_permits *permits,
                                          const doorman__reservation *reservation,
                                          const doorman__meter *meter) {
@@ -13213,8 +13214,8 @@ static void doorman__reservation_forget(doorman_permits *permits,
                        doorman__after(permits->at.now, DOORMAN__SETTLED_KEPT));
 }
 
-/* Ends the open reservations whose time has come, and forgets the other ones whose time has come:
- * at most `most` in all. */
+/* Ends the open reservations whose time has come, and forgets the closed ones whose time has come:
+ * at most `most` reservations in all. */
 static void doorman__reservations_end_due(doorman_permits *permits, size_t most) {
     const doorman__timers *ends = &permits->reservations.ends;
     for (size_t i = 0; i < most && doorman__timers_due(ends) <= permits->at.now; i++) {
@@ -13233,14 +13234,13 @@ static void doorman__reservations_end_due(doorman_permits *permits, size_t most)
 
 #define DOORMAN__DECISION_ENDS 16
 
-/* Ends some reservations before a decision, because their units may come back. */
+/* Ends some reservations before a decision or a report, because their units may come back. */
 static void doorman__reservations_work(doorman_permits *permits,
                                        const doorman_permit_request *request) {
     doorman__reservations_end_due(permits, DOORMAN__DECISION_ENDS);
     (void)doorman__wants_read(permits->wants, request, NULL); /* ends have changed the wants */
 }
 
-/* Frees all reservations. */
 static void doorman__reservations_clear(doorman_permits *permits) {
     doorman__reservations *all = &permits->reservations;
     for (doorman__timer *first; (first = doorman__timers_first(&all->ends));) {
@@ -13260,20 +13260,20 @@ static void doorman__reservations_uninit(doorman__reservations *all) {
 
 /* ---- >>permits ------------------------------------------------------------------------------ */
 /*
- * This section decides on permits: new ones, those that wait in a queue, and repeated ones.
+ * This section decides on new permits, on permits that wait in a queue, and on repeated permits.
  *
  * P9 Permits that neither hold units nor reserve are not idempotent. A request whose response is
  *    lost may have charged units. So a repeated request may be refused too early, but is never
  *    granted too often.
- * P16 With empty_at_start nothing is saved when the permits are created: a bucket has what it has
- *    gained since then, and a window that contains this time is used up. When a server becomes
- *    master, its permits have no counters and no bans, until rows are restored (D5). While it
- *    learns the holds of its predecessor, it decides as usual on permits that would hold no units.
- *    The rest of P16 is in >>holds.
+ * P16 With empty_at_start nothing is saved when the permits are created, or when their server
+ *    becomes master: a bucket has what it has gained since then, and a window that contains this
+ *    time is used up. A new master has no counters and no bans, until rows are restored (D5). While
+ *    it learns the holds of its predecessor, it decides as usual on permits that would hold no
+ *    units. The rest of P16 is in >>holds.
  * P18 The decisions of limits raise events, and are counted by limit and reason. Inspections are
  *    not counted. A template whose list of limits is empty grants everything, and counts what it
- *    grants. An item whose resource matches no template with limits is counted too, and raises an
- *    event, also if it is granted.
+ *    grants. An item is counted too, and raises an event, if no template with a list of limits
+ *    matches its resource, even if it is granted.
  */
 
 /* ---- holds: waiting (P7) */
@@ -13815,8 +13815,8 @@ static doorman_status doorman__hold_take_over(doorman_permits *permits, doorman_
 }
 
 /* Decides on a permit if the client has a hold, a transfer or a waiting permit with the same
- * request_id. Returns false if the client has none of them, or if this function ends the one that
- * it has. The permit is like a new one then. */
+ * request_id. Returns false if there is none of these, or if this function ends it. The permit is
+ * like a new permit then. */
 static bool doorman__permits_repeat(doorman_permits *permits, const doorman__decision *decision,
                                     doorman_permit *out, doorman_status *status) {
     const doorman_permit_request *request = decision->request;
@@ -14018,7 +14018,7 @@ static uint64_t doorman__leased_report_room(const doorman_permits *permits,
     return max_cost < saved ? max_cost : saved;
 }
 
-/* P17: charges a report to a lease. What the lease does not have raises its wants. */
+/* P17: charges a report to a lease. The units that the lease lacks raise its wants. */
 static void doorman__leased_charge_report(doorman_permits *permits, const doorman__charge *charge,
                                           int64_t grains, double cost) {
     double taken = (double)grains / DOORMAN__UNIT;
@@ -14047,7 +14047,7 @@ static int64_t doorman__charge_reported(const doorman_permits *permits,
     return cost < 0 ? -(int64_t)grains : (int64_t)grains;
 }
 
-/* Charges a report to all counters of an item except those of CONCURRENCY. After an error, no
+/* Charges a report to all counters of an item except counters of CONCURRENCY. After an error, no
  * counter is charged. */
 static doorman_status doorman__permits_charge_report(doorman_permits *permits, double cost,
                                                      double *charged) {
@@ -14402,8 +14402,8 @@ static doorman_status doorman__hold_items_check(const doorman_permits *permits,
     return DOORMAN_OK;
 }
 
-/* Makes wants out of the items that a renewal says are held. Each item accepts any amount up to the
- * one that it names. Returns false if memory runs out. */
+/* Makes wants out of the items that a renewal says are held. Each want accepts any amount up to the
+ * amount of its item. Returns false if memory runs out. */
 static bool doorman__holds_read_claim(doorman_permits *permits,
                                       const doorman_hold_request *request) {
     void *wants = permits->wants;
@@ -14419,8 +14419,9 @@ static bool doorman__holds_read_claim(doorman_permits *permits,
     return room;
 }
 
-/* P16: returns whether all limits of CONCURRENCY that concern a hold learn, apart from leased ones.
- * If one has learned, the hold has ended with the shortest time to live of its limits. */
+/* P16: returns whether all limits of CONCURRENCY that concern a hold learn. Leased limits do not
+ * count. If another limit has learned, the hold has ended, because its time to live was the
+ * shortest of its limits. */
 static bool doorman__permits_all_learn(const doorman_permits *permits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         const doorman__charge *charge = &permits->charges[i];
@@ -14434,8 +14435,9 @@ static bool doorman__permits_all_learn(const doorman_permits *permits) {
 }
 
 /* Divides what is free among the items, in their order. Only counters of CONCURRENCY are charged,
- * because the predecessor has charged the others. Nothing is free at a leased limit, because its
- * holds have ended (P17). At a limit in shadow, as much is free as its counter can count. */
+ * because the predecessor has charged the other counters. Nothing is free at a leased limit,
+ * because its holds have ended (P17). At a limit in shadow, as much is free as its counter can
+ * count. */
 static void doorman__holds_believe(doorman_permits *permits, size_t count) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
@@ -15050,8 +15052,8 @@ static bool doorman__recount_hold(doorman_permits *permits, const doorman__recou
     return true;
 }
 
-/* Chooses the new queue of a waiting permit: that of the first limit of CONCURRENCY that concerns
- * it, or `loose` if there is none. Returns false if memory runs out. */
+/* Chooses as the new queue of a waiting permit the queue of the first limit of CONCURRENCY that
+ * concerns it, or `loose` if there is no such limit. Returns false if memory runs out. */
 static bool doorman__recount_wait(doorman_permits *permits, const doorman__recount *recount,
                                   doorman__hold *hold) {
     assert(hold->state == DOORMAN__WAITING && !hold->wait->next_queue);
@@ -15261,7 +15263,7 @@ static void doorman__holds_uninit(doorman__holds *holds) {
 /*
  * This section settles reservations, and counts reports once (P27, P28). A settlement finds the
  * counters of its items like a report. A counter that was charged too much gives the difference
- * back (P27), and one that was charged too little is charged the difference. A settlement changes
+ * back (P27). A counter that was charged too little is charged the difference. A settlement changes
  * all these counters, or none.
  */
 
@@ -15370,8 +15372,8 @@ static uint64_t doorman__settle_enough(const doorman__reservation *reservation, 
 }
 
 /* Finds what a settlement changes at a counter. Returns false if the settlement skips the counter.
- * It skips those of CONCURRENCY. At a limit in shadow, it also skips a counter for which there is
- * no room, and one that was not charged for the item and would not be charged now. */
+ * It skips counters of CONCURRENCY. In shadow, it also skips a counter for which there is no room,
+ * and a counter that was not charged for the item and would not be charged now. */
 static bool doorman__settle_step_find(doorman_permits *permits,
                                       const doorman__reservation *reservation, size_t item,
                                       size_t index, doorman__settle_step *out) {
@@ -15500,9 +15502,9 @@ static doorman_reason doorman__settle_refuses(const doorman_permits *permits,
 
 /* Returns whether a request must wait for the rows of durable limits. These rows may have the
  * reservation that is settled, or say that the report was counted before. If the rows could not be
- * read, a settle waits as long as a reservation may be remembered after it was granted, and a
- * report as long as reports are remembered, which is 10 minutes (P28). With refuse_unread both wait
- * until the rows are read. */
+ * read, a settle waits as long as a reservation may be remembered after its grant. A report waits
+ * 10 minutes, because reports are remembered that long (P28). With refuse_unread both wait until
+ * the rows are read. */
 static bool doorman__settle_learns(const doorman_permits *permits,
                                    const doorman__settle_call *call) {
     bool learns = false;
@@ -15766,7 +15768,7 @@ doorman_status doorman_permits_end_reservation(doorman_permits *permits, uint64_
  * A change sets a flag in the counter, and a bit for its bucket in the table of its limit. So a
  * change needs no memory, and no list must be searched when a counter is removed. The search for
  * the next row reads these bits: 64 of them are one word, so a million buckets are about 16,000
- * words. If a counter is removed whose row is in the store, a row that says so enters a list of
+ * words. If a counter with a row in the store is removed, a row that says this enters a list of
  * removals.
  *
  * The figures follow the header of a row. Times are since 1970.
@@ -16473,8 +16475,8 @@ static size_t doorman__reservation_write(const doorman_permits *permits,
     return (size_t)(to - out);
 }
 
-/* Yields the first reservation of `changed` or `unsure`. An open one moves from `changed` to
- * `unsure`, so it is yielded again after its counters. Returns the length of the row, or 0. */
+/* Yields the first reservation of `changed` or `unsure`. An open reservation moves from `changed`
+ * to `unsure`, so it is yielded again after its counters. Returns the length of the row, or 0. */
 static size_t doorman__changes_yield_reservation(doorman_permits *permits,
                                                  doorman__reservation_list *list,
                                                  unsigned char *out) {
@@ -16522,7 +16524,7 @@ typedef enum doorman__restoring {
     DOORMAN__LARGER /* both may be about the same units: the larger number is used */
 } doorman__restoring;
 
-/* Returns how many grains are used, from the counter's own number and that of the row. */
+/* Returns how many grains are used, from the numbers of the counter and of the row. */
 static uint64_t doorman__grains_restored(uint64_t own, uint64_t given, doorman__restoring how) {
     if (how == DOORMAN__ALONE) return given;
     if (how == DOORMAN__LARGER) return own > given ? own : given;
@@ -16541,7 +16543,8 @@ static void doorman__ring_set(uint64_t *origin, uint64_t *ring, const doorman__r
 }
 
 /* Moves the units of a ring to a ring whose last slice begins now. No unit comes into a slice that
- * begins earlier than its own, so none returns earlier. Units that have returned are left out. */
+ * begins earlier than its own, so no unit returns earlier. Units that have returned are left
+ * out. */
 static doorman__row_ring doorman__row_ring_shift(const doorman__row_ring *from, doorman_time now) {
     doorman__row_ring out = {.window = from->window, .begin = now};
     for (size_t i = 0; i < DOORMAN__SLICES; i++) {
@@ -16600,7 +16603,7 @@ static void doorman__bucket_restore(const doorman__meter *meter, const doorman__
 }
 
 /* Restores tiers. If the counter exists, each tier keeps its phase (inactive, active, cooling
- * down), except that an inactive tier cools down if it does so in the row. */
+ * down). Only an inactive tier that cools down in the row changes: it cools down. */
 static void doorman__tiers_restore(const doorman__meter *meter, const doorman__row_figures *row,
                                    doorman__restoring how, const doorman__moment *at) {
     assert(row->ring_count <= DOORMAN_TIERS_MAX);
@@ -16626,7 +16629,7 @@ static void doorman__tiers_restore(const doorman__meter *meter, const doorman__r
 }
 
 /* Adds the figures of a row to a state of the same kind. A row adds nothing to a window of another
- * length (P15), or to another FIXED_WINDOW. */
+ * length (P15), or to a FIXED_WINDOW that ends at another time. */
 static void doorman__meter_restore(const doorman__meter *meter, const doorman__row_figures *row,
                                    doorman__restoring how, const doorman__moment *at) {
     const doorman_limit_kind kind = meter->limit->kind;
@@ -16753,7 +16756,6 @@ doorman_status doorman_permits_mark_changed(doorman_permits *permits, const unsi
 
 #define DOORMAN__MARK_BUCKETS 1024 /* of one step, which takes some tenths of a millisecond */
 
-/* Marks the nodes of one bucket. */
 static void doorman__permits_mark_bucket(doorman_permits *permits, doorman__slot *slot,
                                          size_t bucket) {
     doorman__chain *node = *doorman__chains_at(&slot->nodes, bucket);
@@ -16762,8 +16764,8 @@ static void doorman__permits_mark_bucket(doorman_permits *permits, doorman__slot
     }
 }
 
-/* Marks the reservations of some buckets. Does nothing until the cursor is behind the counters of
- * all slots. Returns whether buckets are left. */
+/* Marks the reservations of some buckets. Precondition: the cursor is behind the counters of all
+ * slots. Returns whether buckets are left. */
 static bool doorman__reservations_mark_some(doorman_permits *permits,
                                             doorman_counter_cursor *cursor) {
     doorman__reservations *all = &permits->reservations;
@@ -16853,8 +16855,8 @@ static doorman_status doorman__restore_new(doorman_permits *permits, doorman__ro
 }
 
 /* Adds a row to a bucket that exists, and restores what may come back to it. A bucket has only one
- * stamp. So units come back either from its own reservations or from those of the row: from those
- * that may give more back. */
+ * stamp. So either its own reservations or the reservations of the row give units back: those which
+ * may give back more. */
 static void doorman__restore_bucket(doorman__counter *counter, const doorman__meter *meter,
                                     const doorman__row_figures *row, doorman__restoring how,
                                     const doorman__moment *at) {
@@ -16878,9 +16880,9 @@ static void doorman__restore_bucket(doorman__counter *counter, const doorman__me
     doorman__counter_set_back(counter, &own);
 }
 
-/* Adds a row to a counter that exists. With `moves` the row may have been restored before. So of
- * the grains that the counter has used and those of the row, the larger number is used then.
- * Returns false if memory runs out. */
+/* Adds a row to a counter that exists. With `moves` the row may have been restored before. So the
+ * counter then gets the larger number of used grains: its own or the number of the row. Returns
+ * false if memory runs out. */
 static bool doorman__restore_added(doorman_permits *permits, const doorman__row_target *target,
                                    const doorman__row_figures *figures, bool moves) {
     const doorman__moment *at = &permits->at;
@@ -16928,8 +16930,8 @@ static doorman_status doorman__restore_counter(doorman_permits *permits,
     return added ? DOORMAN_OK : doorman__no_memory(error);
 }
 
-/* Restores a ban. A ban that is in force ends at its end or at that of the row, whichever is
- * later. */
+/* Restores a ban. A ban that is in force ends at its own end or at the end that the row gives,
+ * whichever is later. */
 static doorman_status doorman__restore_ban(doorman_permits *permits, const doorman_permit_row *row,
                                            doorman_time rest, bool moves, doorman_error *error) {
     doorman__moment_reach(&permits->at, row->written_at);
@@ -17151,7 +17153,7 @@ doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows r
  *     figures    what rows of a scope give, resolved for the limit of the scope. Rows with equal
  *                figures share them: a million rows with a few different figures need about 100
  *                bytes each. Plan rows give the name of a plan. A decision looks for this plan
- *                among those of its limit
+ *                among the plans of its limit
  *     row        one key of a scope, with its beginning and its end
  *
  *     state of a row    meaning                      event                next state
@@ -17183,7 +17185,7 @@ static bool doorman__override_before(const doorman__override_row *one,
     return one->id != other->id ? one->id < other->id : (uintptr_t)one < (uintptr_t)other;
 }
 
-/* Returns the treap of the override rows or that of the plan rows, by the kind of a row. */
+/* Returns the treap for the kind of a row: override rows or plan rows. */
 static doorman__row_order *doorman__override_order(doorman__overrides *all,
                                                    const doorman__override_row *row) {
     return &all->orders[row->figures->plan != NULL];
@@ -17326,8 +17328,8 @@ static void doorman__override_scope_resolve(doorman_permits *permits,
     permits->overridden = true;
 }
 
-/* Returns the figures that a row gives, and for the rest those of the limit. A configuration does
- * not keep whether max_wait was given, so a max_wait that equals max_debt counts as not given. */
+/* Returns the figures that a row gives. The limit gives the other figures. A configuration does not
+ * keep whether max_wait was given, so a max_wait that equals max_debt counts as not given. */
 static doorman_figures doorman__override_all(const doorman_permit_limit *limit,
                                              const doorman_figures *given) {
     doorman_permit_limit own = {.kind = limit->kind, .figures = limit->figures};
@@ -17360,8 +17362,8 @@ static void doorman__override_ignore(const doorman__config_report *report, size_
     (void)report, (void)index, (void)object, (void)text;
 }
 
-/* Finds whether figures are idle. If they are not, sets `all`: the limit gives the figures that the
- * rows do not give. */
+/* Finds whether figures are idle. Sets `all` if they are not idle, and are neither a plan nor
+ * units: the limit gives the figures that the rows do not give. */
 static void doorman__override_figures_resolve(doorman__overrides *all,
                                               doorman__override_figures *figures) {
     const doorman__config_report report = {.add = doorman__override_ignore};
@@ -17430,7 +17432,6 @@ static bool doorman__override_scope_is(const doorman__override_scope *scope,
            strcmp(doorman__override_scope_limit(scope), name->limit) == 0;
 }
 
-/* Returns the row with a name, or NULL. */
 static doorman__override_row *doorman__override_find(const doorman_permits *permits,
                                                      const doorman__override_name *name) {
     const size_t bytes = strlen(name->key);
@@ -17484,7 +17485,7 @@ static void doorman__override_scope_release(doorman_permits *permits,
     DOORMAN_FREE(scope);
 }
 
-/* Returns a hash of the scope, and of those figures in which rows differ most often. */
+/* Returns a hash of the scope, and of the figures in which rows differ most often. */
 static uint32_t doorman__figures_hash(const doorman_permits *permits, const void *scope,
                                       const doorman_figures *given) {
     double amounts[4] = {given->rate, given->size, given->limit, (double)given->window};
@@ -17637,7 +17638,6 @@ static void doorman__override_free(doorman_permits *permits, doorman__override_r
     DOORMAN_FREE(row);
 }
 
-/* Frees all rows. */
 static void doorman__overrides_clear(doorman_permits *permits) {
     doorman__overrides *all = &permits->overrides;
     doorman__chains_free_all(&all->rows);
@@ -17656,8 +17656,8 @@ static void doorman__overrides_wake(doorman_permits *permits) {
     }
 }
 
-/* Finds the limit of a resource whose slot is `own`, and the counter that a key has there. Adapts
- * this counter to the present configuration. Returns false if memory runs out.
+/* Among the limits of a resource, finds the limit with the slot `own`, and the counter of a key
+ * there. Adapts this counter to the present configuration. Returns false if memory runs out.
  *   out   written: the charge. Its `limit` is NULL if no limit of the resource has the slot, and
  *         its `counter` is NULL if there is none */
 static bool doorman__override_charge(doorman_permits *permits, doorman__slot *own,
@@ -17781,7 +17781,6 @@ static bool doorman__epoch_valid(doorman_time time) {
     return time >= 0 && time <= DOORMAN__EPOCH_MAX;
 }
 
-/* Checks the name of a row. */
 static void doorman__override_name_check(doorman__check *check, const doorman_override_row *row) {
     const bool both = row->resource_id && row->identifier_glob;
     const bool has_glob = row->identifier_glob && !row->resource_id;
@@ -17799,7 +17798,7 @@ static void doorman__override_name_check(doorman__check *check, const doorman_ov
     DOORMAN__CHECK(check, rules);
 }
 
-/* Checks those rules of a row that do not depend on its limit. */
+/* Checks the rules of a row that do not depend on its limit. */
 static void doorman__override_row_check(doorman__check *check, const doorman_override_row *row) {
     const doorman_figures *given = &row->figures;
     const bool adds = !doorman__equal(row->add, 0), has = doorman__figures_given(given, 0);
@@ -17857,8 +17856,8 @@ static const doorman_permit_limit *doorman__override_limit(const doorman_permits
 
 /* ---- overrides: setting and ending rows */
 
-/* Returns the figures that a row adds to: those of another row, of a plan, of an override of the
- * configuration, or of the limit. */
+/* Returns the figures that a row adds to. They come from another row, else from a plan, else from
+ * an override of the configuration, else from the limit. */
 static const doorman_figures *doorman__override_base(const doorman_permits *permits,
                                                      const doorman_permit_limit *limit,
                                                      const doorman__override_name *name) {
@@ -17919,8 +17918,8 @@ static void doorman__override_set_check(doorman__check *check, const doorman_per
     DOORMAN__CHECK(check, rules);
 }
 
-/* Stores a row that is valid, with the times and the id of `given`. If the row replaces one that
- * has begun, a bucket gets only the units that the new row adds beyond those of the old one.
+/* Stores a row that is valid, with the times and the id of `given`. If the row replaces a row that
+ * has begun, a bucket gets only the units that the new row adds beyond the units of the old row.
  *   restored   true: if the row has begun, a bucket has its units already */
 static doorman_status doorman__override_store(doorman_permits *permits,
                                               const doorman__override_name *name,
@@ -18190,7 +18189,6 @@ doorman_status doorman_permits_after_override(doorman_permits *permits,
 
 /* ---- overrides: plan rows (E2) */
 
-/* Checks the glob and the key of a plan row. */
 static void doorman__plan_name_check(doorman__check *check, const doorman_plan_row *row) {
     const doorman__rule rules[] = {
         {!doorman__id_valid(row->identifier_glob),
@@ -18200,7 +18198,7 @@ static void doorman__plan_name_check(doorman__check *check, const doorman_plan_r
     DOORMAN__CHECK(check, rules);
 }
 
-/* Checks those rules of a plan row that do not depend on the configuration. */
+/* Checks the rules of a plan row that do not depend on the configuration. */
 static void doorman__plan_row_check(doorman__check *check, const doorman_plan_row *row) {
     const bool ends_valid = doorman__epoch_valid(row->ends_at);
     const doorman__rule rules[] = {
@@ -18260,7 +18258,6 @@ static doorman_status doorman__plan_check_alone(const doorman_plan_row *row, doo
     return doorman__plan_check(row, false, error) ? DOORMAN_OK : DOORMAN_INVALID_ARGUMENT;
 }
 
-/* Checks a plan row that a person sets. */
 static doorman_status doorman__plan_set_check(const doorman_permits *permits,
                                               const doorman_plan_row *row, doorman_error *error) {
     doorman_status status = doorman__plan_check_alone(row, error);
@@ -18475,7 +18472,8 @@ static bool doorman__permits_make_template_slots(doorman_permits *permits,
     return true;
 }
 
-/* Returns the number of limits of a configuration, plus that of templates with an empty list. */
+/* Returns the number of limits of a configuration, plus the number of templates with an empty list
+ * of limits. */
 static size_t doorman__config_slots(const doorman_config *config, size_t *limit_count) {
     size_t open = 0;
     *limit_count = 0;
@@ -18562,7 +18560,7 @@ static doorman_time doorman__limit_longest(const doorman_permits *permits,
 /* Notes how long holds may last in a configuration. Keeps the longest time of all configurations of
  * this process, because their holds may still exist. A process does not know the configurations
  * before its start: learning_mode_duration says how long their holds may last. Precondition:
- * own_slots are those of `config`. */
+ * own_slots are the slots of `config`. */
 static void doorman__holds_note_life(doorman_permits *permits, const doorman_config *config) {
     const doorman_time before = permits->holds.longest;
     const bool changes = config != permits->config && before;
@@ -18730,7 +18728,7 @@ doorman_status doorman_permits_create(doorman_permits **out, const doorman_permi
 
 /* Removes all counters, bans, holds, reservations, override and plan rows, leases, places and lists
  * of frequent keys. Counts of decisions stay. Slots of limits that are no longer in the
- * configuration are freed, but not the first slot, which is that of the bans. */
+ * configuration are freed, but not the first slot, which is the slot of the bans. */
 static void doorman__permits_clear(doorman_permits *permits) {
     doorman__changes_clear(&permits->changes);
     doorman__shards_forget_index(permits);
@@ -18836,7 +18834,6 @@ doorman_status doorman_permits_set_shards(doorman_permits *permits, const doorma
     return DOORMAN_OK;
 }
 
-/* Refuses the waiting permits of a shard. */
 static void doorman__shard_refuse_waits(doorman_permits *permits, size_t shard) {
     doorman__hold *hold = permits->holds.waiting.first;
     assert(shard < permits->shards.of.count && !permits->shards.all[shard].is_owned);
@@ -19108,9 +19105,9 @@ doorman_status doorman_permits_next_counter(doorman_permits *permits, const char
  * have been charged (P9). A repeated message may be refused too early, but is never granted too
  * often.
  *
- * A decision is only valid until the next one. So the response has copies of the decisions, in an
- * arena. An arena that belongs to the caller also has copies of the names of limits and plans,
- * because a response in it may outlive the configuration.
+ * A decision is only valid until the next decision. So the response has copies, in an arena. An
+ * arena that belongs to the caller also has copies of the names of limits and plans, because a
+ * response in it may outlive the configuration.
  */
 
 /* Writes the error of an item of a message, with its path. */
@@ -19120,10 +19117,9 @@ static doorman_status doorman__message_fail(doorman_error *error, doorman_status
     return doorman__fail(error, status, "%s[%zu].%s", list, index, text);
 }
 
-/* Finds the place of an item, and returns its template. A place knows its template, unless the
- * configuration has changed since the place was used last. The want keeps the place for the
- * decision. A function that may remove places before the decision must read the wants again after
- * that. */
+/* Finds the place of an item, and returns its template. A place knows its template, unless memory
+ * ran out when the configuration changed. The want keeps the place for the decision. A function
+ * that may remove places before the decision must read the wants again after that. */
 static const doorman_template *doorman__want_find_template(const doorman_permits *permits,
                                                            doorman__want *want) {
     doorman__place *place = doorman__permits_find_place(permits, want->resource_id);
@@ -19133,7 +19129,7 @@ static const doorman_template *doorman__want_find_template(const doorman_permits
 }
 
 /* Returns an error if a permit asks for units of CONCURRENCY without a request_id. Precondition:
- * the wants are those of the permit. */
+ * the wants are read from the permit. */
 static doorman_status doorman__permits_check_request_id(const doorman_permits *permits,
                                                         const doorman_permit_request *permit,
                                                         doorman_error *error) {
@@ -19267,7 +19263,7 @@ static doorman_status doorman__permits_check_settles(const doorman_permits *perm
                          list, most, doorman__name(request, "settles", "entries"), items);
 }
 
-/* Checks what each node can check in a message, not only a master. INSPECT and RESET come from
+/* Checks in a message what each node can check, not only a master. INSPECT and RESET come from
  * people, and need no client_id. */
 static doorman_status doorman__permits_check_message(doorman_permits *permits,
                                                      const doorman_request *request,
