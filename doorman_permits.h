@@ -2947,7 +2947,7 @@ typedef enum doorman__figure_type {
 /* A figure of doorman_figures. */
 typedef struct doorman__figure {
     unsigned char type;
-    unsigned char kinds; /* those that have the figure, as bits; 0: see doorman__weight_check */
+    unsigned char kinds; /* the kinds with this figure, as bits; 0: see doorman__weight_check */
     unsigned short at;   /* the offset in doorman_figures */
     unsigned short has;  /* the offset of its has_ field; 0: the figure is given if it is not 0 */
     const char *unused;  /* the error if another kind is given it; NULL: there is none */
@@ -5972,7 +5972,7 @@ typedef struct doorman__fair_pool_level {
 /* What a key may have of a limit now. */
 typedef struct doorman__fair_view {
     double demand, share; /* units a second */
-    double saved;         /* units of its own bucket, or of that of the newcomers */
+    double saved;         /* units in its own bucket, or in the bucket of the newcomers */
     double left;          /* units that the key must leave in the bucket of the limit */
     bool alone;           /* no other key asks, so the key may have all */
 } doorman__fair_view;
@@ -7290,7 +7290,7 @@ typedef struct doorman__set {
     size_t references; /* by counters, and by charges of the present call */
     bool fits;         /* the figures agree with the rules of the limit */
     doorman_figures given;
-    doorman_figures all; /* given, and those of the limit; only if they fit */
+    doorman_figures all; /* as given, else as in the limit; only if they fit */
 } doorman__set;
 
 typedef struct doorman__charge doorman__charge;
@@ -7331,7 +7331,7 @@ typedef struct doorman__removal {
 /* What must be yielded as rows: see D3 and >>state. */
 typedef struct doorman__changes {
     size_t count;       /* of counters and bans that are CHANGED */
-    doorman_time since; /* when the first change was made since there were none */
+    doorman_time since; /* no change that waits is older than this */
     doorman__removal *first, *last;
     size_t removal_count;
     uint64_t removals_lost;
@@ -7387,7 +7387,7 @@ typedef struct doorman__reservation_list {
 /* All reservations, settlements and reports that are remembered: see >>reservations. */
 typedef struct doorman__reservations {
     doorman__chains by_request; /* by client, letter and number: all */
-    doorman__chains by_id;      /* those that have an id */
+    doorman__chains by_id;      /* only with an id */
     doorman__timers ends;       /* when open ones end, and when the others are forgotten */
     doorman__reservation_list open;
     doorman__reservation_list changed; /* whose rows must be yielded */
@@ -7428,7 +7428,7 @@ typedef struct doorman__override_figures {
     bool idle;         /* there is no limit, or the figures break a rule of it */
     const char *plan;  /* of a plan row, which has no `given`; else NULL */
     doorman_figures given;
-    doorman_figures all; /* given, and those of the limit; only if not idle */
+    doorman_figures all; /* as given, else as in the limit; only if not idle */
 } doorman__override_figures;
 
 /* An override row or a plan row. Its key is behind the struct. Rows are in a table, by resource or
@@ -7860,9 +7860,9 @@ static const char *doorman__set_wrong_kind(const doorman_permit_limit *limit) {
     return DOORMAN__RULE_NEXT(rules, &next);
 }
 
-/* Returns the name of a figure that is more than set_max times that of the limit, and sets *most to
- * its bound. Returns NULL if there is none.
- *   all   the figures that a caller brings, and those of the limit for the others */
+/* Returns the name of a figure that is more than set_max times the figure of the limit, and sets
+ * *most to the bound. Returns NULL if there is none.
+ *   all   the figures that a caller brings, and for the rest those of the limit */
 static const char *doorman__set_beyond(const doorman_permit_limit *limit,
                                        const doorman_figures *all, double *most) {
     const double times = limit->set_max * (1 + 1e-9);
@@ -8964,7 +8964,7 @@ static void doorman__permits_free_slot(doorman_permits *permits, size_t index) {
     assert(slot->bans.count == 0);
     doorman__permits_free_tops(permits, slot);
     doorman__chains_uninit(&slot->nodes);
-    doorman__chains_uninit(&slot->pools); /* an allocation may have failed before the first one */
+    doorman__chains_uninit(&slot->pools); /* frees what a failed addition has left */
     DOORMAN_FREE(slot);
     permits->slots[index] = permits->slots[--permits->slot_count];
     permits->slot_removals++;
@@ -9026,8 +9026,8 @@ static void doorman__permits_sweep_counters(doorman_permits *permits, size_t vis
 /* ---- permits: room for one more counter */
 
 /* Returns the larger of two fractions: the used part of the limit of a counter, and its refusals
- * divided by those that a ban needs. 0: it offers as much as a fresh one, and has no refusals; 1:
- * it refuses a unit, or has all refusals that a ban needs. */
+ * divided by the number that a ban needs. 0: it offers as much as a fresh one, and has no refusals;
+ * 1: it refuses a unit, or has all refusals that a ban needs. */
 static double doorman__counter_use(const doorman_permits *permits,
                                    const doorman_permit_limit *limit, doorman__counter *counter) {
     const doorman__meter meter = doorman__counter_meter(permits, limit, counter);
@@ -9038,7 +9038,7 @@ static double doorman__counter_use(const doorman_permits *permits,
         double refusals = (double)doorman__counter_refusals(counter)[0];
         refused = doorman__min(1, refusals / limit->ban.refusals);
     }
-    /* in its first window, a counter that equals a fresh one may be used up (P16) */
+    /* in its first window, a counter that equals a fresh one may have no units (P16) */
     if (limit->empty_at_start && doorman__meter_fresh(&meter, &permits->at)) return refused;
     doorman_time wait = 0;
     uint64_t most = doorman__limit_grains(limit, doorman__figures_most(limit->kind, meter.figures));
@@ -9169,7 +9169,7 @@ static bool doorman__permits_evict_any_ban(doorman_permits *permits) {
     size_t found = 0;
     doorman_time least = DOORMAN_NEVER;
     doorman__slot *bans = doorman__permits_bans(permits);
-    assert(bans->bans.count <= bans->nodes.count); /* bans of no limit, and all */
+    assert(bans->bans.count <= bans->nodes.count); /* bans by administrators, and all bans */
     if (bans->nodes.count == bans->bans.count) return false;
     for (size_t i = 1; i < permits->slot_count; i++) {
         doorman_time due = doorman__timers_due(&permits->slots[i]->bans);
@@ -9769,7 +9769,7 @@ struct doorman__charge {
     uint32_t since;
     uint16_t override_;
     bool shadow, created;
-    uint32_t fair;         /* the index in fair_uses plus 1 of its first key, or 0: the limit is not
+    uint32_t fair;         /* 1 plus the index in fair_uses of its first key, or 0: the limit is not
                               fair */
     doorman_reason reason; /* not NO_REASON: the counter refuses */
     size_t first_item, item_count;
