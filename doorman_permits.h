@@ -6382,7 +6382,7 @@ static void doorman__back_bound(doorman__back *back, double missing, double size
 #define DOORMAN__SLIDING_WORDS (2 + DOORMAN__RING_WORDS)
 #define DOORMAN__TIER_WORDS (3 + DOORMAN__RING_WORDS)
 
-/* More units than any sum of minimums that a counter accepts. Its grains fit into 63 bits. */
+/* More units than any sum of minimums that a counter accepts. Their grains fit into 63 bits. */
 #define DOORMAN__SUM_MAX (2 * DOORMAN_AMOUNT_MAX)
 
 /* Converts units to grains, rounded down: for example what a lease has, or what a bucket has
