@@ -2918,7 +2918,8 @@ static void doorman__concurrency_check(doorman__check *check, const doorman_figu
     DOORMAN__CHECK(check, rules);
 }
 
-/* Checks figures whose defaults are filled in. `check` is that of their limit or override. */
+/* Checks figures whose defaults are filled in. `check` is that of their limit, override, plan or
+ * row. */
 static void doorman__figures_check(doorman__check *check, doorman_limit_kind kind,
                                    const doorman_figures *all) {
     assert(doorman__permit_kind_valid(kind));
@@ -2948,7 +2949,7 @@ typedef enum doorman__figure_type {
 /* A figure of doorman_figures. */
 typedef struct doorman__figure {
     unsigned char type;
-    unsigned char kinds; /* those that have the figure, as bits; 0: see doorman__weight_check */
+    unsigned char kinds; /* the kinds with this figure, as bits; 0: see doorman__weight_check */
     unsigned short at;   /* the offset in doorman_figures */
     unsigned short has;  /* the offset of its has_ field; 0: the figure is given if it is not 0 */
     const char *unused;  /* the error if another kind is given it; NULL: there is none */
@@ -2974,9 +2975,9 @@ enum {
     DOORMAN__FIGURE_AT(type, kinds, field, offsetof(doorman_figures, has_##field),                 \
                        #field ": " unused, #field ": needs has_" #field, brought)
 
-/* All figures. The functions that visit each figure use this table: the checks of the figures of a
- * configuration, of a caller and of a row, and the functions that copy the figures of an override
- * or compare figures. Errors are reported in the order of this table. */
+/* All figures. This table serves the checks of the figures of a configuration, of a caller and of a
+ * row, and the functions that copy or compare figures. Errors are reported in the order of this
+ * table. */
 static const doorman__figure doorman__figures[] = {
     DOORMAN__FIGURE(UNITS, DOORMAN__OF_BUCKET, rate, "only a TOKEN_BUCKET has one", NULL),
     DOORMAN__FIGURE_HAS(UNITS, DOORMAN__OF_BUCKET, size, "only a TOKEN_BUCKET has one", NULL),
@@ -3054,7 +3055,7 @@ static bool doorman__figure_is_zero(const doorman__figure *figure, const doorman
     return doorman__figure_equal(figure, all, &zeros);
 }
 
-/* Returns whether an override gives a figure. */
+/* Returns whether a figure is given. */
 static bool doorman__figure_given(const doorman__figure *figure, const doorman_figures *given) {
     return figure->has ? doorman__figure_has(figure, given)
                        : !doorman__figure_is_zero(figure, given);
@@ -3161,7 +3162,7 @@ static void doorman__ban_check(doorman__check *check, const doorman_ban *ban) {
     DOORMAN__CHECK(&part, rules);
 }
 
-/* Checks the fields of a limit, but not the items of its lists, its figures, and the fields for
+/* Checks the fields of a limit, except the items of its lists, its figures, and the fields for
  * leases and for fair keys. */
 static void doorman__limit_fields_check(doorman__check *check, const doorman_permit_limit *limit) {
     const bool counts_units =
@@ -3232,9 +3233,9 @@ static void doorman__fair_fields_check(doorman__check *check, const doorman_perm
     DOORMAN__CHECK(check, rules);
 }
 
-/* Returns whether an override of a fair limit changes at most the weight. In an override that was
- * read back from a configuration, the other figures are given too, and equal those of the limit.
- * Precondition: the limit is valid. */
+/* Returns whether an override of a fair limit changes no figure except the weight. In an override
+ * that was read back from a configuration, the other figures are given too, and equal those of the
+ * limit. Precondition: the limit is valid. */
 static bool doorman__is_weight_alone(const doorman_permit_limit *limit,
                                      const doorman_figures *given) {
     const doorman_figures own = doorman__figures_resolve(limit->kind, &limit->figures);
@@ -3469,8 +3470,8 @@ static size_t doorman__options_find(const doorman_config_options *options,
 
 /* Returns the first rule that a leased limit and an earlier leased limit break together, or NULL.
  * Two limits can have the same lease in three cases: both name the same resource in lease_of; both
- * are in one template and have no lease_of; or one names a resource of the template of the other,
- * which has no lease_of. Two rates with one lease are one holder, so their priority and subclients
+ * are in one template and have no lease_of; or only one has lease_of, and names a resource of the
+ * template of the other. Two rates with one lease are one holder, so their priority and subclients
  * must be equal.
  *   own, other   the indices of their templates */
 static const char *doorman__lease_pair_wrong(const doorman_config_options *options, size_t own,
@@ -3685,9 +3686,9 @@ static double doorman__limit_most(const doorman_permit_limit *limit, const doorm
     return limit->has_max_cost ? doorman__min(most, limit->max_cost) : most;
 }
 
-/* Warns of figures that refuse each permit of cost 1, which is the default cost, for ever. A limit
- * in shadow refuses nothing, so it causes no warning. A limit of 0 for some keys is the way to
- * refuse these keys, so for some keys only a limit between 0 and 1 causes a warning.
+/* Warns of figures that always refuse a permit of cost 1, which is the default cost. A limit in
+ * shadow refuses nothing, so it causes no warning. A limit of 0 for some keys is the way to refuse
+ * these keys, so for some keys only a limit between 0 and 1 causes a warning.
  *   some_keys   true: the figures concern only some keys */
 static void doorman__most_warn(doorman__check *check, const doorman_permit_limit *limit,
                                const doorman_figures *all, bool some_keys) {
@@ -3710,8 +3711,8 @@ static doorman_time doorman__empty_time(doorman_limit_kind kind, const doorman_f
 }
 
 /* Returns whether doorman__restart_warn must warn: after a restart, a limit that begins empty
- * refuses everything for more than an hour (P16), or a quota of an hour or more is granted once
- * more. It need not warn of limits in shadow or with full_at_start. */
+ * refuses everything for more than an hour (P16), or a quota of an hour or longer is granted again.
+ * It need not warn of limits in shadow or with full_at_start. */
 static bool doorman__restart_harms(const doorman_permit_limit *limit, const doorman_figures *all) {
     if (limit->shadow || limit->full_at_start) return false;
     if (limit->empty_at_start) return doorman__empty_time(limit->kind, all) > DOORMAN__LONG;
@@ -3820,8 +3821,8 @@ static void doorman__hidden_keys_warn(doorman__check *check, const doorman_permi
     }
 }
 
-/* Warns of the figures of an override or a plan, unless the figures of their limit already cause
- * the same warning. */
+/* Warns of the figures of an override or a plan that differ from the figures of its limit. Warns of
+ * a restart only if the figures of the limit cause no such warning. */
 static void doorman__given_warn(doorman__check *item, const doorman_template *template_,
                                 const doorman_permit_limit *limit, const doorman_figures *given) {
     const doorman_figures *own = &limit->figures;
@@ -4023,7 +4024,7 @@ static bool doorman__limits_copy(doorman_config *config, const doorman_config_op
     return true;
 }
 
-/* Returns the index of a limit among those of all templates. */
+/* Returns the index of a limit among the limits of all templates. */
 static size_t doorman__limit_index(const doorman_config *config,
                                    const doorman_permit_limit *limit) {
     assert(limit >= config->limits->limits);
@@ -4757,7 +4758,7 @@ typedef struct doorman__shard_copy {
     char *texts, *at;
 } doorman__shard_copy;
 
-/* Copies a text behind those that were copied before. */
+/* Copies a text behind the texts that were copied before. */
 static const char *doorman__shard_copy_text(doorman__shard_copy *copy, const char *text) {
     const size_t bytes = strlen(text) + 1;
     const char *to = copy->at;
@@ -4890,8 +4891,8 @@ typedef struct doorman__shard_loads {
     size_t has[DOORMAN_SHARD_NODES_MAX];
 } doorman__shard_loads;
 
-/* Sets the quotas of the nodes. If the nodes that stay cannot have equally many shards, those that
- * have most shards now get one more. */
+/* Sets the quotas of the nodes. If the nodes that stay cannot have equally many shards, the nodes
+ * that own most shards get one more. */
 static void doorman__shards_set_quotas(doorman__shard_loads *loads, size_t count, const bool *stays,
                                        size_t node_count) {
     size_t staying = 0;
@@ -4908,7 +4909,7 @@ static void doorman__shards_set_quotas(doorman__shard_loads *loads, size_t count
     }
 }
 
-/* Of the nodes below their quotas, returns the one that was given the fewest shards so far. */
+/* Returns the node below its quota that was given the fewest shards so far. */
 static size_t doorman__shards_fewest(const doorman__shard_loads *loads, size_t node_count) {
     size_t best = node_count;
     for (size_t i = 0; i < node_count; i++) {
@@ -5100,7 +5101,7 @@ static int doorman__mover_rank(const doorman_shard_mover *mover, size_t shard) {
     return none ? DOORMAN__MOVER_IDLE : ranks[mover->all[shard].state];
 }
 
-/* Returns whether the map still has a `from` for some shard that this node owns. */
+/* Returns whether the map still has a `from` for a shard in the state OWNED. */
 static bool doorman__mover_must_settle(const doorman_shard_mover *mover) {
     for (size_t i = 0; i < mover->shards.count; i++) {
         const doorman__moved_shard *moved = &mover->all[i];
@@ -5213,8 +5214,7 @@ void doorman_shard_mover_end(doorman_shard_mover *mover, doorman_shard_result re
  * a pause, so that millions of entries come and go while decisions are made (P14).
  */
 
-/* Each entry of a table begins with a doorman__chain, its node. The owner of the table uses
- * `tag`. */
+/* Each entry of a table has a doorman__chain, its node. The owner of the table uses `tag`. */
 typedef struct doorman__chain {
     struct doorman__chain *next;
     uint32_t hash, tag;
@@ -5353,7 +5353,6 @@ static void doorman__chains_merge(doorman__chains *nodes) {
     }
 }
 
-/* Returns a number with its bits in the reverse order. */
 static uint32_t doorman__reverse_bits(uint32_t bits) {
     bits = (bits & 0x55555555) << 1 | (bits >> 1 & 0x55555555);
     bits = (bits & 0x33333333) << 2 | (bits >> 2 & 0x33333333);
@@ -5364,9 +5363,9 @@ static uint32_t doorman__reverse_bits(uint32_t bits) {
 
 /* Returns the bucket that an iteration over all nodes visits at a position. The nodes are visited
  * in the order of their hashes with reversed bits (as SCAN of Redis does). In this order, the
- * hashes of a bucket are one range, also after a bucket was split in two, or two were merged. So a
- * position stays correct while the table grows and shrinks. The upper half of a position is a hash
- * with reversed bits. Precondition: the table has a bucket.
+ * hashes of a bucket are one range, also after a bucket was split in two, or two buckets were
+ * merged. So a position stays correct while the table grows and shrinks. The upper half of a
+ * position is a hash with reversed bits. Precondition: the table has a bucket.
  *
  *     hashes           0..  in this order, and one bucket that is not split:
  *     4 buckets        | 0      | 2      | 1      | 3      |
@@ -5384,8 +5383,8 @@ static uint64_t doorman__chains_behind(const doorman__chains *nodes, uint64_t po
     return bits ? ((position >> (64 - bits)) + 1) << (64 - bits) : 0;
 }
 
-/* Returns whether an iteration visits a node of the bucket at a position. A bucket that is not
- * split is visited at two positions, and only one half of its nodes at each. */
+/* Returns whether an iteration at a position visits a node of the bucket there. A bucket that is
+ * not split is visited at two positions, and only one half of its nodes at each. */
 static bool doorman__chains_visits(const doorman__chains *nodes, uint64_t position,
                                    const doorman__chain *node) {
     const uint64_t at = (uint64_t)doorman__reverse_bits(node->hash) << 32;
@@ -5529,18 +5528,18 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
 /* ---- >>fair --------------------------------------------------------------------------------- */
 /*
  * If several keys share a limit, this section says how much of the limit each key may use now. It
- * is pure arithmetic: it knows no limits, and charges no counters. The section >>charges asks it.
+ * charges no counters. The section >>charges uses it.
  *
  * P29 A limit with `fair` divides its rate among its keys by max-min fairness, in proportion to
- *    their weights. Nobody configures how many keys there are. A lone key gets all. A key that asks
- *    for less than its share is not refused because of other keys. The other keys divide what it
- *    leaves.
+ *    their weights. Nobody configures how many keys there are. A lone key gets the whole rate.
+ *    Other keys cause no refusal of a key that asks for less than its share. They divide what that
+ *    key leaves.
  *       The demand of a key is measured: the units that it asks for, granted or not, in about the
  *    last `fair_window`. Units of a permit that another limit refuses do not count, because the key
- *    could not use them. Units that come back, as by a settlement, do not count any more. The level
- *    is the number for which the demands, each cut to level * weight, add up to the rate. If all
- *    demands together are at most the rate, the level is the rate. The index of >>shares finds it.
- *    The share of a key is level * weight, and at most the rate.
+ *    could not use them. Units that come back, for example by a settlement, do not count any more.
+ *    The level is the number for which the demands, each cut to level * weight, add up to the rate.
+ *    If all demands together are at most the rate, the level is the rate. The index of >>shares
+ *    finds the level. The share of a key is level * weight, and at most the rate.
  *       Each key has a bucket of its own, which gains its share. Its size is what it gains in
  *    `fair_window`, and at least four times the largest cost that the key has had lately. If four
  *    such costs are more than what the bucket gains in `fair_window`, the demand of the key is
@@ -5573,7 +5572,7 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
  *
  * A key is silent for a window if it has asked for nothing in the window, and if its demand is
  * below 1/64 of its share. The keys of each state are in a list, in the order in which they were
- * measured. So each call looks only at the first two keys of each list.
+ * measured. So each decision looks only at the first two keys of each list.
  *
  * The index stores demands that are rounded to their five leading bits. So a demand changes in the
  * index only if it changes by some percent, and keys with about the same demand share an entry. The
@@ -5593,7 +5592,7 @@ typedef enum doorman__fair_state {
 #define DOORMAN__FAIR_IDLE_WINDOWS 16 /* windows until an idle key is forgotten */
 #define DOORMAN__FAIR_TENTH 0.1       /* of the bucket of the limit, for keys below their share */
 #define DOORMAN__FAIR_MANY 4096       /* keys of a limit from which on its keys are loaded ahead */
-#define DOORMAN__FAIR_VISITS 2        /* keys of each list that a call looks at */
+#define DOORMAN__FAIR_VISITS 2        /* keys of each list that a decision looks at */
 #define DOORMAN__FAIR_COSTS 4         /* how many of the largest cost the bucket of a key holds */
 #define DOORMAN__FAIR_ASKS                                                                         \
     65536                       /* how many costs a sum of floats may have: doorman__fair_is_full */
@@ -5975,7 +5974,7 @@ typedef struct doorman__fair_pool_level {
 /* What a key may have of a limit now. */
 typedef struct doorman__fair_view {
     double demand, share; /* units a second */
-    double saved;         /* units of its own bucket, or of that of the newcomers */
+    double saved;         /* units in its own bucket, or in the bucket of the newcomers */
     double left;          /* units that the key must leave in the bucket of the limit */
     bool alone;           /* no other key asks, so the key may have all */
 } doorman__fair_view;
@@ -6073,8 +6072,9 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
 
 /* ---- >>counters ----------------------------------------------------------------------------- */
 /*
- * This section has what the permits store, and the arithmetic of each kind of limit. It is pure, as
- * all sections before >>permit_agent are: they read no clock, do no I/O and start no thread.
+ * This section has what the permits store, and the arithmetic of each kind of limit. The section is
+ * pure, as all sections before >>permit_agent are: they read no clock, do no I/O and start no
+ * thread.
  *
  * A limit has the parameters, and a counter has the state. A counter belongs to a slot. A slot is
  * the table of the counters of one limit. A slot finds a counter by its resource and its key. A
@@ -6085,8 +6085,8 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
  *     resource "api/search" --> place --> slot of "burst"  --> counter of ("api/search", "acme")
  *                                     --> slot of "trials" --> counter of ("api/search", "")
  *
- * Counters count in grains, as those of >>limiters: a grain is 1/4096 of a unit. What the items of
- * a permit get of one counter is added up, and the sum is rounded up once. CONCURRENCY rounds each
+ * Counters count in grains, as >>limiters does: a grain is 1/4096 of a unit. What the items of a
+ * permit get of one counter is added up, and the sum is rounded up once. CONCURRENCY rounds each
  * item up by itself, because the items of a hold are released one by one. So a counter never counts
  * less than what was granted. `granted` is not rounded, so an item never gets more than its cost. A
  * limit is rounded up too: a limit of 1.3 grants a cost of 1.3. What a lease has is rounded down.
@@ -6097,18 +6097,19 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
  *    counters, and each update visits about 10,000. A table grows and shrinks by one or two buckets
  *    at a time (linear hashing, Litwin 1980), so no call pauses to rebuild it.
  *       About P15: if a resource gets another template that has a limit of the same name, kind and
- *    scope, its counters stay in the slot of their previous limit. So max_keys counts them there. A
- *    counter is adapted when it is used or visited next. Suppose that a counter equals a fresh one
- *    under some figures, but not under the next figures. If it was visited under the first figures,
- *    it is fresh. Otherwise the units that it had used count again.
+ *    scope, its counters stay in the slot of their previous limit, except for CONCURRENCY. So
+ *    max_keys counts them there. A counter is adapted when it is used or visited next. Suppose that
+ *    a counter equals a fresh one under some figures, but not under the next figures. If it was
+ *    visited under the first figures, it is fresh. Otherwise the units that it had used count
+ *    again.
  * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit. A message
- *    beyond a bound is refused as a whole, and the error names the field. Where a new counter may
- *    take the place of another, 8 counters are sampled. The one that has used the smallest fraction
- *    of its limit is evicted, and of several the one that is fresh soonest. A counter may also have
- *    a fraction of the refusals that a ban needs. The larger of the two fractions decides. So a
- *    counter that refuses now is evicted last.
- * P20 An administrator can ban any (resource, key), or end its ban. A ban replaces the ban that the
- *    (resource, key) has.
+ *    beyond a bound is refused as a whole, and the error names the field. If a counter is evicted
+ *    to make room for a new one, 8 counters are sampled. The one that has used the smallest
+ *    fraction of its limit is evicted, and of several such counters the one that is fresh first. A
+ *    counter may also have a fraction of the refusals that a ban needs. The larger of the two
+ *    fractions decides. So a counter that refuses now is evicted last.
+ * P20 An administrator can ban any (resource, key), or end its ban. Such a ban replaces the ban
+ *    that the (resource, key) has.
  *       A limit has at most max_keys bans, apart from its counters. So while there is memory, a
  *    flood of keys ends no ban, and a flood of bans evicts no counter. If one more ban is set, the
  *    ban of this limit that would end first is ended early, and counted. All bans together are at
@@ -6116,9 +6117,9 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
  *    limits, the one that would end first gives way. A ban by an administrator gives way only to
  *    another ban by an administrator. If counters use all of memory_max, a ban evicts a counter of
  *    the limit that has the most counters, among the limits that evict counters.
- *       Each limit has two sketches. They count the (resource, key)s that it grants and refuses
- *    most. A sketch gets its memory when the limit first decides. Without memory a decision is not
- *    counted in the sketch.
+ *       Two sketches of each limit count the (resource, key)s that it grants and refuses most. A
+ *    sketch gets its memory when the limit first decides. Without memory a decision is not counted
+ *    in the sketch.
  * P26 The clock `epoch` never goes back, and runs at least at 15/16 of the speed of `now`. So if
  *    the caller sets its clock back, windows last at most 16/15 of their length until that clock
  *    has caught up. If windows waited for the caller's clock, a clock that is wrong by a year would
@@ -6346,13 +6347,13 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
  * same. Then
  *     level of the replay >= level + the sum of min(z, share) over all open reservations
  * A charge changes both sides alike, and so does a new reservation, whose share is all that it
- * charges. If both buckets gain units, and that of the replay becomes full, its level is the size.
- * The size is at least the level plus all shares, because all shares together are at most what is
- * missing. If a reservation is settled, z is what it has not used. At most min(z, share) comes
- * back, and the sum becomes smaller by min(z, share). Units that are poured into the bucket count
- * as a gain here. So does a smaller size, because less is missing then.
- *     With one open reservation at a time the rule is exact. With several it may give less, because
- * units of a share may be lost that another reservation could have given back.
+ * charges. If both buckets gain units, and the bucket of the replay becomes full, its level is the
+ * size. The size is at least the level plus all shares, because all shares together are at most
+ * what is missing. If a reservation is settled, z is what it has not used. At most min(z, share)
+ * comes back, and the sum becomes smaller by min(z, share). Units that are poured into the bucket
+ * count as a gain here. So does a smaller size, because less is missing then.
+ *     With one open reservation at a time the rule is exact. With several, less may come back,
+ * because a lost share may have units that another reservation could have given back.
  *     Example with a size of 10: two reservations of 5 empty the bucket. It gains 4, so 6 are
  * missing, and both shares are 3. The first reservation has really cost 5, and the second one 0. So
  * 3 units come back, and the level is 7. In the replay the level is 9.
@@ -6383,7 +6384,7 @@ static void doorman__back_bound(doorman__back *back, double missing, double size
 #define DOORMAN__SLIDING_WORDS (2 + DOORMAN__RING_WORDS)
 #define DOORMAN__TIER_WORDS (3 + DOORMAN__RING_WORDS)
 
-/* More units than any sum of minimums that a counter accepts. Its grains fit into 63 bits. */
+/* More units than any sum of minimums that a counter accepts. Their grains fit into 63 bits. */
 #define DOORMAN__SUM_MAX (2 * DOORMAN_AMOUNT_MAX)
 
 /* Converts units to grains, rounded down: for example what a lease has, or what a bucket has
@@ -6554,7 +6555,7 @@ static uint64_t doorman__tier_room(const doorman_tier *tier, const uint64_t *wor
 }
 
 /* Returns the index of the next tier behind `index` that can be entered. Returns tier_count if
- * there is none, or if a tier before it cools down and is not skippable. */
+ * there is none, or if a tier in between cools down and is not skippable. */
 static size_t doorman__tiers_next(const doorman_figures *figures, const uint64_t *state, int index,
                                   doorman_time time) {
     assert(index >= -1 && index < (int)figures->tier_count);
@@ -6700,7 +6701,7 @@ static doorman_time doorman__sliding_fits_at(const doorman_figures *figures, con
 /* A state with its limit and figures, for the functions of all kinds. */
 typedef struct doorman__meter {
     const doorman_permit_limit *limit;
-    const doorman_figures *figures; /* of the limit, or of an override */
+    const doorman_figures *figures; /* that apply to the counter */
     uint64_t *state;
 } doorman__meter;
 
@@ -6947,9 +6948,9 @@ typedef struct doorman__identity {
  *
  * A hand goes round the entries and finds the smallest count, like the hand of a clock in page
  * replacement. No count is below `least`. The hand stops at the next entry whose count is `least`.
- * After a full turn without one, `least` becomes the smallest count that the hand has met. Most
- * keys are rare, so most entries have the smallest count, and the hand moves by one or two. It
- * never moves by more than 200.
+ * After a full turn without such an entry, `least` becomes the smallest count that the hand has
+ * met. Most keys are rare, so most entries have the smallest count, and the hand moves by one or
+ * two entries, and never by more than 200.
  */
 
 #define DOORMAN__TOP_ENTRIES 100
@@ -7089,7 +7090,7 @@ static size_t doorman__top_next(const doorman__top *top, size_t last) {
 /* ---- permits: the keys that use most units */
 /*
  * Sketches count the units of each key in three windows. One sketch has the units of the present
- * slice of five seconds, and a grant only changes this sketch. When the next slice begins, the
+ * slice of five seconds, and a grant changes only this sketch. When the next slice begins, the
  * counts of this sketch are added to the sketches of the windows. The counts of a window then
  * become smaller by a factor for each slice that has passed (a decayed count: Cormode, Korn and
  * Tirthapura 2008; adding sketches: Agarwal and others, "Mergeable summaries", 2012). So a grant
@@ -7261,7 +7262,7 @@ typedef struct doorman__ban {
 
 #define DOORMAN__BAN_WORDS ((sizeof(doorman__ban) + 7) / 8)
 
-/* A slot of a place. A counter that was last adapted before `since` does not count, because a
+/* A slot of a place. A counter that was last adapted before `since` is not used, because a
  * configuration in between did not have this limit for the resource. */
 typedef struct doorman__place_slot {
     doorman__slot *slot;
@@ -7291,7 +7292,7 @@ typedef struct doorman__set {
     size_t references; /* by counters, and by charges of the present call */
     bool fits;         /* the figures agree with the rules of the limit */
     doorman_figures given;
-    doorman_figures all; /* given, and those of the limit; only if they fit */
+    doorman_figures all; /* as given, else as in the limit; only if they fit */
 } doorman__set;
 
 typedef struct doorman__charge doorman__charge;
@@ -7332,7 +7333,7 @@ typedef struct doorman__removal {
 /* What must be yielded as rows: see D3 and >>state. */
 typedef struct doorman__changes {
     size_t count;       /* of counters and bans that are CHANGED */
-    doorman_time since; /* when the first change was made since there were none */
+    doorman_time since; /* no change that waits is older than this */
     doorman__removal *first, *last;
     size_t removal_count;
     uint64_t removals_lost;
@@ -7388,7 +7389,7 @@ typedef struct doorman__reservation_list {
 /* All reservations, settlements and reports that are remembered: see >>reservations. */
 typedef struct doorman__reservations {
     doorman__chains by_request; /* by client, letter and number: all */
-    doorman__chains by_id;      /* those that have an id */
+    doorman__chains by_id;      /* only with an id */
     doorman__timers ends;       /* when open ones end, and when the others are forgotten */
     doorman__reservation_list open;
     doorman__reservation_list changed; /* whose rows must be yielded */
@@ -7429,7 +7430,7 @@ typedef struct doorman__override_figures {
     bool idle;         /* there is no limit, or the figures break a rule of it */
     const char *plan;  /* of a plan row, which has no `given`; else NULL */
     doorman_figures given;
-    doorman_figures all; /* given, and those of the limit; only if not idle */
+    doorman_figures all; /* as given, else as in the limit; only if not idle */
 } doorman__override_figures;
 
 /* An override row or a plan row. Its key is behind the struct. Rows are in a table, by resource or
@@ -7861,9 +7862,9 @@ static const char *doorman__set_wrong_kind(const doorman_permit_limit *limit) {
     return DOORMAN__RULE_NEXT(rules, &next);
 }
 
-/* Returns the name of a figure that is more than set_max times that of the limit, and sets *most to
- * its bound. Returns NULL if there is none.
- *   all   the figures that a caller brings, and those of the limit for the others */
+/* Returns the name of a figure that is more than set_max times the figure of the limit, and sets
+ * *most to the bound. Returns NULL if there is none.
+ *   all   the figures that a caller brings, and for the rest those of the limit */
 static const char *doorman__set_beyond(const doorman_permit_limit *limit,
                                        const doorman_figures *all, double *most) {
     const double times = limit->set_max * (1 + 1e-9);
@@ -7880,7 +7881,7 @@ static const char *doorman__set_beyond(const doorman_permit_limit *limit,
     return all->limit > times * own->limit * share ? "limit" : NULL;
 }
 
-/* Returns the figures that a caller brings. Those that it does not bring are those of the limit. */
+/* Returns the figures that a caller brings, and for the rest those of the limit. */
 static doorman_figures doorman__set_all(const doorman_permit_limit *limit,
                                         const doorman_figures *given) {
     doorman_figures all = doorman__override_resolve(limit, given);
@@ -7910,7 +7911,7 @@ static bool doorman__set_equal(const doorman_figures *a, const doorman_figures *
 }
 
 /* Returns the figures that a caller brings, with one more reference. Returns NULL if memory runs
- * out. If a counter already remembers the same figures, no memory is needed. */
+ * out. */
 static doorman__set *doorman__set_enter(doorman_permits *permits, const doorman_permit_limit *limit,
                                         const doorman_figures *given) {
     const double figures[] = {given->rate, given->size, given->limit, (double)given->window};
@@ -8192,8 +8193,8 @@ static void doorman__permit_row_set_fresh(unsigned char *row, doorman_time fresh
     (void)doorman__le_write(row + 12, (uint64_t)fresh_at, 8);
 }
 
-/* Returns how many rows would be yielded now. An open reservation in `changed` counts twice,
- * because it has two rows: see >>reservations. */
+/* Returns how many rows wait to be yielded, without the row of the clock. An open reservation in
+ * `changed` counts twice, because it has two rows: see >>reservations. */
 static size_t doorman__permits_changed(const doorman_permits *permits) {
     const doorman__reservations *all = &permits->reservations;
     return permits->changes.count + permits->changes.removal_count + all->changed.count +
@@ -8483,7 +8484,7 @@ static bool doorman__keys_concern(const char *const *keys, size_t count, const c
     return found || !needed;
 }
 
-/* Returns the index of the first override for a key plus 1, or 0 if there is none. */
+/* Returns 1 plus the index of the first override for a key, or 0 if there is none. */
 static uint16_t doorman__limit_override(const doorman_permit_limit *limit, const char *key) {
     for (size_t i = 0; i < limit->override_count; i++) {
         const doorman_override *override_ = &limit->overrides[i];
@@ -8768,8 +8769,8 @@ static size_t doorman__counter_words(const doorman__counter *counter) {
     return counter->words - refusals - set - back;
 }
 
-/* Returns a doorman__back without shares. Its stamp also differs from those that a store has from
- * before a restart. */
+/* Returns a doorman__back without shares. Its stamp differs from all earlier stamps, also from
+ * those before a restart. */
 static doorman__back doorman__permits_new_back(doorman_permits *permits) {
     const uint64_t time = doorman__mix((uint64_t)permits->at.epoch);
     const uint64_t number = time + ++permits->reservations.stamps;
@@ -8813,8 +8814,8 @@ static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorm
 
 /* Adapts a counter to the present configuration. `limit` is the limit that the counter has now.
  * Another override or row than before may apply to its key (E1). A SLIDING_WINDOW of changed length
- * becomes fresh. With empty_at_start, a fresh SLIDING_WINDOW is used up until one window after the
- * permits were created (P16). Returns NULL if memory runs out.
+ * becomes fresh. With empty_at_start, a fresh SLIDING_WINDOW has no units until one window after
+ * the permits were created (P16). Returns NULL if memory runs out.
  *   known   the counter was adapted to this configuration before, and only rows may differ */
 static doorman__counter *doorman__counter_adapt_again(doorman_permits *permits, doorman__slot *slot,
                                                       const doorman_permit_limit *limit,
@@ -8856,8 +8857,8 @@ static inline doorman__counter *doorman__counter_adapt(doorman_permits *permits,
     return doorman__counter_adapt_again(permits, slot, limit, counter, known);
 }
 
-/* Returns whether a counter was last adapted before `since`, when its place got the slot.
- * Generations wrap around, so only their difference has a meaning. */
+/* Returns whether a counter was last adapted before its place got the slot, in the generation
+ * `since`. Generations wrap around, so only their difference has a meaning. */
 static bool doorman__counter_stale(const doorman__counter *counter, uint32_t since) {
     return (uint16_t)(counter->generation - since) >= 0x8000;
 }
@@ -8965,7 +8966,7 @@ static void doorman__permits_free_slot(doorman_permits *permits, size_t index) {
     assert(slot->bans.count == 0);
     doorman__permits_free_tops(permits, slot);
     doorman__chains_uninit(&slot->nodes);
-    doorman__chains_uninit(&slot->pools); /* an allocation may have failed before the first one */
+    doorman__chains_uninit(&slot->pools); /* frees what a failed addition has left */
     DOORMAN_FREE(slot);
     permits->slots[index] = permits->slots[--permits->slot_count];
     permits->slot_removals++;
@@ -9027,8 +9028,8 @@ static void doorman__permits_sweep_counters(doorman_permits *permits, size_t vis
 /* ---- permits: room for one more counter */
 
 /* Returns the larger of two fractions: the used part of the limit of a counter, and its refusals
- * divided by those that a ban needs. 0: it offers as much as a fresh one, and has no refusals; 1:
- * it refuses a unit, or has all refusals that a ban needs. */
+ * divided by the number that a ban needs. 0: it offers as much as a fresh one, and has no refusals;
+ * 1: it refuses a unit, or has all refusals that a ban needs. */
 static double doorman__counter_use(const doorman_permits *permits,
                                    const doorman_permit_limit *limit, doorman__counter *counter) {
     const doorman__meter meter = doorman__counter_meter(permits, limit, counter);
@@ -9039,7 +9040,7 @@ static double doorman__counter_use(const doorman_permits *permits,
         double refusals = (double)doorman__counter_refusals(counter)[0];
         refused = doorman__min(1, refusals / limit->ban.refusals);
     }
-    /* in its first window, a counter that equals a fresh one may be used up (P16) */
+    /* in its first window, a counter that equals a fresh one may have no units (P16) */
     if (limit->empty_at_start && doorman__meter_fresh(&meter, &permits->at)) return refused;
     doorman_time wait = 0;
     uint64_t most = doorman__limit_grains(limit, doorman__figures_most(limit->kind, meter.figures));
@@ -9164,13 +9165,13 @@ static bool doorman__permits_evict_ban(doorman_permits *permits, doorman__slot *
     return true;
 }
 
-/* Ends one ban of all limits early: the one that would end first. Returns false if no limit has a
- * ban. */
+/* Ends one of the bans of all limits early: the one that would end first. Returns false if no limit
+ * has a ban. */
 static bool doorman__permits_evict_any_ban(doorman_permits *permits) {
     size_t found = 0;
     doorman_time least = DOORMAN_NEVER;
     doorman__slot *bans = doorman__permits_bans(permits);
-    assert(bans->bans.count <= bans->nodes.count); /* bans of no limit, and all */
+    assert(bans->bans.count <= bans->nodes.count); /* bans by administrators, and all bans */
     if (bans->nodes.count == bans->bans.count) return false;
     for (size_t i = 1; i < permits->slot_count; i++) {
         doorman_time due = doorman__timers_due(&permits->slots[i]->bans);
@@ -9370,9 +9371,9 @@ static uint32_t doorman__permits_weight(const doorman_permits *permits,
  * Loss of mastership. When a server stops being master, it forgets its leases, and decides on no
  * permits any more. A crash has the same effect. The permits of a new master begin without a lease.
  * While the master learns a resource, no holder gets more than it had, so no holder gets the units
- * of the lost lease. Learning ends when all leases of the predecessor have ended (R8), also that of
- * its permits. Neither the units of a rate nor a hold outlast their lease. So the capacity is not
- * exceeded.
+ * of the lost lease. Learning ends when all leases of the predecessor have ended (R8), also the
+ * lease of its permits. Neither the units of a rate nor a hold outlast their lease. So the capacity
+ * is not exceeded.
  *
  * Holds. A leased CONCURRENCY has an ordinary counter, with its queue. Its limit is what the gauge
  * of the lease allows now. One lease belongs to one counter. So the units in use of the gauge are
@@ -9386,7 +9387,7 @@ static uint32_t doorman__permits_weight(const doorman_permits *permits,
  *     When a lease has changed, all queues of leased limits become ready, and are served next.
  *
  * The client never asks a server that is not master, because the leases are cleared when the server
- * stops being master. A request fails only if memory runs out, and is repeated (K2).
+ * stops being master. A request fails only if memory runs out, and is then repeated (K2).
  */
 
 #define DOORMAN__LEASE_IDLE                                                                        \
@@ -9423,8 +9424,8 @@ static const char *doorman__leased_id(const doorman_permit_limit *limit,
 
 /* Finds the lease that a leased limit uses for a place. Returns NULL if there is none, or if it has
  * the other kind (rate or gauge). A lease of the other kind is from an earlier configuration, and
- * is closed after a minute without use. Each counter of CONCURRENCY has a lease of its own, because
- * a configuration in which two of them share one is refused. */
+ * is closed after a minute without use. Each counter of a leased CONCURRENCY has a lease of its
+ * own, because a configuration in which two such counters share a lease is refused. */
 static doorman__permit_lease *doorman__leased_find(const doorman_permits *permits,
                                                    const doorman_permit_limit *limit,
                                                    const doorman__place *place) {
@@ -9517,7 +9518,7 @@ static bool doorman__leased_live(const doorman_permits *permits, doorman__permit
     return doorman__held_lease_live(&lease->resource->held, permits->at.now);
 }
 
-/* Returns the figures of a leased CONCURRENCY. Their `limit` is what its lease allows now. */
+/* Returns the figures of a leased CONCURRENCY. `limit` is what the lease allows now. */
 static const doorman_figures *doorman__leased_figures(const doorman_permits *permits,
                                                       doorman__permit_lease *lease,
                                                       const doorman_permit_limit *limit) {
@@ -9553,7 +9554,7 @@ static uint64_t doorman__leased_most(const doorman_permits *permits,
     return doorman__grains_floor(doorman__leased_figures(permits, lease, limit)->limit);
 }
 
-/* Sets the grains in use of the gauge. */
+/* Sets how many grains of the gauge are in use. */
 static void doorman__leased_set_held(doorman__permit_lease *lease, uint64_t held) {
     doorman__gauge *gauge = &lease->resource->gauge;
     assert(lease->resource->kind == DOORMAN_GAUGE);
@@ -9584,7 +9585,7 @@ static doorman_time doorman__leased_rest(const doorman_permits *permits,
     return (doorman_time)doorman__max(0, rest / (1 + permits->options.drift) - 3);
 }
 
-/* P17: returns how long a hold may last from now on: at most `life`, and no longer than each of its
+/* P17: returns how long a hold may last from now on: at most `life`, and no longer than any of its
  * leases. If a lease has ended or shrunk, the hold keeps the end that it had. But if the hold was
  * handed over (D8), its end is later than that of the lease under which it was granted, and nobody
  * knows by how much. So such a hold ends now for its holder. */
@@ -9721,10 +9722,10 @@ static void doorman__leased_sweep(doorman_permits *permits) {
  *    A permit fits if each counter offers the sum of the minimums, and if the max_cost of its limit
  *    allows this sum. Above its minimum, an item gets whole units, or all of its cost if that fits.
  *    No counter grants more than max_cost to one permit. The items get the units above their
- *    minimums in the order of the items, and never out of debt: a debt makes the next callers wait,
- *    so only minimums may cause one. So if the size is 10 and max_debt lends 5 units, a cost of 15
- *    gets 15, and a cost of 15 with a minimum of 1 gets 10. With `equal` all items get the same
- *    whole number of units.
+ *    minimums in the order of the items, and cause no debt with them: a debt makes the next callers
+ *    wait, so only minimums may cause one. So if the size is 10 and max_debt lends 5 units, a cost
+ *    of 15 gets 15, and a cost of 15 with a minimum of 1 gets 10. With `equal` all items get the
+ *    same whole number of units.
  * P3 The wait of a grant is the time in which the bucket pays the debt that it had before this
  *    permit. Of several buckets, the longest wait counts. A bucket that grants 0 units does not
  *    count.
@@ -9734,9 +9735,9 @@ static void doorman__leased_sweep(doorman_permits *permits) {
  *    named after all others. After retry_after the named limit has room, if there are no other
  *    calls. For SHARE, for leases and for rows that are awaited, retry_after is an estimate.
  *    Another limit may refuse at that time, for example because one of its tiers has ended. If a
- *    ban begins with the refusal, its limit counts with the duration of the ban as its retry_after.
- *    A refusal without retry_after counts for no ban: it names another limit, so the caller does
- *    not know of the limit that would ban the key.
+ *    ban begins with the refusal, the retry_after of its limit is the duration of the ban. A
+ *    refusal without retry_after counts for no ban: it names another limit, so the caller does not
+ *    know of the limit that would ban the key.
  * P5 valid_for is the smaller of retry_after and 1 s. It is 1 s for MAX_COST, MAX_KEYS and
  *    UNMATCHED. It is 0 for a permit of several items, if a refusal counts for a ban, if holds have
  *    the units, and for MAX_HOLDS.
@@ -9770,7 +9771,7 @@ struct doorman__charge {
     uint32_t since;
     uint16_t override_;
     bool shadow, created;
-    uint32_t fair;         /* the index in fair_uses plus 1 of its first key, or 0: the limit is not
+    uint32_t fair;         /* 1 plus the index in fair_uses of its first key, or 0: the limit is not
                               fair */
     doorman_reason reason; /* not NO_REASON: the counter refuses */
     size_t first_item, item_count;
