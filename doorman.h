@@ -400,8 +400,7 @@ typedef struct doorman_algorithm {
     double reserve;
 } doorman_algorithm;
 
-/* Lets the capacity follow what the servers behind a resource report: see H11 in the section
- * >>overload. */
+/* Lets the capacity follow what servers behind a resource (such as databases) report: see H11. */
 typedef struct doorman_overload {
     doorman_time target; /* a request that has waited longer than this is late; at most 1e8 s. 0:
                             reports have no effect, and the capacity stays as configured */
@@ -722,8 +721,9 @@ typedef struct doorman_response {
     bool is_server;
     bool is_master;                         /* false: the request had no effect, and there are no
                                                items */
-    bool shared_id;                         /* only for a node: another process seems to use its
-                                               name too. A doorman_server leaves it false */
+    bool shared_id;                         /* only for a node: another process seems to use the
+                                               name of the node too. A doorman_server leaves it
+                                               false */
     const char *master_address;             /* the address of the master; NULL: not known */
     const char *http_address;               /* the address of the master over HTTP, not checked;
                                                NULL: not known. A doorman_server leaves it NULL */
@@ -885,8 +885,8 @@ typedef struct doorman_server_options {
                                        node has no such limit */
     void (*on_event)(void *context, const doorman_event *event); /* must not call the server */
     /* Called when the server stops being master, because the time of its mastership has passed or
-     * doorman_server_set_master has ended the mastership. The server has forgotten nothing yet.
-     * With this server, on_mastership_end may call only doorman_server_permits and
+     * doorman_server_set_master has ended the mastership. The server still has its leases. With
+     * this server, on_mastership_end may call only doorman_server_permits and
      * doorman_server_hand_over. Only this server may take over what is handed over here, and only
      * if it is the next master. May be NULL */
     void (*on_mastership_end)(void *context, doorman_server *server, doorman_time now);
@@ -2043,8 +2043,8 @@ DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
 
 /* The first of two steps to stop an agent. Calls of doorman_resource_wait and of
  * doorman_agent_acquire, _transfer, _seize and _settle that are in progress return UNAVAILABLE.
- * Later calls of these functions, of doorman_resource_open, doorman_agent_acquire_async and
- * doorman_agent_report return UNAVAILABLE at once. All other calls work as before. Any thread may
+ * Later calls of these functions, and of doorman_resource_open, doorman_agent_acquire_async and
+ * doorman_agent_report, return UNAVAILABLE at once. All other calls work as before. Any thread may
  * call doorman_agent_shutdown, any number of times. Threads that wait without a timeout can be
  * stopped like this:
  *
@@ -2159,9 +2159,9 @@ DOORMAN_API doorman_decision doorman_resource_try(doorman_resource *resource, do
 /* Waits until n units may be used, and takes them. Waiters are served in the order of their
  * arrival. A call of doorman_resource_try does not wait behind the waiters. So a series of small
  * attempts can starve a waiter that needs many units. Waiters can also starve an attempt that needs
- * many units. A waiter sees a change of the lease at once. Callers that wait for a rate return one
- * by one at about that rate, as long as less than an eighth of the burst has been saved. This
- * pacing ends half a burst after the last waiter has returned. If a thread wakes too late, the
+ * many units. A waiter sees a change of the lease at once. Callers that wait for units of a rate
+ * return one by one at about that rate, as long as less than an eighth of the burst has been saved.
+ * This pacing ends half a burst after the last waiter has returned. If a thread wakes too late, the
  * delay is compensated gradually. If the present lease is too small for n, the call waits for a
  * larger lease. A thread may be cancelled while it waits.
  *   n         [0, 1e15], in the resource's units
@@ -2395,7 +2395,6 @@ static void doorman__error_clear(doorman_error *error) {
     error->path_bytes = 0;
 }
 
-/* Reports that the argument `name` is NULL. */
 static doorman_status doorman__missing(doorman_error *error, const char *name) {
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: must not be NULL", name);
 }
@@ -2685,7 +2684,7 @@ static uint64_t doorman__hash(const uint64_t key[2], const char *text) {
     return doorman__hash_bytes(key, (const unsigned char *)text, strlen(text));
 }
 
-/* Hashes a counter. An attacker without the key cannot guess the next hash from earlier hashes. */
+/* Hashes a number. An attacker without the key cannot guess a hash from earlier hashes. */
 static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
     unsigned char data[8];
     for (int i = 0; i < 8; i++) data[i] = (unsigned char)(number >> (8 * i));
@@ -3041,7 +3040,7 @@ static bool doorman__random_bits(void *out, size_t bytes) {
  *      - a quota of an hour or more (a window, a tier with its cooldown, or a bucket that needs so
  *        long to fill), because only a store keeps it over a restart. With full_at_start or
  *        `shadow` such a quota causes no warning
- *      - a time to live above an hour, if the limit learns for so long (P16)
+ *      - a time to live above an hour, if the limit learns (P16)
  *      - a template, or a key of an override, that an earlier template or key hides (only 1,000
  *        templates, and 1,000 keys of each limit, are compared)
  *      - a safe capacity, `whole` or an algorithm, in a template without capacity
@@ -3772,7 +3771,6 @@ static doorman_algorithm doorman__config_common_algorithm(const doorman_config_o
     return lends ? last->algorithm : defaults;
 }
 
-/* Copies all templates and their strings, and fills in the defaults. */
 static void doorman__config_copy(doorman_config *config, const doorman_config_options *options) {
     const doorman_algorithm common = doorman__config_common_algorithm(options);
     char *string = config->strings;
@@ -4030,10 +4028,10 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  * A2 For every kind of algorithm, a change of a demand costs O(log n), where n is the number of
  *    holders. A renewal that changes nothing costs lookups in hash tables and a read of the terms.
  * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS and one in
- *    doorman__solvers. The row of a kind that divides the capacity is before that of STATIC. Only
- *    the checks of a configuration also depend on the kind. T2 (in a tree) and A5 (turns for whole
- *    units) assume that a kind leaves no capacity unused that a holder wants. CONTRIBUTING.md says
- *    what another kind needs.
+ *    doorman__solvers. The row of a kind that divides the capacity is before that of STATIC. Apart
+ *    from these, only the checks of a configuration depend on the kind. T2 (in a tree) and A5
+ *    (turns for whole units) assume that a kind leaves no capacity unused that a holder wants.
+ *    CONTRIBUTING.md says what else a new kind needs.
  * A4 No holder gets more than it wants. If leases are whole units (A5, see >>leases), no holder
  *    gets more than its wants rounded up.
  */
