@@ -488,8 +488,8 @@ DOORMAN_API void doorman_config_read(const doorman_config *config, doorman_confi
  *   returns   NULL: no template matches, or an argument is missing or not valid. The template
  *             belongs to config, and has the defaults filled in
  *   cost      the literal start of a glob is the part before its first * ? [ or \. One hash lookup
- *             for each length that such a start has, and one match for each glob whose literal
- *             start is the start of the id */
+ *             for each length of a literal start, and one match for each glob whose literal start
+ *             begins the id */
 DOORMAN_API const doorman_template *doorman_config_find(const doorman_config *config,
                                                         const char *resource_id);
 
@@ -588,7 +588,7 @@ typedef struct doorman_overload_report {
     double arrived;        /* requests. All counts are in [0, 1e15] */
     double finished;       /* requests that were answered */
     double refused;        /* requests that were refused, for any reason */
-    double late;           /* those of `finished` that had to wait longer than overload_target */
+    double late;           /* answered requests that had waited longer than overload_target */
 } doorman_overload_report;
 
 typedef struct doorman_capacity_request {
@@ -596,8 +596,9 @@ typedef struct doorman_capacity_request {
     doorman_lease has;           /* the last lease that the holder received; id 0: the holder has no
                                     lease */
     double outstanding;          /* the units that the holder is using. They can exceed
-                                    has.capacity, but commit nothing beyond the leases of the holder
-                                    (R5), except for a node while the server learns (R6) */
+                                    has.capacity. The server commits nothing for them beyond the
+                                    leases of the holder (R5), except for a node while the server
+                                    learns (R6) */
     const doorman_demand *wants; /* a client sends one demand; a node sends one for each group of
                                     its clients */
     size_t wants_count;
@@ -956,7 +957,7 @@ typedef bool doorman_write(void *context, const void *bytes, size_t count);
  * not learn. Before doorman_server_set_master can make this server master again, it must be called
  * once with an `until` that has passed. So the caller can first store the bytes where the next
  * master finds them, and then leave the election. The bytes are the same on every machine. They
- * include the holds of permits, but not the counters, which the store has in rows (see
+ * include the holds of permits, but not the counters, which are in the rows of a store (see
  * doorman_permits_next_changed). Permits that wait end without a decision.
  *   write     is called with one part after the other; must not call the server
  *   context   for `write`
@@ -1620,8 +1621,8 @@ DOORMAN_API doorman_status doorman_estimate_create(doorman_estimate **out,
                                                    doorman_error *error, doorman_time now);
 DOORMAN_API void doorman_estimate_destroy(doorman_estimate *estimate); /* NULL has no effect */
 
-/* Adds counts, and returns the wants in units per second. Counts take effect at most once in a
- * tenth of the window, and are kept until then. Counts that are not valid count as 0.
+/* Adds counts, and returns the wants in units per second. Counts take effect at most once per tenth
+ * of the window, and are kept until then. Counts that are not valid count as 0.
  *   counts    NULL: nothing was counted
  *   cost      O(1) */
 DOORMAN_API double doorman_estimate_add(doorman_estimate *estimate,
@@ -2131,8 +2132,8 @@ DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
  * a second, a call with n = 20 is allowed at the latest 0.2 s after the last units were taken. Let
  * b be burst_units, but at least 1. With burst_units, at most rate * t + b units are allowed in any
  * time t, and an n of more than b is IMPOSSIBLE. An unlimited capacity allows any n. A rate starts
- * with nothing saved. The time of one unit is rounded up to 1/256 ns. Therefore at most 2.56e11
- * single units are allowed in a second, and a rate of about 1e8 units a second is up to 0.04 % too
+ * with nothing saved. The time of one unit is rounded up to 1/256 ns. Therefore calls with n = 1
+ * get at most 2.56e11 units in a second, and a rate of about 1e8 units a second is up to 0.04 % too
  * slow. A rate below 2.8e-8 units a second, which is one unit in 407 days, allows no whole unit.
  *
  * A gauge allows n units only if its units in use, including these n, fit into its capacity. If the
@@ -2177,8 +2178,8 @@ DOORMAN_API doorman_status doorman_resource_wait(doorman_resource *resource, dou
 /* Releases n units of a gauge, and wakes a call that waits for units. on_change may call this
  * function.
  *   returns   OK | INVALID_ARGUMENT (n is not an amount, or is more than the units in use; or the
- *             resource is a rate): nothing has changed. over_released of doorman_counts counts the
- *             second case
+ *             resource is a rate): nothing has changed. If n is more than the units in use,
+ *             over_released of doorman_counts counts the call
  *   cost      a compare-and-swap; a mutex if callers wait */
 DOORMAN_API doorman_status doorman_resource_release(doorman_resource *resource, double n);
 
@@ -2492,7 +2493,7 @@ static void doorman__arena_uninit(doorman__arena *arena) {
 #define DOORMAN__CHUNK_BYTES ((size_t)2048)
 
 /* Continues in the next chunk that has room, or in a new chunk. A new chunk has at least twice the
- * bytes of the current one, so a message needs few chunks. Returns false if memory runs out. */
+ * bytes of the current chunk, so a message needs few chunks. Returns false if memory runs out. */
 static bool doorman__arena_grow(doorman__arena *arena, size_t bytes) {
     doorman__chunk *last = arena->current;
     size_t larger = last ? 2 * last->bytes : DOORMAN__CHUNK_BYTES;
