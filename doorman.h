@@ -399,15 +399,14 @@ typedef struct doorman_algorithm {
     double reserve;
 } doorman_algorithm;
 
-/* Lets the capacity follow what the servers behind a resource report: see H11 in the section
- * >>overload. */
+/* Lets the capacity follow what servers behind a resource (such as databases) report: see H11. */
 typedef struct doorman_overload {
     doorman_time target; /* a request that has waited longer than this is late; at most 1e8 s. 0:
                             reports have no effect, and the capacity stays as configured */
     double capacity_min; /* reports never lower the capacity below this amount, [0, capacity] */
 } doorman_overload;
 
-/* A limit of permits, and a rule for descriptors of a gateway: see doorman_permits.h. */
+/* These types are for permits: see doorman_permits.h. */
 typedef struct doorman_permit_limit doorman_permit_limit;
 typedef struct doorman_descriptor_rule doorman_descriptor_rule;
 typedef struct doorman_descriptors doorman_descriptors;
@@ -447,11 +446,10 @@ typedef struct doorman_config_options {
     size_t template_max;   /* the most templates; default 10,000 */
     bool reject_unmatched; /* true: requests for resources without a template are refused; false:
                               they get what they ask for */
-    const char *const *shadow; /* globs of resources whose limits are all in shadow: see the field
-                                  shadow of doorman_permit_limit. May be NULL if shadow_count is
-                                  0 */
+    const char *const *shadow; /* all limits of the resources that these globs match are in shadow:
+                                  see doorman_permit_limit. May be NULL if shadow_count is 0 */
     size_t shadow_count;
-    const doorman_descriptor_rule *descriptors; /* the first rule that matches a descriptor counts.
+    const doorman_descriptor_rule *descriptors; /* the first rule that matches a descriptor applies.
                                                    May be NULL if descriptor_count is 0 */
     size_t descriptor_count;                    /* 0 to 1,000 */
     size_t shard_count; /* into how many shards the keys of permits are divided (N1); 0 to 1,024. 0:
@@ -465,9 +463,9 @@ typedef struct doorman_config doorman_config;
  * templates (G4).
  *   out       written only on OK; the caller destroys it
  *   options   used only during the call
- *   error     may be NULL. After an error it names the first wrong field and the rule that this
- *             field breaks. After OK it has the first warning (G9), or is empty. The text also says
- *             how many more errors or warnings there are
+ *   error     may be NULL. If a field is wrong, it names the first wrong field and the rule that
+ *             this field breaks. After OK it has the first warning (G9), or is empty. The text also
+ *             says how many more errors or warnings there are
  *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (more than template_max templates) |
  *             OUT_OF_MEMORY
  *   cost      O(templates^2)
@@ -479,8 +477,7 @@ DOORMAN_API doorman_status doorman_config_create(doorman_config **out,
 /* Frees a configuration. No server may use the configuration afterwards. NULL has no effect. */
 DOORMAN_API void doorman_config_destroy(doorman_config *config);
 
-/* Describes a configuration by options. doorman_config_create makes an equal configuration from
- * them.
+/* Writes options from which doorman_config_create makes an equal configuration.
  *   out    written in full. The templates are in the order in which they were given, and have the
  *          defaults filled in. They belong to config
  *   cost   O(1) */
@@ -490,8 +487,8 @@ DOORMAN_API void doorman_config_read(const doorman_config *config, doorman_confi
  *   returns   NULL: no template matches, or an argument is missing or not valid. The template
  *             belongs to config, and has the defaults filled in
  *   cost      the literal start of a glob is the part before its first * ? [ or \. One hash lookup
- *             for each length that such a start has, and one match for each glob whose literal
- *             start is the start of the id */
+ *             for each length of a literal start, and one match for each glob whose literal start
+ *             begins the id */
 DOORMAN_API const doorman_template *doorman_config_find(const doorman_config *config,
                                                         const char *resource_id);
 
@@ -525,7 +522,7 @@ typedef struct doorman_terms {
 
 #define DOORMAN_TERMS_MAX (DOORMAN_PRIORITY_MAX + 1)
 
-/* Shares a capacity among demands. The call needs no server, so a program can test a policy with
+/* Shares a capacity among demands. The call needs no server, so a program can try an algorithm with
  * it. Amounts are real numbers. A server also rounds amounts if leases are whole units.
  *   algorithm    NULL means FAIR_SHARE. Only kind and reserve have an effect. All fields are
  *                checked
@@ -536,8 +533,8 @@ typedef struct doorman_terms {
  *   terms        NULL, or an array of DOORMAN_TERMS_MAX elements. Written on OK: the terms that
  *                give these amounts, highest priority first
  *   terms_count  written on OK: how many elements of `terms` were written. PRIORITY_SHARE writes
- *                one element for each different priority of the demands. The other kinds of
- *                algorithm write one element. May be NULL if terms is NULL
+ *                one element for each priority that a demand has. The other kinds of algorithm
+ *                write one element. May be NULL if terms is NULL
  *   error        may be NULL; describes the error: "demands[3].wants: must be ..."
  *   returns      OK | INVALID_ARGUMENT | OUT_OF_MEMORY
  *   cost         O(demands log demands) */
@@ -590,7 +587,7 @@ typedef struct doorman_overload_report {
     double arrived;        /* requests. All counts are in [0, 1e15] */
     double finished;       /* requests that were answered */
     double refused;        /* requests that were refused, for any reason */
-    double late;           /* those of `finished` that had to wait longer than overload_target */
+    double late;           /* answered requests that had waited longer than overload_target */
 } doorman_overload_report;
 
 typedef struct doorman_capacity_request {
@@ -598,8 +595,9 @@ typedef struct doorman_capacity_request {
     doorman_lease has;           /* the last lease that the holder received; id 0: the holder has no
                                     lease */
     double outstanding;          /* the units that the holder is using. They can exceed
-                                    has.capacity, but commit nothing beyond the leases of the holder
-                                    (R5), except for a node while the server learns (R6) */
+                                    has.capacity. The server commits nothing for them beyond the
+                                    leases of the holder (R5), except for a node while the server
+                                    learns (R6) */
     const doorman_demand *wants; /* a client sends one demand; a node sends one for each group of
                                     its clients */
     size_t wants_count;
@@ -723,14 +721,15 @@ typedef struct doorman_response {
     bool is_server;
     bool is_master;                         /* false: the request had no effect, and there are no
                                                items */
-    bool shared_id;                         /* only for a node: another process seems to use its
-                                               name too. A doorman_server leaves it false */
+    bool shared_id;                         /* only for a node: another process seems to use the
+                                               name of the node too. A doorman_server leaves it
+                                               false */
     const char *master_address;             /* the address of the master; NULL: not known */
     const char *http_address;               /* the address of the master over HTTP, not checked;
                                                NULL: not known. A doorman_server leaves it NULL */
     const doorman_capacity_response *items; /* only for GET_CAPACITY and REPORT_OVERLOAD: the
                                                responses, in the order of the items of the request.
-                                               Of those to a report, only resource_id and
+                                               After a REPORT_OVERLOAD, only resource_id and
                                                overload_target have a meaning */
     size_t item_count;
     const doorman_permit *permits; /* only for ACQUIRE: the decisions, in the order of the
@@ -788,7 +787,7 @@ DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
  * last request has passed without a response, the call counts that request as failed. The work is:
  *     client   estimates wants from use, and removes expired leases from the limiters
  *     server   removes expired leases and frees their memory, reports leases of the node that have
- *              ended (on_event), removes counters of permits that equal fresh ones, and ends a
+ *              ended (on_event), removes counters of permits that equal new counters, and ends a
  *              mastership whose time has passed. Responses depend on this work only if more than
  *              1,000 leases of a resource expire together (S2). One call visits at most 10,000
  *              resources and expired leases together, which takes some milliseconds. The call that
@@ -886,10 +885,10 @@ typedef struct doorman_server_options {
                                        node has no such limit */
     void (*on_event)(void *context, const doorman_event *event); /* must not call the server */
     /* Called when the server stops being master, because the time of its mastership has passed or
-     * doorman_server_set_master has ended the mastership. The server has forgotten nothing yet.
-     * on_mastership_end may call doorman_server_permits and doorman_server_hand_over with this
-     * server, but no other function of it. Only this server may take over what is handed over here,
-     * and only if it is the next master. May be NULL */
+     * doorman_server_set_master has ended the mastership. The server still has its leases. With
+     * this server, on_mastership_end may call only doorman_server_permits and
+     * doorman_server_hand_over. Only this server may take over what is handed over here, and only
+     * if it is the next master. May be NULL */
     void (*on_mastership_end)(void *context, doorman_server *server, doorman_time now);
     void *context;
     const doorman_permits_options *permits; /* the bounds and the listener of permits; used only
@@ -911,8 +910,8 @@ DOORMAN_API void doorman_server_destroy(doorman_server *server); /* NULL has no 
 
 /* Uses another configuration from now on. A lease is dropped only if its resource has no template
  * with a capacity any more (G5). The counters of permits stay too (P15).
- *   config    must stay valid until the next call of this function or of doorman_server_destroy.
- *             After OK the caller may destroy the previous configuration
+ *   config    must stay valid until a later call of this function returns OK, or until
+ *             doorman_server_destroy
  *   returns   OK | INVALID_ARGUMENT (NULL, or doorman_config_fits refuses it) | OUT_OF_MEMORY.
  *             After an error the previous configuration stays in use
  *   cost      O(resources * templates). A resource that loses its template also needs O(holders log
@@ -954,11 +953,11 @@ typedef bool doorman_write(void *context, const void *bytes, size_t count);
 
 /* Hands the leases of a master over to the next master of its node, for a stop that is planned. In
  * one step the server writes all its leases and stops being master (D8). The next master then need
- * not learn. After that, doorman_server_set_master must be called once with an `until` that has
- * passed, before it can make this server master again. So the caller can first store the bytes
- * where the next master finds them, and then leave the election. The bytes are the same on every
- * machine. They include the holds of permits, but not the counters, which the store has in rows
- * (see doorman_permits_next_changed). Permits that wait end without a decision.
+ * not learn. Before doorman_server_set_master can make this server master again, it must be called
+ * once with an `until` that has passed. So the caller can first store the bytes where the next
+ * master finds them, and then leave the election. The bytes are the same on every machine. They
+ * include the holds of permits, but not the counters, which are in the rows of a store (see
+ * doorman_permits_next_changed). Permits that wait end without a decision.
  *   write     is called with one part after the other; must not call the server
  *   context   for `write`
  *   returns   OK | INVALID_ARGUMENT (NULL) | UNAVAILABLE: the server is not master, or `write` has
@@ -1042,12 +1041,13 @@ typedef struct doorman_server_resource {
     doorman_time learned_at;  /* when the server stops learning; DOORMAN_NEVER: not known yet */
     /* By how much `has` exceeds what the node may have in force at this moment, in the resource's
      * units. 0 if the leases fit, or if divides_capacity is false. S12 says what the node may have.
-     * After a cut, the older, larger capacity counts until its leases have ended. So a cut alone
-     * causes no overshoot. With `immediate` handover the parent of a node does not wait for that
-     * end, so a cut of the node's lease can cause an overshoot. The overshoot includes only what
-     * this server has granted or taken over. So it includes neither what clients use without a
-     * lease, nor leases of an earlier master that no holder has claimed. If two processes use one
-     * id, each of them uses the whole lease, but the overshoot includes the lease once. */
+     * After a cut, the older, larger capacity counts until the leases from before the cut have
+     * ended. So a cut alone causes no overshoot. With `immediate` handover the parent of a node
+     * does not wait for that end, so a cut of the node's lease can cause an overshoot. The
+     * overshoot includes only what this server has granted or taken over. So it includes neither
+     * what clients use without a lease, nor leases of an earlier master that no holder has claimed.
+     * If two processes use one id, each of them uses the whole lease, but the overshoot includes
+     * the lease once. */
     double overshoot;
     bool has_safe_capacity;
     double safe_capacity;
@@ -1107,18 +1107,18 @@ DOORMAN_API bool doorman_server_next_lease(doorman_server *server, const char *r
 DOORMAN_API bool doorman_server_find(doorman_server *server, const char *resource_id,
                                      doorman_server_resource *out, doorman_time now);
 
-/* Returns for how many resources a holder has a lease, or has asked for one but got none yet (S4).
- * Those whose time has passed since the last call on the server may still count (S2).
+/* Returns for how many resources a holder has a lease, or has asked for a lease but has none yet
+ * (S4). Leases that have ended since the last call on the server may still count (S2).
  *   is_server   true: the holder is a node
  *   cost        O(1) */
 DOORMAN_API size_t doorman_server_lease_count(const doorman_server *server, const char *holder_id,
                                               bool is_server);
 
 /* Returns when the server stops learning (R8), which is when its last resource stops learning. For
- * a root, resources count even if no holder has asked for them yet. Templates without a capacity do
- * not count, and neither do those whose kind of algorithm does not divide the capacity, because
- * they need no learning. A node with a parent knows when a resource stops learning only after its
- * parent has answered for this resource.
+ * a root, resources count even if no holder has asked for them yet. Templates without a capacity,
+ * and templates whose kind of algorithm does not divide the capacity, need no learning and do not
+ * count. A node with a parent knows when a resource stops learning only after its parent has
+ * answered for this resource.
  *   returns   a time after `now`; or 0: the server does not learn, or is not master
  *   cost      O(templates) for a root; O(1) for a node with a parent */
 DOORMAN_API doorman_time doorman_server_learns_until(const doorman_server *server,
@@ -1263,8 +1263,9 @@ DOORMAN_API void doorman_election_resign(doorman_election *election, doorman_tim
 
 /* Sets whether this process stands for election. A process that does not stand is no longer master,
  * gives its store lease back, and keeps reading who is master. After this function, pass the result
- * of doorman_election_mastership to the server, and continue the loop. If `abstains` is true, the
- * answer to a call under way is STALE. After doorman_election_resign the function has no effect.
+ * of doorman_election_mastership to the server, and continue the loop. When the process stops
+ * standing, the answer to a call under way becomes STALE. After doorman_election_resign the
+ * function has no effect.
  *   abstains   true: this process does not stand; false: it stands, as at the start */
 DOORMAN_API void doorman_election_abstain(doorman_election *election, bool abstains,
                                           doorman_time now);
@@ -1289,14 +1290,15 @@ typedef struct doorman_result {
     doorman_time wait; /* ALLOWED: how long the caller must wait before it uses the units; 0 if the
                           limiter has no max_debt. REFUSED, IMPOSSIBLE: 0 */
     /* ALLOWED: 0. REFUSED: after this time the same call can be allowed, if no other caller takes
-     * units. For a rate, this is the time until enough units are saved, or until a larger lease is
-     * expected. A larger lease is expected if the resource has no lease, if its lease can never
-     * allow n units, or if its wants follow use and the last lease met them. For a gauge, this is
-     * the time until another lease is expected. If the wants of a gauge follow use, and the server
-     * could not give n units for two windows, the client asks for n units again after ten windows.
-     * In this case retry_after is at least the time until the client asks. If the next lease is not
-     * larger, the call is refused again. Round the time up to whole seconds for the header
-     * Retry-After. DOORMAN_NEVER: the decision is IMPOSSIBLE, or no change is expected. */
+     * units. For a rate, this is the time until enough units are saved, or until a larger lease
+     * that is expected would have saved them. A larger lease is expected if the resource has no
+     * lease, if its lease can never allow n units, or if its wants follow use and the last lease
+     * met them. For a gauge, this is the time until another lease is expected. If the wants of a
+     * gauge follow use, and the server could not give n units for two windows, the client asks for
+     * n units again after ten windows. In this case retry_after is at least the time until the
+     * client asks. If the next lease is not larger, the call is refused again. Round the time up to
+     * whole seconds for the header Retry-After. DOORMAN_NEVER: the decision is IMPOSSIBLE, or no
+     * change is expected. */
     doorman_time retry_after;
     doorman_time reset_after; /* the time until all units are available again, if there are no other
                                  calls. A gauge and CONCURRENCY: 0, because the time is not known */
@@ -1364,8 +1366,8 @@ typedef struct doorman_permit_client_info {
     uint64_t refused_locally;    /* by the client, without a message (P22) */
     uint64_t prefetch_granted;   /* permits granted out of units taken ahead (P24) */
     double prefetched;           /* units that servers have granted ahead */
-    double lapsed;               /* of these: units that were lost before a permit used them. They
-                                    are counted when the client notices */
+    double lapsed;               /* of `prefetched`: units that were lost before a permit used them.
+                                    They are counted when the client notices */
     uint64_t fallback_granted;   /* permits that the fallback has granted (P23) */
     uint64_t fallback_refused;   /* permits that the fallback has refused (P23) */
     uint64_t bypassed;           /* refusals that the kill switch or `shadow` has prevented */
@@ -1591,7 +1593,7 @@ DOORMAN_API doorman_status doorman_client_release(doorman_client_resource *resou
 
 /* ---- estimates, the public part ------------------------------------------------------------- */
 
-/* Estimates how much of a rate a holder should want from counts of its use (L4). The resources of a
+/* Estimates from counts of use how much of a rate a holder should want (L4). The resources of a
  * client have such an estimate inside. A program that asks for leases on behalf of others, and
  * knows only what they have counted, creates an estimate for each of them. */
 typedef struct doorman_estimate doorman_estimate;
@@ -1618,8 +1620,8 @@ DOORMAN_API doorman_status doorman_estimate_create(doorman_estimate **out,
                                                    doorman_error *error, doorman_time now);
 DOORMAN_API void doorman_estimate_destroy(doorman_estimate *estimate); /* NULL has no effect */
 
-/* Adds counts, and returns the wants in units per second. Counts take effect at most once in a
- * tenth of the window, and are kept until then. Counts that are not valid count as 0.
+/* Adds counts, and returns the wants in units per second. Counts take effect at most once per tenth
+ * of the window, and are kept until then. Counts that are not valid count as 0.
  *   counts    NULL: nothing was counted
  *   cost      O(1) */
 DOORMAN_API double doorman_estimate_add(doorman_estimate *estimate,
@@ -2002,12 +2004,12 @@ DOORMAN_API doorman_status doorman_json_response(doorman_upstream *upstream, uin
 /* ---- agent and resources, the public part --------------------------------------------------- */
 
 /* A client with a clock, a thread and a connection of its own. The first permit, report, settle,
- * transfer or seizure starts a second thread with a second connection. The agent opens up to 64
- * more connections, one for each permit that waits in the queue of a server at the same time, and
- * with a map of shards one for each node. Any thread may call the functions of an agent and its
+ * transfer or seizure starts a second thread with a second connection. The agent opens one more
+ * connection for each permit that waits in the queue of a server, at most 64 at once. With a map of
+ * shards it also opens one for each node. Any thread may call the functions of an agent and its
  * resources. Only doorman_resource_wait and doorman_agent_acquire, _transfer, _seize, _settle and
- * _stop can block. If n units may be used now, and no other call waits, doorman_resource_wait takes
- * them and returns at once.
+ * _stop can block. If n units may be used now, and no other call waits or has just waited,
+ * doorman_resource_wait takes them and returns at once.
  *
  * Each function of an agent or a resource that returns a status can also return
  *   DEADLOCK      if it is called within an on_change of this agent. The call does nothing.
@@ -2041,8 +2043,8 @@ DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
 
 /* The first of two steps to stop an agent. Calls of doorman_resource_wait and of
  * doorman_agent_acquire, _transfer, _seize and _settle that are in progress return UNAVAILABLE.
- * Later calls of these functions, of doorman_resource_open, doorman_agent_acquire_async and
- * doorman_agent_report return UNAVAILABLE at once. All other calls work as before. Any thread may
+ * Later calls of these functions, and of doorman_resource_open, doorman_agent_acquire_async and
+ * doorman_agent_report, return UNAVAILABLE at once. All other calls work as before. Any thread may
  * call doorman_agent_shutdown, any number of times. Threads that wait without a timeout can be
  * stopped like this:
  *
@@ -2058,12 +2060,12 @@ DOORMAN_API doorman_status doorman_agent_shutdown(doorman_agent *agent);
 /* The second of two steps to stop an agent. The call also does the first step, if this was not done
  * before. The call releases all leases, except the leases of gauges with units in use. To release
  * leases, the call waits at most a second for the server. In the same second the agent sends the
- * reports and settles that are left. The call does not wait if nothing can be released or sent, or
- * if no server can be reached. At the end the call closes the sockets of its connections, and waits
- * at most another half second for each of them. Then the call frees the agent and its resources. No
- * other thread may use the agent or its resources during the call or later, with one exception: a
- * thread may already be blocked in doorman_resource_wait, or in doorman_agent_acquire, _transfer,
- * _seize or _settle. NULL has no effect.
+ * reports and settles that are left. The call does not wait if no server can be reached, or if no
+ * request is under way and nothing can be released or sent. At the end the call closes the sockets
+ * of its connections, and waits at most another half second for each of them. Then the call frees
+ * the agent and its resources. No other thread may use the agent or its resources during the call
+ * or later, with one exception: a thread may already be blocked in doorman_resource_wait, or in
+ * doorman_agent_acquire, _transfer, _seize or _settle. NULL has no effect.
  *   returns   OK | DEADLOCK or UNAVAILABLE (see doorman_agent; nothing is freed) */
 DOORMAN_API doorman_status doorman_agent_stop(doorman_agent *agent);
 
@@ -2126,11 +2128,11 @@ DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
  *
  * A rate allows at most rate * (t + burst) units in any time t (L1). The time of n units is n /
  * rate. If it is longer than the burst, it replaces the burst for this call. Example: at 100 units
- * a second, a call with n = 20 is allowed at the latest 0.2 s after the last units were taken. With
- * burst_units, at most rate * t + b units are allowed in any time t, and an n of more than b is
- * IMPOSSIBLE. b is burst_units, but at least 1. An unlimited capacity allows any n. A rate starts
- * with nothing saved. The time of one unit is rounded up to 1/256 ns. Therefore at most 2.56e11
- * single units are allowed in a second, and a rate of about 1e8 units a second is up to 0.04 % too
+ * a second, a call with n = 20 is allowed at the latest 0.2 s after the last units were taken. Let
+ * b be burst_units, but at least 1. With burst_units, at most rate * t + b units are allowed in any
+ * time t, and an n of more than b is IMPOSSIBLE. An unlimited capacity allows any n. A rate starts
+ * with nothing saved. The time of one unit is rounded up to 1/256 ns. Therefore calls with n = 1
+ * get at most 2.56e11 units in a second, and a rate of about 1e8 units a second is up to 0.04 % too
  * slow. A rate below 2.8e-8 units a second, which is one unit in 407 days, allows no whole unit.
  *
  * A gauge allows n units only if its units in use, including these n, fit into its capacity. If the
@@ -2145,7 +2147,7 @@ DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
  *             the largest possible capacity. For a rate, n is more than b, or the time of n units
  *             at the largest possible capacity is more than 208 days. The largest possible capacity
  *             is the larger of two numbers: the capacity in force, and the most that the resource
- *             can want: the wants that are set, or wants_maximum if the wants follow use. Units
+ *             can want (the wants that are set, or wants_maximum if the wants follow use). Units
  *             that are not allowed count as refused
  *   cost      no lock and no system call except a read of the clock; one compare-and-swap if the
  *             units are allowed. With `out` the call also reads the state a second time and makes
@@ -2157,9 +2159,9 @@ DOORMAN_API doorman_decision doorman_resource_try(doorman_resource *resource, do
 /* Waits until n units may be used, and takes them. Waiters are served in the order of their
  * arrival. A call of doorman_resource_try does not wait behind the waiters. So a series of small
  * attempts can starve a waiter that needs many units. Waiters can also starve an attempt that needs
- * many units. A waiter sees a change of the lease at once. Callers that wait for a rate return one
- * by one at about that rate, as long as less than an eighth of the burst has been saved. This
- * pacing ends half a burst after the last waiter has returned. If a thread wakes too late, the
+ * many units. A waiter sees a change of the lease at once. Callers that wait for units of a rate
+ * return one by one at about that rate, as long as less than an eighth of the burst has been saved.
+ * This pacing ends half a burst after the last waiter has returned. If a thread wakes too late, the
  * delay is compensated gradually. If the present lease is too small for n, the call waits for a
  * larger lease. A thread may be cancelled while it waits.
  *   n         [0, 1e15], in the resource's units
@@ -2175,8 +2177,8 @@ DOORMAN_API doorman_status doorman_resource_wait(doorman_resource *resource, dou
 /* Releases n units of a gauge, and wakes a call that waits for units. on_change may call this
  * function.
  *   returns   OK | INVALID_ARGUMENT (n is not an amount, or is more than the units in use; or the
- *             resource is a rate): nothing has changed. over_released of doorman_counts counts the
- *             second case
+ *             resource is a rate): nothing has changed. If n is more than the units in use,
+ *             over_released of doorman_counts counts the call
  *   cost      a compare-and-swap; a mutex if callers wait */
 DOORMAN_API doorman_status doorman_resource_release(doorman_resource *resource, double n);
 
@@ -2218,8 +2220,8 @@ typedef struct doorman_transport doorman_transport;
 
 typedef struct doorman_transport_options {
     doorman_upstream *upstream; /* required; must outlive the transport */
-    /* Required: called when doorman_transport_update has a result to return, and at most once more
-     * for each request. The call may come from any thread, and may come within
+    /* Required: called when doorman_transport_update has a result to return, and at most once
+     * before that for each request. The call may come from any thread, and may come within
      * doorman_transport_send. on_wakeup may take the lock, but must not call a function of the
      * transport. */
     void (*on_wakeup)(void *context);
@@ -2231,7 +2233,7 @@ typedef struct doorman_transport_options {
     const char *http_address;
     /* true: while the upstream has nothing to request, the transport sends probes. A probe is a
      * DISCOVERY. So even before its first request the caller learns whether a server answers. The
-     * first probe is sent at once, and the next one a minute after the last result. After a
+     * first probe is sent at once, and each further probe a minute after the last result. After a
      * failure, or without a connection, the next probe is sent after 5 s. A caller that sets
      * `probes` calls doorman_transport_update about once a second. */
     bool probes;
@@ -2255,7 +2257,7 @@ DOORMAN_API void doorman_transport_destroy(doorman_transport *transport);
  * progress keeps its connection. The next request to an address that needs TLS opens a new
  * connection with the new certificates. Only the thread that calls doorman_transport_send may call
  * this function.
- *   tls       the texts are used only during the call. The function does not read them: if they
+ *   tls       the texts are used only during the call. The function does not check them: if they
  *             are not valid PEM, requests fail
  *   returns   OK | INVALID_ARGUMENT (as doorman_transport_create) | OUT_OF_MEMORY (the last
  *             certificates stay in force)
@@ -2352,8 +2354,8 @@ DOORMAN_API void doorman_transport_send(doorman_transport *transport);
  * C5 Ids, amounts, priorities, durations and pointers are checked where they enter the library. A
  *    wrong request changes nothing. A wrong response counts as a failed request, and changes no
  *    lease. Asserts check only for mistakes of this library.
- * C6 The implementation compiles as C11. The public part compiles as C99 and C++11 too. Both
- *    compile with gcc and clang without warnings.
+ * C6 The implementation compiles as C11. The public part compiles as C99 and C++11 too. gcc and
+ *    clang give no warnings.
  * C8 Hash tables of ids from the network are keyed with a seed from the options.
  * C9 Sums of capacity are exact. When all holders have left a resource, its sum is exactly 0.
  * C10 The text of an error names fields as the caller knows them. Arguments and structs have the
@@ -2393,7 +2395,6 @@ static void doorman__error_clear(doorman_error *error) {
     error->path_bytes = 0;
 }
 
-/* Reports that the argument `name` is NULL. */
 static doorman_status doorman__missing(doorman_error *error, const char *name) {
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: must not be NULL", name);
 }
@@ -2450,7 +2451,7 @@ static bool doorman__reserve(void *array, size_t *capacity, size_t count, size_t
     return count <= *capacity || doorman__grow(array, capacity, count, item_bytes);
 }
 
-/* Writes a number as bytes that are the same on every machine: the lowest one first. Returns a
+/* Writes a number as bytes that are the same on every machine: the lowest byte first. Returns a
  * pointer behind them. */
 static unsigned char *doorman__le_write(unsigned char *to, uint64_t number, size_t bytes) {
     assert(bytes <= 8);
@@ -2491,7 +2492,7 @@ static void doorman__arena_uninit(doorman__arena *arena) {
 #define DOORMAN__CHUNK_BYTES ((size_t)2048)
 
 /* Continues in the next chunk that has room, or in a new chunk. A new chunk has at least twice the
- * bytes of the current one, so a message needs few chunks. Returns false if memory runs out. */
+ * bytes of the current chunk, so a message needs few chunks. Returns false if memory runs out. */
 static bool doorman__arena_grow(doorman__arena *arena, size_t bytes) {
     doorman__chunk *last = arena->current;
     size_t larger = last ? 2 * last->bytes : DOORMAN__CHUNK_BYTES;
@@ -2617,8 +2618,8 @@ static bool doorman__id_valid(const char *id) {
 
 /* Copies a text for people into `room` bytes. A text that does not fit is cut off between two
  * characters. A control character, and a byte that is not UTF-8, becomes a space. So JSON escapes
- * only quotes and backslashes in the copy, and needs at most two bytes for each of its bytes. NULL
- * is copied as an empty text. */
+ * only quotes and backslashes, and needs at most two bytes for each byte of the copy. NULL is
+ * copied as an empty text. */
 static void doorman__text_copy(char *to, size_t room, const char *text) {
     size_t bytes = 0;
     if (!text) text = "";
@@ -2683,7 +2684,7 @@ static uint64_t doorman__hash(const uint64_t key[2], const char *text) {
     return doorman__hash_bytes(key, (const unsigned char *)text, strlen(text));
 }
 
-/* Hashes a counter. An attacker without the key cannot guess the next hash from earlier ones. */
+/* Hashes a number. An attacker without the key cannot guess a hash from earlier hashes. */
 static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
     unsigned char data[8];
     for (int i = 0; i < 8; i++) data[i] = (unsigned char)(number >> (8 * i));
@@ -2891,7 +2892,7 @@ static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, d
     assert(timers->heap[timer->position - 1].timer == timer);
 }
 
-/* Returns a pointer to the object whose field `field` is at `part`, such as a timer or a link. */
+/* Returns a pointer to the object that contains `part`, such as a timer or a link, as `field`. */
 #define DOORMAN__WITHIN(type, field, part)                                                         \
     ((type *)(void *)((unsigned char *)(part)-offsetof(type, field)))
 #define DOORMAN__WITHIN_CONST(type, field, part)                                                   \
@@ -3028,8 +3029,8 @@ static bool doorman__random_bits(void *out, size_t bytes) {
  * G9 If learning_mode_duration is shorter than the longest lease, the configuration is accepted
  *    with a warning: after a change of master the leases may exceed the capacity (R8). The longest
  *    lease lasts for the lease length plus the default drift. A template with `immediate` handover,
- *    STATIC or NO_ALGORITHM needs no learning, so it causes no such warning. These also cause a
- *    warning:
+ *    STATIC or NO_ALGORITHM causes no such warning, because its leases may exceed the capacity in
+ *    any case. These also cause a warning:
  *      - a glob with a `[` that has no `]`
  *      - a refresh interval that equals the lease length
  *      - a lease length above an hour
@@ -3039,12 +3040,12 @@ static bool doorman__random_bits(void *out, size_t bytes) {
  *      - a quota of an hour or more (a window, a tier with its cooldown, or a bucket that needs so
  *        long to fill), because only a store keeps it over a restart. With full_at_start or
  *        `shadow` such a quota causes no warning
- *      - a time to live above an hour, if the limit learns for so long (P16)
- *      - a template, or a key of an override, that an earlier one hides (only 1,000 templates, and
- *        1,000 keys of each limit, are compared)
+ *      - a time to live above an hour, if the limit learns (P16)
+ *      - a template, or a key of an override, that an earlier template or key hides (only 1,000
+ *        templates, and 1,000 keys of each limit, are compared)
  *      - a safe capacity, `whole` or an algorithm, in a template without capacity
  *      - limits that cannot act: see doorman__limits_warn
- *      - a rule for descriptors that an earlier one hides, or whose text is ambiguous: see
+ *      - a rule for descriptors that an earlier rule hides, or whose text is ambiguous: see
  *        doorman__descriptors_warn
  *    A warning about an algorithm names the template that has it, not the templates that take it
  *    (G3).
@@ -3087,7 +3088,7 @@ static int doorman__glob_bracket(const char **glob, uint32_t character) {
 }
 
 /* Decodes one character of any text that ends at `end`, and moves *text past it. A byte that is not
- * UTF-8 counts as a character of its own, with a number above the largest one, 0x10ffff. */
+ * UTF-8 counts as a character of its own, with a number above 0x10ffff, the largest in UTF-8. */
 static uint32_t doorman__any_character(const char **text, const char *end) {
     assert(*text < end);
     uint32_t code = 0;
@@ -3163,9 +3164,9 @@ static bool doorman__duration_valid(doorman_time duration) {
 #define DOORMAN__LEASE_LENGTH (60 * DOORMAN_SECOND) /* the default */
 #define DOORMAN__DRIFT 0.05                         /* the default */
 
-/* Returns a copy of an algorithm that has the defaults for durations and a decay_factor that are
- * not given. A learning_mode_duration that is not given has no fixed default (R8), so it stays as
- * it is. */
+/* Returns a copy of an algorithm, with the defaults for durations and a decay_factor that are not
+ * given. A learning_mode_duration that is not given has no fixed default (R8), so it stays as it
+ * is. */
 static doorman_algorithm doorman__algorithm_resolve(const doorman_algorithm *given) {
     doorman_algorithm all = *given;
     if (!all.lease_length) all.lease_length = DOORMAN__LEASE_LENGTH;
@@ -3195,7 +3196,7 @@ static bool doorman__divides_capacity(const doorman_algorithm *algorithm) {
 static const char doorman__duration_rule[] = DOORMAN__DURATION_RULE;
 static const char doorman__lease_id_rule[] = "must be an integer from 1 to 2^53";
 
-/* The text of an error whose field has one name in C, and another one in JSON. See C10. */
+/* The text of an error whose field has one name in C, and another name in JSON. See C10. */
 #define DOORMAN__NAMES(in_c, in_json) in_c "\n" in_json
 
 /* A rule, and whether it is broken. The text has the field and the rule: see DOORMAN__NAMES. */
@@ -3288,7 +3289,7 @@ static bool doorman__unit_valid(const char *unit) {
     return !unit || !*unit || (doorman__id_valid(unit) && strlen(unit) <= DOORMAN_UNIT_BYTES_MAX);
 }
 
-/* Checks a refused_body. It may have several lines, as a page or an object of JSON has. */
+/* Checks a refused_body. It may have several lines, for example of HTML or JSON. */
 static bool doorman__refused_body_valid(const char *text) {
     const char *end = text ? text + strlen(text) : NULL;
     uint32_t code = 0;
@@ -3480,8 +3481,8 @@ static bool doorman__glob_is_open(const char *glob) {
 
 /* Returns whether the glob `wide` matches all that the glob `narrow` matches. May return false by
  * mistake if `wide` has a `?`, or if one of the globs has brackets or escapes. If the result is
- * true, the literal characters of `wide` match equal ones of `narrow`, and its `*` match all the
- * rest of `narrow`, whatever that matches. */
+ * true, the literal characters of `wide` match equal characters of `narrow`, and its `*` match all
+ * the rest of `narrow`, whatever that matches. */
 static bool doorman__glob_covers(const char *wide, const char *narrow) {
     if (strcmp(wide, narrow) == 0) return true;
     return !wide[strcspn(wide, "?[\\")] && !narrow[strcspn(narrow, "[\\")] &&
@@ -3697,7 +3698,7 @@ static void doorman__config_warn(const doorman_config_options *options,
 
 typedef struct doorman__config_limits doorman__config_limits; /* of permits: see >>limits */
 
-/* One hash table finds a template by its whole glob. The other one finds templates by the literal
+/* One hash table finds a template by its whole glob. The other table finds templates by the literal
  * start of their globs, the part before the first of the characters * ? [ \. There may be 10,000
  * templates and a million resources, so comparing all globs would cost too much. Most globs need
  * not be compared, because a given id does not begin with their literal start. The tables contain
@@ -3770,7 +3771,6 @@ static doorman_algorithm doorman__config_common_algorithm(const doorman_config_o
     return lends ? last->algorithm : defaults;
 }
 
-/* Copies all templates and their strings, and fills in the defaults. */
 static void doorman__config_copy(doorman_config *config, const doorman_config_options *options) {
     const doorman_algorithm common = doorman__config_common_algorithm(options);
     char *string = config->strings;
@@ -3947,7 +3947,7 @@ static bool doorman__config_matches_all(const doorman_config *config) {
     return count && strcmp(config->templates[count - 1].identifier_glob, "*") == 0;
 }
 
-/* Returns the longest possible lease. A resource without a template has the default length. */
+/* Returns the longest possible lease. A lease without a template has the default length. */
 static doorman_time doorman__config_longest_lease(const doorman_config *config) {
     doorman_time longest = doorman__config_matches_all(config) ? 0 : DOORMAN__LEASE_LENGTH;
     for (size_t i = 0; i < config->template_count; i++) {
@@ -4028,10 +4028,10 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  * A2 For every kind of algorithm, a change of a demand costs O(log n), where n is the number of
  *    holders. A renewal that changes nothing costs lookups in hash tables and a read of the terms.
  * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS and one in
- *    doorman__solvers. The row of a kind that divides the capacity is before that of STATIC. Only
- *    the checks of a configuration also depend on the kind. T2 (in a tree) and A5 (turns for whole
- *    units) assume that a kind leaves no capacity unused that a holder wants. CONTRIBUTING.md says
- *    what another kind needs.
+ *    doorman__solvers. The row of a kind that divides the capacity is before that of STATIC. Apart
+ *    from these, only the checks of a configuration depend on the kind. T2 (in a tree) and A5
+ *    (turns for whole units) assume that a kind leaves no capacity unused that a holder wants.
+ *    CONTRIBUTING.md says what else a new kind needs.
  * A4 No holder gets more than it wants. If leases are whole units (A5, see >>leases), no holder
  *    gets more than its wants rounded up.
  */
