@@ -32,7 +32,7 @@
  *     reservation     an amount that was charged before the cost is known. Its client settles it
  *                     later, with the real cost
  *     limit           a rule that a permit must satisfy. It has a name, a scope and a kind
- *     key             on whose behalf a permit is asked
+ *     key             on whose behalf a permit is asked for
  *     item            one resource, one key and a cost. A permit has one or several items
  *     counter         the state of one limit for one value of its scope, for example for one user
  *
@@ -105,6 +105,7 @@
  *     settle_within                     settle_within                 ns; s in JSON
  *     has_NAME, without_capacity        NAME is given; capacity is absent
  *     templates                         resources
+ *     shard_count, shard_by_resource    shards, shard_by: "resource"
  *     reject_unmatched                  unmatched: "reject"
  *     algorithm.minimum_interval,       algorithm.parameters, with    ns; s in JSON
  *       .minimum_refresh_interval         the fields name and value
@@ -112,8 +113,8 @@
  *       .reserve, .handover
  *
  * CONTENTS. Search for a tag to find its section. A section uses only doorman.h and the sections
- * before it. The rules D1 to D5, E, N, P and W are in this header, H1 to H10 and H12 in
- * doorman_throttle.h, and all others in doorman.h, with the other tags.
+ * before it. The rules D1 to D5, E, N, P and W are in this header, and H1 to H10 and H12 in
+ * doorman_throttle.h. All other rules and tags are in doorman.h.
  *
  *     (the API)         from here to "the API ends here"
  *     >>limits          the limits of a configuration
@@ -163,12 +164,8 @@ extern "C" {
 /* ---- permits, the public part --------------------------------------------------------------- */
 /* A permit is a decision on one request. Leases are for a few programs that use no more than they
  * are granted. Permits are for very many keys, such as users, tenants or addresses, and one process
- * decides on each request.
- *
- *     limit      a rule that a permit must satisfy. It has a name, a scope and a kind
- *     key        on whose behalf a permit is asked: 0 to 256 bytes of UTF-8, chosen by the caller
- *     item       one resource, one key and a cost. A permit has one or several items
- *     counter    the state of one limit for one value of its scope, for example for one user
+ * decides on each request. A key is 0 to 256 bytes of UTF-8, chosen by the caller. CONCEPTS at the
+ * top has the other terms.
  *
  * All items of a permit are granted, or none. A refused permit takes nothing from any counter.
  *
@@ -177,17 +174,18 @@ extern "C" {
  *
  * P12 A window of SLIDING_WINDOW or TIERS is counted in slices of 1/16 of its length. The units of
  *    the last 16 slices count, the present one included. So the window covers 15/16 to 1 of its
- *    length, and never refuses what an exact window allows. The slices of SLIDING_WINDOW begin at
- *    multiples of window / 16. The slices of a tier begin at the hit that entered it while its
- *    window was empty. So no unit of that hit returns before a whole window has passed.
- *       A hit is what one permit or report charges. After the hit that entered it, a tier is active
- *    for the time `active`, and then cools down for the time `cooldown`. Otherwise it is inactive.
- *    The current tier is the active tier with the highest index. A hit counts only in the window of
- *    the current tier. What does not fit there enters the next tier. If no tier is active, there is
- *    no current tier, and a hit enters the first one. A tier that is entered again has its earlier
- *    units, as long as they are in its window. Without these units, the end of a tier would free
- *    them early: a tier of 10 units in 2 s that is active for 2 s could grant 19 within 0.1 s. A
- *    tier that cools down blocks: permits are refused. If the tier is skippable, it is passed over
+ *    length, and never refuses what an exact window allows. The slices of a SLIDING_WINDOW begin at
+ *    multiples of window / 16, unless the counter was restored. The slices of a tier begin at the
+ *    hit that entered it while its window was empty. So no unit of that hit returns before a whole
+ *    window has passed.
+ *       A hit is what one permit or report charges. A tier is active for the time `active` after a
+ *    hit has entered it, then cools down for the time `cooldown`, and otherwise is inactive. The
+ *    current tier is the active tier with the highest index. A hit counts only in the window of the
+ *    current tier. What does not fit there enters the next tier. If no tier is active, there is no
+ *    current tier, and a hit enters the first one. A tier that is entered again has its earlier
+ *    units, as long as they are in its window. If it lost them, the end of a tier would free units
+ *    early: a tier of 10 units in 2 s that is active for 2 s could grant 19 within 0.1 s. A tier
+ *    that cools down blocks: permits are refused. If the tier is skippable, it is passed over
  *    instead. A tier whose `active` is 0 is passed over too. One permit may pass through several
  *    tiers, and enters each of them, also one that has no room for it. A window shorter than 16 ns
  *    counts as one of 16 ns.
@@ -201,13 +199,12 @@ extern "C" {
  *    rate. The use of a window grows to at most twice its limit. TIERS take what fits. If the limit
  *    has `refunds`, a report with a negative cost gives units back, at most until the counter is
  *    fresh.
- * P15 After a change of the configuration, a limit per key or per resource keeps the counters with
- *    its (resource, key, name), and a limit per template those with its (glob, name), if kind and
- *    scope are the same. The name is that of the limit. A bucket keeps what it has saved up to the
- *    new size, and counts the time since its last use at the new rate. A window of changed length
- *    starts fresh. Each tier keeps the state of the tier that had its index. Bans stay until they
- *    end, also if their limit has no ban any more, so that a wrong file does not end all bans. A
- *    reset of all limits of a key ends its ban.
+ * P15 A change of the configuration keeps a counter if its resource, or for a limit per template
+ *    its glob, still has a limit of the same name, kind and scope. A bucket keeps its units as far
+ *    as the new size allows, and counts the time since its last use at the new rate. A window of
+ *    changed length starts fresh. Each tier keeps the state of the tier that had its index. Bans
+ *    stay until they end, also if their limit has no ban any more, so that a wrong file does not
+ *    end all bans. A reset of all limits of a key ends its ban.
  * P17 A leased limit has no amount of its own. Its amount is a lease. The permits of a server are
  *    one more holder of the resource, beside clients and other nodes. So leases and permits
  *    together never exceed the capacity. In a tree, each node decides out of its own lease. The
@@ -227,8 +224,9 @@ extern "C" {
  *    the wants. Without a server there are no leases, so leased limits grant no units.
  * P22 A client and an agent remember a refusal of a permit of one item while the refusal is valid
  *    (P5). In that time they refuse every permit with an item of the same resource and key, if the
- *    minimum of this item is not smaller than that of the refused item, and if the permit has no
- *    longer max_wait than the refused permit.
+ *    minimum of this item is not smaller than that of the refused item, and the max_wait of the
+ *    permit is at most what was sent for the refused permit. After UNMATCHED the fallback decides
+ *    instead.
  * P23 The fallback decides in each of these cases: no server answers within the timeout; the
  *    message of the call has failed more often than there are addresses; a server answers
  *    INVALID_ARGUMENT to a message with this call alone; a server refuses with UNMATCHED; 100,000
@@ -240,8 +238,9 @@ extern "C" {
  *    The breaker opens for 1 s at first. The next message is a test. If the test fails, the breaker
  *    opens again, each time for twice as long, up to `max_pause`. While servers answer that they
  *    know no master, it opens for at most 4 s, because an election ends soon. When a master answers
- *    a request for the leases of an agent, the test of its permits is due at once, but not within 1
- *    s after the last message. In the same way, an answer about permits ends a pause of the leases.
+ *    a request for the leases of an agent, the test for its permits is due as soon as 1 s has
+ *    passed since their last message. In the same way, an answer about permits ends a pause of the
+ *    leases.
  * P24 If the duration `prefetch` is set, a client and an agent take units ahead for a resource and
  *    key that had at least two granted permits in about the last `prefetch`. They take at most what
  *    the callers used in this time, and at most half of `remaining` in the last answer. Later
@@ -249,23 +248,23 @@ extern "C" {
  *    not used are lost at the latest twice `prefetch` after they were asked for. Units are taken
  *    ahead only for permits of one item that hold and reserve nothing, and are not `equal`. If
  *    units are missing, the server grants fewer, or none, and does not refuse.
- * P25 While its kill switch is on, or if its policy has `shadow`, a client grants each permit in
- *    full, and at once. It sends a copy to the server, so that both count what would be refused.
+ * P25 A client grants each permit in full, and at once, while its kill switch is on, or if its
+ *    policy has `shadow`. It sends a copy to the server, so that both count what would be refused.
  * P27 A permit with `settle_within` is a reservation. It charges its cost now, and remembers what
  *    each limit was charged. Its client settles it with doorman_permits_settle, and says what it
  *    has really cost. If the real cost is less, the difference comes back to the counter that was
- *    charged: to a FIXED_WINDOW if its window is still the same one, to the slice of a
- *    SLIDING_WINDOW that was charged while that slice counts, and to a bucket as far as it has not
- *    gained the units back by itself. TIERS and leased limits give nothing back. A counter that was
- *    reset or evicted after the charge gives nothing back either, unless it is a window that
- *    another reservation has charged since then. If the real cost is more, the difference is
- *    charged as by a report (P13). A limit in shadow charges only what exceeds the granted units,
- *    also if it was charged less than these, because it does not charge what it would have refused.
- *    No counter gets more back than it was charged.
- *       A bucket never has more than if each reservation had charged its real cost from the
- *    beginning, and all else had been the same. With the real costs, the bucket might have been
- *    full, and have lost units. Such units do not come back. All this also holds if the rate or the
- *    size of the bucket has changed, or if an override row has given it units. While several
+ *    charged: to a FIXED_WINDOW if its window is still the same one, to the charged slice of a
+ *    SLIDING_WINDOW if this slice still counts, and to a bucket as far as it has not gained the
+ *    units back by itself. Nothing comes back to TIERS and leased limits. Nothing comes back to a
+ *    counter that was reset or evicted after the charge, unless it is a window that another
+ *    reservation has charged since then. If the real cost is more, the difference is charged as by
+ *    a report (P13). A limit in shadow then charges only what exceeds the granted units, even if it
+ *    was charged less for them, because it does not charge what it would have refused. No counter
+ *    gets more back than it was charged.
+ *       A bucket never has more units than it would have if each reservation had charged its real
+ *    cost from the beginning, with all else the same. With the real costs, the bucket might have
+ *    been full, and have lost units. Such units do not come back. All this is also true if the rate
+ *    or the size of the bucket has changed, or if an override row has given it units. While several
  *    reservations of a bucket are open, they share what may come back, so the bucket may have less
  *    than this bound: in random histories, 95 % of it on average. The section >>counters says how,
  *    and why.
@@ -275,9 +274,9 @@ extern "C" {
  *    that comes later is `late`. If its cost is more than what stayed charged, it charges the
  *    difference. A late settle gives nothing back. A settle without a known reservation is
  *    `unknown`, and is charged as a report. While the rows of a store are not read, one of them may
- *    have the reservation of an unknown settle. So such a settle that a durable limit concerns is
- *    then refused as LEARNING, and its client sends it again. If the rows could not be read
- *    (UNREAD), these refusals end after 70 minutes, except with refuse_unread.
+ *    have the reservation. So until then an unknown settle that a durable limit concerns is refused
+ *    as LEARNING, and its client sends it again. If the rows could not be read (UNREAD), these
+ *    refusals end after 70 minutes, except with refuse_unread.
  *       A reservation with units of CONCURRENCY is a hold too, which ends as any hold. A settle
  *    releases it.
  *       If a reservation is asked for again with the same client_id, request_id and items, the
@@ -292,9 +291,9 @@ extern "C" {
  * P28 A report with a request_id counts once: the answer to a repeat within 10 minutes says what
  *    the first one charged. Beyond client_request_max or request_max, new reservations, unknown
  *    settles and reports with a request_id are refused as REPEATS. While the rows of a store are
- *    not read, a predecessor may have counted the report already. So a report with a request_id
- *    that a durable limit concerns is then refused as LEARNING, as in P27 but with 10 minutes
- *    instead of 70. Its client sends it again with the same request_id. */
+ *    not read, a predecessor may have counted the report already. So until then such a report is
+ *    refused as LEARNING if a durable limit concerns it, as in P27 but with 10 minutes instead of
+ *    70. Its client sends it again with the same request_id. */
 
 /* Which permits share one counter of a limit. */
 typedef enum doorman_scope {
@@ -328,7 +327,7 @@ typedef struct doorman_tier {
 
 /* The figures of a limit. Fields that the kind does not use must be 0. An override changes the
  * figures whose has_ field is true, and the figures without a has_ field that are not 0. `window`
- * and `calendar` change together. An override has all other figures of its limit. */
+ * and `calendar` change together. All other figures of an override are those of its limit. */
 typedef struct doorman_figures {
     /* TOKEN_BUCKET. size and max_debt must not both be 0. */
     double rate;           /* required: units a second that the bucket gains; (0, 1e15] */
@@ -338,9 +337,9 @@ typedef struct doorman_figures {
                               how long a permit may wait in the queue; default 0 */
 
     /* CONCURRENCY. `limit` below is how many units may be held at once. */
-    doorman_time time_to_live; /* how long a hold lasts that is not renewed, (0, 1e8 s]; default
-                                  15 s. After it was shortened, a server that restarts within the
-                                  old time learns for too short a time */
+    doorman_time time_to_live; /* how long a hold lasts without a renewal, (0, 1e8 s]; default 15 s.
+                                  After it was shortened, a server that restarts within the old time
+                                  learns for too short a time */
     size_t queue;              /* how many permits may wait, [0, 1,000,000] */
 
     /* FIXED_WINDOW, SLIDING_WINDOW */
@@ -380,9 +379,9 @@ typedef struct doorman_plan {
 #define DOORMAN_PLAN_BYTES_MAX 64 /* of the name of a plan */
 
 /* Refuses a key that keeps sending after refusals. The first refusal with RATE by the limit begins
- * a count of such refusals. The first one that comes more than `window` after the beginning of a
- * count begins a new count. When a count reaches `refusals`, every permit with this (resource, key)
- * is refused for `duration`. */
+ * a count of such refusals. The first such refusal more than `window` after this beginning begins a
+ * new count. When a count reaches `refusals`, every permit with the same (resource, key) is refused
+ * for `duration`. */
 typedef struct doorman_ban {
     uint32_t refusals;     /* 1 to 1e9; 0: there is no ban, and the other fields must be 0 */
     doorman_time window;   /* (0, 1e8 s] */
@@ -430,11 +429,11 @@ struct doorman_permit_limit {
                           grant */
     bool shadow;       /* true: the limit decides and counts, but never refuses. It does not charge
                           what it would refuse */
-    bool refuse_new;   /* true: a permit that needs one more counter is refused with MAX_KEYS.
-                          false: of 8 sampled counters, the one that has used the smallest
-                          fraction of its limit is evicted; of several, the one that is fresh
-                          soonest. The key of that counter starts again. A counter with holds is
-                          never evicted. At memory_max, too, the counter is one of the limit that
+    bool refuse_new;   /* if there is no room for one more counter: true: the permit is refused with
+                          MAX_KEYS. false: of 8 sampled counters, the one that has used the smallest
+                          fraction of its limit is evicted; if fractions are equal, the one that is
+                          fresh soonest. The key of that counter starts again. A counter with holds
+                          is never evicted. At memory_max, too, the counter is one of the limit that
                           needs one more; for a ban see P20 */
     bool empty_at_start;   /* true: nothing is saved when the permits are created: see P16. Not for
                             TIERS and CONCURRENCY */
@@ -453,7 +452,7 @@ struct doorman_permit_limit {
     bool durable; /* the counters and bans have rows, which a store keeps over a restart: see D3.
                      Not if leased, and not for CONCURRENCY */
     bool refuse_unread; /* only if durable. true: with DOORMAN_ROWS_UNREAD, permits are refused with
-                           LEARNING. false: counters begin then as after a restart without a store.
+                           LEARNING. false: counters then begin as after a restart without a store.
                            See doorman_permits_set_rows */
 
     /* The amount can be the lease that the permits of the server have: see P17. */
