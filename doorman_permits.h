@@ -224,9 +224,8 @@ extern "C" {
  *    the wants. Without a server there are no leases, so leased limits grant no units.
  * P22 A client and an agent remember a refusal of a permit of one item while the refusal is valid
  *    (P5). In that time they refuse every permit with an item of the same resource and key, if the
- *    minimum of this item is not smaller than that of the refused item, and the max_wait of the
- *    permit is at most what was sent for the refused permit. After UNMATCHED the fallback decides
- *    instead.
+ *    minimum of this item is at least that of the refused item, and the max_wait of the permit is
+ *    at most what was sent for the refused permit. After UNMATCHED the fallback decides.
  * P23 The fallback decides in each of these cases: no server answers within the timeout; the
  *    message of the call has failed more often than there are addresses; a server answers
  *    INVALID_ARGUMENT to a message with this call alone; a server refuses with UNMATCHED; 100,000
@@ -238,9 +237,8 @@ extern "C" {
  *    The breaker opens for 1 s at first. The next message is a test. If the test fails, the breaker
  *    opens again, each time for twice as long, up to `max_pause`. While servers answer that they
  *    know no master, it opens for at most 4 s, because an election ends soon. When a master answers
- *    a request for the leases of an agent, the test for its permits is due as soon as 1 s has
- *    passed since their last message. In the same way, an answer about permits ends a pause of the
- *    leases.
+ *    a request for the leases of an agent, the test for its permits is due once 1 s has passed
+ *    since their last message. In the same way, an answer about permits ends a pause of the leases.
  * P24 If the duration `prefetch` is set, a client and an agent take units ahead for a resource and
  *    key that had at least two granted permits in about the last `prefetch`. They take at most what
  *    the callers used in this time, and at most half of `remaining` in the last answer. Later
@@ -1090,11 +1088,10 @@ DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits
  *    clock `epoch` (P26). The times in a row are since 1970. If a row was written later than the
  *    present epoch, the epoch moves forward to that time. So no window that was used begins again
  *    after the clock was set back. After removals, a row of the clock is yielded, because the store
- *    loses the times of the removed rows. A restored ban lasts for what was left of it when its row
- *    was written, minus the time since then. If the counter of a row exists already, its use and
- *    that of the row are added up. With empty_at_start only the larger use counts. A row that was
- *    yielded or restored before does not count twice. A row has no refusals that count for a
- *    ban. */
+ *    loses the times of the removed rows. A restored ban lasts for what was left when its row was
+ *    written, minus the time since then. If the counter of a row exists already, its use and that
+ *    of the row are added up. With empty_at_start the larger use counts. A row that was yielded or
+ *    restored before does not count twice. A row has no refusals that count for a ban. */
 
 #define DOORMAN_PERMIT_ROW_VERSION 1      /* of the rows that this version writes */
 #define DOORMAN_PERMIT_ROW_BYTES_MAX 4096 /* no row is longer */
@@ -1134,13 +1131,13 @@ typedef struct doorman_permit_row {
 DOORMAN_API doorman_status doorman_permit_row_read(const unsigned char *row, size_t bytes,
                                                    doorman_permit_row *out, doorman_error *error);
 
-/* Yields the next row that has changed since it was yielded last. Rows of removals come first, then
- * rows of reservations, and then rows of counters and bans, in any order. After these, open
- * reservations are yielded once more, and the row of the clock comes last. A counter that changes
- * again is yielded again. If other calls are made between two calls, later changes may come before
- * earlier ones, as rows of new reservations always do. So a caller that stops after changed_count
- * rows (doorman_permits_info) does not count reservations, and may get some earlier changes only in
- * its next round.
+/* Yields the next row that has changed since it was yielded last. Removals come first, then
+ * reservations, and then counters and bans, in any order. After these, open reservations are
+ * yielded once more, and the row of the clock comes last. A counter that changes again is yielded
+ * again. If other calls are made between two calls, later changes may come before earlier ones, as
+ * rows of new reservations always do. So a caller that stops after changed_count rows
+ * (doorman_permits_info) does not count reservations, and may get some earlier changes only in its
+ * next round.
  *   out       room for DOORMAN_PERMIT_ROW_BYTES_MAX bytes. Every machine writes the same bytes
  *   returns   the length of the row in bytes; 0: nothing has changed, or the rows of the store are
  *             not read (doorman_permits_set_rows), or memory ran out
@@ -1150,8 +1147,7 @@ DOORMAN_API size_t doorman_permits_next_changed(doorman_permits *permits, unsign
                                                 doorman_time now);
 
 /* Tells the permits that a row was yielded but not written. So what the row is about is yielded
- * again, as it is then. A caller that keeps the bytes and writes them again later need not call
- * this.
+ * again, as it is then. A caller that writes the same bytes again later need not call this.
  *   row, bytes   used only during the call
  *   error        may be NULL
  *   returns      OK | INVALID_ARGUMENT (as doorman_permit_row_read) | OUT_OF_MEMORY: the call may
@@ -1852,9 +1848,9 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
  *     move     a change of the owner, with all that is known of the keys
  *
  * N1 If the first braces of a key enclose a text, only this text is hashed: "user:{acme}:7" and
- *    "{acme}" are in one shard. An empty key is in the shard of its resource. If its template has
- *    shard_by_resource, every key of a resource is in the shard of the resource. The hash has a
- *    secret seed, so a client cannot choose keys that are all in one shard (C8).
+ *    "{acme}" are in one shard. An empty key is in the shard of its resource. With
+ *    shard_by_resource of the template, so is every other key. The hash has a seed that only nodes
+ *    and clients know, so nobody else can choose texts that hash to one shard (C8).
  * N2 All nodes share one map, in a place that all of them reach. Each change of the map is one
  *    transaction, and gives the map a later epoch.
  * N3 A node decides for a shard only if it is sure that the map says so. The other nodes refuse
@@ -2367,15 +2363,15 @@ DOORMAN_API doorman_status doorman_permit_client_report(doorman_permit_client *c
  * permit (P25), its settle charges nothing.
  *     If a caller was refused, but a server may have granted its reservation, the client itself
  * settles the reservation with a cost of 0.
- *   request   id: the number of the reservation. 0 has no effect, so the caller need not know
- *             whether the permit is a reservation. items: as those of the permit, with what they
- *             have cost. timeout: 0: nobody waits for the result. More: doorman_permit_client_next
- *             gives the result within this time, and the settle continues after it. client_id and
- *             request_id have no effect. Used only during the call; checked
+ *   request   id: the number of the reservation. 0 has no effect, so the caller need not test it.
+ *             items: as those of the permit, with what they have cost. timeout: 0: nobody waits for
+ *             the result. More: doorman_permit_client_next gives the result within this time, and
+ *             the settle continues after it. client_id and request_id have no effect. Used only
+ *             during the call; checked
  *   context   returned with the result. `granted`: a server has counted the cost, and `units` has
- *             what was charged in addition for each item, or, if negative, what has come back. If
- *             `granted` is false, `reason` is as in doorman_settlement. BY_FALLBACK: there is no
- *             answer yet, or the settle is lost. BY_BYPASS: a copy was refused. BY_CALLER: id is 0
+ *             what was charged in addition for each item; negative: what came back. If `granted` is
+ *             false, `reason` is as in doorman_settlement. BY_FALLBACK: there is no answer yet, or
+ *             the settle is lost. BY_BYPASS: `granted`, but a copy was refused. BY_CALLER: id is 0
  *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (items that no server would settle) |
  *             OUT_OF_MEMORY */
 DOORMAN_API doorman_status doorman_permit_client_settle(doorman_permit_client *client,
@@ -2452,7 +2448,7 @@ DOORMAN_API doorman_status doorman_permit_client_seize(doorman_permit_client *cl
 DOORMAN_API void doorman_permit_client_read_hold(const doorman_permit_client *client, uint64_t hold,
                                                  doorman_held *out);
 
-/* Returns the next hold that, without a call of the application, has become smaller or is gone.
+/* Returns the next hold that has become smaller, or is gone, without a call of the application.
  * Call it together with doorman_permit_client_next. The application may use what it had until
  * ends_at.
  *   out       written in full on true
@@ -2635,8 +2631,8 @@ DOORMAN_API doorman_status doorman_agent_acquire(doorman_agent *agent,
 
 /* Asks for a permit like doorman_agent_acquire, but does not wait.
  *   on_decided   called once if the result is OK, in a thread of the agent. `status` is OK, or
- *                UNAVAILABLE if the agent was shut down. `acquired` is NULL unless `status` is OK;
- *                it is valid only during the call. on_decided should return soon, because other
+ *                UNAVAILABLE if the agent was shut down. `acquired` is NULL unless `status` is OK,
+ *                and valid only during the call. on_decided should return soon, because other
  *                decisions wait for it. It may call this function, doorman_agent_report and the
  *                functions of resources. doorman_agent_acquire and doorman_agent_stop return
  *                DEADLOCK there
@@ -2690,8 +2686,7 @@ DOORMAN_API doorman_status doorman_agent_new_hold(doorman_agent *agent, uint64_t
 /* Releases all units of a hold. Any thread may call it at any moment: before doorman_agent_acquire
  * with a number of doorman_agent_new_hold, during this call, twice, or after the hold has ended.
  * The call does not wait.
- *   hold      its number; 0 has no effect, so the caller need not know whether the permit holds
- *             units
+ *   hold      its number; 0 has no effect, so the caller need not test it
  *   returns   OK
  *   cost      a mutex */
 DOORMAN_API doorman_status doorman_agent_release(doorman_agent *agent, uint64_t hold);
