@@ -29,10 +29,10 @@
  *     permit          a decision on one request, for strict limits on very many keys
  *     hold            a granted permit whose units stay taken until they are released, or until its
  *                     time to live ends. Its client renews the hold
- *     reservation     an amount that was charged before the cost is known. Its client settles it
+ *     reservation     an amount that is charged before the cost is known. Its client settles it
  *                     later, with the real cost
  *     limit           a rule that a permit must satisfy. It has a name, a scope and a kind
- *     key             on whose behalf a permit is asked
+ *     key             on whose behalf a permit is asked for
  *     item            one resource, one key and a cost. A permit has one or several items
  *     counter         the state of one limit for one value of its scope, for example for one user
  *
@@ -105,6 +105,7 @@
  *     settle_within                     settle_within                 ns; s in JSON
  *     has_NAME, without_capacity        NAME is given; capacity is absent
  *     templates                         resources
+ *     shard_count, shard_by_resource    shards, shard_by: "resource"
  *     reject_unmatched                  unmatched: "reject"
  *     algorithm.minimum_interval,       algorithm.parameters, with    ns; s in JSON
  *       .minimum_refresh_interval         the fields name and value
@@ -112,8 +113,8 @@
  *       .reserve, .handover
  *
  * CONTENTS. Search for a tag to find its section. A section uses only doorman.h and the sections
- * before it. The rules D1 to D5, E, N, P and W are in this header, H1 to H10 and H12 in
- * doorman_throttle.h, and all others in doorman.h, with the other tags.
+ * before it. The rules D1 to D5, E, N, P and W are in this header, and H1 to H10 and H12 in
+ * doorman_throttle.h. All other rules and tags are in doorman.h.
  *
  *     (the API)         from here to "the API ends here"
  *     >>limits          the limits of a configuration
@@ -163,12 +164,8 @@ extern "C" {
 /* ---- permits, the public part --------------------------------------------------------------- */
 /* A permit is a decision on one request. Leases are for a few programs that use no more than they
  * are granted. Permits are for very many keys, such as users, tenants or addresses, and one process
- * decides on each request.
- *
- *     limit      a rule that a permit must satisfy. It has a name, a scope and a kind
- *     key        on whose behalf a permit is asked: 0 to 256 bytes of UTF-8, chosen by the caller
- *     item       one resource, one key and a cost. A permit has one or several items
- *     counter    the state of one limit for one value of its scope, for example for one user
+ * decides on each request. A key is 0 to 256 bytes of UTF-8, chosen by the caller. CONCEPTS at the
+ * top has the other terms.
  *
  * All items of a permit are granted, or none. A refused permit takes nothing from any counter.
  *
@@ -177,17 +174,18 @@ extern "C" {
  *
  * P12 A window of SLIDING_WINDOW or TIERS is counted in slices of 1/16 of its length. The units of
  *    the last 16 slices count, the present one included. So the window covers 15/16 to 1 of its
- *    length, and never refuses what an exact window allows. The slices of SLIDING_WINDOW begin at
- *    multiples of window / 16. The slices of a tier begin at the hit that entered it while its
- *    window was empty. So no unit of that hit returns before a whole window has passed.
- *       A hit is what one permit or report charges. After the hit that entered it, a tier is active
- *    for the time `active`, and then cools down for the time `cooldown`. Otherwise it is inactive.
- *    The current tier is the active tier with the highest index. A hit counts only in the window of
- *    the current tier. What does not fit there enters the next tier. If no tier is active, there is
- *    no current tier, and a hit enters the first one. A tier that is entered again has its earlier
- *    units, as long as they are in its window. Without these units, the end of a tier would free
- *    them early: a tier of 10 units in 2 s that is active for 2 s could grant 19 within 0.1 s. A
- *    tier that cools down blocks: permits are refused. If the tier is skippable, it is passed over
+ *    length, and never refuses what an exact window allows. The slices of a SLIDING_WINDOW begin at
+ *    multiples of window / 16, unless the counter was restored. The slices of a tier begin at the
+ *    hit that entered it while its window was empty. So no unit of that hit returns before a whole
+ *    window has passed.
+ *       A hit is what one permit or report charges. A tier is active for the time `active` after a
+ *    hit has entered it, then cools down for the time `cooldown`, and otherwise is inactive. The
+ *    current tier is the active tier with the highest index. A hit counts only in the window of the
+ *    current tier. What does not fit there enters the next tier. If no tier is active, there is no
+ *    current tier, and a hit enters the first one. A tier that is entered again has its earlier
+ *    units, as long as they are in its window. If it lost them, the end of a tier would free units
+ *    early: a tier of 10 units in 2 s that is active for 2 s could grant 19 within 0.1 s. A tier
+ *    that cools down blocks: permits are refused. If the tier is skippable, it is passed over
  *    instead. A tier whose `active` is 0 is passed over too. One permit may pass through several
  *    tiers, and enters each of them, also one that has no room for it. A window shorter than 16 ns
  *    counts as one of 16 ns.
@@ -201,13 +199,12 @@ extern "C" {
  *    rate. The use of a window grows to at most twice its limit. TIERS take what fits. If the limit
  *    has `refunds`, a report with a negative cost gives units back, at most until the counter is
  *    fresh.
- * P15 After a change of the configuration, a limit per key or per resource keeps the counters with
- *    its (resource, key, name), and a limit per template those with its (glob, name), if kind and
- *    scope are the same. The name is that of the limit. A bucket keeps what it has saved up to the
- *    new size, and counts the time since its last use at the new rate. A window of changed length
- *    starts fresh. Each tier keeps the state of the tier that had its index. Bans stay until they
- *    end, also if their limit has no ban any more, so that a wrong file does not end all bans. A
- *    reset of all limits of a key ends its ban.
+ * P15 A change of the configuration keeps a counter if its resource, or for a limit per template
+ *    its glob, still has a limit of the same name, kind and scope. A bucket keeps its units as far
+ *    as the new size allows, and counts the time since its last use at the new rate. A window of
+ *    changed length starts fresh. Each tier keeps the state of the tier that had its index. Bans
+ *    stay until they end, also if their limit has no ban any more, so that a wrong file does not
+ *    end all bans. A reset of all limits of a key ends its ban.
  * P17 A leased limit has no amount of its own. Its amount is a lease. The permits of a server are
  *    one more holder of the resource, beside clients and other nodes. So leases and permits
  *    together never exceed the capacity. In a tree, each node decides out of its own lease. The
@@ -227,8 +224,8 @@ extern "C" {
  *    the wants. Without a server there are no leases, so leased limits grant no units.
  * P22 A client and an agent remember a refusal of a permit of one item while the refusal is valid
  *    (P5). In that time they refuse every permit with an item of the same resource and key, if the
- *    minimum of this item is not smaller than that of the refused item, and if the permit has no
- *    longer max_wait than the refused permit.
+ *    minimum of this item is at least that of the refused item, and the max_wait of the permit is
+ *    at most what was sent for the refused permit. After UNMATCHED the fallback decides.
  * P23 The fallback decides in each of these cases: no server answers within the timeout; the
  *    message of the call has failed more often than there are addresses; a server answers
  *    INVALID_ARGUMENT to a message with this call alone; a server refuses with UNMATCHED; 100,000
@@ -240,8 +237,8 @@ extern "C" {
  *    The breaker opens for 1 s at first. The next message is a test. If the test fails, the breaker
  *    opens again, each time for twice as long, up to `max_pause`. While servers answer that they
  *    know no master, it opens for at most 4 s, because an election ends soon. When a master answers
- *    a request for the leases of an agent, the test of its permits is due at once, but not within 1
- *    s after the last message. In the same way, an answer about permits ends a pause of the leases.
+ *    a request for the leases of an agent, the test for its permits is due once 1 s has passed
+ *    since their last message. In the same way, an answer about permits ends a pause of the leases.
  * P24 If the duration `prefetch` is set, a client and an agent take units ahead for a resource and
  *    key that had at least two granted permits in about the last `prefetch`. They take at most what
  *    the callers used in this time, and at most half of `remaining` in the last answer. Later
@@ -249,23 +246,23 @@ extern "C" {
  *    not used are lost at the latest twice `prefetch` after they were asked for. Units are taken
  *    ahead only for permits of one item that hold and reserve nothing, and are not `equal`. If
  *    units are missing, the server grants fewer, or none, and does not refuse.
- * P25 While its kill switch is on, or if its policy has `shadow`, a client grants each permit in
- *    full, and at once. It sends a copy to the server, so that both count what would be refused.
+ * P25 A client grants each permit in full, and at once, while its kill switch is on, or if its
+ *    policy has `shadow`. It sends a copy to the server, so that both count what would be refused.
  * P27 A permit with `settle_within` is a reservation. It charges its cost now, and remembers what
- *    each limit was charged. Its client settles it with doorman_permits_settle, and says what it
- *    has really cost. If the real cost is less, the difference comes back to the counter that was
- *    charged: to a FIXED_WINDOW if its window is still the same one, to the slice of a
- *    SLIDING_WINDOW that was charged while that slice counts, and to a bucket as far as it has not
- *    gained the units back by itself. TIERS and leased limits give nothing back. A counter that was
- *    reset or evicted after the charge gives nothing back either, unless it is a window that
- *    another reservation has charged since then. If the real cost is more, the difference is
- *    charged as by a report (P13). A limit in shadow charges only what exceeds the granted units,
- *    also if it was charged less than these, because it does not charge what it would have refused.
- *    No counter gets more back than it was charged.
- *       A bucket never has more than if each reservation had charged its real cost from the
- *    beginning, and all else had been the same. With the real costs, the bucket might have been
- *    full, and have lost units. Such units do not come back. All this also holds if the rate or the
- *    size of the bucket has changed, or if an override row has given it units. While several
+ *    each limit was charged. A settle by its client (doorman_permits_settle) says what it has
+ *    really cost. If the real cost is less, the difference comes back to the counter that was
+ *    charged: to a FIXED_WINDOW if its window is still the same one, to the charged slice of a
+ *    SLIDING_WINDOW if this slice still counts, and to a bucket as far as it has not gained the
+ *    units back by itself. Nothing comes back to TIERS and leased limits. Nothing comes back to a
+ *    counter that was reset or evicted after the charge, unless it is a window that another
+ *    reservation has charged since then. If the real cost is more, the difference is charged as by
+ *    a report (P13). A limit in shadow then charges only what exceeds the granted units, even if it
+ *    was charged less for them, because it does not charge what it would have refused. No counter
+ *    gets more back than it was charged.
+ *       A bucket never has more units than it would have if each reservation had charged its real
+ *    cost from the beginning, with all else the same. With the real costs, the bucket might have
+ *    been full, and have lost units. Such units do not come back. All this is also true if the rate
+ *    or the size of the bucket has changed, or if an override row has given it units. While several
  *    reservations of a bucket are open, they share what may come back, so the bucket may have less
  *    than this bound: in random histories, 95 % of it on average. The section >>counters says how,
  *    and why.
@@ -275,9 +272,9 @@ extern "C" {
  *    that comes later is `late`. If its cost is more than what stayed charged, it charges the
  *    difference. A late settle gives nothing back. A settle without a known reservation is
  *    `unknown`, and is charged as a report. While the rows of a store are not read, one of them may
- *    have the reservation of an unknown settle. So such a settle that a durable limit concerns is
- *    then refused as LEARNING, and its client sends it again. If the rows could not be read
- *    (UNREAD), these refusals end after 70 minutes, except with refuse_unread.
+ *    have the reservation. So until then an unknown settle that a durable limit concerns is refused
+ *    as LEARNING, and its client sends it again. If the rows could not be read (UNREAD), these
+ *    refusals end after 70 minutes, except with refuse_unread.
  *       A reservation with units of CONCURRENCY is a hold too, which ends as any hold. A settle
  *    releases it.
  *       If a reservation is asked for again with the same client_id, request_id and items, the
@@ -292,9 +289,9 @@ extern "C" {
  * P28 A report with a request_id counts once: the answer to a repeat within 10 minutes says what
  *    the first one charged. Beyond client_request_max or request_max, new reservations, unknown
  *    settles and reports with a request_id are refused as REPEATS. While the rows of a store are
- *    not read, a predecessor may have counted the report already. So a report with a request_id
- *    that a durable limit concerns is then refused as LEARNING, as in P27 but with 10 minutes
- *    instead of 70. Its client sends it again with the same request_id. */
+ *    not read, a predecessor may have counted the report already. So until then such a report is
+ *    refused as LEARNING if a durable limit concerns it, as in P27 but with 10 minutes instead of
+ *    70. Its client sends it again with the same request_id. */
 
 /* Which permits share one counter of a limit. */
 typedef enum doorman_scope {
@@ -328,7 +325,7 @@ typedef struct doorman_tier {
 
 /* The figures of a limit. Fields that the kind does not use must be 0. An override changes the
  * figures whose has_ field is true, and the figures without a has_ field that are not 0. `window`
- * and `calendar` change together. An override has all other figures of its limit. */
+ * and `calendar` change together. All other figures of an override are those of its limit. */
 typedef struct doorman_figures {
     /* TOKEN_BUCKET. size and max_debt must not both be 0. */
     double rate;           /* required: units a second that the bucket gains; (0, 1e15] */
@@ -338,9 +335,9 @@ typedef struct doorman_figures {
                               how long a permit may wait in the queue; default 0 */
 
     /* CONCURRENCY. `limit` below is how many units may be held at once. */
-    doorman_time time_to_live; /* how long a hold lasts that is not renewed, (0, 1e8 s]; default
-                                  15 s. After it was shortened, a server that restarts within the
-                                  old time learns for too short a time */
+    doorman_time time_to_live; /* how long a hold lasts without a renewal, (0, 1e8 s]; default 15 s.
+                                  After it was shortened, a server that restarts within the old time
+                                  learns for too short a time */
     size_t queue;              /* how many permits may wait, [0, 1,000,000] */
 
     /* FIXED_WINDOW, SLIDING_WINDOW */
@@ -380,9 +377,9 @@ typedef struct doorman_plan {
 #define DOORMAN_PLAN_BYTES_MAX 64 /* of the name of a plan */
 
 /* Refuses a key that keeps sending after refusals. The first refusal with RATE by the limit begins
- * a count of such refusals. The first one that comes more than `window` after the beginning of a
- * count begins a new count. When a count reaches `refusals`, every permit with this (resource, key)
- * is refused for `duration`. */
+ * a count of such refusals. The first such refusal more than `window` after this beginning begins a
+ * new count. When a count reaches `refusals`, every permit with the same (resource, key) is refused
+ * for `duration`. */
 typedef struct doorman_ban {
     uint32_t refusals;     /* 1 to 1e9; 0: there is no ban, and the other fields must be 0 */
     doorman_time window;   /* (0, 1e8 s] */
@@ -430,11 +427,11 @@ struct doorman_permit_limit {
                           grant */
     bool shadow;       /* true: the limit decides and counts, but never refuses. It does not charge
                           what it would refuse */
-    bool refuse_new;   /* true: a permit that needs one more counter is refused with MAX_KEYS.
-                          false: of 8 sampled counters, the one that has used the smallest
-                          fraction of its limit is evicted; of several, the one that is fresh
-                          soonest. The key of that counter starts again. A counter with holds is
-                          never evicted. At memory_max, too, the counter is one of the limit that
+    bool refuse_new;   /* if there is no room for one more counter: true: the permit is refused with
+                          MAX_KEYS. false: of 8 sampled counters, the one that has used the smallest
+                          fraction of its limit is evicted; if fractions are equal, the one that is
+                          fresh soonest. The key of that counter starts again. A counter with holds
+                          is never evicted. At memory_max, too, the counter is one of the limit that
                           needs one more; for a ban see P20 */
     bool empty_at_start;   /* true: nothing is saved when the permits are created: see P16. Not for
                             TIERS and CONCURRENCY */
@@ -453,7 +450,7 @@ struct doorman_permit_limit {
     bool durable; /* the counters and bans have rows, which a store keeps over a restart: see D3.
                      Not if leased, and not for CONCURRENCY */
     bool refuse_unread; /* only if durable. true: with DOORMAN_ROWS_UNREAD, permits are refused with
-                           LEARNING. false: counters begin then as after a restart without a store.
+                           LEARNING. false: counters then begin as after a restart without a store.
                            See doorman_permits_set_rows */
 
     /* The amount can be the lease that the permits of the server have: see P17. */
@@ -621,7 +618,7 @@ struct doorman_permit {
     const doorman_permit_grant *items; /* granted: one for each item of the request */
     size_t item_count;
 
-    /* Refused: the limit that refuses. Of several, the one that must be waited for longest (P4). */
+    /* Refused: the limit that refuses. P4 says which one if several refuse. */
     doorman_reason reason;    /* NO_REASON: a server has sent a reason that this version does not
                                  know */
     size_t item_index;        /* the item that is refused */
@@ -679,10 +676,10 @@ struct doorman_permit_result {
     double held;           /* RESET: how many units are held at the limits of CONCURRENCY that the
                              entry concerns. A reset does not end these holds. Known for the first
                              message_detail_max entries */
-    doorman_permit state;  /* INSPECT: see doorman_permits_inspect. With `limit` of the entry it has
-                             only the details of that limit. RESET: the state before the reset, with
-                             the details of the limits that the entry means; not in a message, not
-                             with sets_ban, and only for the first message_detail_max entries */
+    doorman_permit state;  /* INSPECT: see doorman_permits_inspect. If the entry names a limit, only
+                             the details of that limit. RESET: the state before the reset, with the
+                             details of the limits that the entry means; not in a message, not with
+                             sets_ban, and only for the first message_detail_max entries */
 };
 
 typedef enum doorman_permit_event_kind {
@@ -767,7 +764,7 @@ struct doorman_permits_options {
     size_t connection_waiting_max; /* the most permits of one connection that wait; default 100 */
     double drift;              /* as in doorman_server_options. In a server: that of the server */
     doorman_time learns_until; /* the time at which all holds of a predecessor have ended; 0: there
-                                   was none. In a server: the server knows it */
+                                   was no predecessor. In a server: the server knows it */
     const char *node; /* the name of the node, for its holds; must stay valid as long as the
                          permits; may be NULL. In a server: that of the server */
     void (*on_event)(void *context, const doorman_permit_event *event); /* must not call the
@@ -788,10 +785,10 @@ DOORMAN_API doorman_status doorman_permits_create(doorman_permits **out,
                                                   doorman_error *error, doorman_time now);
 DOORMAN_API void doorman_permits_destroy(doorman_permits *permits); /* NULL has no effect */
 
-/* Says what time it is (P26). FIXED_WINDOWs and the times in rows follow this clock: a `window` of
- * 60 s begins at each full minute of `epoch`, and not of `now`. Call the function after the
- * creation, and then about once a second, because the clock of the machine may be set. Before the
- * first call, `epoch` equals `now`. For the permits of a server, call doorman_server_set_epoch.
+/* Tells the permits what time it is (P26). FIXED_WINDOWs and the times in rows follow this clock: a
+ * `window` of 60 s begins at each full minute of `epoch`, and not of `now`. Call the function after
+ * the creation, and then about once a second, because the clock of the machine may be set. Before
+ * the first call, `epoch` equals `now`. For the permits of a server, call doorman_server_set_epoch.
  *   epoch   the time since 1970 in nanoseconds, at `now` */
 DOORMAN_API void doorman_permits_set_epoch(doorman_permits *permits, doorman_time epoch,
                                            doorman_time now);
@@ -904,8 +901,8 @@ typedef struct doorman_permits_info {
     size_t bytes;               /* about the memory of all that memory_max bounds, of the buckets of
                                   tables, of permits that wait, and of override and plan rows */
     size_t changed_count;       /* rows that doorman_permits_next_changed would yield now */
-    doorman_time changed_since; /* no change that is not yielded yet is older than this.
-                                   DOORMAN_NEVER: there are none */
+    doorman_time changed_since; /* all changes that are not yielded yet were made at this time or
+                                   later. DOORMAN_NEVER: there are none */
     uint64_t removals_lost; /* removals that are not yielded: too many waited (D3), or no memory */
     size_t override_count;  /* override rows, also those that are idle or have not begun */
     size_t override_idle_count;         /* those that are idle */
@@ -1049,9 +1046,8 @@ typedef struct doorman_permits_counter {
  *   cursor    in/out; the caller initialises it with {0}
  *   out       written on OK; pointers in it are valid until the next call that changes the permits
  *   returns   OK | NOT_FOUND: there are no more |
- *             INVALID_ARGUMENT: the table of a limit that a configuration has removed was freed
- *             since the iteration began. The caller begins again |
- *             OUT_OF_MEMORY: the call may be repeated
+ *             INVALID_ARGUMENT: since the iteration began, the table of a removed limit was freed.
+ *             The caller begins again | OUT_OF_MEMORY: the call may be repeated
  *   cost      O(1) for each counter, and O(limits) for the whole iteration */
 DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits, const char *limit,
                                                         doorman_counter_cursor *cursor,
@@ -1061,8 +1057,8 @@ DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits
 /* ---- state, the public part ------------------------------------------------------------------ */
 /* A row has the state of one counter, ban or reservation as bytes. Each counter of a `durable`
  * limit has a row unless it is fresh, and each ban of such a limit or of an administrator has one.
- * A store keeps the rows, so that what was used before a restart is used after it. The permits do
- * no I/O: the application writes the rows to its store, and reads them.
+ * A store keeps the rows, so that what was used before a restart still counts after it. The permits
+ * do no I/O: the application writes the rows to its store, and reads them.
  *
  *     each second                       doorman_permits_next_changed until it returns 0, then write
  *     a batch could not be written      write the same bytes again before later rows; or
@@ -1092,9 +1088,9 @@ DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits
  *    clock `epoch` (P26). The times in a row are since 1970. If a row was written later than the
  *    present epoch, the epoch moves forward to that time. So no window that was used begins again
  *    after the clock was set back. After removals, a row of the clock is yielded, because the store
- *    loses the times of the removed rows. A restored ban lasts for what was left of it when its row
- *    was written, minus the time since then. If the counter of a row exists already, what both have
- *    used is added up. With empty_at_start the larger use counts. A row that was yielded or
+ *    loses the times of the removed rows. A restored ban lasts for what was left when its row was
+ *    written, minus the time since then. If the counter of a row exists already, its use and that
+ *    of the row are added up. With empty_at_start the larger use counts. A row that was yielded or
  *    restored before does not count twice. A row has no refusals that count for a ban. */
 
 #define DOORMAN_PERMIT_ROW_VERSION 1      /* of the rows that this version writes */
@@ -1127,7 +1123,7 @@ typedef struct doorman_permit_row {
                                       store may delete the row then */
 } doorman_permit_row;
 
-/* Reads what a row is about, also one of a later version. The figures are not checked.
+/* Reads what a row is about, also if the row is of a later version. The figures are not checked.
  *   row, bytes   as doorman_permits_next_changed has written it
  *   out          written on OK; valid as long as the bytes of the row
  *   error        may be NULL; names what is wrong with the row: "key: ..."
@@ -1135,11 +1131,13 @@ typedef struct doorman_permit_row {
 DOORMAN_API doorman_status doorman_permit_row_read(const unsigned char *row, size_t bytes,
                                                    doorman_permit_row *out, doorman_error *error);
 
-/* Yields the next row that has changed since it was yielded last. Rows of removals come first, then
- * rows of reservations, then those of counters and bans, in any order. A counter that changes again
- * is yielded again. So if other calls are made between two calls, a caller has all earlier changes
- * only after changed_count rows (doorman_permits_info) that are not about reservations. Those do
- * not count, because new reservations come before earlier changes of counters.
+/* Yields the next row that has changed since it was yielded last. Removals come first, then
+ * reservations, and then counters and bans, in any order. After these, open reservations are
+ * yielded once more, and the row of the clock comes last. A counter that changes again is yielded
+ * again. If other calls are made between two calls, later changes may come before earlier ones, as
+ * rows of new reservations always do. So a caller that stops after changed_count rows
+ * (doorman_permits_info) does not count reservations, and may get some earlier changes only in its
+ * next round.
  *   out       room for DOORMAN_PERMIT_ROW_BYTES_MAX bytes. Every machine writes the same bytes
  *   returns   the length of the row in bytes; 0: nothing has changed, or the rows of the store are
  *             not read (doorman_permits_set_rows), or memory ran out
@@ -1148,8 +1146,8 @@ DOORMAN_API doorman_status doorman_permit_row_read(const unsigned char *row, siz
 DOORMAN_API size_t doorman_permits_next_changed(doorman_permits *permits, unsigned char *out,
                                                 doorman_time now);
 
-/* Says that a row was yielded but not written. So its counter or ban is yielded again, as it is
- * then. A caller that keeps the bytes and writes them again later need not call this.
+/* Tells the permits that a row was yielded but not written. So what the row is about is yielded
+ * again, as it is then. A caller that writes the same bytes again later need not call this.
  *   row, bytes   used only during the call
  *   error        may be NULL
  *   returns      OK | INVALID_ARGUMENT (as doorman_permit_row_read) | OUT_OF_MEMORY: the call may
@@ -1158,10 +1156,10 @@ DOORMAN_API doorman_status doorman_permits_mark_changed(doorman_permits *permits
                                                         const unsigned char *row, size_t bytes,
                                                         doorman_error *error);
 
-/* Says that the store has lost its rows. So the rows of all counters of durable limits, bans and
- * reservations are yielded again. Each call marks some of these. Any other call on the permits is
- * allowed between two calls, so a caller can release its lock there. What exists during all calls
- * is yielded again after they have marked it.
+/* Tells the permits that the store has lost its rows. So the rows of all counters of durable
+ * limits, bans and reservations are yielded again. Each call marks some of these. Any other call on
+ * the permits is allowed between two calls, so a caller can release its lock there. What exists
+ * during all calls is yielded again after they have marked it.
  *   permits   NULL: nothing is left
  *   cursor    in/out; the caller initialises it with {0}
  *   returns   whether some are left: the caller calls again
@@ -1215,8 +1213,8 @@ typedef enum doorman_rows {
     DOORMAN_ROWS_COUNT
 } doorman_rows;
 
-/* Says whether the rows of the store are restored. New permits begin with READ, also those of a
- * server after each victory. So a caller that has a store calls this right after
+/* Tells the permits whether the rows of the store are restored. New objects begin with READ, also
+ * those of a server after each victory. So a caller that has a store calls this right after
  * doorman_server_set_master.
  *   returns   OK | INVALID_ARGUMENT */
 DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows rows);
@@ -1234,15 +1232,15 @@ DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, do
  *     after each victory        each row, and then the rows of the counters
  *                               (doorman_permits_restore)
  *
- * E1 An override row gives one exact key other figures of one limit per key, or another weight of a
- *    fair limit: for one resource, or for all resources of one template, which the row names by its
- *    glob. Figures that the row does not give are those of the limit. The first of these that
- *    exists decides the figures of a key: a row of the resource, a row of the glob, figures that a
- *    caller brings (P31), a plan (E2), an override of the configuration, the limit.
+ * E1 An override row gives one exact key other figures of one limit that is per key, or another
+ *    weight of a fair limit: for one resource, or for all resources of one template, which the row
+ *    names by its glob. Figures that the row does not give are those of the limit. The first of
+ *    these that exists decides the figures of a key: a row of the resource, a row of the glob,
+ *    figures that a caller brings (P31), a plan (E2), an override of the configuration, the limit.
  *       A row is in force from its beginning to its end, by the clock of P26. It acts at once on
  *    all counters of its key, and on permits that wait for units of CONCURRENCY. A counter is kept,
  *    as in P15, also when the row ends: what was used under the row counts against the figures that
- *    follow. doorman_permits_after_override shows the effect.
+ *    follow.
  *       A row whose limit is not in the configuration, or whose figures break a rule of that limit,
  *    is idle: it has no effect. It acts again as soon as a configuration has this limit, and the
  *    figures break no rule of it. An idle row ends at its end too. A row changes no bans.
@@ -1259,12 +1257,12 @@ DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, do
  *    template that have the plan. For the other limits of the template, the key keeps its figures.
  *    Figures that a plan does not give are those of the limit.
  *       A plan row is in force from its beginning to its end, acts at once, and keeps counters, as
- *    an override row does. Plans make no decision slower on limits without plans, and in templates
+ *    an override row does. Plans slow down no decision on limits without plans, or in templates
  *    without plan rows. A row whose plan is not in the configuration is idle, and acts again as
  *    soon as a configuration has it. A plan may change how long holds last: see P16. */
 
 /* An override row. Its name is: resource_id or identifier_glob, limit, key, and whether it adds.
- * There is at most one row with a name. */
+ * No two rows have the same name. */
 typedef struct doorman_override_row {
     const char *resource_id;     /* the resource that is concerned; NULL: all of a template */
     const char *identifier_glob; /* only without resource_id: the glob of the template, exactly as
@@ -1298,7 +1296,7 @@ typedef struct doorman_override_info {
 } doorman_override_info;
 
 /* Sets a row, and replaces the row with the same name. If the replaced row has added units to a
- * bucket, the bucket only gets what the new row adds beyond those.
+ * bucket, the bucket only gets what the new row adds beyond these units.
  *   row       used only during the call
  *   error     may be NULL; names the field: "figures.rate: must be ..."
  *   returns   OK | INVALID_ARGUMENT: a field is wrong, or breaks a rule of the limit; the limit is
@@ -1374,7 +1372,7 @@ DOORMAN_API doorman_status doorman_permits_after_override(doorman_permits *permi
                                                           doorman_permit_detail *out,
                                                           doorman_error *error, doorman_time now);
 
-/* A plan row. Its name is: identifier_glob and key. There is at most one row with a name. */
+/* A plan row. Its name is: identifier_glob and key. No two rows have the same name. */
 typedef struct doorman_plan_row {
     const char *identifier_glob; /* required: as in doorman_override_row */
     const char *key;             /* exact, not a glob; NULL means "" */
@@ -1393,8 +1391,8 @@ typedef struct doorman_plan_info {
     bool idle;     /* no limit of the configuration has the plan */
 } doorman_plan_info;
 
-/* Gives a key a plan, and replaces the row with the same name. The next doorman_permits_update is
- * then due at once, and decides on permits that wait for units of CONCURRENCY.
+/* Gives a key a plan, and replaces the row with the same name. If the template has plans for
+ * CONCURRENCY, doorman_permits_update is then due at once, and decides on the permits that wait.
  *   row       used only during the call
  *   error     may be NULL; names the field
  *   returns   OK | INVALID_ARGUMENT: a field is wrong, or the end has passed |
@@ -1503,7 +1501,7 @@ struct doorman_hold {
     size_t item_count;
 };
 
-/* The functions below have these parameters and results.
+/* The next four functions have these parameters and results.
  *   request   used only during the call; checked
  *   out       written on OK; pointers in it are valid until the next call on the permits
  *   error     may be NULL; describes an INVALID_ARGUMENT
@@ -1536,9 +1534,9 @@ DOORMAN_API doorman_status doorman_permits_release(doorman_permits *permits,
  * end, or until a client seizes them. Any client that knows its id can seize it.
  *   request   client_id, id of the hold, and request_id; optionally amounts: what is moved, and
  *             time_to_live. Without amounts all units are moved. If an amount is larger than the
- *             cost of its item, the call returns INVALID_ARGUMENT. If the amount is larger than
- *             what is held of the item, all units of the item are moved, because the holder may not
- *             know yet that it holds less. If only some units of an item are moved, their amount is
+ *             cost of its item, the call returns INVALID_ARGUMENT. If it is only larger than what
+ *             is held of the item, all units of the item are moved, because the holder may not know
+ *             yet that it holds less. If only some units of an item are moved, their amount is
  *             rounded down to a multiple of 1/4096
  *   out       the transfer. `gone`: the request is a repeat, and its transfer was seized or has
  *             ended; or there is no such hold; or no units would be moved. The hold stays then */
@@ -1851,16 +1849,16 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
  *     move     a change of the owner, with all that is known of the keys
  *
  * N1 If the first braces of a key enclose a text, only this text is hashed: "user:{acme}:7" and
- *    "{acme}" are in one shard. An empty key is in the shard of its resource. If its template has
- *    shard_by_resource, every key of a resource is in the shard of the resource. The hash has a
- *    secret seed, so a client cannot choose keys that are all in one shard (C8).
+ *    "{acme}" are in one shard. An empty key is in the shard of its resource. With
+ *    shard_by_resource of the template, so is every other key. The hash has a seed that only nodes
+ *    and clients know, so nobody else can choose texts that hash to one shard (C8).
  * N2 All nodes share one map, in a place that all of them reach. Each change of the map is one
  *    transaction, and gives the map a later epoch.
  * N3 A node decides for a shard only if it is sure that the map says so. The other nodes refuse
  *    permits, reports, settlements and requests on holds of this shard as MOVED. A MOVED request
  *    has no effect.
- * N4 The ids of holds, transfers and reservations tell their shard: id % shard_count. A request on
- *    a hold without an id belongs to the shard of its items, and so does each settlement.
+ * N4 The ids of holds, transfers and reservations tell their shard: id % shard_count. If a request
+ *    on a hold names no id, it belongs to the shard of its items. So does each settlement.
  * N5 All items of a permit must be in one shard. Otherwise the permit is refused as SHARDS, also if
  *    one node owns all its shards, because a move must not change which permits are possible.
  *    Braces put keys into one shard (N1). `item_index` is the index of the first item that is in
@@ -1871,7 +1869,7 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
  *       1. The owner stops deciding for the shard, and writes what it knows to a store.
  *       2. One transaction changes the map.
  *       3. The new owner forgets what it knows of the shard, reads the store, and decides.
- *       4. The last owner forgets the shard.
+ *       4. The previous owner forgets the shard.
  *    A node whose processes are all gone cannot do the first step. Once no process of this node can
  *    be master, another node can do this step, out of the store of this node. Then counters that
  *    are not durable start fresh, and the shard learns its holds as after a crash (P16).
@@ -1952,7 +1950,7 @@ DOORMAN_API void doorman_shard_map_destroy(doorman_shard_map *map); /* NULL has 
 DOORMAN_API size_t doorman_shard_map_find(const doorman_shard_map *map, const char *resource_id,
                                           const char *key);
 
-/* Returns the index of the node that has a name, or node_count if there is none. Costs O(nodes). */
+/* Returns the index of the node with this name, or node_count if there is none. Costs O(nodes). */
 DOORMAN_API size_t doorman_shard_map_node(const doorman_shard_map *map, const char *name);
 
 /* Sets the targets of all shards so that the nodes that stay have equally many, and as few shards
@@ -1968,8 +1966,8 @@ DOORMAN_API size_t doorman_shards_balance(doorman_shard *owners, size_t count, c
 /* What a node does next about a shard. */
 typedef enum doorman_shard_step {
     DOORMAN_SHARD_READ_MAP, /* read the map from where it is kept, linearizably */
-    DOORMAN_SHARD_GIVE,     /* stop deciding for the shard, and store what is known of it under
-                               `move`. If doorman_permits_find_shards is used, call it before */
+    DOORMAN_SHARD_GIVE,     /* stop deciding for the shard, and store under `move` what is known of
+                               it. If doorman_permits_find_shards is used, call it before */
     DOORMAN_SHARD_COMMIT,   /* change the map in one transaction, which has an effect only if this
                                process is master and the map has `epoch`. The owner becomes
                                `target`, `from` becomes `move`, is_lost false, the epoch one more */
@@ -2001,10 +1999,9 @@ typedef enum doorman_shard_result {
 } doorman_shard_result;
 
 /* A mover says what the master of a node must do about shards, one action at a time. It reads no
- * clock and does no I/O: the caller does what the actions say. So a server and a simulator run the
- * same code. The caller decides for a shard only from the end of TAKE or RESUME until it begins
- * GIVE or DROP, and only while its process is master. In GIVE it stops deciding before it writes
- * the first row.
+ * clock and does no I/O: the caller does what the actions say. The caller decides for a shard only
+ * from the end of TAKE or RESUME until it begins GIVE or DROP, and only while its process is
+ * master. In GIVE it stops deciding before it writes the first row.
  *
  *     state     the node                                event                    next state
  *     AWAY      does not decide, and knows nothing      the map says it owns     TAKING
@@ -2020,15 +2017,15 @@ typedef enum doorman_shard_result {
  *     (TAKING to OFFERED)                               another node owns it     LEAVING
  *
  * If no process decides after its mastership has ended, two nodes never decide for one shard:
- *    - The master of the owner changes the owner, or the master of another node if the owner has no
- *      master. The transaction checks this, and the epoch of the map.
+ *    - Only the master of the owner changes the owner, or, if the owner has no master, the master
+ *      of another node. The transaction checks this, and the epoch of the map.
  *    - A master begins without shards. It takes only the shards of its node in a map that it read
- *      after that.
+ *      as master.
  *    - A shard is given only after its last move was settled. Otherwise GIVE would overwrite rows
  *      that the map still names.
- *    - After GIVE the owner decides again only if a map says so whose epoch is later than that of
- *      each COMMIT that was sent. A COMMIT that is still under way can have no effect then. A map
- *      with the same epoch does not suffice: COMMIT is sent once more.
+ *    - After GIVE the owner decides again only if a map says so, and has a later epoch than each
+ *      COMMIT that was sent. A COMMIT that is still under way can have no effect then. A map with
+ *      the same epoch does not suffice: COMMIT is sent once more.
  * Nothing is lost: the rows are written before the map changes, and they are read before the new
  * owner decides. SETTLE removes the number of the move from the map only after the store of the new
  * owner has the rows too. If the process of the new owner ends before SETTLE, the next process
@@ -2049,7 +2046,7 @@ DOORMAN_API void doorman_shard_mover_start(doorman_shard_mover *mover);
  * start. */
 DOORMAN_API void doorman_shard_mover_stop(doorman_shard_mover *mover);
 
-/* Gives the mover a map. A map with an earlier epoch than the last has no effect.
+/* Gives the mover a map. A map with an earlier epoch than the last map has no effect.
  *   map       used only during the call
  *   is_sure   the map was read linearizably, after the last start and after the last action has
  *             ended. A map that a watch has brought is not sure. If such a map is newer, the mover
@@ -2097,7 +2094,7 @@ DOORMAN_API doorman_shard_state doorman_shard_mover_state(const doorman_shard_mo
 DOORMAN_API doorman_status doorman_permits_set_shards(doorman_permits *permits,
                                                       const doorman_shards *shards);
 
-/* Says whether the permits decide for a shard (N3).
+/* Tells the permits whether they decide for a shard (N3).
  *   owned       false: permits of the shard that wait are refused as MOVED. All that is known of it
  *               stays
  *   has_holds   only if owned: false: its holds are not known, and are learned as those of a
@@ -2147,9 +2144,9 @@ DOORMAN_API size_t doorman_shard_part_add(unsigned char *part, size_t used, size
 /* Notes where the keys of all shards are, step by step. So doorman_permits_next_shard_rows and
  * doorman_permits_drop_shard need not look at all keys to find those of one shard. The caller makes
  * these steps before it stops deciding for a shard. Decisions are allowed between two steps, and
- * what they add is noted too. Without the notes the two functions do the same, but need more time.
- * The notes are for all shards. They are forgotten when they are not used for a minute, when the
- * configuration changes, and when many keys were added. Then the steps begin again.
+ * what they add is noted too. The notes are for all shards. They are forgotten when they are not
+ * used for a minute, when the configuration changes, and when many keys were added. Then the steps
+ * begin again.
  *   most      about how many buckets of tables the step visits; 1,000 take about 0.2 ms
  *   returns   whether more steps are needed. false also if there are no shards, or memory runs out
  *   cost      O(most) for a step. All steps visit each counter, hold and reservation once
@@ -2311,9 +2308,9 @@ DOORMAN_API void doorman_permit_client_destroy(doorman_permit_client *client);
  *   returns   never NULL; belongs to the client, which frees it */
 DOORMAN_API doorman_upstream *doorman_permit_client_upstream(doorman_permit_client *client);
 
-/* Returns an upstream of the client that is not a lane. Without a map of shards there is one. With
- * a map there is one more for each node of the map (N9). The caller runs the loop of each upstream.
- * A call on one upstream may change what is due on the others, and a response may add upstreams.
+/* Returns an upstream of the client, but no lane. Without a map of shards there is one. With a map
+ * there is one more for each node of the map (N9). The caller runs the loop of each upstream. A
+ * call on one upstream may change what is due on the others, and a response may add upstreams.
  *   index     0: the upstream of the client; then the others, in the order in which they were added
  *   returns   belongs to the client, and is valid as long as it | NULL: there are no more */
 DOORMAN_API doorman_upstream *doorman_permit_client_port(doorman_permit_client *client,
@@ -2338,7 +2335,8 @@ DOORMAN_API doorman_status doorman_permit_client_add_lane(doorman_permit_client 
  *             (P23), and no message is sent
  *   context   returned with the decision
  *   error     may be NULL; describes an INVALID_ARGUMENT
- *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (items too long for settle_within) |
+ *             OUT_OF_MEMORY */
 DOORMAN_API doorman_status doorman_permit_client_acquire(doorman_permit_client *client,
                                                          const doorman_permit_request *request,
                                                          doorman_time timeout, void *context,
@@ -2355,26 +2353,26 @@ DOORMAN_API doorman_status doorman_permit_client_report(doorman_permit_client *c
                                                         const doorman_permit_item *item,
                                                         doorman_error *error, doorman_time now);
 
-/* Says what a reservation has really cost (P27), and releases the hold of the same permit. A
- * reservation is a permit with settle_within. The settle is sent with one of the next messages.
- * Until a server has answered, it is sent again for 45 s after its first message, also after a
- * change of master. If no server can be reached, it waits for its first message for 5 minutes.
- * After these times it is lost, and counted. It is also lost if 10,000 settles wait already.
+/* Says what a reservation has really cost (P27), and releases the hold of the same permit. The
+ * settle is sent with one of the next messages. Until a server has answered, it is sent again for
+ * 45 s after its first message, also after a change of master. While the breaker is open (P23), it
+ * waits for its first message, for at most 5 minutes. After these times it is lost, and counted. It
+ * is also lost if 10,000 settles wait already.
  *     A permit that the client has granted without a server has a reservation too. If a message
  * with this permit has reached a server, the reservation is settled there. Otherwise the settle is
  * `unknown`, and the real cost is charged as by a report. If a server has refused the copy of a
  * permit (P25), its settle charges nothing.
  *     If a caller was refused, but a server may have granted its reservation, the client itself
  * settles the reservation with a cost of 0.
- *   request   id: the number of the reservation. 0 has no effect, so a permit that has reserved
- *             nothing needs no test. items: as those of the permit, with what they have cost.
- *             timeout: 0: nobody waits for the result. More: doorman_permit_client_next gives the
- *             result within this time, and the settle continues after it. client_id and request_id
- *             have no effect. Used only during the call; checked
+ *   request   id: the number of the reservation. 0 has no effect, so the caller need not test it.
+ *             items: as those of the permit, with what they have cost. timeout: 0: nobody waits for
+ *             the result. More: doorman_permit_client_next gives the result within this time, and
+ *             the settle continues after it. client_id and request_id have no effect. Used only
+ *             during the call; checked
  *   context   returned with the result. `granted`: a server has counted the cost, and `units` has
- *             what was charged in addition for each item, or, if negative, what has come back. If
- *             `granted` is false, `reason` is as in doorman_settlement. BY_FALLBACK: there is no
- *             answer yet, or the settle is lost. BY_BYPASS: a copy was refused. BY_CALLER: id is 0
+ *             what was charged in addition for each item; negative: what came back. If `granted` is
+ *             false, `reason` is as in doorman_settlement. BY_FALLBACK: there is no answer yet, or
+ *             the settle is lost. BY_BYPASS: `granted`, but a copy was refused. BY_CALLER: id is 0
  *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (items that no server would settle) |
  *             OUT_OF_MEMORY */
 DOORMAN_API doorman_status doorman_permit_client_settle(doorman_permit_client *client,
@@ -2451,8 +2449,9 @@ DOORMAN_API doorman_status doorman_permit_client_seize(doorman_permit_client *cl
 DOORMAN_API void doorman_permit_client_read_hold(const doorman_permit_client *client, uint64_t hold,
                                                  doorman_held *out);
 
-/* Returns the next hold that has become smaller or is gone without a call of the application. Call
- * it together with doorman_permit_client_next. The application may use what it had until ends_at.
+/* Returns the next hold that has become smaller, or is gone, without a call of the application.
+ * Call it together with doorman_permit_client_next. The application may use what it had until
+ * ends_at.
  *   out       written in full on true
  *   returns   false: there is no change now */
 DOORMAN_API bool doorman_permit_client_next_change(doorman_permit_client *client, doorman_held *out,
@@ -2621,8 +2620,8 @@ DOORMAN_API void doorman_json_exchange_undo(doorman_json_exchange *exchange);
  *             the request_timeout of the options bounds the wait for each server
  *   out       written in full on OK. A refusal is OK too
  *   error     may be NULL
- *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (the agent is shut down, or the
- *             system has no thread) | DEADLOCK (within on_change of a resource, or on_decided)
+ *   returns   as doorman_permit_client_acquire | UNAVAILABLE (the agent is shut down, or the system
+ *             has no thread) | DEADLOCK (within on_change, on_decided or on_hold_changed)
  *   cost      one message, or more if messages fail or the shard moves. None after a refusal that
  *             is still valid (P22), for units that were taken ahead (P24), or while the servers
  *             fail (P23) */
@@ -2633,10 +2632,11 @@ DOORMAN_API doorman_status doorman_agent_acquire(doorman_agent *agent,
 
 /* Asks for a permit like doorman_agent_acquire, but does not wait.
  *   on_decided   called once if the result is OK, in a thread of the agent. `status` is OK, or
- *                UNAVAILABLE if the agent was shut down. Only on OK, `acquired` is not NULL; it is
- *                valid only during the call. on_decided should return soon, because other decisions
- *                wait for it. It may call this function, doorman_agent_report and the functions of
- *                resources. doorman_agent_acquire and doorman_agent_stop return DEADLOCK there
+ *                UNAVAILABLE if the agent was shut down. `acquired` is NULL unless `status` is OK,
+ *                and valid only during the call. on_decided should return soon, because other
+ *                decisions wait for it. It may call this function, doorman_agent_report and the
+ *                functions of resources. doorman_agent_acquire and doorman_agent_stop return
+ *                DEADLOCK there
  *   returns      as doorman_agent_acquire */
 DOORMAN_API doorman_status doorman_agent_acquire_async(
     doorman_agent *agent, const doorman_permit_request *request, doorman_time timeout,
@@ -2687,7 +2687,7 @@ DOORMAN_API doorman_status doorman_agent_new_hold(doorman_agent *agent, uint64_t
 /* Releases all units of a hold. Any thread may call it at any moment: before doorman_agent_acquire
  * with a number of doorman_agent_new_hold, during this call, twice, or after the hold has ended.
  * The call does not wait.
- *   hold      its number; 0 has no effect, so a permit that holds nothing needs no test
+ *   hold      its number; 0 has no effect, so the caller need not test it
  *   returns   OK
  *   cost      a mutex */
 DOORMAN_API doorman_status doorman_agent_release(doorman_agent *agent, uint64_t hold);
