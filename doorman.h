@@ -4023,18 +4023,18 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  *     B+tree of width 40       323         420          824           1480   25-27
  *
  * A1 A target differs from the exact solution by at most one part in 10^9, or by at most the last
- *    bit of the capacity. If the kind divides the capacity, the sum of the targets exceeds the
- *    capacity only by such rounding errors. They never make the sum of the leases exceed the
- *    capacity, because a lease is also at most what is free (R5).
+ *    bit of the capacity. If the kind divides the capacity, the sum of its targets exceeds the
+ *    capacity only by such rounding errors. These errors never make the sum of the leases exceed
+ *    the capacity, because a lease is also at most what is free (R5).
  * A2 For every kind of algorithm, a change of a demand costs O(log n), where n is the number of
  *    holders. A renewal that changes nothing costs lookups in hash tables and a read of the terms.
  * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS and one in
- *    doorman__solvers. The row of a kind that divides the capacity is before that of STATIC. Only
- *    the checks of a configuration also depend on the kind. T2 (in a tree) and A5 (turns for whole
- *    units) assume that a kind leaves no capacity unused that a holder wants. CONTRIBUTING.md says
- *    what another kind needs.
- * A4 No holder gets more than it wants. If leases are whole units (A5, see >>leases), no holder
- *    gets more than its wants rounded up.
+ *    doorman__solvers. The rows of kinds that divide the capacity are before the row of STATIC.
+ *    Only the checks of a configuration also depend on the kind. T2 (in a tree) and A5 (turns for
+ *    whole units) assume that a kind leaves no capacity unused that a holder wants. CONTRIBUTING.md
+ *    says what another kind needs.
+ * A4 No holder gets more than it wants, except a child that learns (R7). If leases are whole units
+ *    (A5, see >>leases), the wants are rounded up first.
  */
 
 /* A demand as the index stores it. `count` is the number of equal demands in one entry. */
@@ -4108,9 +4108,9 @@ static bool doorman__demand_before(const doorman__demand *a, const doorman__dema
 }
 
 /* Returns how many demands or keys of a node are not after `demand`. A binary search counts the
- * demands whose wants per subclient are at most those of `demand`. The second loop subtracts the
- * demands that have equal wants per subclient and are after `demand`. The search has no branch that
- * depends on the data, because half of such branches would be mispredicted. */
+ * demands with at most the wants per subclient of `demand`. The second loop subtracts the demands
+ * that have equal wants per subclient and are after `demand`. The search has no branch that depends
+ * on the data, because half of such branches would be mispredicted. */
 static size_t doorman__node_upto(const doorman__node *node, const doorman__demand *demand) {
     const doorman__demand *demands = doorman__node_demands(node), *at = demands;
     double ratio = doorman__demand_ratio(demand);
@@ -4154,7 +4154,7 @@ static doorman__sums doorman__node_sums_at(const doorman__node *node, size_t at)
 }
 
 /* Returns the sums of all demands below a node, or zeros for NULL. Each addition to a sum waits for
- * the one before it, so the loop has two sums that run in parallel. */
+ * the last addition, so the loop adds up two sums in parallel. */
 static doorman__sums doorman__node_sums(const doorman__node *node) {
     doorman__sums all = {0, 0, 0}, odd = {0, 0, 0};
     if (!node) return all;
@@ -4243,8 +4243,9 @@ static doorman__node *doorman__index_take_spare(doorman__index *index, size_t he
 
 /* Allocates the memory that the insertion of a demand needs. That insertion must be the next change
  * of the index. A root that is a full leaf, but smaller than WIDTH, grows. Each full node on the
- * way from the root to the leaf will be split, and needs a spare node. A full root needs one more,
- * for the new root. If memory runs out, returns false and leaves the index unchanged. */
+ * way from the root to the leaf will be split, and needs a spare node. A full root needs a second
+ * spare node, for the new root. If memory runs out, returns false and leaves the index
+ * unchanged. */
 static bool doorman__index_reserve(doorman__index *index, int band, const doorman__demand *demand) {
     assert(band >= 0 && band <= DOORMAN_PRIORITY_MAX);
     assert(doorman__amount_valid(demand->wants) && demand->subclients > 0);
@@ -4489,8 +4490,8 @@ static doorman__cut doorman__index_cut(const doorman__index *index, double level
  * than `capacity`. If there are several bands, Newton's method finds the level, and starts at 0.
  * What the bands take is a concave function of the level, so no step goes beyond the solution. The
  * gap is the part of the capacity that is not taken yet, and the slope is the number of subclients
- * whose demands are cut. Each step divides their product by at least four, so about five steps are
- * enough. The bound of 128 guarantees an end, whatever the rounding errors are. */
+ * whose demands are cut. Each step divides the product of gap and slope by at least four, so about
+ * five steps are enough. There are at most 128 steps, whatever the rounding errors are. */
 static double doorman__index_level(const doorman__index *index, double capacity) {
     const doorman__node *some = NULL;
     size_t bands = 0;
@@ -4741,18 +4742,17 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
 /* ---- >>leases ------------------------------------------------------------------------------- */
 /*
  * A lease table has the leases of one resource. For each holder the table records the amount of the
- * lease, the end of the lease, and how much the holder may still be using. The lease table knows
- * neither the tree nor the templates. The owner of the table sets the values that the table needs:
- * the algorithm, the capacity, the amount that may be committed, the time by which leases must end,
- * the terms that the parent sent, and the time at which the learning ends.
+ * lease, the end of the lease, and how much the holder may still be using. The owner of the table
+ * sets the values that the table needs: the algorithm, the capacity, the amount that may be
+ * committed, the time by which leases must end, the terms that the parent sent, and the time at
+ * which the learning ends.
  *
  *     field         in proofs   meaning
  *     has           g           the amount of a holder's last lease
  *     committed     u           the amount that the holder may still be using; u >= g
  *     claim         x           the larger of what the holder says it has and what it says is in
  *                               use
- *     in_round      v           the amount that the leases of this round commit for the holder (see
- *                               "round")
+ *     in_round      v           the amount of the holder's leases of this round (see "round")
  *     capacity      C           the amount that all leases of the resource together may have
  *     may_commit    K           for a node with a parent: what the parent has committed for this
  *                               node; K >= C
@@ -4779,12 +4779,12 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    be up to min(u, x). This amount is already committed, because the holder may still be using
  *    it. In a node with a parent, a grant also keeps the sum of u within K. A grant raises u to at
  *    least g.
- *       The exception is for leases, not for units in use without a lease. A child node may have
- *    more committed than its leases commit (R6). The exception then allows only what its leases
- *    commit. While the sum of u is above C, a grant is at most the larger of two amounts: the last
- *    g of the holder, and C minus the sum of the others' g. So while the sum of all g is above C,
- *    no lease grows, even if the holder uses more than its lease. The leases of a round have a
- *    bound of their own (see "round").
+ *       The exception is for leases, not for units in use without a lease. The u of a child node
+ *    can exceed what its leases commit (R6). The exception then allows only what its leases commit.
+ *    While the sum of u is above C, a grant is at most the larger of two amounts: the last g of the
+ *    holder, and C minus the sum of the others' g. So while the sum of all g is above C, no lease
+ *    grows, even if the holder uses more than its lease. The leases of a round have a bound of
+ *    their own (see "round").
  *       The response also says how much of the claim stays committed (`keep` on the wire): the
  *    larger of g and min(u, x). u can be even larger, because an earlier lease that the request
  *    does not name stays committed until it ends (R4).
@@ -4800,13 +4800,12 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    holders have given back to this master (`spare`). A holder that names a lease of this master
  *    has accepted that lease, so the holder really had the amount of that lease. If the holder now
  *    claims less, it has given back the difference. The first claim of a holder gives back nothing,
- *    even if the holder wants less: a late copy of a request can claim too much, so the holder may
- *    never have had the difference.
+ *    even if the holder wants less: the request may be a late copy that claims too much.
  *       If C has been cut since the claimed leases were granted, the sum of the claims can be above
  *    C. The master then grants and commits only what fits. This is safe. A holder that receives the
  *    new lease stops using its old lease. If the new lease is lost, the old lease ends before the
- *    learning ends. Until then the leases in force never exceed the capacity before the cut,
- *    because each grant replaces a claim, or uses what others have given back.
+ *    learning ends. Until then the leases in force together never exceed the old capacity, because
+ *    each grant replaces a claim, or uses what others have given back.
  *       If nothing of C is free for a claim, the holder gets a lease of 0. Then it stops using its
  *    old lease. Without the lease of 0, the holder could claim the old lease from the next master,
  *    which could grant that lease in addition to the leases that use C now. What a child node
@@ -4830,15 +4829,15 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * A process that does not restart continues only one chain. A copy of an old request, or a request
  * that is repeated after a lost response, starts another chain. But a process accepts only one of
  * the two responses (R2), so it continues only one of the two chains. It never continues a chain
- * from before its restart either. So the lease table stores, for two chains of each holder, the
- * last lease, and whether the chain has been continued. One of the chains ends with the last lease
- * of the holder. A request that continues the other chain is a sign of two processes, if both
- * chains have been continued before. In the example, A 3 -> 5 is the first sign. After a restart
- * the first request of a process names no lease, and the count of signs starts again at 0. Between
- * two restarts a single process causes at most two signs: a late copy of a request from before its
- * start, and its next request. So the server reports an id while the count is above 2 (S10), which
- * a lossy network never causes. A client that always names the lease before its last lease is
- * reported too.
+ * from before its restart either. So the lease table stores two chains of each holder: the last
+ * lease of each chain, and whether the chain has been continued. One of the chains ends with the
+ * last lease of the holder. A request that continues the other chain is a sign of two processes, if
+ * both chains have been continued before. In the example, A 3 -> 5 is the first sign. After a
+ * restart the first request of a process names no lease, and the count of signs starts again at 0.
+ * Between two restarts a single process causes at most two signs: a late copy of a request from
+ * before the restart, and the next request of the process. So the server reports an id while the
+ * count is above 2 (S10). A lossy network never causes such a count. A client that always names the
+ * lease before its last lease is reported too.
  *     Each request that names the last lease subtracts 1/4 from the number of signs. So the
  * server detects two processes even if one asks up to eight times as often as the other. When one
  * of them stops, the report ends after at most eight renewals of the other one.
@@ -4855,11 +4854,10 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *
  * A and B could renew their leases in this way without end. So before each grant the lease table
  * compares the sum of u with C. A round is active while the sum is above C. In a round each holder
- * has an amount v: what the leases of this round commit for the holder. At the start of the round v
- * is 0. A grant raises v to at least g. When u falls below v, v falls to u. A grant in a round is
- * also at most C minus the sum of the other holders' v. Units that a holder uses beyond its lease
- * are not a part of v. Their number only falls, because the holder starts nothing new until all its
- * use fits into its lease.
+ * has an amount v, for its leases of this round. At the start of the round v is 0. A grant raises v
+ * to at least g. When u falls below v, v falls to u. A grant in a round is also at most C minus the
+ * sum of the other holders' v. Units that a holder uses beyond its lease are not a part of v. Their
+ * number only falls, because the holder starts nothing new until all its use fits into its lease.
  *
  * One lease length plus the drift after the last cut, the sum of the leases is again within C. The
  * proof: let t be the time of the last cut. Let w be the part of v for leases granted since t. w
@@ -4894,18 +4892,18 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *                   if it renews last.
  *
  * A round ends within about two lease lengths after the last cut, unless holders still use units
- * beyond their leases. u then includes only such units and the leases of the round (see "age").
+ * beyond their leases. By then u includes only such units and the leases of the round (see "age").
  *
  * Age (R4). A lease table divides time into steps. A new step begins when all leases that were
  * granted before the present step have ended. So only leases of two steps can be in force: the
- * present one, and the one before it. A lease entry stores the step in which its holder got the
+ * present step, and the step before it. A lease entry stores the step in which its holder got the
  * last lease. `recent` is the largest amount that a lease of that step commits. When the next step
  * begins, all leases from before that step have ended, so u falls to `recent`. So an amount is
  * committed for at most two lease lengths (plus the drift) after its last grant. A lease may commit
  * more than g, because the holder may claim more than g. The u of a child that learns does not fall
- * to `recent` (R7): the child may have several masters, one after another. Each renews leases of
- * the child's holders within the lease of the child. But the leases from all masters together may
- * exceed the lease of the child until the last master has learned.
+ * to `recent` (R7): the child may have several masters, one after another. Each master renews
+ * leases of the child's holders within the lease of the child. But the leases from all masters
+ * together may exceed the lease of the child until the last master has learned.
  *     Two bits are enough for the number of a step. When two steps have begun after the last lease
  * of a holder, that lease has ended, and the step of its entry is not read again. `recent` and
  * `in_round` are floats, rounded up by at most 1.2e-7 of the amount. They save 8 bytes in each
@@ -4915,16 +4913,15 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * this order. All leases have the same length, so a renewed entry ends last, and moves to the end
  * of the list in O(1). Each entry needs two pointers. A heap, in which the ends could come in any
  * order, also needs two words for each entry: its position, and a pointer to it. But a renewal in a
- * heap would visit O(log n) other entries, and of a million entries most are not in the cache. The
+ * heap would visit O(log n) other entries, and most of a million entries are not in the cache. The
  * buckets of a timer wheel are lists, which also need two pointers for each entry, and must be
  * searched for the entries that have ended.
  *     After a configuration that shortens leases, a renewed entry may end before older entries do.
  * So renewed entries go to a new list from then on, and no entry is added to the old list. The
- * entry that ends first is the first entry of one of these lists. In two cases an entry lasts
+ * entry that ends first is the first entry of one of these lists. In three cases an entry lasts
  * longer than it needs to, until the entry before it in the list ends: leases are shortened again
- * before the old list is empty, or a lease is shorter than others because the node's own lease ends
- * soon (S6). In both cases the amount stays committed for at most one lease length longer, which is
- * safe.
+ * before the old list is empty, the node's own lease ends soon (S6), or the holder gets no lease
+ * (S4, T4). The amount then stays committed for at most one lease length longer, which is safe.
  */
 
 /* A holder that is a server reports one demand for each group of its clients (T2). */
@@ -4948,7 +4945,7 @@ typedef struct doorman__child {
 } doorman__child;
 
 /* There may be a million lease entries, so every field is as small as possible. An entry whose
- * holder id has 32 bytes takes 136 bytes, which fill a block of malloc of 144 bytes. */
+ * holder id has 32 bytes takes 136 bytes, which just fit into a block of 144 bytes of malloc. */
 typedef struct doorman__lease_entry {
     doorman__link link; /* in `entries` of the table; must be the first field */
     struct doorman__lease_entry *older, *newer; /* neighbours in the order of `end`, or NULL */
@@ -5018,8 +5015,8 @@ typedef struct doorman__lease_table {
     doorman_time learned_at; /* when the learning ends */
     doorman__total spare;    /* what holders have given back to this master; used while it learns */
     doorman__total in_round; /* the sum of v over all holders */
-    /* the number of the present round, or of the last one; modulo 2^27. A round needs a cut in
-     * capacity, so the same number comes again only after years */
+    /* the number of the present or the last round, modulo 2^27. A round needs a cut in capacity, so
+     * the same number comes again only after years */
     unsigned round : 27;
     bool round_is_on;
     unsigned step;            /* counts the steps, modulo 4: see "age" */
@@ -5075,7 +5072,7 @@ static doorman__lease_entry *doorman__leases_find(doorman__lease_table *leases, 
     return NULL;
 }
 
-/* Adds an entry without a lease or wants for a holder. Returns NULL if there is no memory. */
+/* Adds an entry for a holder, without a lease or wants. Returns NULL if there is no memory. */
 static doorman__lease_entry *doorman__leases_add(doorman__lease_table *leases, uint64_t hash,
                                                  const char *holder_id, bool is_server) {
     assert(doorman__id_valid(holder_id));
@@ -5319,11 +5316,11 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  *    target rounded up. The mean of its leases over time is the target. Example: 25 clients share
  *    20 units, so each has a target of 0.8.
  *
- * Each holder with turns has a share and a lag. The share is its exact target. The lag says how
- * much less capacity than its share the holder has had, in units * seconds. `service` says for how
- * many seconds each holder should have had its whole share so far. Each second `service` grows by
- * (sum of `committed`) / (sum of the shares), over all holders with turns. The lag grows by share *
- * (growth of `service`), and falls by committed * (time passed). Therefore:
+ * Each holder with turns has a share and a lag. The share is its exact target. The lag says how far
+ * the holder is behind its share, in units * seconds. `service` says for how many seconds each
+ * holder should have had its whole share so far. Each second `service` grows by (sum of
+ * `committed`) / (sum of the shares), over all holders with turns. The lag grows by share * (growth
+ * of `service`), and falls by committed * (time passed). Therefore:
  *   - The lags sum to 0, even if only a part of the capacity is in use. The lag of a holder that
  *     leaves is added to the other lags. If the lag of a holder stays within bounds, the mean of
  *     its leases is in proportion to its share.
@@ -5754,13 +5751,13 @@ static double doorman__leases_subclients(const doorman__lease_table *leases) {
 
 /* Uses the terms that the parent sent, if the sum of the targets exceeds the capacity by at most a
  * thousandth. Otherwise returns false. A small excess does no harm, because each grant is at most
- * what is free. If the node used its own terms instead, its level would differ from that of the
- * rest of the tree. With a reserve the two levels might never become equal again. With whole units
- * the sum may exceed the capacity by four more units. The lease of the node may be the sum rounded
- * down, and at each level of the tree one more unit may be moving between holders. Four units are
- * enough for a tree of four levels. If the sum is below the capacity, the holders divide the rest
- * in proportion to what they still want, until the parent sends new terms. Terms of a kind that
- * divides no capacity always fit. */
+ * what is free. If the node used its own terms instead, its level would differ from the level of
+ * the rest of the tree. With a reserve the two levels might never become equal again. With whole
+ * units the sum may exceed the capacity by four more units. The lease of the node may be the sum
+ * rounded down, and at each level of the tree one more unit may be moving between holders. Four
+ * units are enough for a tree of four levels. If the sum is below the capacity, the holders divide
+ * the rest in proportion to what they still want, until the parent sends new terms. Terms of a kind
+ * that divides no capacity always fit. */
 static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, double capacity) {
     const size_t count = leases->parent_terms_count;
     double part = 0;
@@ -5917,8 +5914,8 @@ static double doorman__leases_return(doorman__lease_table *leases, doorman__leas
 }
 
 /* R6: grants a lease while the lease table learns. `claim` is what the holder claims under a lease
- * of this node. The holder gets its whole claim if that amount is free, even if it wants less now.
- * If nothing is free, the holder gets a new lease of 0.
+ * of this node. The whole claim stays committed if that amount is free, even if the holder wants
+ * and gets less (A4). If nothing is free, the holder gets a new lease of 0.
  *   outstanding   what a child node has committed for its own holders; 0 for a client. It is
  *                 committed even if it exceeds the capacity: a child of that node that learns may
  *                 use the amount even after the leases of the predecessor have ended (R7) */
