@@ -4243,9 +4243,8 @@ static doorman__node *doorman__index_take_spare(doorman__index *index, size_t he
 
 /* Allocates the memory that the insertion of a demand needs. That insertion must be the next change
  * of the index. A root that is a full leaf, but smaller than WIDTH, grows. Each full node on the
- * way from the root to the leaf will be split, and needs a spare node. A full root needs a second
- * spare node, for the new root. If memory runs out, returns false and leaves the index
- * unchanged. */
+ * way to the leaf will be split, and needs a spare node. A full root needs a second spare node, for
+ * the new root. If memory runs out, returns false and leaves the index unchanged. */
 static bool doorman__index_reserve(doorman__index *index, int band, const doorman__demand *demand) {
     assert(band >= 0 && band <= DOORMAN_PRIORITY_MAX);
     assert(doorman__amount_valid(demand->wants) && demand->subclients > 0);
@@ -5313,8 +5312,7 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
 /*
  * A5 If `whole` is true, leases are whole units. Targets stay exact. If a target is not an integer,
  *    the holder takes turns: its lease is sometimes the target rounded down, and sometimes the
- *    target rounded up. The mean of its leases over time is the target. Example: 25 clients share
- *    20 units, so each has a target of 0.8.
+ *    target rounded up. The mean of its leases over time is the target.
  *
  * Each holder with turns has a share and a lag. The share is its exact target. The lag says how far
  * the holder is behind its share, in units * seconds. `service` says for how many seconds each
@@ -5355,10 +5353,10 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  * the lag of another holder is below 0. The bound of the first row rises until such a holder gives
  * up a unit.
  *
- * Example: 25 clients share 20 units. Leases of 60 s are renewed every 16 s. So a turn is a lag of
- * 30. While a client has no unit, its lag rises from about -30 to +30 in 60 / 0.8 = 75 s. At its
- * next renewal the client is owed a unit. It gets the unit some seconds later, and keeps it for 60
- * / 0.2 = 300 s. 99.4 % of the units are in use.
+ * Example: 25 clients share 20 units, so each has a target of 0.8. Leases of 60 s are renewed every
+ * 16 s. So a turn is a lag of 30. While a client has no unit, its lag rises from about -30 to +30
+ * in 60 / 0.8 = 75 s. At its next renewal the client is owed a unit. It gets the unit some seconds
+ * later, and keeps it for 60 / 0.2 = 300 s. 99.4 % of the units are in use.
  *
  * In a tree the target of a child is the sum of its clients' targets. This sum need not be an
  * integer, so the child takes turns too. On average, the clients of the child divide the child's
@@ -5941,10 +5939,10 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
 
 /* ---- >>upstream ----------------------------------------------------------------------------- */
 /*
- * An upstream requests leases for its owner. The owner is a client, or a server with a parent. The
- * upstream decides which leases to request, when, and from which address. The upstream also
- * interprets the responses. The upstream is passive. Its owner passes demands to the upstream, and
- * reads changes of leases from it:
+ * An upstream requests leases for its owner: a client, or a server with a parent. A permit client
+ * requests permits with the same struct. The upstream decides which leases to request, when, and
+ * from which address. The upstream also interprets the responses. The upstream is passive. Its
+ * owner passes demands to the upstream, and reads changes of leases from it:
  *
  *     a request    if (doorman__upstream_begin(upstream, now)) {
  *                      while ((held = doorman__upstream_next(upstream, now))) {
@@ -6001,8 +5999,8 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *   ends      the end of its lease                           those with a lease id, until their end
  *                                                            is noted
  *
- * A held lease is in force while it has a lease id and now < end. At other times the owner uses the
- * fallback of the resource.
+ * A held lease is in force while it has a lease id and now < end. At other times a client uses the
+ * fallback of the resource, and a server grants no lease (T4).
  *
  * K1 One request renews all held leases that are past half their refresh interval, if it has room.
  *    The request is made when the first held lease is due. A held lease becomes due at a random
@@ -6612,7 +6610,7 @@ static void doorman__upstream_back_off(doorman_upstream *upstream, unsigned roun
 
 #ifdef DOORMAN_NNG
 /* Ends a pause early, because another connection to the servers has had a response. The next
- * request still comes at least a second after the last one, because it may fail too. */
+ * request still comes at least a second after the last request, because it may fail too. */
 static void doorman__upstream_retry_soon(doorman_upstream *upstream, doorman_time now) {
     if (upstream->state != DOORMAN__BACKING_OFF) return;
     doorman_time soon = doorman__later(now, doorman__after(upstream->sent_at, DOORMAN_SECOND));
@@ -6732,7 +6730,7 @@ static void doorman__tally_add(doorman__tally *tally, const doorman_overload_rep
     assert(sum->late >= 0);
 }
 
-/* Returns what was counted, and resets the counts. If the request is lost, so is the report. */
+/* Returns what was counted, and resets the counts. A lost request loses its report too. */
 static doorman_overload_report doorman__tally_take(doorman__tally *tally, doorman_time now) {
     doorman_overload_report report = {.interval = 0};
     if (!tally || !tally->has_counted) return report;
@@ -7093,8 +7091,8 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  *    receives, and passes the sum on with its next request for capacity. So the root receives the
  *    sum of the whole tree.
  *       The reports of the last two refresh intervals are added up. The resource is overloaded if
- *    at least 20 requests arrived, and more than 5 % of them were refused or more than half of the
- *    finished ones were late. The root then lowers the capacity in force to
+ *    at least 20 requests arrived, and either more than 5 % of these were refused, or more than
+ *    half of the finished requests were late. The root then lowers the capacity in force to
  *
  *        0.97 * (the mean sum of the leases in the time of the reports) * finished / arrived
  *
@@ -7104,14 +7102,15 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  *       The capacity in force grows again in steps, one in each refresh interval, beginning one
  *    refresh interval after the last cut. There is no step while the resource is overloaded. A step
  *    is 0.5 % of the configured capacity. After ten steps without overload, each further step is
- *    twice the last one, up to 10 %. But a step is 0.5 % again if a fifth of an overload is
+ *    twice the last step, up to 10 %. But a step is 0.5 % again if a fifth of an overload is
  *    reported: more than 1 % refused, or more than a tenth late. Then the capacity in force is near
  *    what the servers can do, and larger steps would go far beyond that before a report says so.
- *    The capacity in force is never below capacity_min or above the configured capacity. So without
+ *    The capacity in force is never below capacity_min or above the configured capacity. Without
  *    reports all capacity comes back.
- *       A lower capacity in force is a cut like that of a new configuration: leases end or are
- *    confirmed before others get more, so T7 holds. A new master begins with the configured
- *    capacity. Its clients keep the leases that they have, and the next reports cut again.
+ *       A lower capacity in force is a cut, like a lower capacity in a new configuration. Other
+ *    holders get more only when leases have ended, or smaller leases are confirmed, so T7 holds. A
+ *    new master begins with the configured capacity. Its clients keep the leases that they have,
+ *    and the next reports cut again.
  *
  * Time is divided into parts of a quarter of a refresh interval. The reports of a part are added
  * up, and their sum counts until the part is older than two refresh intervals. So the memory does
@@ -7333,10 +7332,9 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *
  * S1 A server that is not master grants nothing. Its response has only the address of the master,
  *    if the server knows this address.
- * S2 A call that grants or shows leases of a resource first removes those that have expired, but at
- *    most the first 1,000 of them, so that no call takes long. The expired leases after these 1,000
- *    stay committed until a later call, which is safe. If the holder of such a lease asks again,
- *    that lease is removed at once.
+ * S2 A call that grants or shows leases of a resource first removes the expired leases, but at most
+ *    1,000, so that no call takes long. The other expired leases stay committed until a later call,
+ *    which is safe. If the holder of such a lease asks again, that lease is removed at once.
  * S3 The minimum interval is 5 s by default, and at most half the refresh interval. It applies to a
  *    holder that names its last lease. A request within the interval gets that lease again (R11).
  *    So a holder whose wants were not met gains nothing by asking often. There are two exceptions,
@@ -7352,12 +7350,13 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    lease of 0. So the holder continues to use its fallback, as if no server answered. But a
  *    holder that names a lease of 0 of this node gets a lease again, of 0 or of what others have
  *    given back. A master granted 0 because the capacity was 0, or because other holders had all of
- *    it. So the holder must not use its fallback. With TRY_LATER it would, only because the master
- *    has changed. A lease of 0 commits nothing, so it is always safe. A holder that gets TRY_LATER
- *    should ask again after the usual interval, or when the learning ends if that is earlier, but
- *    at the earliest after a second or the usual interval, whichever is shorter. The server records
- *    the wants of this holder, commits nothing, and removes the lease entry if the holder does not
- *    ask again. STATIC and NO_ALGORITHM divide no capacity, so they need no learning.
+ *    it. So the holder must not use its fallback. With TRY_LATER the holder would use it, only
+ *    because the master has changed. A lease of 0 commits nothing, so it is always safe. A holder
+ *    that gets TRY_LATER should ask again after the usual interval, or when the learning ends if
+ *    that is earlier, but at the earliest after a second or the usual interval, whichever is
+ *    shorter. The server records the wants of this holder, commits nothing, and removes the lease
+ *    entry if the holder does not ask again. STATIC and NO_ALGORITHM divide no capacity, so they
+ *    need no learning.
  * S5 If none of S3, S4, T4, R6 and R7 applies, the algorithm gives the target of the holder. The
  *    grant is the target, but at most the larger of two amounts: what is free, and what the holder
  *    may still be using (R5).
@@ -7367,16 +7366,16 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    ask more and more often. So the refresh interval is at least the smallest of three times:
  *    `minimum_refresh_interval`, a third of `lease_length`, and the time until the lease ends.
  *       A holder whose lease is below its target should ask again early (R12). If leases are whole
- *    units, only a holder that is owed a unit should ask again early (A5). No holder should if the
- *    number of owed units exceeds both the capacity and an eighth of the number of holders.
- * S7 The safe capacity of a client is that of the template. If the template has none, the server
- *    divides the capacity by the number of known subclients, including those of the request. The
- *    server sends such a quotient only if it is not learning, the holder is a client, and the
- *    algorithm divides the capacity. A node with a parent has only as much capacity as its clients
- *    want, so the quotient may be much too small. So in such a node the safe capacity is at least
- *    the highest level that the parent sent. If leases are whole units, the safe capacity is
- *    rounded down. With more clients than units it is 0, because one unit for each client would
- *    exceed the capacity. A node with a parent does not send a 0.
+ *    units, only a holder that is owed a unit should ask again early (A5). No holder should ask
+ *    early if the owed units exceed both the capacity and an eighth of the number of holders.
+ * S7 The template sets the safe capacity of a client. If it sets none, the server divides the
+ *    capacity by the number of known subclients, including those of the request. The server sends
+ *    such a quotient only if it is not learning, the holder is a client, and the algorithm divides
+ *    the capacity. A node with a parent has only as much capacity as its clients want, so the
+ *    quotient may be much too small. So in such a node the safe capacity is at least the highest
+ *    level that the parent sent. If leases are whole units, the safe capacity is rounded down. With
+ *    more clients than units it is 0, because one unit for each client would exceed the capacity. A
+ *    node with a parent does not send a 0.
  * S8 A lease entry lasts 1 + drift times as long as its lease. So the entry outlasts the lease even
  *    if the holder's clock is slower by the drift. The time that messages take does not matter,
  *    because the holder counts from the time at which it sent the request.
@@ -7406,11 +7405,11 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *      SHARE      the kind of algorithm does not divide the capacity, so no holder gets more
  *      CUT        a round is active (see >>leases): the capacity was cut, and what is committed
  *                 since before the cut does not fit into the new capacity yet. Leases fall to the
- *                 targets, or wait until other holders have confirmed theirs. A new configuration,
- *                 reports of overload (H11), and a smaller lease of the node itself are such cuts
+ *                 targets, or wait until other holders confirm smaller leases. A new configuration,
+ *                 reports of overload (H11), and a smaller lease of the node are such cuts
  *      SHARE      the lease is the target of the holder, or the whole capacity. Others want the
- *                 rest, or there is no more. If leases are whole units, the holder takes turns
- *                 (A5), and the lease is its present turn
+ *                 rest, or there is no more. If leases are whole units, the target is an integer
+ *                 that changes with the turns (A5)
  *      RESERVED   the target is larger than the lease. The rest of the target is still committed
  *                 for other holders. It becomes free when these holders confirm smaller leases (R4)
  *                 or release theirs, and when their leases end
@@ -7423,22 +7422,22 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * R8 Learning ends when all leases of a predecessor must have ended. A root learns about a resource
  *    for the lease length of its template plus the drift, counted from when the predecessor was
  *    known to be gone, and at least until the leases of earlier configurations have ended. T6 is
- *    the rule for a node with a parent. If learning_mode_duration sets a shorter time, T7 does not
+ *    the rule for a node with a parent. If learning_mode_duration sets a shorter time, T7 may not
  *    hold.
  * R11 A request within the minimum interval (S3) confirms a lease as any other request does (R4).
  *    The holder gets its last lease again, with the same end. The lease is smaller by what the
- *    holder has given back, and is at most what the holder now wants. What the lease has lost does
- *    not come back within the interval.
+ *    holder has given back, and is at most what the holder now wants. What the lease has lost comes
+ *    back within the interval only by an exception of S3.
  * R12 Capacity moves fast to the holders that should have it. A client confirms a smaller lease at
  *    once. A node does so when the amount that it has committed for its holders fits into the
  *    lease. If a lease is below the target by more than a thousandth, its holder should ask again
  *    early: after the longer of the minimum interval and `minimum_refresh_interval`, or after its
- *    refresh interval if that is shorter. If the node asks its parent soon, a holder that has
- *    nothing, or is a server, should ask again after `minimum_refresh_interval`. The node asks soon
- *    if the parent last granted all that the node wanted (T1), or if the next request of the node
- *    is due within twice `minimum_refresh_interval`.
+ *    refresh interval if that is shorter. If the node asks its parent soon, a holder with unmet
+ *    wants should ask again after `minimum_refresh_interval` if it has nothing, or is a server. The
+ *    node asks soon if the parent last granted all that the node wanted (T1), or if the next
+ *    request of the node is due within twice `minimum_refresh_interval`.
  * G5 A new configuration drops no lease of a resource that still has a template with a capacity. A
- *    resource that gets its first template learns first, because no lease table recorded the
+ *    resource that gets its first template begins to learn, because no lease table recorded the
  *    earlier grants. If a new configuration comes while the server learns, a resource that then
  *    matches another template learns at least as long as it would have learned before.
  * C7 Three numbers are limited: the resources, the holders of one resource, and the resources of
@@ -7482,7 +7481,7 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * A resource stores two older amounts. A third amount is merged with the older amount that ends
  * later: the larger of the two counts until the later of their ends. So an amount may count for up
  * to one lease length too long, but only after three cuts within a lease length. The maximum is
- * only shown. No decision depends on it.
+ * only shown.
  *
  * Expiry. Calls remove expired leases first (S2). doorman__server_update removes the rest, and
  * frees memory. A heap orders all resources by the latest time at which an update must visit them.
@@ -7492,8 +7491,8 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * renewals.
  *
  * The tree. A server with a parent has a lease of its own for each resource: a held lease (see
- * >>upstream). Its capacity is C of the lease table of that resource, and what the parent has
- * committed for it is K.
+ * >>upstream). The capacity of the held lease is C of the resource's lease table, and its committed
+ * amount is K.
  *
  * T1 The node asks its parent for many resources in one request (K1), with the wants of its holders
  *    in groups. If the holders want more than the node's lease, and more than at its last request,
@@ -7528,12 +7527,12 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    learns. The leases of the predecessor end no later than the lease that the predecessor had
  *    from the parent. So the parent sends the time until its entry for that lease ends
  *    (`learn_for`), or the time for which the parent itself still learns if that is longer. If
- *    several responses have such an end, the new master uses the earliest one. Later responses only
- *    give later ends, because the entry of the parent is then for a lease of the new master. The
- *    node releases nothing before it has learned (R10).
- * R7 While a child learns, its parent grants it its last lease again, or a smaller lease if K has
- *    no room for the last lease. The claims of the child confirm nothing. The other holders share
- *    the capacity minus this lease, and the demands of the child do not count.
+ *    several responses have a `learn_for`, the new master uses the earliest end. Later responses
+ *    only give later ends, because the entry of the parent is then for a lease of the new master.
+ *    The node releases nothing before it has learned (R10).
+ * R7 While a child learns, its parent renews the last lease of the child, or grants a smaller lease
+ *    if K has no room for the last lease. The claims of the child confirm nothing. The other
+ *    holders share the capacity minus this lease, and the demands of the child do not count.
  * T8 A request to a parent names the node that sends it, and the nodes on the longest path below
  *    that node, at most 16 nodes in all. A server refuses a request that names its own node or its
  *    parent, because the tree then has a loop.
