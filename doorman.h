@@ -4031,8 +4031,8 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS and one in
  *    doorman__solvers. The rows of kinds that divide the capacity are before the row of STATIC.
  *    Only the checks of a configuration also depend on the kind. T2 (in a tree) and A5 (turns for
- *    whole units) assume that a kind leaves no capacity unused that a holder wants. CONTRIBUTING.md
- *    says what another kind needs.
+ *    whole units) assume that a kind leaves no capacity unused while a holder wants more.
+ *    CONTRIBUTING.md says what another kind needs.
  * A4 No holder gets more than it wants, except a child that learns (R7). If leases are whole units
  *    (A5, see >>leases), the wants are rounded up first.
  */
@@ -4397,9 +4397,9 @@ static void doorman__index_uninit(doorman__index *index) {
     }
 }
 
-/* Adds each demand below a node to `all`, but only if the wants per subclient of the demand are in
- * (low, high]. `most` is an upper bound of the wants per subclient below the node. At most two
- * children are partly inside the range, so the function descends into at most two children. */
+/* Adds to `all` each demand below a node if its wants per subclient are in (low, high]. `most` is
+ * an upper bound of the wants per subclient below the node. At most two children are partly inside
+ * the range, so the function descends into at most two children. */
 static void doorman__node_between(const doorman__node *node, double most, double low, double high,
                                   doorman__sums *all) {
     const doorman__demand *demands = doorman__node_demands(node);
@@ -4419,7 +4419,7 @@ static void doorman__node_between(const doorman__node *node, double most, double
     }
 }
 
-/* Returns the sums of the demands of a band whose wants per subclient are in (low, high]. */
+/* Returns the sums of the demands of a band, for wants per subclient in (low, high]. */
 static doorman__sums doorman__band_between(const doorman__node *root, double low, double high) {
     doorman__sums all = {0, 0, 0};
     if (root) doorman__node_between(root, DOORMAN_AMOUNT_MAX, low, high, &all);
@@ -5965,9 +5965,9 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *   BACKING_OFF  waits until retry_at       a request is made from retry_at on   -> REQUESTED
  *   REQUESTED, BACKING_OFF                  its owner is no longer master        -> READY
  *
- * A held lease belongs to a resource of the owner, and is a part of the owner's own struct. If its
- * lease id is 0, the owner has no lease of that resource. Only doorman__held_lease_move changes the
- * state of a held lease:
+ * A held lease belongs to a resource of the owner, and is a part of the owner's struct for that
+ * resource. If its lease id is 0, the owner has no lease of that resource. Only
+ * doorman__held_lease_move changes the state of a held lease:
  *
  *   state      meaning                                  event                       next state
  *   IDLE       waits until it is due                    its renewal is requested    -> REQUESTED
@@ -6006,13 +6006,14 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *    The request is made when the first held lease is due. A held lease becomes due at a random
  *    time: between the end of its refresh interval and 5 % later. The refresh interval is at most
  *    half of the lease, so that the renewal comes before the lease ends.
- *       In the following cases a held lease is due sooner. A new held lease is due at once. If
- *    wants have changed by more than a tenth, the held lease is due when the minimum interval since
- *    its last request has passed. A client asks at once when a gauge has become idle (L4), so that
- *    others get the capacity that the gauge no longer needs. A client that was granted all its
- *    wants asks at once when its limiters refuse something and its wants have grown, because there
- *    may be more capacity (S3). A client confirms a smaller lease at once. A node confirms a
- *    smaller lease when the amounts that it has committed for its holders fit into the lease (R12).
+ *       In the following cases a held lease is due sooner. A new held lease is due at once. If a
+ *    client's wants have changed by more than a tenth, the held lease is due when the minimum
+ *    interval since its last request has passed. A client asks at once when a gauge has become idle
+ *    (L4), so that others get the capacity that the gauge no longer needs. A client that was
+ *    granted all its wants asks at once when its limiters refuse something and its wants have
+ *    grown, because there may be more capacity (S3). A client confirms a smaller lease at once. A
+ *    node confirms a smaller lease when the amounts that it has committed for its holders fit into
+ *    the lease (R12).
  * K2 After a failure the upstream tries its next address at once. When all addresses have failed, a
  *    round ends, and the upstream backs off for a random time between 1 s and an upper bound. After
  *    the first round the bound is 2 s. The bound doubles with each further round, up to 60 s. The
@@ -6030,9 +6031,9 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *    amounts: the capacity of its lease, and what is in use. A client counts its units in flight as
  *    in use. A node counts the amount that it has committed for its own holders as in use. The
  *    holder sends the capacity as `has` and what is in use as `outstanding`. When a granter
- *    receives the claim, it lowers its committed amount to the claim (R4). A new master takes only
- *    `has` as the claim, even if `outstanding` is larger. The master does not know all leases yet,
- *    so larger leases could exceed the capacity.
+ *    receives the claim, it lowers its committed amount to the claim (R4). A new master bases its
+ *    grant on `has` alone, even if `outstanding` is larger. The master does not know all leases
+ *    yet, so larger leases could exceed the capacity.
  *       A holder that wants less gives capacity back before it sends the claim. While no server
  *    answers, the holder gives nothing back, because the next server that answers may be a new
  *    master. A new master would not know about the returned capacity, so no other holder would get
@@ -7119,8 +7120,8 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  *
  * The state has the integral over time of the sum of the leases. The mean of this sum in the time
  * of the reports follows from the integral. From time to time the state stores the integral as a
- * mark. Between two marks it assumes a straight line. A resource has this state only after its
- * first report. The state then assumes that the sum of the leases was constant before.
+ * mark. Between two marks the integral counts as a straight line. A resource has this state only
+ * after its first report. The state then assumes that the sum of the leases was constant before.
  */
 enum { DOORMAN__OVERLOAD_PARTS = 9, DOORMAN__OVERLOAD_MARKS = 20, DOORMAN__OVERLOAD_LEAST = 20 };
 
@@ -7339,7 +7340,7 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    holder that names its last lease. A request within the interval gets that lease again (R11).
  *    So a holder whose wants were not met gains nothing by asking often. There are two exceptions,
  *    but not while the server or the holder learns. First, a holder that wanted nothing and now
- *    wants something gets a new lease. That lease may be 0 too, but with whole units a unit is then
+ *    wants something gets a new lease. That lease may be 0, but with whole units a unit is then
  *    owed to the holder (A5). Second, a holder gets a new, larger lease if it was granted all its
  *    wants and now wants more, or if it has a lease of 0, or if it is a server. Servers have this
  *    exception because a server asks often only when its holders need more (T1). The second
@@ -7349,7 +7350,7 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * S4 While the server learns (R6), a holder that names no lease of this node gets TRY_LATER, not a
  *    lease of 0. So the holder continues to use its fallback, as if no server answered. But a
  *    holder that names a lease of 0 of this node gets a lease again, of 0 or of what others have
- *    given back. A master granted 0 because the capacity was 0, or because other holders had all of
+ *    given back. The lease was 0 because the capacity was 0, or because other holders had all of
  *    it. So the holder must not use its fallback. With TRY_LATER the holder would use it, only
  *    because the master has changed. A lease of 0 commits nothing, so it is always safe. A holder
  *    that gets TRY_LATER should ask again after the usual interval, or when the learning ends if
@@ -7479,9 +7480,8 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *                       holders at once. So an older K does not count.
  *
  * A resource stores two older amounts. A third amount is merged with the older amount that ends
- * later: the larger of the two counts until the later of their ends. So an amount may count for up
- * to one lease length too long, but only after three cuts within a lease length. The maximum is
- * only shown.
+ * last: the larger amount counts until both have ended. So an amount may count for up to one lease
+ * length too long, but only after three cuts within a lease length. The maximum is only shown.
  *
  * Expiry. Calls remove expired leases first (S2). doorman__server_update removes the rest, and
  * frees memory. A heap orders all resources by the latest time at which an update must visit them.
