@@ -4028,7 +4028,7 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  *    the capacity, because a lease is also at most what is free (R5).
  * A2 For every kind of algorithm, a change of a demand costs O(log n), where n is the number of
  *    holders. A renewal that changes nothing costs lookups in hash tables and a read of the terms.
- * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS and one in
+ * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS, and one row in
  *    doorman__solvers. The rows of kinds that divide the capacity are before the row of STATIC.
  *    Only the checks of a configuration also depend on the kind. T2 (in a tree) and A5 (turns for
  *    whole units) assume that a kind leaves no capacity unused while a holder wants more.
@@ -4663,7 +4663,7 @@ static doorman__demand doorman__demand_of(const doorman_demand *demand, bool who
 }
 
 /* Returns the field of a demand that breaks its rule, or NULL.
- *   most   the maximum of subclients; 1: the demand is that of a client */
+ *   most   the maximum of subclients; 1: the demand of a client */
 static const char *doorman__demand_wrong(const doorman_demand *demand, double most,
                                          const char **rule) {
     double weight = demand->subclients;
@@ -4838,8 +4838,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * count is above 2 (S10). A lossy network never causes such a count. A client that always names the
  * lease before its last lease is reported too.
  *     Each request that names the last lease subtracts 1/4 from the number of signs. So the
- * server detects two processes even if one asks up to eight times as often as the other. When one
- * of them stops, the report ends after at most eight renewals of the other one.
+ * server detects two processes even if one process asks up to eight times as often as the other.
+ * When one process stops, the report ends after at most eight renewals of the other process.
  *
  * Round (R5). After a cut in capacity the sum of u can be above C. R5 still allows a grant of up to
  * min(u, x). Such a grant does not raise the sum of u, but the sum of the leases can stay above C,
@@ -4951,7 +4951,7 @@ typedef struct doorman__lease_entry {
     doorman_time granted_at, lease_end, end;
     double has, committed;
     float recent;      /* the most that a lease of this step commits, rounded up: see "age" */
-    float in_round;    /* v, rounded up; valid only if `round` is that of the table */
+    float in_round;    /* v, rounded up; valid only if `round` equals `round` of the table */
     uint64_t lease_id; /* 0: the holder has never had a lease */
     union {
         doorman__child *child; /* if is_server is 1 */
@@ -4971,7 +4971,7 @@ typedef struct doorman__lease_entry {
     char holder_id[];
 } doorman__lease_entry;
 
-/* If leases are whole units, each request of a holder without a rotation adds one. The rotation
+/* If leases are whole units, each request of a holder without a rotation adds a rotation, which
  * records how the holder takes turns when its target is not an integer (see "leases: whole units").
  * Resources without whole units need no memory for rotations. A rotation takes 64 bytes, and 16 to
  * 32 bytes of the table. */
@@ -5363,7 +5363,7 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  * lease in proportion to their shares.
  */
 
-/* Adds a rotation for a holder, unless it has one. Returns false if there is no memory. */
+/* Adds a rotation for a holder, unless the holder has one. Returns false if there is no memory. */
 static bool doorman__rotation_reserve(doorman__lease_table *leases,
                                       const doorman__lease_entry *entry) {
     if (doorman__leases_rotation(leases, entry)) return true;
@@ -7035,7 +7035,7 @@ static doorman_status doorman__upstream_accept(doorman_upstream *upstream, uint6
     return DOORMAN_OK;
 }
 
-/* Processes items of the accepted response, up to the next one that has an effect.
+/* Processes items of the accepted response, up to the next item that has an effect.
  *   held      out: the held lease of the item
  *   returns   the item, or NULL if no item is left */
 static const doorman_capacity_response *
@@ -7100,10 +7100,10 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  *    if that is less than the present capacity in force. The ratio finished / arrived can exceed 1.
  *    The mean of the leases is used, and not the present capacity, because reports arrive late.
  *    With the present capacity a second report of the same time would cut again.
- *       The capacity in force grows again in steps, one in each refresh interval, beginning one
- *    refresh interval after the last cut. There is no step while the resource is overloaded. A step
- *    is 0.5 % of the configured capacity. After ten steps without overload, each further step is
- *    twice the last step, up to 10 %. But a step is 0.5 % again if a fifth of an overload is
+ *       The capacity in force grows again in steps, one step in each refresh interval, beginning
+ *    one refresh interval after the last cut. There is no step while the resource is overloaded. A
+ *    step is 0.5 % of the configured capacity. After ten steps without overload, each further step
+ *    is twice the last step, up to 10 %. But a step is 0.5 % again if a fifth of an overload is
  *    reported: more than 1 % refused, or more than a tenth late. Then the capacity in force is near
  *    what the servers can do, and larger steps would go far beyond that before a report says so.
  *    The capacity in force is never below capacity_min or above the configured capacity. Without
@@ -7388,8 +7388,8 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    this lease.
  * S11 The server counts requests in a row that do not confirm the holder's last lease, although
  *    that lease is in force. A request confirms the lease if it names the lease, and if its `has`
- *    is not larger than the lease. on_event reports the third such request and each further one,
- *    and doorman_server_next_lease then shows the lease as `unconfirmed`. After a cut, the larger
+ *    is not larger than the lease. on_event reports the third and each further such request, and
+ *    doorman_server_next_lease then shows the lease as `unconfirmed`. After a cut, the larger
  *    amount stays committed for such a holder (R4). A restart, a lost response or a late copy of a
  *    request adds only 1 to the count. Nothing else changes for the lease.
  * S12 The overshoot of a resource is the amount by which its leases exceed the maximum, which is
@@ -7430,10 +7430,10 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    holder has given back, and is at most what the holder now wants. What the lease has lost comes
  *    back within the interval only by an exception of S3.
  * R12 Capacity moves fast to the holders that should have it. A client confirms a smaller lease at
- *    once. A node does so when the amount that it has committed for its holders fits into the
- *    lease. If a lease is below the target by more than a thousandth, its holder should ask again
- *    early: after the longer of the minimum interval and `minimum_refresh_interval`, or after its
- *    refresh interval if that is shorter. If the node asks its parent soon, a holder with unmet
+ *    once. A node confirms it when the amount that the node has committed for its holders fits into
+ *    the lease. If a lease is below the target by more than a thousandth, its holder should ask
+ *    again early: after the longer of the minimum interval and `minimum_refresh_interval`, or after
+ *    its refresh interval if that is shorter. If the node asks its parent soon, a holder with unmet
  *    wants should ask again after `minimum_refresh_interval` if it has nothing, or is a server. The
  *    node asks soon if the parent last granted all that the node wanted (T1), or if the next
  *    request of the node is due within twice `minimum_refresh_interval`.
