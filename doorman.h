@@ -4022,18 +4022,18 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  *     B+tree of width 40       323         420          824           1480   25-27
  *
  * A1 A target differs from the exact solution by at most one part in 10^9, or by at most the last
- *    bit of the capacity. If the kind divides the capacity, the sum of the targets exceeds the
- *    capacity only by such rounding errors. They never make the sum of the leases exceed the
- *    capacity, because a lease is also at most what is free (R5).
+ *    bit of the capacity. If the kind divides the capacity, the sum of its targets exceeds the
+ *    capacity only by such rounding errors. These errors never make the sum of the leases exceed
+ *    the capacity, because a lease is also at most what is free (R5).
  * A2 For every kind of algorithm, a change of a demand costs O(log n), where n is the number of
  *    holders. A renewal that changes nothing costs lookups in hash tables and a read of the terms.
- * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS and one in
- *    doorman__solvers. The row of a kind that divides the capacity is before that of STATIC. Apart
- *    from these, only the checks of a configuration depend on the kind. T2 (in a tree) and A5
- *    (turns for whole units) assume that a kind leaves no capacity unused that a holder wants.
- *    CONTRIBUTING.md says what else a new kind needs.
- * A4 No holder gets more than it wants. If leases are whole units (A5, see >>leases), no holder
- *    gets more than its wants rounded up.
+ * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS, and one row in
+ *    doorman__solvers. The rows of kinds that divide the capacity are before the row of STATIC.
+ *    Only the checks of a configuration also depend on the kind. T2 (in a tree) and A5 (turns for
+ *    whole units) assume that a kind leaves no capacity unused while a holder wants more.
+ *    CONTRIBUTING.md says what another kind needs.
+ * A4 No holder gets more than it wants, except a child that learns (R7). If leases are whole units
+ *    (A5, see >>leases), the wants are rounded up first.
  */
 
 /* A demand as the index stores it. `count` is the number of equal demands in one entry. */
@@ -4107,9 +4107,9 @@ static bool doorman__demand_before(const doorman__demand *a, const doorman__dema
 }
 
 /* Returns how many demands or keys of a node are not after `demand`. A binary search counts the
- * demands whose wants per subclient are at most those of `demand`. The second loop subtracts the
- * demands that have equal wants per subclient and are after `demand`. The search has no branch that
- * depends on the data, because half of such branches would be mispredicted. */
+ * demands with at most the wants per subclient of `demand`. The second loop subtracts the demands
+ * that have equal wants per subclient and are after `demand`. The search has no branch that depends
+ * on the data, because half of such branches would be mispredicted. */
 static size_t doorman__node_upto(const doorman__node *node, const doorman__demand *demand) {
     const doorman__demand *demands = doorman__node_demands(node), *at = demands;
     double ratio = doorman__demand_ratio(demand);
@@ -4153,7 +4153,7 @@ static doorman__sums doorman__node_sums_at(const doorman__node *node, size_t at)
 }
 
 /* Returns the sums of all demands below a node, or zeros for NULL. Each addition to a sum waits for
- * the one before it, so the loop has two sums that run in parallel. */
+ * the last addition, so the loop adds up two sums in parallel. */
 static doorman__sums doorman__node_sums(const doorman__node *node) {
     doorman__sums all = {0, 0, 0}, odd = {0, 0, 0};
     if (!node) return all;
@@ -4242,8 +4242,8 @@ static doorman__node *doorman__index_take_spare(doorman__index *index, size_t he
 
 /* Allocates the memory that the insertion of a demand needs. That insertion must be the next change
  * of the index. A root that is a full leaf, but smaller than WIDTH, grows. Each full node on the
- * way from the root to the leaf will be split, and needs a spare node. A full root needs one more,
- * for the new root. If memory runs out, returns false and leaves the index unchanged. */
+ * way to the leaf will be split, and needs a spare node. A full root needs a second spare node, for
+ * the new root. If memory runs out, returns false and leaves the index unchanged. */
 static bool doorman__index_reserve(doorman__index *index, int band, const doorman__demand *demand) {
     assert(band >= 0 && band <= DOORMAN_PRIORITY_MAX);
     assert(doorman__amount_valid(demand->wants) && demand->subclients > 0);
@@ -4396,9 +4396,9 @@ static void doorman__index_uninit(doorman__index *index) {
     }
 }
 
-/* Adds each demand below a node to `all`, but only if the wants per subclient of the demand are in
- * (low, high]. `most` is an upper bound of the wants per subclient below the node. At most two
- * children are partly inside the range, so the function descends into at most two children. */
+/* Adds to `all` each demand below a node if its wants per subclient are in (low, high]. `most` is
+ * an upper bound of the wants per subclient below the node. At most two children are partly inside
+ * the range, so the function descends into at most two children. */
 static void doorman__node_between(const doorman__node *node, double most, double low, double high,
                                   doorman__sums *all) {
     const doorman__demand *demands = doorman__node_demands(node);
@@ -4418,7 +4418,7 @@ static void doorman__node_between(const doorman__node *node, double most, double
     }
 }
 
-/* Returns the sums of the demands of a band whose wants per subclient are in (low, high]. */
+/* Returns the sums of the demands of a band, for wants per subclient in (low, high]. */
 static doorman__sums doorman__band_between(const doorman__node *root, double low, double high) {
     doorman__sums all = {0, 0, 0};
     if (root) doorman__node_between(root, DOORMAN_AMOUNT_MAX, low, high, &all);
@@ -4488,8 +4488,8 @@ static doorman__cut doorman__index_cut(const doorman__index *index, double level
  * than `capacity`. If there are several bands, Newton's method finds the level, and starts at 0.
  * What the bands take is a concave function of the level, so no step goes beyond the solution. The
  * gap is the part of the capacity that is not taken yet, and the slope is the number of subclients
- * whose demands are cut. Each step divides their product by at least four, so about five steps are
- * enough. The bound of 128 guarantees an end, whatever the rounding errors are. */
+ * whose demands are cut. Each step divides the product of gap and slope by at least four, so about
+ * five steps are enough. There are at most 128 steps, whatever the rounding errors are. */
 static double doorman__index_level(const doorman__index *index, double capacity) {
     const doorman__node *some = NULL;
     size_t bands = 0;
@@ -4662,7 +4662,7 @@ static doorman__demand doorman__demand_of(const doorman_demand *demand, bool who
 }
 
 /* Returns the field of a demand that breaks its rule, or NULL.
- *   most   the maximum of subclients; 1: the demand is that of a client */
+ *   most   the maximum of subclients; 1: the demand of a client */
 static const char *doorman__demand_wrong(const doorman_demand *demand, double most,
                                          const char **rule) {
     double weight = demand->subclients;
@@ -4740,18 +4740,17 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
 /* ---- >>leases ------------------------------------------------------------------------------- */
 /*
  * A lease table has the leases of one resource. For each holder the table records the amount of the
- * lease, the end of the lease, and how much the holder may still be using. The lease table knows
- * neither the tree nor the templates. The owner of the table sets the values that the table needs:
- * the algorithm, the capacity, the amount that may be committed, the time by which leases must end,
- * the terms that the parent sent, and the time at which the learning ends.
+ * lease, the end of the lease, and how much the holder may still be using. The owner of the table
+ * sets the values that the table needs: the algorithm, the capacity, the amount that may be
+ * committed, the time by which leases must end, the terms that the parent sent, and the time at
+ * which the learning ends.
  *
  *     field         in proofs   meaning
  *     has           g           the amount of a holder's last lease
  *     committed     u           the amount that the holder may still be using; u >= g
  *     claim         x           the larger of what the holder says it has and what it says is in
  *                               use
- *     in_round      v           the amount that the leases of this round commit for the holder (see
- *                               "round")
+ *     in_round      v           the amount of the holder's leases of this round (see "round")
  *     capacity      C           the amount that all leases of the resource together may have
  *     may_commit    K           for a node with a parent: what the parent has committed for this
  *                               node; K >= C
@@ -4778,12 +4777,12 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    be up to min(u, x). This amount is already committed, because the holder may still be using
  *    it. In a node with a parent, a grant also keeps the sum of u within K. A grant raises u to at
  *    least g.
- *       The exception is for leases, not for units in use without a lease. A child node may have
- *    more committed than its leases commit (R6). The exception then allows only what its leases
- *    commit. While the sum of u is above C, a grant is at most the larger of two amounts: the last
- *    g of the holder, and C minus the sum of the others' g. So while the sum of all g is above C,
- *    no lease grows, even if the holder uses more than its lease. The leases of a round have a
- *    bound of their own (see "round").
+ *       The exception is for leases, not for units in use without a lease. The u of a child node
+ *    can exceed what its leases commit (R6). The exception then allows only what its leases commit.
+ *    While the sum of u is above C, a grant is at most the larger of two amounts: the last g of the
+ *    holder, and C minus the sum of the others' g. So while the sum of all g is above C, no lease
+ *    grows, even if the holder uses more than its lease. The leases of a round have a bound of
+ *    their own (see "round").
  *       The response also says how much of the claim stays committed (`keep` on the wire): the
  *    larger of g and min(u, x). u can be even larger, because an earlier lease that the request
  *    does not name stays committed until it ends (R4).
@@ -4799,13 +4798,12 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    holders have given back to this master (`spare`). A holder that names a lease of this master
  *    has accepted that lease, so the holder really had the amount of that lease. If the holder now
  *    claims less, it has given back the difference. The first claim of a holder gives back nothing,
- *    even if the holder wants less: a late copy of a request can claim too much, so the holder may
- *    never have had the difference.
+ *    even if the holder wants less: the request may be a late copy that claims too much.
  *       If C has been cut since the claimed leases were granted, the sum of the claims can be above
  *    C. The master then grants and commits only what fits. This is safe. A holder that receives the
  *    new lease stops using its old lease. If the new lease is lost, the old lease ends before the
- *    learning ends. Until then the leases in force never exceed the capacity before the cut,
- *    because each grant replaces a claim, or uses what others have given back.
+ *    learning ends. Until then the leases in force together never exceed the old capacity, because
+ *    each grant replaces a claim, or uses what others have given back.
  *       If nothing of C is free for a claim, the holder gets a lease of 0. Then it stops using its
  *    old lease. Without the lease of 0, the holder could claim the old lease from the next master,
  *    which could grant that lease in addition to the leases that use C now. What a child node
@@ -4829,18 +4827,18 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * A process that does not restart continues only one chain. A copy of an old request, or a request
  * that is repeated after a lost response, starts another chain. But a process accepts only one of
  * the two responses (R2), so it continues only one of the two chains. It never continues a chain
- * from before its restart either. So the lease table stores, for two chains of each holder, the
- * last lease, and whether the chain has been continued. One of the chains ends with the last lease
- * of the holder. A request that continues the other chain is a sign of two processes, if both
- * chains have been continued before. In the example, A 3 -> 5 is the first sign. After a restart
- * the first request of a process names no lease, and the count of signs starts again at 0. Between
- * two restarts a single process causes at most two signs: a late copy of a request from before its
- * start, and its next request. So the server reports an id while the count is above 2 (S10), which
- * a lossy network never causes. A client that always names the lease before its last lease is
- * reported too.
+ * from before its restart either. So the lease table stores two chains of each holder: the last
+ * lease of each chain, and whether the chain has been continued. One of the chains ends with the
+ * last lease of the holder. A request that continues the other chain is a sign of two processes, if
+ * both chains have been continued before. In the example, A 3 -> 5 is the first sign. After a
+ * restart the first request of a process names no lease, and the count of signs starts again at 0.
+ * Between two restarts a single process causes at most two signs: a late copy of a request from
+ * before the restart, and the next request of the process. So the server reports an id while the
+ * count is above 2 (S10). A lossy network never causes such a count. A client that always names the
+ * lease before its last lease is reported too.
  *     Each request that names the last lease subtracts 1/4 from the number of signs. So the
- * server detects two processes even if one asks up to eight times as often as the other. When one
- * of them stops, the report ends after at most eight renewals of the other one.
+ * server detects two processes even if one process asks up to eight times as often as the other.
+ * When one process stops, the report ends after at most eight renewals of the other process.
  *
  * Round (R5). After a cut in capacity the sum of u can be above C. R5 still allows a grant of up to
  * min(u, x). Such a grant does not raise the sum of u, but the sum of the leases can stay above C,
@@ -4854,11 +4852,10 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *
  * A and B could renew their leases in this way without end. So before each grant the lease table
  * compares the sum of u with C. A round is active while the sum is above C. In a round each holder
- * has an amount v: what the leases of this round commit for the holder. At the start of the round v
- * is 0. A grant raises v to at least g. When u falls below v, v falls to u. A grant in a round is
- * also at most C minus the sum of the other holders' v. Units that a holder uses beyond its lease
- * are not a part of v. Their number only falls, because the holder starts nothing new until all its
- * use fits into its lease.
+ * has an amount v, for its leases of this round. At the start of the round v is 0. A grant raises v
+ * to at least g. When u falls below v, v falls to u. A grant in a round is also at most C minus the
+ * sum of the other holders' v. Units that a holder uses beyond its lease are not a part of v. Their
+ * number only falls, because the holder starts nothing new until all its use fits into its lease.
  *
  * One lease length plus the drift after the last cut, the sum of the leases is again within C. The
  * proof: let t be the time of the last cut. Let w be the part of v for leases granted since t. w
@@ -4893,18 +4890,18 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *                   if it renews last.
  *
  * A round ends within about two lease lengths after the last cut, unless holders still use units
- * beyond their leases. u then includes only such units and the leases of the round (see "age").
+ * beyond their leases. By then u includes only such units and the leases of the round (see "age").
  *
  * Age (R4). A lease table divides time into steps. A new step begins when all leases that were
  * granted before the present step have ended. So only leases of two steps can be in force: the
- * present one, and the one before it. A lease entry stores the step in which its holder got the
+ * present step, and the step before it. A lease entry stores the step in which its holder got the
  * last lease. `recent` is the largest amount that a lease of that step commits. When the next step
  * begins, all leases from before that step have ended, so u falls to `recent`. So an amount is
  * committed for at most two lease lengths (plus the drift) after its last grant. A lease may commit
  * more than g, because the holder may claim more than g. The u of a child that learns does not fall
- * to `recent` (R7): the child may have several masters, one after another. Each renews leases of
- * the child's holders within the lease of the child. But the leases from all masters together may
- * exceed the lease of the child until the last master has learned.
+ * to `recent` (R7): the child may have several masters, one after another. Each master renews
+ * leases of the child's holders within the lease of the child. But the leases from all masters
+ * together may exceed the lease of the child until the last master has learned.
  *     Two bits are enough for the number of a step. When two steps have begun after the last lease
  * of a holder, that lease has ended, and the step of its entry is not read again. `recent` and
  * `in_round` are floats, rounded up by at most 1.2e-7 of the amount. They save 8 bytes in each
@@ -4914,16 +4911,15 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * this order. All leases have the same length, so a renewed entry ends last, and moves to the end
  * of the list in O(1). Each entry needs two pointers. A heap, in which the ends could come in any
  * order, also needs two words for each entry: its position, and a pointer to it. But a renewal in a
- * heap would visit O(log n) other entries, and of a million entries most are not in the cache. The
+ * heap would visit O(log n) other entries, and most of a million entries are not in the cache. The
  * buckets of a timer wheel are lists, which also need two pointers for each entry, and must be
  * searched for the entries that have ended.
  *     After a configuration that shortens leases, a renewed entry may end before older entries do.
  * So renewed entries go to a new list from then on, and no entry is added to the old list. The
- * entry that ends first is the first entry of one of these lists. In two cases an entry lasts
+ * entry that ends first is the first entry of one of these lists. In three cases an entry lasts
  * longer than it needs to, until the entry before it in the list ends: leases are shortened again
- * before the old list is empty, or a lease is shorter than others because the node's own lease ends
- * soon (S6). In both cases the amount stays committed for at most one lease length longer, which is
- * safe.
+ * before the old list is empty, the node's own lease ends soon (S6), or the holder gets no lease
+ * (S4, T4). The amount then stays committed for at most one lease length longer, which is safe.
  */
 
 /* A holder that is a server reports one demand for each group of its clients (T2). */
@@ -4947,14 +4943,14 @@ typedef struct doorman__child {
 } doorman__child;
 
 /* There may be a million lease entries, so every field is as small as possible. An entry whose
- * holder id has 32 bytes takes 136 bytes, which fill a block of malloc of 144 bytes. */
+ * holder id has 32 bytes takes 136 bytes, which just fit into a block of 144 bytes of malloc. */
 typedef struct doorman__lease_entry {
     doorman__link link; /* in `entries` of the table; must be the first field */
     struct doorman__lease_entry *older, *newer; /* neighbours in the order of `end`, or NULL */
     doorman_time granted_at, lease_end, end;
     double has, committed;
     float recent;      /* the most that a lease of this step commits, rounded up: see "age" */
-    float in_round;    /* v, rounded up; valid only if `round` is that of the table */
+    float in_round;    /* v, rounded up; valid only if `round` equals `round` of the table */
     uint64_t lease_id; /* 0: the holder has never had a lease */
     union {
         doorman__child *child; /* if is_server is 1 */
@@ -4974,7 +4970,7 @@ typedef struct doorman__lease_entry {
     char holder_id[];
 } doorman__lease_entry;
 
-/* If leases are whole units, each request of a holder without a rotation adds one. The rotation
+/* If leases are whole units, each request of a holder without a rotation adds a rotation, which
  * records how the holder takes turns when its target is not an integer (see "leases: whole units").
  * Resources without whole units need no memory for rotations. A rotation takes 64 bytes, and 16 to
  * 32 bytes of the table. */
@@ -5017,8 +5013,8 @@ typedef struct doorman__lease_table {
     doorman_time learned_at; /* when the learning ends */
     doorman__total spare;    /* what holders have given back to this master; used while it learns */
     doorman__total in_round; /* the sum of v over all holders */
-    /* the number of the present round, or of the last one; modulo 2^27. A round needs a cut in
-     * capacity, so the same number comes again only after years */
+    /* the number of the present or the last round, modulo 2^27. A round needs a cut in capacity, so
+     * the same number comes again only after years */
     unsigned round : 27;
     bool round_is_on;
     unsigned step;            /* counts the steps, modulo 4: see "age" */
@@ -5074,7 +5070,7 @@ static doorman__lease_entry *doorman__leases_find(doorman__lease_table *leases, 
     return NULL;
 }
 
-/* Adds an entry without a lease or wants for a holder. Returns NULL if there is no memory. */
+/* Adds an entry for a holder, without a lease or wants. Returns NULL if there is no memory. */
 static doorman__lease_entry *doorman__leases_add(doorman__lease_table *leases, uint64_t hash,
                                                  const char *holder_id, bool is_server) {
     assert(doorman__id_valid(holder_id));
@@ -5315,14 +5311,13 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
 /*
  * A5 If `whole` is true, leases are whole units. Targets stay exact. If a target is not an integer,
  *    the holder takes turns: its lease is sometimes the target rounded down, and sometimes the
- *    target rounded up. The mean of its leases over time is the target. Example: 25 clients share
- *    20 units, so each has a target of 0.8.
+ *    target rounded up. The mean of its leases over time is the target.
  *
- * Each holder with turns has a share and a lag. The share is its exact target. The lag says how
- * much less capacity than its share the holder has had, in units * seconds. `service` says for how
- * many seconds each holder should have had its whole share so far. Each second `service` grows by
- * (sum of `committed`) / (sum of the shares), over all holders with turns. The lag grows by share *
- * (growth of `service`), and falls by committed * (time passed). Therefore:
+ * Each holder with turns has a share and a lag. The share is its exact target. The lag says how far
+ * the holder is behind its share, in units * seconds. `service` says for how many seconds each
+ * holder should have had its whole share so far. Each second `service` grows by (sum of
+ * `committed`) / (sum of the shares), over all holders with turns. The lag grows by share * (growth
+ * of `service`), and falls by committed * (time passed). Therefore:
  *   - The lags sum to 0, even if only a part of the capacity is in use. The lag of a holder that
  *     leaves is added to the other lags. If the lag of a holder stays within bounds, the mean of
  *     its leases is in proportion to its share.
@@ -5357,17 +5352,17 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  * the lag of another holder is below 0. The bound of the first row rises until such a holder gives
  * up a unit.
  *
- * Example: 25 clients share 20 units. Leases of 60 s are renewed every 16 s. So a turn is a lag of
- * 30. While a client has no unit, its lag rises from about -30 to +30 in 60 / 0.8 = 75 s. At its
- * next renewal the client is owed a unit. It gets the unit some seconds later, and keeps it for 60
- * / 0.2 = 300 s. 99.4 % of the units are in use.
+ * Example: 25 clients share 20 units, so each has a target of 0.8. Leases of 60 s are renewed every
+ * 16 s. So a turn is a lag of 30. While a client has no unit, its lag rises from about -30 to +30
+ * in 60 / 0.8 = 75 s. At its next renewal the client is owed a unit. It gets the unit some seconds
+ * later, and keeps it for 60 / 0.2 = 300 s. 99.4 % of the units are in use.
  *
  * In a tree the target of a child is the sum of its clients' targets. This sum need not be an
  * integer, so the child takes turns too. On average, the clients of the child divide the child's
  * lease in proportion to their shares.
  */
 
-/* Adds a rotation for a holder, unless it has one. Returns false if there is no memory. */
+/* Adds a rotation for a holder, unless the holder has one. Returns false if there is no memory. */
 static bool doorman__rotation_reserve(doorman__lease_table *leases,
                                       const doorman__lease_entry *entry) {
     if (doorman__leases_rotation(leases, entry)) return true;
@@ -5753,13 +5748,13 @@ static double doorman__leases_subclients(const doorman__lease_table *leases) {
 
 /* Uses the terms that the parent sent, if the sum of the targets exceeds the capacity by at most a
  * thousandth. Otherwise returns false. A small excess does no harm, because each grant is at most
- * what is free. If the node used its own terms instead, its level would differ from that of the
- * rest of the tree. With a reserve the two levels might never become equal again. With whole units
- * the sum may exceed the capacity by four more units. The lease of the node may be the sum rounded
- * down, and at each level of the tree one more unit may be moving between holders. Four units are
- * enough for a tree of four levels. If the sum is below the capacity, the holders divide the rest
- * in proportion to what they still want, until the parent sends new terms. Terms of a kind that
- * divides no capacity always fit. */
+ * what is free. If the node used its own terms instead, its level would differ from the level of
+ * the rest of the tree. With a reserve the two levels might never become equal again. With whole
+ * units the sum may exceed the capacity by four more units. The lease of the node may be the sum
+ * rounded down, and at each level of the tree one more unit may be moving between holders. Four
+ * units are enough for a tree of four levels. If the sum is below the capacity, the holders divide
+ * the rest in proportion to what they still want, until the parent sends new terms. Terms of a kind
+ * that divides no capacity always fit. */
 static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, double capacity) {
     const size_t count = leases->parent_terms_count;
     double part = 0;
@@ -5916,8 +5911,8 @@ static double doorman__leases_return(doorman__lease_table *leases, doorman__leas
 }
 
 /* R6: grants a lease while the lease table learns. `claim` is what the holder claims under a lease
- * of this node. The holder gets its whole claim if that amount is free, even if it wants less now.
- * If nothing is free, the holder gets a new lease of 0.
+ * of this node. The whole claim stays committed if that amount is free, even if the holder wants
+ * and gets less (A4). If nothing is free, the holder gets a new lease of 0.
  *   outstanding   what a child node has committed for its own holders; 0 for a client. It is
  *                 committed even if it exceeds the capacity: a child of that node that learns may
  *                 use the amount even after the leases of the predecessor have ended (R7) */
@@ -5943,10 +5938,10 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
 
 /* ---- >>upstream ----------------------------------------------------------------------------- */
 /*
- * An upstream requests leases for its owner. The owner is a client, or a server with a parent. The
- * upstream decides which leases to request, when, and from which address. The upstream also
- * interprets the responses. The upstream is passive. Its owner passes demands to the upstream, and
- * reads changes of leases from it:
+ * An upstream requests leases for its owner: a client, or a server with a parent. A permit client
+ * requests permits with the same struct. The upstream decides which leases to request, when, and
+ * from which address. The upstream also interprets the responses. The upstream is passive. Its
+ * owner passes demands to the upstream, and reads changes of leases from it:
  *
  *     a request    if (doorman__upstream_begin(upstream, now)) {
  *                      while ((held = doorman__upstream_next(upstream, now))) {
@@ -5969,9 +5964,9 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *   BACKING_OFF  waits until retry_at       a request is made from retry_at on   -> REQUESTED
  *   REQUESTED, BACKING_OFF                  its owner is no longer master        -> READY
  *
- * A held lease belongs to a resource of the owner, and is a part of the owner's own struct. If its
- * lease id is 0, the owner has no lease of that resource. Only doorman__held_lease_move changes the
- * state of a held lease:
+ * A held lease belongs to a resource of the owner, and is a part of the owner's struct for that
+ * resource. If its lease id is 0, the owner has no lease of that resource. Only
+ * doorman__held_lease_move changes the state of a held lease:
  *
  *   state      meaning                                  event                       next state
  *   IDLE       waits until it is due                    its renewal is requested    -> REQUESTED
@@ -6003,20 +5998,21 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *   ends      the end of its lease                           those with a lease id, until their end
  *                                                            is noted
  *
- * A held lease is in force while it has a lease id and now < end. At other times the owner uses the
- * fallback of the resource.
+ * A held lease is in force while it has a lease id and now < end. At other times a client uses the
+ * fallback of the resource, and a server grants no lease (T4).
  *
  * K1 One request renews all held leases that are past half their refresh interval, if it has room.
  *    The request is made when the first held lease is due. A held lease becomes due at a random
  *    time: between the end of its refresh interval and 5 % later. The refresh interval is at most
  *    half of the lease, so that the renewal comes before the lease ends.
- *       In the following cases a held lease is due sooner. A new held lease is due at once. If
- *    wants have changed by more than a tenth, the held lease is due when the minimum interval since
- *    its last request has passed. A client asks at once when a gauge has become idle (L4), so that
- *    others get the capacity that the gauge no longer needs. A client that was granted all its
- *    wants asks at once when its limiters refuse something and its wants have grown, because there
- *    may be more capacity (S3). A client confirms a smaller lease at once. A node confirms a
- *    smaller lease when the amounts that it has committed for its holders fit into the lease (R12).
+ *       In the following cases a held lease is due sooner. A new held lease is due at once. If a
+ *    client's wants have changed by more than a tenth, the held lease is due when the minimum
+ *    interval since its last request has passed. A client asks at once when a gauge has become idle
+ *    (L4), so that others get the capacity that the gauge no longer needs. A client that was
+ *    granted all its wants asks at once when its limiters refuse something and its wants have
+ *    grown, because there may be more capacity (S3). A client confirms a smaller lease at once. A
+ *    node confirms a smaller lease when the amounts that it has committed for its holders fit into
+ *    the lease (R12).
  * K2 After a failure the upstream tries its next address at once. When all addresses have failed, a
  *    round ends, and the upstream backs off for a random time between 1 s and an upper bound. After
  *    the first round the bound is 2 s. The bound doubles with each further round, up to 60 s. The
@@ -6034,9 +6030,9 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *    amounts: the capacity of its lease, and what is in use. A client counts its units in flight as
  *    in use. A node counts the amount that it has committed for its own holders as in use. The
  *    holder sends the capacity as `has` and what is in use as `outstanding`. When a granter
- *    receives the claim, it lowers its committed amount to the claim (R4). A new master takes only
- *    `has` as the claim, even if `outstanding` is larger. The master does not know all leases yet,
- *    so larger leases could exceed the capacity.
+ *    receives the claim, it lowers its committed amount to the claim (R4). A new master bases its
+ *    grant on `has` alone, even if `outstanding` is larger. The master does not know all leases
+ *    yet, so larger leases could exceed the capacity.
  *       A holder that wants less gives capacity back before it sends the claim. While no server
  *    answers, the holder gives nothing back, because the next server that answers may be a new
  *    master. A new master would not know about the returned capacity, so no other holder would get
@@ -6614,7 +6610,7 @@ static void doorman__upstream_back_off(doorman_upstream *upstream, unsigned roun
 
 #ifdef DOORMAN_NNG
 /* Ends a pause early, because another connection to the servers has had a response. The next
- * request still comes at least a second after the last one, because it may fail too. */
+ * request still comes at least a second after the last request, because it may fail too. */
 static void doorman__upstream_retry_soon(doorman_upstream *upstream, doorman_time now) {
     if (upstream->state != DOORMAN__BACKING_OFF) return;
     doorman_time soon = doorman__later(now, doorman__after(upstream->sent_at, DOORMAN_SECOND));
@@ -6734,7 +6730,7 @@ static void doorman__tally_add(doorman__tally *tally, const doorman_overload_rep
     assert(sum->late >= 0);
 }
 
-/* Returns what was counted, and resets the counts. If the request is lost, so is the report. */
+/* Returns what was counted, and resets the counts. A lost request loses its report too. */
 static doorman_overload_report doorman__tally_take(doorman__tally *tally, doorman_time now) {
     doorman_overload_report report = {.interval = 0};
     if (!tally || !tally->has_counted) return report;
@@ -7038,7 +7034,7 @@ static doorman_status doorman__upstream_accept(doorman_upstream *upstream, uint6
     return DOORMAN_OK;
 }
 
-/* Processes items of the accepted response, up to the next one that has an effect.
+/* Processes items of the accepted response, up to the next item that has an effect.
  *   held      out: the held lease of the item
  *   returns   the item, or NULL if no item is left */
 static const doorman_capacity_response *
@@ -7095,25 +7091,26 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  *    receives, and passes the sum on with its next request for capacity. So the root receives the
  *    sum of the whole tree.
  *       The reports of the last two refresh intervals are added up. The resource is overloaded if
- *    at least 20 requests arrived, and more than 5 % of them were refused or more than half of the
- *    finished ones were late. The root then lowers the capacity in force to
+ *    at least 20 requests arrived, and either more than 5 % of these were refused, or more than
+ *    half of the finished requests were late. The root then lowers the capacity in force to
  *
  *        0.97 * (the mean sum of the leases in the time of the reports) * finished / arrived
  *
  *    if that is less than the present capacity in force. The ratio finished / arrived can exceed 1.
  *    The mean of the leases is used, and not the present capacity, because reports arrive late.
  *    With the present capacity a second report of the same time would cut again.
- *       The capacity in force grows again in steps, one in each refresh interval, beginning one
- *    refresh interval after the last cut. There is no step while the resource is overloaded. A step
- *    is 0.5 % of the configured capacity. After ten steps without overload, each further step is
- *    twice the last one, up to 10 %. But a step is 0.5 % again if a fifth of an overload is
+ *       The capacity in force grows again in steps, one step in each refresh interval, beginning
+ *    one refresh interval after the last cut. There is no step while the resource is overloaded. A
+ *    step is 0.5 % of the configured capacity. After ten steps without overload, each further step
+ *    is twice the last step, up to 10 %. But a step is 0.5 % again if a fifth of an overload is
  *    reported: more than 1 % refused, or more than a tenth late. Then the capacity in force is near
  *    what the servers can do, and larger steps would go far beyond that before a report says so.
- *    The capacity in force is never below capacity_min or above the configured capacity. So without
+ *    The capacity in force is never below capacity_min or above the configured capacity. Without
  *    reports all capacity comes back.
- *       A lower capacity in force is a cut like that of a new configuration: leases end or are
- *    confirmed before others get more, so T7 holds. A new master begins with the configured
- *    capacity. Its clients keep the leases that they have, and the next reports cut again.
+ *       A lower capacity in force is a cut, like a lower capacity in a new configuration. Other
+ *    holders get more only when leases have ended, or smaller leases are confirmed, so T7 holds. A
+ *    new master begins with the configured capacity. Its clients keep the leases that they have,
+ *    and the next reports cut again.
  *
  * Time is divided into parts of a quarter of a refresh interval. The reports of a part are added
  * up, and their sum counts until the part is older than two refresh intervals. So the memory does
@@ -7122,8 +7119,8 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  *
  * The state has the integral over time of the sum of the leases. The mean of this sum in the time
  * of the reports follows from the integral. From time to time the state stores the integral as a
- * mark. Between two marks it assumes a straight line. A resource has this state only after its
- * first report. The state then assumes that the sum of the leases was constant before.
+ * mark. Between two marks the integral counts as a straight line. A resource has this state only
+ * after its first report. The state then assumes that the sum of the leases was constant before.
  */
 enum { DOORMAN__OVERLOAD_PARTS = 9, DOORMAN__OVERLOAD_MARKS = 20, DOORMAN__OVERLOAD_LEAST = 20 };
 
@@ -7335,15 +7332,14 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *
  * S1 A server that is not master grants nothing. Its response has only the address of the master,
  *    if the server knows this address.
- * S2 A call that grants or shows leases of a resource first removes those that have expired, but at
- *    most the first 1,000 of them, so that no call takes long. The expired leases after these 1,000
- *    stay committed until a later call, which is safe. If the holder of such a lease asks again,
- *    that lease is removed at once.
+ * S2 A call that grants or shows leases of a resource first removes the expired leases, but at most
+ *    1,000, so that no call takes long. The other expired leases stay committed until a later call,
+ *    which is safe. If the holder of such a lease asks again, that lease is removed at once.
  * S3 The minimum interval is 5 s by default, and at most half the refresh interval. It applies to a
  *    holder that names its last lease. A request within the interval gets that lease again (R11).
  *    So a holder whose wants were not met gains nothing by asking often. There are two exceptions,
  *    but not while the server or the holder learns. First, a holder that wanted nothing and now
- *    wants something gets a new lease. That lease may be 0 too, but with whole units a unit is then
+ *    wants something gets a new lease. That lease may be 0, but with whole units a unit is then
  *    owed to the holder (A5). Second, a holder gets a new, larger lease if it was granted all its
  *    wants and now wants more, or if it has a lease of 0, or if it is a server. Servers have this
  *    exception because a server asks often only when its holders need more (T1). The second
@@ -7353,13 +7349,14 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * S4 While the server learns (R6), a holder that names no lease of this node gets TRY_LATER, not a
  *    lease of 0. So the holder continues to use its fallback, as if no server answered. But a
  *    holder that names a lease of 0 of this node gets a lease again, of 0 or of what others have
- *    given back. A master granted 0 because the capacity was 0, or because other holders had all of
- *    it. So the holder must not use its fallback. With TRY_LATER it would, only because the master
- *    has changed. A lease of 0 commits nothing, so it is always safe. A holder that gets TRY_LATER
- *    should ask again after the usual interval, or when the learning ends if that is earlier, but
- *    at the earliest after a second or the usual interval, whichever is shorter. The server records
- *    the wants of this holder, commits nothing, and removes the lease entry if the holder does not
- *    ask again. STATIC and NO_ALGORITHM divide no capacity, so they need no learning.
+ *    given back. The lease was 0 because the capacity was 0, or because other holders had all of
+ *    it. So the holder must not use its fallback. With TRY_LATER the holder would use it, only
+ *    because the master has changed. A lease of 0 commits nothing, so it is always safe. A holder
+ *    that gets TRY_LATER should ask again after the usual interval, or when the learning ends if
+ *    that is earlier, but at the earliest after a second or the usual interval, whichever is
+ *    shorter. The server records the wants of this holder, commits nothing, and removes the lease
+ *    entry if the holder does not ask again. STATIC and NO_ALGORITHM divide no capacity, so they
+ *    need no learning.
  * S5 If none of S3, S4, T4, R6 and R7 applies, the algorithm gives the target of the holder. The
  *    grant is the target, but at most the larger of two amounts: what is free, and what the holder
  *    may still be using (R5).
@@ -7369,16 +7366,16 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    ask more and more often. So the refresh interval is at least the smallest of three times:
  *    `minimum_refresh_interval`, a third of `lease_length`, and the time until the lease ends.
  *       A holder whose lease is below its target should ask again early (R12). If leases are whole
- *    units, only a holder that is owed a unit should ask again early (A5). No holder should if the
- *    number of owed units exceeds both the capacity and an eighth of the number of holders.
- * S7 The safe capacity of a client is that of the template. If the template has none, the server
- *    divides the capacity by the number of known subclients, including those of the request. The
- *    server sends such a quotient only if it is not learning, the holder is a client, and the
- *    algorithm divides the capacity. A node with a parent has only as much capacity as its clients
- *    want, so the quotient may be much too small. So in such a node the safe capacity is at least
- *    the highest level that the parent sent. If leases are whole units, the safe capacity is
- *    rounded down. With more clients than units it is 0, because one unit for each client would
- *    exceed the capacity. A node with a parent does not send a 0.
+ *    units, only a holder that is owed a unit should ask again early (A5). No holder should ask
+ *    early if the owed units exceed both the capacity and an eighth of the number of holders.
+ * S7 The template sets the safe capacity of a client. If it sets none, the server divides the
+ *    capacity by the number of known subclients, including those of the request. The server sends
+ *    such a quotient only if it is not learning, the holder is a client, and the algorithm divides
+ *    the capacity. A node with a parent has only as much capacity as its clients want, so the
+ *    quotient may be much too small. So in such a node the safe capacity is at least the highest
+ *    level that the parent sent. If leases are whole units, the safe capacity is rounded down. With
+ *    more clients than units it is 0, because one unit for each client would exceed the capacity. A
+ *    node with a parent does not send a 0.
  * S8 A lease entry lasts 1 + drift times as long as its lease. So the entry outlasts the lease even
  *    if the holder's clock is slower by the drift. The time that messages take does not matter,
  *    because the holder counts from the time at which it sent the request.
@@ -7390,8 +7387,8 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    this lease.
  * S11 The server counts requests in a row that do not confirm the holder's last lease, although
  *    that lease is in force. A request confirms the lease if it names the lease, and if its `has`
- *    is not larger than the lease. on_event reports the third such request and each further one,
- *    and doorman_server_next_lease then shows the lease as `unconfirmed`. After a cut, the larger
+ *    is not larger than the lease. on_event reports the third and each further such request, and
+ *    doorman_server_next_lease then shows the lease as `unconfirmed`. After a cut, the larger
  *    amount stays committed for such a holder (R4). A restart, a lost response or a late copy of a
  *    request adds only 1 to the count. Nothing else changes for the lease.
  * S12 The overshoot of a resource is the amount by which its leases exceed the maximum, which is
@@ -7408,11 +7405,11 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *      SHARE      the kind of algorithm does not divide the capacity, so no holder gets more
  *      CUT        a round is active (see >>leases): the capacity was cut, and what is committed
  *                 since before the cut does not fit into the new capacity yet. Leases fall to the
- *                 targets, or wait until other holders have confirmed theirs. A new configuration,
- *                 reports of overload (H11), and a smaller lease of the node itself are such cuts
+ *                 targets, or wait until other holders confirm smaller leases. A new configuration,
+ *                 reports of overload (H11), and a smaller lease of the node are such cuts
  *      SHARE      the lease is the target of the holder, or the whole capacity. Others want the
- *                 rest, or there is no more. If leases are whole units, the holder takes turns
- *                 (A5), and the lease is its present turn
+ *                 rest, or there is no more. If leases are whole units, the target is an integer
+ *                 that changes with the turns (A5)
  *      RESERVED   the target is larger than the lease. The rest of the target is still committed
  *                 for other holders. It becomes free when these holders confirm smaller leases (R4)
  *                 or release theirs, and when their leases end
@@ -7425,22 +7422,22 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * R8 Learning ends when all leases of a predecessor must have ended. A root learns about a resource
  *    for the lease length of its template plus the drift, counted from when the predecessor was
  *    known to be gone, and at least until the leases of earlier configurations have ended. T6 is
- *    the rule for a node with a parent. If learning_mode_duration sets a shorter time, T7 does not
+ *    the rule for a node with a parent. If learning_mode_duration sets a shorter time, T7 may not
  *    hold.
  * R11 A request within the minimum interval (S3) confirms a lease as any other request does (R4).
  *    The holder gets its last lease again, with the same end. The lease is smaller by what the
- *    holder has given back, and is at most what the holder now wants. What the lease has lost does
- *    not come back within the interval.
+ *    holder has given back, and is at most what the holder now wants. What the lease has lost comes
+ *    back within the interval only by an exception of S3.
  * R12 Capacity moves fast to the holders that should have it. A client confirms a smaller lease at
- *    once. A node does so when the amount that it has committed for its holders fits into the
- *    lease. If a lease is below the target by more than a thousandth, its holder should ask again
- *    early: after the longer of the minimum interval and `minimum_refresh_interval`, or after its
- *    refresh interval if that is shorter. If the node asks its parent soon, a holder that has
- *    nothing, or is a server, should ask again after `minimum_refresh_interval`. The node asks soon
- *    if the parent last granted all that the node wanted (T1), or if the next request of the node
- *    is due within twice `minimum_refresh_interval`.
+ *    once. A node confirms it when the amount that the node has committed for its holders fits into
+ *    the lease. If a lease is below the target by more than a thousandth, its holder should ask
+ *    again early: after the longer of the minimum interval and `minimum_refresh_interval`, or after
+ *    its refresh interval if that is shorter. If the node asks its parent soon, a holder with unmet
+ *    wants should ask again after `minimum_refresh_interval` if it has nothing, or is a server. The
+ *    node asks soon if the parent last granted all that the node wanted (T1), or if the next
+ *    request of the node is due within twice `minimum_refresh_interval`.
  * G5 A new configuration drops no lease of a resource that still has a template with a capacity. A
- *    resource that gets its first template learns first, because no lease table recorded the
+ *    resource that gets its first template begins to learn, because no lease table recorded the
  *    earlier grants. If a new configuration comes while the server learns, a resource that then
  *    matches another template learns at least as long as it would have learned before.
  * C7 Three numbers are limited: the resources, the holders of one resource, and the resources of
@@ -7482,9 +7479,8 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *                       holders at once. So an older K does not count.
  *
  * A resource stores two older amounts. A third amount is merged with the older amount that ends
- * later: the larger of the two counts until the later of their ends. So an amount may count for up
- * to one lease length too long, but only after three cuts within a lease length. The maximum is
- * only shown. No decision depends on it.
+ * last: the larger amount counts until both have ended. So an amount may count for up to one lease
+ * length too long, but only after three cuts within a lease length. The maximum is only shown.
  *
  * Expiry. Calls remove expired leases first (S2). doorman__server_update removes the rest, and
  * frees memory. A heap orders all resources by the latest time at which an update must visit them.
@@ -7494,8 +7490,8 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * renewals.
  *
  * The tree. A server with a parent has a lease of its own for each resource: a held lease (see
- * >>upstream). Its capacity is C of the lease table of that resource, and what the parent has
- * committed for it is K.
+ * >>upstream). The capacity of the held lease is C of the resource's lease table, and its committed
+ * amount is K.
  *
  * T1 The node asks its parent for many resources in one request (K1), with the wants of its holders
  *    in groups. If the holders want more than the node's lease, and more than at its last request,
@@ -7530,12 +7526,12 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    learns. The leases of the predecessor end no later than the lease that the predecessor had
  *    from the parent. So the parent sends the time until its entry for that lease ends
  *    (`learn_for`), or the time for which the parent itself still learns if that is longer. If
- *    several responses have such an end, the new master uses the earliest one. Later responses only
- *    give later ends, because the entry of the parent is then for a lease of the new master. The
- *    node releases nothing before it has learned (R10).
- * R7 While a child learns, its parent grants it its last lease again, or a smaller lease if K has
- *    no room for the last lease. The claims of the child confirm nothing. The other holders share
- *    the capacity minus this lease, and the demands of the child do not count.
+ *    several responses have a `learn_for`, the new master uses the earliest end. Later responses
+ *    only give later ends, because the entry of the parent is then for a lease of the new master.
+ *    The node releases nothing before it has learned (R10).
+ * R7 While a child learns, its parent renews the last lease of the child, or grants a smaller lease
+ *    if K has no room for the last lease. The claims of the child confirm nothing. The other
+ *    holders share the capacity minus this lease, and the demands of the child do not count.
  * T8 A request to a parent names the node that sends it, and the nodes on the longest path below
  *    that node, at most 16 nodes in all. A server refuses a request that names its own node or its
  *    parent, because the tree then has a loop.
