@@ -7544,12 +7544,11 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * b of the root is its capacity. Two statements hold for every server h with the parent p. First,
  * the sum of the leases in force below h is at most b(h). Second, the sum of b over all children of
  * p is at most b(p). The proof is by induction over the levels. A grant of p keeps the sum of what
- * p has committed within K (R5). K is at most b(p), because the parent of p lowers b(p) in two
- * cases only: p has sent a claim, to which p has limited itself (R3), or a lease of p has ended
- * (R4). If a server restarts, its b does not change (R7), and the server grants no more than was in
- * force. When it has learned, its lease tables are complete (R6, R8). Finally, a lease that a
- * server grants is a part of the server's own lease, and ends no later than that lease (S6, S8,
- * R9).
+ * p has committed within K (R5). K is at most b(p): the parent of p lowers b(p) only after p has
+ * limited itself to a claim (R3), or after a lease of p has ended (R4). If p restarts, b(p) does
+ * not change (R7), and p grants no more than was in force. When p has learned, its lease tables are
+ * complete (R6, R8). Finally, a lease that p grants is a part of the lease of p, unless p is the
+ * root, and ends no later than that lease (S6, S8, R9).
  */
 
 /* The longest time after which the holders of a node without a lease should ask again (T4). The
@@ -7558,7 +7557,8 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
 #define DOORMAN__DEFER_SPREAD DOORMAN_SECOND
 
 /* One update visits at most this many leases and resources, which takes some milliseconds. Any
- * other call removes at most EXPIRE_MAX expired leases of a resource (S2). */
+ * other call removes at most EXPIRE_MAX expired leases of a resource (S2), and the expired lease of
+ * the holder that asks. */
 #define DOORMAN__UPDATE_MAX ((size_t)10000)
 #define DOORMAN__EXPIRE_MAX ((size_t)1000)
 
@@ -7568,7 +7568,7 @@ typedef struct doorman__holder_usage {
     size_t count;
 } doorman__holder_usage;
 
-/* An amount in the table of "the maximum" (S12). The amount counts until a time. */
+/* An amount in the table of "the maximum" (S12). */
 typedef struct doorman__maximum {
     double amount;
     doorman_time until; /* `now` or earlier: the amount no longer counts */
@@ -7749,7 +7749,8 @@ static void doorman__server_uncount(doorman_server *server, uint64_t hash) {
     DOORMAN_FREE(usage);
 }
 
-/* Advances what a resource measures over time. Must be called before each change of its leases. */
+/* Advances the measurements of a resource to the present time. Must be called before each change of
+ * its leases. */
 static void doorman__resource_tick(doorman__resource_entry *resource) {
     doorman__lease_table *leases = &resource->leases;
     doorman_time now = resource->server->now;
@@ -7781,7 +7782,7 @@ static void doorman__resource_drop(doorman__resource_entry *resource) {
     DOORMAN_FREE(resource);
 }
 
-/* Ensures that an update visits the resource by this time. */
+/* Ensures that an update visits the resource by the time `at`. */
 static void doorman__resource_update_by(doorman__resource_entry *resource, doorman_time at) {
     assert(resource->due.position);
     if (resource->due.at > at) doorman__timer_set(&resource->server->dues, &resource->due, at);
@@ -7914,8 +7915,8 @@ static doorman__maximum doorman__resource_maximum(const doorman__resource_entry 
     return maximum;
 }
 
-/* Stores `before`, the amount before a change, as an older amount, unless `before` has ended, or
- * the present amount is at least as large and lasts at least as long. */
+/* Stores `before`, the amount before a change, as an older amount. Does nothing if `before` has
+ * ended, or if the present amount is at least as large and lasts at least as long. */
 static void doorman__resource_add_older(doorman__resource_entry *resource,
                                         doorman__maximum before) {
     const doorman_server *server = resource->server;
@@ -7934,7 +7935,7 @@ static void doorman__resource_add_older(doorman__resource_entry *resource,
     }
 }
 
-/* Makes the older amounts that still count do so at least until the time `until`. */
+/* Extends the older amounts that still count: they count at least until `until`. */
 static void doorman__resource_keep_older(doorman__resource_entry *resource, doorman_time until) {
     assert(until >= resource->server->now);
     for (size_t i = 0; i < 2; i++) {
@@ -8066,7 +8067,7 @@ void doorman_server_destroy(doorman_server *server) {
 }
 
 /* R8: returns when the learning of a new resource ends. By this time the leases of a predecessor
- * that was gone at `gone_at`, and those of earlier configurations, have ended. If
+ * that was gone at `gone_at` have ended, and so have the leases of earlier configurations. If
  * learning_mode_duration is set, it alone decides. */
 static doorman_time doorman__server_learned_at(const doorman_server *server,
                                                const doorman_algorithm *algorithm,
@@ -8088,13 +8089,13 @@ static void doorman__server_begin_learning(doorman_server *server) {
     }
 }
 
-/* Returns when the learning ends of new resources that match the template `settings` of a new
- * configuration. If the last configuration has a template with the same glob, the result is the end
- * for that template. While the server learns, the result may be later, because the predecessor may
- * have had the new configuration, with longer leases. Without a template with the same glob, the
- * result is the latest end for all templates of the last configuration. If resources could match
- * none of these templates, leases without an entry may exist (G2). Then the result is at least
- * their end, or as learning_mode_duration says (G5). */
+/* `settings` is a template of a new configuration. Returns when the learning of its new resources
+ * ends. If the last configuration has a template with the same glob, the result is the end for that
+ * template. While the server learns, the result may be later, because the predecessor may have had
+ * the new configuration, with longer leases. Without a template with the same glob, the result is
+ * the latest end for all templates of the last configuration. If resources could match none of
+ * these templates, leases without an entry may exist (G2). Then the result is at least drains_at,
+ * or now plus learning_mode_duration if that is set (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
                                             const doorman_template *settings, size_t index) {
     const doorman_config *last = server->config;
@@ -8118,8 +8119,8 @@ static doorman_time doorman__server_inherit(const doorman_server *server,
 }
 
 /* A resource may match another template in a new configuration (G1) if its last template is gone,
- * or is now behind a template that was behind it. Returns the latest end of the learning for all
- * such last templates, or 0 if there are none. */
+ * or if a template that was behind it is now in front of it. Returns the latest end of the learning
+ * for all such last templates, or 0 if there are none. */
 static doorman_time doorman__server_inherit_moved(const doorman_server *server,
                                                   const doorman_config *config) {
     const doorman_config *last = server->config;
@@ -8491,8 +8492,8 @@ static doorman__resource_entry *doorman__server_find(doorman_server *server, uin
     return NULL;
 }
 
-/* Checks the ids of a request, and finds the resources of its items. This comes before the other
- * checks. While those checks run, the CPU can load the holder's buckets in the lease tables. */
+/* Checks the ids of a request, and finds the resources of its items. While later checks run, the
+ * CPU can load the holder's buckets in the lease tables. */
 static doorman_status doorman__server_look_up(doorman_server *server,
                                               const doorman_request *request,
                                               doorman_error *error) {
@@ -8618,8 +8619,9 @@ static doorman_status doorman__server_count(doorman_server *server, uint64_t has
     return DOORMAN_OK;
 }
 
-/* Finds or creates the resource of an item. If no template with a capacity matches, moves the item
- * to UNMATCHED. If the server has resource_max resources already, moves the item to FULL. */
+/* Finds or creates the resource of an item. If the server is a root, and no template with a
+ * capacity matches, moves the item to UNMATCHED. If the server has resource_max resources already,
+ * moves the item to FULL. */
 static doorman_status doorman__item_find_resource(doorman_server *server,
                                                   doorman__request_item *item,
                                                   const char *resource_id) {
@@ -8670,7 +8672,8 @@ static doorman_status doorman__item_find_entry(doorman_server *server, doorman__
     return DOORMAN_OK;
 }
 
-/* Finds or creates the resource and the lease entry of one item, and reserves their memory. */
+/* Finds or creates the resource and the lease entry of one item, and reserves memory for the
+ * demands and the report of the item. */
 static doorman_status doorman__item_make_room(doorman_server *server, doorman__request_item *item,
                                               const doorman_request *request) {
     assert(item->index < request->item_count);
@@ -8736,8 +8739,8 @@ static void doorman__upward_apply_lease(doorman__upward *upward) {
     doorman__leases_set_capacity(leases, capacity, held->committed, held->end);
 }
 
-/* Called when a holder asks for the resource. If the node has closed its own lease of the resource,
- * reopens that lease. Returns whether the node's own lease is in force. */
+/* If the node has closed its own lease of the resource, reopens that lease. Returns whether the
+ * node's own lease is in force. */
 static bool doorman__upward_renew(doorman__upward *upward) {
     doorman_server *server = upward->resource->server;
     doorman__held_lease *held = &upward->held;
@@ -8749,9 +8752,10 @@ static bool doorman__upward_renew(doorman__upward *upward) {
     return doorman__held_lease_live(held, server->now);
 }
 
-/* Called when wants or committed amounts have changed. Decides whether to ask the parent sooner.
- * T1: the node asks sooner if its unmet wants have grown, or if its wants have fallen by more than
- * a tenth. R12: the node confirms a smaller lease when its committed amounts fit into the lease. */
+/* Called after each response of the parent, and after each response to a holder. Decides whether to
+ * ask the parent sooner. T1: the node asks sooner if its unmet wants have grown, or if its wants
+ * have fallen by more than a tenth. R12: the node confirms a smaller lease when its committed
+ * amounts fit into the lease. */
 static void doorman__upward_expedite(doorman__upward *upward) {
     const doorman__lease_table *leases = &upward->resource->leases;
     doorman_upstream *upstream = &upward->resource->server->upstream;
@@ -8869,9 +8873,9 @@ static size_t doorman__upward_group(const doorman__upward *upward, doorman_deman
     return count;
 }
 
-/* R3: reports the demands and the committed amount of one resource to the upstream, without expired
- * entries (S2). A node that does not learn gives back what its holders do not want and what is not
- * committed for them. */
+/* R3: removes expired entries (S2), and then reports the demands and the committed amount of one
+ * resource to the upstream. A node that does not learn gives back what is neither wanted by its
+ * holders nor committed for them. */
 static void doorman__upward_report(doorman__upward *upward, doorman_time now) {
     doorman_upstream *upstream = &upward->resource->server->upstream;
     doorman__lease_table *leases = &upward->resource->leases;
@@ -8903,8 +8907,8 @@ static void doorman__upward_set_algorithm(doorman__upward *upward,
 }
 
 /* R8, T6: sets the time at which the learning of the resource ends, but never to a later time than
- * before. At that time the node sends a request, so that its parent knows of the end. `learn_for`
- * includes the drift, so it is long enough even if a clock is slow. */
+ * before. At that time the node sends a request, so that its parent knows that the learning has
+ * ended. `learn_for` includes the drift, so it is long enough even if a clock is slow. */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->resource->server;
     doorman__lease_table *leases = &upward->resource->leases;
@@ -8927,9 +8931,9 @@ static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_fo
     doorman__held_lease_request_at(&server->upstream, held, request_at);
 }
 
-/* Returns what the present amount of the maximum (S12) was before the last response. The amount is
- * K of the lease table, or the node's last claim if that is less, because the node has limited
- * itself to the claim (R3). If the algorithm does not divide the capacity, the amount is
+/* Returns the amount of the maximum (S12) that counted before this response of the parent. The
+ * amount is K of the lease table, or the node's last claim if that is less, because the node has
+ * limited itself to the claim (R3). If the algorithm does not divide the capacity, the amount is
  * DBL_MAX. */
 static doorman__maximum doorman__upward_maximum_before(const doorman__upward *upward) {
     const doorman__lease_table *leases = &upward->resource->leases;
@@ -8975,7 +8979,6 @@ static void doorman__upward_set_texts(doorman__upward *upward,
     settings->unit = copy + (unit - description);
 }
 
-/* Processes a lease from the parent. */
 static void doorman__upward_granted(doorman__upward *upward,
                                     const doorman_capacity_response *item_response) {
     doorman__resource_entry *resource = upward->resource;
@@ -9126,7 +9129,7 @@ static doorman__request_context doorman__context_start(doorman_server *server,
         .out = &server->items[item->index]};
 }
 
-/* Reports a claim of an unknown lease (S9), or of more than is committed. */
+/* Reports a claim of an unknown lease (S9), or a claim of more than is committed. */
 static void doorman__context_report_claim(const doorman__request_context *context) {
     const doorman_lease *has = &context->item_request->has;
     bool unknown = context->item->state == DOORMAN__ITEM_ADDED && has->id &&
@@ -9225,9 +9228,9 @@ static doorman_time doorman__context_refresh(const doorman__request_context *con
 }
 
 /* Sets the end of a holder's entry: now, plus `length`, plus the drift (S8). `length` is the length
- * of the lease. For a holder that gets no lease, `length` is at most three times the interval after
- * which the holder should ask again, or the rest of the lease that the holder claims if that is
- * longer (T4). So if such a holder is gone, its wants soon stop taking capacity from others. */
+ * of the lease. For a holder that gets no lease, `length` is at most the longer of two times: three
+ * times the interval after which the holder should ask again, and the rest of the lease that the
+ * holder claims (T4). So if such a holder is gone, its wants soon take no capacity. */
 static void doorman__context_set_end(const doorman__request_context *context, doorman_time length) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
@@ -9248,8 +9251,8 @@ static doorman_time doorman__entry_defer(const doorman__lease_entry *entry) {
 
 /* T4: responds to an item while the node has no lease of its own. If the node learns, it commits
  * what the holder claims under a lease of this node, so that the node's own claim to its parent is
- * complete. If the holder never had a lease, the node keeps its wants for at least three times the
- * interval after which the holder should ask again. */
+ * complete. If the holder never had a lease, the node keeps the holder's wants for at least three
+ * times the interval after which the holder should ask again. */
 static void doorman__context_defer(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
@@ -9332,9 +9335,10 @@ static doorman__item_state doorman__context_next(const doorman__request_context 
     return context->returned ? DOORMAN__ITEM_RESTORE : DOORMAN__ITEM_GRANT;
 }
 
-/* R6: grants again what a holder claims under a lease of this node, or more if holders have given
- * back capacity. If the claim is 0 and nothing was given back, the holder gets a lease of 0. A
- * holder that names no lease of this node must try later (S4). Returns the committed amount. */
+/* R6: grants again what a holder claims under a lease of this node, as far as that amount is free,
+ * or more if holders have given back capacity. If the claim is 0 and nothing was given back, the
+ * holder gets a lease of 0. A holder that names no lease of this node must try later (S4). Returns
+ * the committed amount. */
 static double doorman__context_learn(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     if (!context->granted_here) {
@@ -9420,8 +9424,8 @@ static doorman_lease_reason doorman__context_reason(const doorman__request_conte
     return capacity >= target * DOORMAN__MET ? DOORMAN_LEASE_SHARE : DOORMAN_LEASE_RESERVED;
 }
 
-/* S14: sets the reason in the response and in the entry. If a repeated lease needs a reason and had
- * one, it keeps the old one (R11). */
+/* S14: sets the reason in the response and in the entry. If a repeated lease needs a reason, and
+ * already had a reason, it keeps the old reason (R11). */
 static void doorman__context_note_reason(const doorman__request_context *context) {
     doorman__lease_entry *entry = context->entry;
     doorman_lease *lease = &context->out->gets;
@@ -9496,7 +9500,8 @@ static void doorman__context_decide(doorman__request_context *context) {
     if (out->outcome == DOORMAN_GRANTED) doorman__context_note_reason(context);
 }
 
-/* Records the wants of the holder, and lowers u if the request confirms a lease (R4). */
+/* Records the wants of the holder, and lowers the committed amount if the request confirms a lease
+ * (R4). */
 static void doorman__context_enter(doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
@@ -9797,8 +9802,7 @@ static const doorman__upstream_calls doorman__server_calls = {
     doorman__server_due, doorman__server_work, doorman__server_request, doorman__server_response,
     doorman__server_failed};
 
-/* Describes a resource. If this node is about to release its own lease of the resource, the
- * resource is not shown, and the function returns false. */
+/* Describes a resource. Returns false if this node is releasing its own lease of the resource. */
 static bool doorman__resource_describe(doorman__resource_entry *resource,
                                        doorman_server_resource *out) {
     doorman_time now = resource->server->now;
@@ -9900,31 +9904,31 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *
  * D8 The next master knows what the last one knew about leases, so it need not learn (R6). If the
  *    last master was still learning, the next one learns for the rest of that time. In the proof of
- *    T7 the two masters count as one, which does nothing between the writing and the reading of the
- *    bytes. The details:
+ *    T7 the two masters count as one master, which does nothing between the writing and the reading
+ *    of the bytes. The details:
  *       - The bytes have u, g and v of each holder, and the id of its last lease. So claims confirm
  *         leases (R4), and the next master continues a round (see "round" in >>leases).
  *       - The last master grants nothing after it has written the bytes. So all its grants are in
  *         the bytes.
- *       - For each end, the bytes have the time that was left (the rest), because the clocks of two
- *         machines have no common start. An entry ends when its rest, plus the drift, has passed
- *         since the reading. So the amount of a holder that has gone stays committed for longer,
- *         which is safe. The learning becomes longer too.
+ *       - For each time at which something ends, the bytes have the time that was left (the rest),
+ *         because the clocks of two machines have no common start. An entry ends when its rest,
+ *         plus the drift, has passed since the reading. So the amount of a holder that has gone
+ *         stays committed for longer, which is safe. The learning becomes longer too.
  *       - For a request within the minimum interval (S3) the next master grants a new lease. It
  *         cannot repeat a lease of the last master with the same end (R11), because the bytes have
- *         the end of the entry, not of the lease.
+ *         the end of the entry, but not the end of the lease.
  *       - The next master learns the resources of a template whose glob the last one did not have
  *         (R8), because the last master may have granted requests for them without a lease entry
  *         (G2). Leases of a resource without a template are dropped (G5).
  *       - A new master of a node with a parent does not take over the node's own lease, which may
  *         have ended. The new master grants nothing until the parent has granted a lease (T4). It
- *         reports the amount that its holders may use as `outstanding`. Either the parent still has
- *         this amount committed (R4), or the node's lease has ended, and the leases of the holders
- *         with it (S6).
+ *         reports as `outstanding` what its holders may use. Either the parent still has this
+ *         amount committed (R4), or the node's lease has ended, and the leases of the holders with
+ *         it (S6).
  *       - Of the permits, holds and transfers are handed over (see >>permit_handover). Counters are
- *         not: those of durable limits have rows in a store (D1). The leases that the permits hold
- *         are not handed over. If the permits held a lease of a resource (P17), the next master
- *         learns this resource as after a crash.
+ *         not handed over: the counters of durable limits have rows in a store (D1). The leases
+ *         that the permits hold are not handed over. If the permits held a lease of a resource
+ *         (P17), the next master learns this resource as after a crash.
  *    No promise needs the following, so it is not handed over: the lags of whole units (A5), the
  *    signs of shared ids (S10), the reports of overload (H11), the paths below the node (T8),
  *    permits that wait (P7).
@@ -9968,7 +9972,8 @@ typedef struct doorman__handover_writer {
     unsigned char bytes[4096];
 } doorman__handover_writer;
 
-/* Bytes that are being taken over. After the first fault each number is 0, and each text is "". */
+/* Bytes that are being taken over. After the first fault each number that is read is 0, and each
+ * text is "". */
 typedef struct doorman__handover_reader {
     doorman_server *server;
     doorman_permits *permits;
@@ -10065,7 +10070,8 @@ static void doorman__handover_add_entry(doorman__handover_writer *out,
     doorman__handover_add_demand(out, &own, (int)entry->priority);
 }
 
-/* Adds a resource and its entries in the order of their ends. The table has them in two lists. */
+/* Adds a resource, and its entries in the order in which they end. The lease table has the entries
+ * in two lists. */
 static void doorman__handover_add_resource(doorman__handover_writer *out,
                                            const doorman__resource_entry *resource,
                                            doorman_time now) {
@@ -10301,8 +10307,8 @@ static doorman__lease_entry *doorman__handover_add_holder(doorman__handover_read
 }
 
 /* D8: called if the node's permits held a lease of the resource, which they do not get back. So the
- * server learns the resource as after a crash. In a root, new resources of its template learn for
- * as long, because the resource may be removed, and asked for again, before the learning ends. */
+ * server learns the resource as after a crash. In a root, new resources of the same template learn
+ * for as long, because this resource may be removed, and asked for again, before that. */
 static void doorman__handover_learn(doorman__resource_entry *resource) {
     doorman_server *server = resource->server;
     doorman__lease_table *leases = &resource->leases;
@@ -10420,10 +10426,10 @@ doorman_status doorman_server_take_over(doorman_server *server, const unsigned c
 
 /* ---- >>election ----------------------------------------------------------------------------- */
 /*
- * The processes of a node elect a master with a store that all of them reach. The store has a key
- * for the node. The store also grants leases of its own, each with a time to live (TTL). They are
- * called store leases here. The process whose store lease holds the key is master. The value of the
- * key has the address of the master. The program may store more in the value, but the election
+ * To elect a master, the processes of a node use a store that all of them reach. The store has a
+ * key for the node. The store also grants leases of its own, each with a time to live (TTL). They
+ * are called store leases here. The process whose store lease holds the key is master. The value of
+ * the key has the address of the master. The value may have more than the address, but the election
  * reads only the address.
  *
  * V2 A process is master only while its own store lease holds the key. The process stops being
@@ -10599,7 +10605,6 @@ static void doorman__election_win(doorman_election *election, uint64_t term) {
     doorman__election_end_poll(election, DOORMAN_MASTER, NULL);
 }
 
-/* Called when the key does not exist. */
 static void doorman__election_miss_key(doorman_election *election, uint64_t term) {
     assert(election->step == DOORMAN_READ_KEY);
     if (term != election->vacant_term) {
@@ -10763,7 +10768,7 @@ void doorman_election_abstain(doorman_election *election, bool abstains, doorman
  * A rate is a token bucket without debt, and a gauge is a concurrency limiter. Both follow an
  * allowance, which has one quota until a point in time and another quota from then on. So a limiter
  * stops using a lease when the lease ends, even if no function of the client is called at that
- * time. Only one thread at a time writes an allowance. An allowance has two slots. The thread fills
+ * time. Only one thread at a time writes an allowance. An allowance has two slots. The writer fills
  * the slot that is not in use, and then increments the version, which tells readers the slot in
  * use.
  *
@@ -10777,8 +10782,8 @@ void doorman_election_abstain(doorman_election *election, bool abstains, doorman
  *    units, but at most `burst` of it. When a rate falls, the saved time is worth fewer units
  *    (doorman__quota_carry has exceptions). A rate starts with nothing saved.
  *       An example with 10 units a second and a burst of 0.1 s: at 5.00 s, paid_until is 4.00 s.
- *    Of the difference of 1 s, only 0.1 s is saved. One unit takes 0.1 s and fits exactly. After
- *    this unit, paid_until is 5.00 s, and the next unit fits at 5.10 s.
+ *    Only 0.1 s of the difference is saved. One unit takes 0.1 s and fits exactly. After this unit,
+ *    paid_until is 5.00 s, and the next unit fits at 5.10 s.
  *       If the time of one unit is longer than the burst, the bucket saves the time of one unit. If
  *    it saved less, no unit would ever fit. Example: at 0.5 units a second, one unit takes 2 s. A
  *    request for n units may use all the time since paid_until, up to the time of n units. So a
@@ -10797,7 +10802,7 @@ void doorman_election_abstain(doorman_election *election, bool abstains, doorman
  *    too few.
  *
  *    A gauge counts the units in flight. A thread that takes units adds them to this count, and
- *    then checks that the allowance is still the one that the thread has read. The client first
+ *    then checks that the allowance has not changed since the thread read it. The client first
  *    lowers the allowance, and then reads the units in flight. So either the thread sees the new
  *    allowance, or the client sees the added units. In both cases the claim of the client includes
  *    all units in flight (R3).
@@ -10809,15 +10814,15 @@ void doorman_election_abstain(doorman_election *election, bool abstains, doorman
  *    amount n fits at the ceiling, unless n is more than a burst in units. A refusal counts as
  *    demand, so a larger lease may come.
  * L3 Limiters take no lock and make no system call. So any number of threads may share a limiter
- *    (C2). A try of a resource performs no division if its `out` is NULL: divisions by an amount
- *    are done when the amount changes. A try with its clock read takes 33 ns, and a refused try
- *    takes 27 ns (make bench). On the same machine a clock read alone takes 24 ns, and a
- *    compare-and-swap alone takes 30 ns.
+ *    (C2). A try of a resource performs no division if it fits and its `out` is NULL: divisions by
+ *    an amount are done when the amount changes. A try with its clock read takes 33 ns, and a
+ *    refused try takes 27 ns (make bench). On the same machine a clock read alone takes 24 ns, and
+ *    a compare-and-swap alone takes 30 ns.
  * L5 Shadow mode and the kill switch allow a try that the limiter would refuse without them. Such a
  *    try counts as excess. A try checks the two flags only if the limiter refuses.
  *
- * A refusal shows demand (L4, see >>client). The first refusal of a limiter after a check of the
- * client sets a flag that all limiters of the client share. The limiter stores the time of this
+ * A refusal shows demand (L4, see >>client). The first refusal of a limiter after the client's last
+ * check sets a flag that all limiters of the client share. The limiter stores the time of this
  * refusal. So the client reads one flag to learn whether any limiter has refused a try.
  */
 
@@ -10953,8 +10958,8 @@ static bool doorman__concurrency_release(doorman__shared *in_use, uint64_t units
  * The count of a window is one word: the number of the window modulo 2^24, and in the lower 40 bits
  * the grains that were used in it. Another thread may have read a later time than this thread. So
  * if the number is ahead of this thread's window by at most 255, the attempt is made in the window
- * with this number. Other numbers, except that of the current window, belong to windows in the
- * past.
+ * with this number. Other numbers, except the number of the current window, belong to windows in
+ * the past.
  */
 
 #define DOORMAN__WINDOWS ((UINT64_C(1) << 24) - 1)
@@ -11015,8 +11020,8 @@ static inline uint64_t doorman__window_carry(uint64_t units, doorman_time rest,
     return (uint64_t)doorman__round_up((double)units * (double)rest / (double)length);
 }
 
-/* Returns how much time is left of the current window when the `units` of the previous window first
- * count as at most `room`. */
+/* Returns how much time is left of the current window once at most `room` of the `units` of the
+ * previous window still count. */
 static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_time length) {
     if (units <= room) return length;
     doorman_time rest = (doorman_time)((double)room * (double)length / (double)units);
@@ -11068,10 +11073,10 @@ DOORMAN__INLINE doorman__attempt doorman__sliding_try(uint64_t most, doorman_tim
 
 /* Makes an attempt for one unit, whose arrival replaces the arrival `before`. An arrival is the
  * time at which a unit was asked for, also if it was refused. A ring has one arrival for each unit
- * of the limit. Each new unit replaces the oldest arrival, and is allowed if this arrival is at
- * least a whole window old. So at most as many units are allowed in a window as the ring has
- * arrivals. A later arrival is never replaced by an earlier one, even if the clock of this thread
- * is behind the clock of another thread. */
+ * of the limit. The arrival of a new unit replaces the oldest arrival. The unit is allowed if the
+ * oldest arrival is at least a whole window old. So at most as many units are allowed in a window
+ * as the ring has arrivals. A later arrival is never replaced by an earlier one, even if the clock
+ * of this thread is behind the clock of another thread. */
 static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman_time before,
                                                     doorman_time now) {
     assert(window > 0);
@@ -11172,7 +11177,7 @@ static const char *doorman__bucket_wrong(const doorman_limit_options *options) {
 
 #define DOORMAN__ONLY_BUCKET_RULE "must be 0: only a TOKEN_BUCKET has one"
 
-/* Returns the first rule that a limit of any kind but TOKEN_BUCKET breaks, or NULL. */
+/* Returns the first rule that a limit of any kind except TOKEN_BUCKET breaks, or NULL. */
 static const char *doorman__count_limit_wrong(const doorman_limit_options *options) {
     const double limit = options->limit;
     const bool held = options->kind == DOORMAN_CONCURRENCY;
@@ -11494,7 +11499,7 @@ typedef struct DOORMAN__ALIGNED doorman__usage {
 } doorman__usage;
 
 /* Amounts that threads share are aligned to 8 bytes in their structs. On 32-bit x86 the type double
- * promises only 4 bytes, but this type promises 8. */
+ * is aligned to only 4 bytes, but this type is aligned to 8 bytes. */
 typedef double doorman__shared_amount DOORMAN__ALIGNED;
 
 static double doorman__load(const double *from) {
@@ -11583,8 +11588,8 @@ static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t un
     return decision;
 }
 
-/* After a refusal that raises the wants, a caller waits at least this long. The client needs this
- * time to check for refusals (0.2 s) and to ask the server. */
+/* The shortest time from a refusal that raises the wants to a larger lease. The client needs it to
+ * check for refusals (0.2 s) and to ask the server. */
 #define DOORMAN__REFRESH_MIN (DOORMAN_SECOND / 4)
 
 /* Returns how long it takes until the limiter may get another amount. */
@@ -11618,7 +11623,7 @@ static inline doorman__bucket doorman__quota_bucket(const doorman__quota *quota,
     return (doorman__bucket){.saved_most = most, .wait_most = INT64_MAX};
 }
 
-/* Returns the quota of an amount. It saves at most the longer of the burst and the time of a
+/* Returns the quota of an amount. The quota saves at most the longer of the burst and the time of a
  * unit. */
 static doorman__quota doorman__rate_quota(const doorman__rate *rate, double amount) {
     doorman__quota quota = {amount, doorman__unit_time(amount), -1, -1};
@@ -11739,7 +11744,6 @@ static int64_t doorman__rate_large_price(const doorman__rate *rate, const doorma
     return doorman__price(n * quota->unit_time, DOORMAN__SAVED_MAX);
 }
 
-/* Returns whether n units can ever fit. */
 static bool doorman__rate_possible(const doorman__rate *rate, double n) {
     double ceiling = doorman__load(&rate->usage.ceiling);
     bool known = ceiling > 0; /* 0: the ceiling is not known yet */
@@ -11825,10 +11829,10 @@ static doorman_time doorman__rate_delay(const doorman__rate *rate, double n, doo
 
 /* Returns how long the rate of the next lease takes to save n units. If the wants follow use, a
  * refusal of n units raises them to a rate that saves n units in the growth time (L4), unless
- * wants_maximum is less. So the result is at most the growth time, or the time at the rate of the
- * ceiling if that is longer. Example: an idle resource without a wants_maximum refuses 100 units.
- * The retry_after is 2.25 s: 0.25 s until a new lease may come, and 2 s of growth time. For a
- * million units it is 2.25 s too. */
+ * wants_maximum is less. So the result is at most the longer of two times: the growth time, and the
+ * time that a rate of the ceiling takes. Example: an idle resource without a wants_maximum refuses
+ * 100 units. The retry_after is 2.25 s: 0.25 s until a new lease may come, and 2 s of growth time.
+ * For a million units, the retry_after is 2.25 s too. */
 static doorman_time doorman__usage_saves_in(const doorman__usage *usage, double n,
                                             double expected) {
     assert(n >= 0 && expected >= 0);
@@ -11931,7 +11935,6 @@ static doorman_decision doorman__gauge_take(doorman__gauge *gauge, int64_t most,
     return DOORMAN_ALLOWED;
 }
 
-/* Returns whether these units can ever fit. */
 static bool doorman__gauge_possible(const doorman__gauge *gauge, uint64_t units) {
     doorman__quota quota = doorman__gauge_quota(doorman__load(&gauge->usage.ceiling));
     return quota.most == 0 || units <= (uint64_t)quota.most;
@@ -11985,7 +11988,7 @@ static doorman_time doorman__gauge_retry_after(const doorman__gauge *gauge, doub
     return is_more ? doorman__later(refresh_in, until - now) : refresh_in;
 }
 
-/* Makes a try, and then reads the state. Other threads may take units between the two steps. */
+/* Makes a try, and then reads the state. */
 static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, doorman_result *out,
                                               doorman_time now) {
     doorman__quota quota;
@@ -12021,8 +12024,9 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *   PESSIMISTIC   0
  *   OPTIMISTIC    what the resource wants
  *
- * doorman__resource_publish sets the limiter to the capacity in force, its end, and the capacity
- * that follows. So the limiter stops using a lease at its end without another call.
+ * doorman__resource_publish passes to the limiter the capacity in force, the end of that capacity,
+ * and the capacity that follows. So the limiter stops using a lease at its end without another
+ * call.
  *
  * In a request, a client claims the capacity of its lease, and reports its units in use as
  * outstanding (R3). If the client wants less than it has, it first gives the difference back, and
@@ -12033,10 +12037,10 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *    explains the capacity, has changed (see doorman_resource_options).
  * K5 A resource that is opened twice is still one resource, with one limiter and the options of the
  *    first opening. A later opening reports the first option that differs. It fails if it asks for
- *    another kind of limiter (rate or gauge). The last close releases the lease. In an agent, the
- *    release waits 0.1 s. A resource that is opened again in this time keeps its lease. The opening
- *    then causes no message unless the priority is another one or the wants have changed by more
- *    than a tenth. doorman_agent_stop releases at once.
+ *    another kind of limiter (rate or gauge). The last close releases the lease as soon as no units
+ *    are in use. In an agent, the release waits 0.1 s. A resource that is opened again in this time
+ *    keeps its lease. The opening then causes no message unless it has another priority, or the
+ *    wants have changed by more than a tenth. doorman_agent_stop releases at once.
  * K6 Either the application sets the wants, or the wants follow use. Wants that follow use begin at
  *    an initial value, and stay between a minimum and a maximum. An idle resource wants the
  *    minimum. The default of the minimum is 1 for a rate, so that its first call need not wait. For
@@ -12050,7 +12054,7 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *    the demand is met, or until the server has no more capacity. A gauge is idle when it had no
  *    use for half a refresh interval, or for a window if that is shorter. So the units that an idle
  *    gauge gives back reach another holder within two refresh intervals. A gauge that has refused a
- *    call, and has allowed none since, is not idle before a window has passed.
+ *    call, and has allowed no call since, is not idle before a window has passed.
  *
  * How soon a lease follows demand. A limiter that refuses units sets a flag, which the client
  * checks every 0.2 s. The client waits until 0.1 s have passed since the refusal, because the
@@ -12079,8 +12083,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * would never grow. But a caller that repeats its try in a loop may be refused a million times for
  * one unit. So while the server has no more capacity (it grants less than was wanted), refused
  * units count only up to a bound: seven times the units that were allowed, or seven times what the
- * capacity allows if that is more. So a resource with endless demand asks for at most eight times
- * what it has.
+ * capacity allows if that is more. So a resource with endless demand asks for only about eight
+ * times what it has.
  *
  * Example: a lease of 50 units a second allows 50 units a second, and 10,000 units a second are
  * refused. The bound is 7 * 50 = 350. So the demand is 50 + 350 = 400 units a second.
@@ -12088,7 +12092,7 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * A caller that waits for units of a rate is not refused. Therefore the estimator also looks at
  * workers. A worker waits for a unit, is busy with the unit, and waits for the next unit. The
  * estimator assumes that there are as many workers as have waited at the same time. On average
- * `waiting` of them wait. If no worker had to wait, all together would use workers / (workers -
+ * `waiting` of them wait. If no worker had to wait, the workers would use workers / (workers -
  * waiting) times as much. The additional units are the demand of the waiting workers. This demand
  * never exceeds the bound. If all workers wait, the demand is equal to the bound.
  *
@@ -12101,9 +12105,9 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *
  * A rate saves units for a request of n units (L1). The largest n raises the wants to a rate that
  * saves n units within a fifth of a window. A request for n units of a gauge must fit into its
- * capacity, so the largest n raises the wants to n. In both cases n counts whether the request was
- * allowed or refused, and is remembered for ten windows. So a caller that makes such a request only
- * once in several windows finds a lease that fits it. If n or more units of a gauge were in use at
+ * capacity, so the largest n raises the wants to n. In both cases n counts even if the request was
+ * refused, and is remembered for ten windows. So a caller that makes such a request only once in
+ * several windows finds a lease that is large enough. If n or more units of a gauge were in use at
  * the same time since the request, n is remembered only until the gauge is idle.
  *
  * A request for n units of a gauge may be larger than what the server can give. The estimator
@@ -12119,13 +12123,13 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * While the server may have more, the estimator also looks at the counts between two samples. Such
  * a look can raise the wants of a rate to the rate of the requests since the first refusal. The
  * raise lasts for the time of two samples. The first refused request only starts the measured time.
- * If it were counted, one refused caller would count as ten units a second, because a look comes
- * 0.1 s after the refusal.
+ * If that request were counted, one refused caller would count as ten units a second, because a
+ * look comes 0.1 s after the refusal.
  */
 
 #define DOORMAN__SAMPLES 11
 
-/* The time from the first refusal to a look. After a shorter time, the counts show no rate. */
+/* The time from the first refusal to a look. */
 #define DOORMAN__LOOK_MIN (DOORMAN_SECOND / 10)
 
 /* What the limiter of a resource has counted up to the time `at`. */
@@ -12181,7 +12185,6 @@ static double doorman__waiting_area(const doorman__waiting *waiting, doorman_tim
 }
 
 #if defined DOORMAN_NNG || defined DOORMAN_PERMITS
-/* Sets how many units callers wait for. */
 static void doorman__waiting_set(doorman__waiting *waiting, uint64_t units, doorman_time now) {
     assert(waiting->units <= waiting->units_peak);
     waiting->area = doorman__waiting_area(waiting, now);
@@ -12217,8 +12220,8 @@ typedef struct doorman__estimator {
     bool unmet;                 /* the last reading shows demand that was not met */
 } doorman__estimator;
 
-/* Starts an estimate with its first reading. Precondition: the fields are zero, except those before
- * initial_until. */
+/* Starts an estimate with its first reading. Precondition: the fields are zero, except the fields
+ * before initial_until. */
 static void doorman__estimator_init(doorman__estimator *estimator, const doorman__reading *first) {
     assert(estimator->window > 0 && estimator->minimum <= estimator->maximum);
     estimator->initial_until = doorman__after(first->at, estimator->window);
@@ -12247,7 +12250,7 @@ static double doorman__estimator_base(const doorman__estimator *estimator) {
     return doorman__min(least, estimator->maximum);
 }
 
-/* Returns how long a gauge must have had no use to be idle. */
+/* Returns after what time without use a gauge is idle. */
 static doorman_time doorman__estimator_idle_after(const doorman__estimator *estimator,
                                                   const doorman__supply *supply) {
     doorman_time after = estimator->window;
@@ -12322,8 +12325,8 @@ static doorman__use doorman__use_of_rate(const doorman__estimator *estimator,
                           .bounded = unmet >= 7 * known};
 }
 
-/* Returns the mean rate over the window. The newest interval counts fully, the oldest a tenth, and
- * an interval whose unmet demand has an unknown size not at all. */
+/* Returns the mean rate over the window. The weights of the intervals fall from 1 (the newest) to a
+ * tenth (the oldest). An interval whose unmet demand has an unknown size does not count. */
 static double doorman__estimator_mean(const doorman__estimator *estimator) {
     double rate = 0, weights = 0;
     for (size_t age = 0; age + 1 < estimator->sample_count; age++) {
@@ -12351,14 +12354,15 @@ static double doorman__estimator_recent(const doorman__estimator *estimator) {
 }
 
 /* The largest request is remembered for WINDOWS_REMEMBERED windows. If the largest request of a
- * gauge does not fit for WINDOWS_SHORT windows, the server is assumed not to have that much. */
+ * gauge does not fit for WINDOWS_SHORT windows, the estimator assumes that the server does not have
+ * that much. */
 #define DOORMAN__WINDOWS_REMEMBERED 10
 #define DOORMAN__WINDOWS_SHORT 2
 
 /* Remembers the largest request, because a rate may be saving units for it (L1). A gauge forgets a
- * request for more units than the maximum of the wants, or than the server can give, because such a
- * request can never fit. Returns true if the largest request of this reading can never fit; then
- * refused units are no demand. Returns false for a rate. */
+ * request that is larger than the maximum of the wants, or larger than what the server can give,
+ * because such a request can never fit. Returns true if the largest request of this reading can
+ * never fit; then refused units are no demand. Returns false for a rate. */
 static bool doorman__estimator_remember(doorman__estimator *estimator,
                                         const doorman__reading *reading,
                                         const doorman__supply *supply) {
@@ -12486,9 +12490,9 @@ static void doorman__estimator_look(doorman__estimator *estimator, const doorman
     doorman__estimator_conclude(estimator, reading, supply, futile);
 }
 
-/* Returns when to check whether a gauge has become idle. A check takes its own time as the time of
- * any use since the check before. To keep this error small, there are four checks in the time after
- * which a gauge without use is idle. */
+/* Returns when to check whether a gauge has become idle. Use since the last check counts as use at
+ * the time of this check. To keep this error small, there are four checks in the time after which a
+ * gauge without use is idle. */
 static doorman_time doorman__estimator_check_at(const doorman__estimator *estimator,
                                                 const doorman__supply *supply) {
     if (!estimator->is_gauge || estimator->wants <= estimator->minimum) return DOORMAN_NEVER;
@@ -12687,7 +12691,7 @@ void doorman_client_read(const doorman_client_resource *resource, doorman_resour
 static doorman_time doorman__resource_update_wants_due(const doorman_client_resource *resource);
 
 /* Sets when the client next has work for the resource. Must be called when one of these has
- * changed: the state, the end of the lease, the newest sample, the refused units, and
+ * changed: the state, the end of the lease, the newest sample, the refused units, or
  * wants_follow_use. */
 static void doorman__resource_set_wake(doorman_client_resource *resource) {
     doorman_time at =
@@ -12705,8 +12709,8 @@ static void doorman__resource_move(doorman_client_resource *resource,
     resource->state = state;
 }
 
-/* Tells the limiter the largest possible capacity, which larger lease may come, and when: see
- * doorman__usage. */
+/* Tells the limiter the largest possible capacity, the amount of the next larger lease, and when
+ * that lease may come: see doorman__usage. */
 static void doorman__resource_announce(doorman_client_resource *resource) {
     const doorman__held_lease *held = &resource->held;
     const doorman_upstream *upstream = &resource->client->upstream;
@@ -12734,7 +12738,6 @@ static void doorman__resource_announce(doorman_client_resource *resource) {
     __atomic_store_n(&usage->refresh_at, at, __ATOMIC_RELAXED);
 }
 
-/* Sets the capacity of the limiter. */
 static void doorman__resource_limit(doorman_client_resource *resource, doorman__schedule schedule,
                                     doorman_time now) {
     if (resource->kind == DOORMAN_GAUGE) {
@@ -12819,7 +12822,7 @@ doorman_status doorman_client_release(doorman_client_resource *resource, double 
 
 /* ---- client: wants that follow use */
 
-/* Returns the refused units, with those that only shadow mode or the kill switch allowed. */
+/* Returns the refused units, and the units that only shadow mode or the kill switch allowed. */
 static uint64_t doorman__usage_unmet(const doorman__usage *usage) {
     return __atomic_load_n(&usage->refused, __ATOMIC_RELAXED) +
            __atomic_load_n(&usage->excess, __ATOMIC_RELAXED);
@@ -13302,7 +13305,6 @@ static void doorman__resource_compare(doorman_client_resource *resource,
                   field);
 }
 
-/* Sets whether the wants follow use. */
 static void doorman__resource_set_follow_use(doorman_client_resource *resource,
                                              bool wants_follow_use, doorman_time now) {
     doorman_client *client = resource->client;
@@ -13344,7 +13346,6 @@ static void doorman__resource_start_estimator(doorman_client_resource *resource,
     doorman__estimator_init(&resource->estimator, &first);
 }
 
-/* Sets the options of the first opening. */
 static void doorman__resource_set_options(doorman_client_resource *resource,
                                           const doorman_resource_options *options,
                                           doorman_time now) {
@@ -13401,8 +13402,7 @@ static doorman_client_resource *doorman__client_add(doorman_client *client,
 /* Opens a new resource, or a closed resource that is not released yet. A closed resource gets the
  * new options, and keeps its units in use. It keeps its lease, unless the lease is being released.
  * If the release was still waiting for its delay (K5), the lease is renewed at its usual time,
- * unless the priority is another one. A renewal at once would send a message for each such
- * opening. */
+ * unless the priority has changed. A renewal at once would send a message for each such opening. */
 static void doorman__resource_reopen(doorman_client_resource *resource,
                                      const doorman_resource_options *options, doorman_time now) {
     assert(resource->opened == 1);
@@ -13509,8 +13509,8 @@ doorman_status doorman_client_report_overload(doorman_client_resource *resource,
  * are a missing field, a field of the wrong type, a value out of range, and a key that an object
  * has twice.
  *
- * Of a message, only the first error is reported. The reading of a configuration continues after
- * the error of a field, so that one call finds several errors. A syntax error ends the reading. The
+ * Only the first error of a message is reported. The reading of a configuration continues after the
+ * error of a field, so that one call finds several errors. A syntax error ends the reading. The
  * text of an error in a message has the number of the byte, or the path of the field. An error in a
  * field of a configuration has the path, the line and the column of the field. A syntax error of a
  * configuration has a line and a column. cJSON keeps no positions. But the tree of cJSON has its
@@ -13533,12 +13533,12 @@ doorman_status doorman_client_report_overload(doorman_client_resource *resource,
  *    RFC 8259 allows its escape. This section has its own writer, because cJSON does not write
  *    numbers exact to the last bit.
  *
- * A number in a message reads back as the same double, so a lease may need 17 digits. Fewer digits
- * would need a direction of rounding for each field: a lease down, what a holder reports as
- * outstanding up, and `has` exactly as the lease. With fewer digits, a sum of leases that is exact
- * in one process (C9) would differ from the sum in another. So only texts for people and monitoring
- * have fewer digits: the status page, the status and the metrics of doorman_server (see
- * server/http/text.c).
+ * A number in a message reads back as the same double, so a lease may need 17 digits. With fewer
+ * digits, each field would need its own direction of rounding: a lease would be rounded down,
+ * `outstanding` would be rounded up, and `has` would have the digits of the lease. A sum of leases
+ * that is exact in one process (C9) would differ from the sum in another process. So only texts for
+ * people and monitoring have fewer digits: the status page, the status and the metrics of
+ * doorman_server (see server/http/text.c).
  */
 
 #define DOORMAN__JSON_DEPTH_MAX 32
@@ -13561,8 +13561,8 @@ static bool doorman__scan_fail(doorman__scan *scan, const char *rule) {
     return false;
 }
 
-/* Returns the next character, or NUL at the end. Callers do not have to distinguish a NUL character
- * in the text from the end. Both are errors at each place where a caller expects a character. */
+/* Returns the next character, or NUL at the end. A NUL character in the text looks like the end.
+ * Both are errors at each place where a caller expects a character. */
 static char doorman__scan_peek(const doorman__scan *scan) {
     return scan->at < scan->end ? *scan->at : '\0';
 }
@@ -13588,7 +13588,7 @@ static size_t doorman__scan_digits(doorman__scan *scan) {
 }
 
 /* Returns true for numbers near 2^53 that cJSON may round to 2^53, for example 2^53 + 1. A number
- * with another position of the point, as in 9.007199254740993e15, is not recognised. */
+ * with its point elsewhere, as in 9.007199254740993e15, is not recognised. */
 static bool doorman__rounds_to_id_max(const char *number, size_t bytes) {
     bool near = bytes >= 16 && memcmp(number, "900719925474099", 15) == 0;
     return near && (bytes > 16 || number[15] == '3');
@@ -13815,7 +13815,7 @@ static void doorman__field_path(const doorman__field *field, char *path, size_t 
     }
 }
 
-/* Returns whether failures are no longer kept: in a message after the first one, and in a
+/* Returns whether failures are no longer kept: in a message after the first failure, and in a
  * configuration after a syntax error, or after a status other than INVALID_ARGUMENT. */
 static bool doorman__read_stopped(const doorman__reader *reader) {
     bool continues = reader->problems && reader->tree && reader->status == DOORMAN_INVALID_ARGUMENT;
@@ -13951,9 +13951,9 @@ static bool doorman__text_is_marked(const char *text, size_t bytes) {
     return bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0;
 }
 
-/* Finds a likely cause why a text that people write is not JSON: the text is empty, or an editor
+/* Finds a likely reason why a text that people write is not JSON: the text is empty, or an editor
  * has saved it with a byte-order mark or as UTF-16. UTF-16 begins with a mark, or one of the first
- * two bytes is 0. Returns NULL if there is no such cause. */
+ * two bytes is 0. Returns NULL if there is no such reason. */
 static const char *doorman__syntax_cause(const char *text, size_t bytes) {
     if (doorman__text_is_blank(text, bytes)) return "not JSON: the text is empty";
     if (doorman__text_is_marked(text, bytes)) {
