@@ -14047,8 +14047,7 @@ static void doorman__put_bytes(doorman__writer *out, const char *text, size_t by
 }
 
 /* Writes units * 10^-places, without zeros at the end of the fraction. The function makes the
- * digits from the last one to the first one. The divisor is a constant, so compilers use a
- * multiplication instead of a division. */
+ * digits from the last one to the first one. */
 static void doorman__put_decimal(doorman__writer *out, uint64_t units, int places) {
     char text[32], *end = text + sizeof text, *first = end;
     bool whole = true;
@@ -15077,7 +15076,6 @@ static void doorman__read_shadow(const doorman__field *list, void *out) {
     if (reader->problems->count > before) reader->status = DOORMAN_INVALID_ARGUMENT;
 }
 
-/* Reads and checks the rules for descriptors. */
 static void doorman__read_descriptors(const doorman__field *list, void *out) {
     doorman__reader *reader = list->reader;
     doorman__field root = *list->parent;
@@ -16922,7 +16920,6 @@ static void doorman__transport_explain(doorman_transport *transport, bool was_se
                   failure ? doorman__dial_failure_text(failure) : nng_strerror(code));
 }
 
-/* Ends a request, with a reply or an error of nng. */
 static void doorman__transport_finish(doorman_transport *transport, int nng_error, nng_msg *reply) {
     assert(!nng_error == !!reply);
     bool was_sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
@@ -17026,8 +17023,8 @@ static bool doorman__tls_given(const doorman_tls *tls) {
     return tls->authority && !tls->certificate == !tls->key;
 }
 
-/* Creates a transport. Takes no lock, so the caller may hold the mutex of an agent or of its
- * permits. Precondition: the options are valid, and doorman__process_use_nng has returned OK. */
+/* Takes no lock, so the caller may hold the mutex of an agent or of its permits. Precondition: the
+ * options are valid, and doorman__process_use_nng has returned OK. */
 static doorman_status doorman__transport_create(doorman_transport **out,
                                                 const doorman_transport_options *options) {
     assert(options->upstream && options->on_wakeup);
@@ -17631,8 +17628,8 @@ static doorman_status doorman__agent_use_nng(doorman_error *error) {
     return doorman__fail(error, status, "the parent of this process had used nng before the fork");
 }
 
-/* Frees an agent. Precondition: its thread has ended, or never ran. Threads of nng may use the
- * agent until the transport is destroyed. */
+/* Precondition: the agent's thread has ended, or never ran. Threads of nng may use the agent until
+ * the transport is destroyed. */
 static void doorman__agent_free(doorman_agent *agent) {
     assert(!agent->first);
     if (agent->permits) doorman__permits_in_agent.free(agent);
@@ -17783,7 +17780,7 @@ static doorman_status doorman__agent_lock_open(doorman_agent *agent, doorman_err
     return doorman__fail(error, DOORMAN_UNAVAILABLE, "the agent is shut down");
 }
 
-/* Opens a resource. Precondition: the mutex is locked. */
+/* Precondition: the mutex is locked. */
 static doorman_status doorman__agent_open(doorman_resource **out, doorman_agent *agent,
                                           const doorman_resource_options *options,
                                           doorman_error *error) {
