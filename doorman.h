@@ -15062,7 +15062,6 @@ static void doorman__read_templates(const doorman__field *list, void *out) {
     if (reader->problems->count) reader->status = DOORMAN_INVALID_ARGUMENT;
 }
 
-/* Reads and checks the globs of resources in shadow. */
 static void doorman__read_shadow(const doorman__field *list, void *out) {
     static const doorman__row strings = DOORMAN__ROW_LIST(
         "", OPTIONAL, doorman_config_options, shadow, shadow_count, doorman__string_rows);
@@ -15254,7 +15253,8 @@ static const doorman__row doorman__has_rows[] = {
     {0},
 };
 
-/* A report (H11). In the method report_overload its fields are fields of the resource. */
+/* A report (H11). In the method report_overload the fields of the report are fields of the
+ * resource. */
 static const doorman__row doorman__report_rows[] = {
     DOORMAN__ROW(SECONDS, REQUIRED, doorman_overload_report, interval),
     DOORMAN__ROW(AMOUNT, REQUIRED, doorman_overload_report, arrived),
@@ -15894,8 +15894,8 @@ static void doorman__exchange_keep_policy(doorman_json_exchange *exchange, size_
     (void)doorman__texts_copy(texts, &item_response->description, &item_response->unit);
 }
 
-/* Copies the response. The response of the server is only valid until the next call on the server.
- * Another thread may make that call before the reply is written. */
+/* Copies the response, which is only valid until the next call on the server. Another thread may
+ * make that call before the reply is written. */
 static void doorman__exchange_keep(doorman_json_exchange *exchange) {
     doorman_response *response = &exchange->response;
     doorman_capacity_response *items = (doorman_capacity_response *)exchange->kept;
@@ -16526,8 +16526,8 @@ static doorman_status doorman__waiter_try(const doorman__waiter *waiter, doorman
 }
 
 /* Counts the units of a wait that has failed: as REFUSED after a time-out, as IMPOSSIBLE if they
- * can never be available. A waiter counts before it leaves the queue, because the resource may be
- * closed after that. */
+ * can never be available. The units are counted before the waiter leaves the queue, because the
+ * resource may be closed after that. */
 static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status status) {
     if (status != DOORMAN_TIMED_OUT && status != DOORMAN_RESOURCE_EXHAUSTED) return;
     assert(waiter->resource);
@@ -17216,8 +17216,8 @@ static bool doorman__transport_prepare_probe(doorman_transport *transport, doorm
     return true;
 }
 
-/* Does the work of the upstream's owner. If no request is in progress, fetches the next request or
- * makes a probe that is due. Returns true if a request or probe must be sent. */
+/* Does the work that is due for the client or the server. If no request is in progress, fetches the
+ * next request or makes a probe that is due. Returns true if a request or probe must be sent. */
 static bool doorman__transport_prepare(doorman_transport *transport, doorman_time now) {
     doorman_upstream *upstream = transport->options.upstream;
     doorman_request request;
@@ -17514,11 +17514,11 @@ static void *doorman__agent_main(void *context) {
     return NULL;
 }
 
-/* Writes "HOST:PID:RANDOM". In the host name, "-" replaces each character that is a space or no
- * printable ASCII. Two containers may have the same host name and pid, so 64 random bits make the
- * id unique. The system provides the bits, because a fork or a copy of a virtual machine would copy
- * the state of a generator in this process. Two of a million agents have the same bits with a
- * probability of 3e-8. */
+/* Writes "HOST:PID:RANDOM". In the host name, "-" replaces each space and each character that is
+ * not printable ASCII. Two containers may have the same host name and pid, so 64 random bits make
+ * the id unique. The system provides the bits, because a fork or a copy of a virtual machine would
+ * copy the state of a generator in this process. The probability that two of a million agents have
+ * the same bits is 3e-8. */
 static void doorman__agent_default_id(char id[DOORMAN_ID_BYTES_MAX + 1], uint64_t random) {
     char host[200] = "";
     if (gethostname(host, sizeof host - 1) != 0) memcpy(host, "unknown", 8);

@@ -27,11 +27,11 @@
  *    of a message, does not affect other peers.
  * V6 The server writes log lines in logfmt to standard error. A warning that repeats is logged once
  *    a minute, with a count. Such a line describes the last event, but a line about permits
- *    describes the first event since the line before. A line about ended leases from the parent
- *    names their resources, and comes at most every 10 s. Refused messages have a line for each
- *    method. If two processes seem to use the same id, a line names it. At most 8 such ids at a
- *    time have a line each, and further ids share one line. No thread waits for the log. A line
- *    that cannot be written at once is lost and counted.
+ *    describes the first event since the last line. A line about ended leases from the parent names
+ *    their resources, and comes at most every 10 s. Refused messages have a line for each method.
+ *    If two processes seem to use the same id, a line names it. At most 8 such ids at a time have a
+ *    line each, and further ids share one line. No thread waits for the log. A line that cannot be
+ *    written at once is lost and counted.
  * V7 The exit code is 0 for success, 1 for a failure, 2 for a usage error, and 3 if the server has
  *    stopped but the last changes are not in --state. A --state that cannot be used is a failure,
  *    also if its scheme is not known. One line on standard error says what is wrong and what to do.

@@ -286,7 +286,7 @@ bool server_undo_begin(struct act *act, const struct undo *undo, const struct ht
                        struct http_response *response);
 
 /* Refuses an undo (an act that takes back another one) in its function `prepare`, if a third act
- * was about the same and came after the undone one. Returns whether it refused the undo.
+ * had the same `name` and came after the undone act. Returns whether it refused the undo.
  *   name   its members `resource`, `resource_id`, `glob`, `limit` and `key` are those of the act */
 bool server_undo_has_newer(struct act *act, struct store *store, const cJSON *name);
 
