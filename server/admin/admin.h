@@ -34,8 +34,8 @@ struct act_notes {
 };
 
 /* An act on its way: described, written, applied, answered. It is allocated, because the thread of
- * the store may need it longer than the request. The thread of pages and the thread of the store
- * make and delete its JSON. So the thread of pages shares memory (server_shares_memory) from
+ * the store may need it longer than the request. The threads of pages, of the store and of the
+ * shards make and delete its JSON. So the thread of pages shares memory (server_shares_memory) from
  * server_act_new to server_act_free. Between these two calls it must not delete a tree that it made
  * before them. */
 struct act {
@@ -62,7 +62,7 @@ struct act {
 
     /* Looks again at what other acts may have changed since `prepare`, and refuses or describes the
      * act as `prepare` does. Only used with --shards, for acts whose notes all nodes share. Runs on
-     * the thread of the notes of the cluster. */
+     * the thread of the shards. */
     bool (*look_again)(struct act *act);
 
     struct act_notes notes;
