@@ -14027,7 +14027,7 @@ static bool doorman__buffer_reserve(doorman_buffer *buffer, size_t bytes) {
 }
 
 /* Returns room for `bytes` bytes, or NULL if there is no memory. The caller writes the bytes, and
- * adds their number to the count. */
+ * adds their number to `bytes` of the buffer. */
 static char *doorman__put_room(doorman__writer *out, size_t bytes) {
     doorman_buffer *buffer = out->buffer;
     out->failed = out->failed || !doorman__buffer_reserve(buffer, buffer->bytes + bytes);
@@ -14043,8 +14043,7 @@ static void doorman__put_bytes(doorman__writer *out, const char *text, size_t by
 }
 
 /* Writes units * 10^-places, without zeros at the end of the fraction. The function makes the
- * digits from the last one to the first one. The divisor is a constant, so compilers use a
- * multiplication instead of a division. */
+ * digits from the last one to the first one. */
 static void doorman__put_decimal(doorman__writer *out, uint64_t units, int places) {
     char text[32], *end = text + sizeof text, *first = end;
     bool whole = true;
@@ -14067,12 +14066,12 @@ static void doorman__put_seconds(doorman__writer *out, doorman_time time) {
 }
 
 /* Writes the decimal point of `size` and the digits behind the point. Precondition: `size` is at
- * least 1/64 and less than 2^53. So it has at most 58 bits behind the point. The method is that of
- * Steele and White (1990). The loop writes digits until the written number, or that number with its
- * last digit incremented, differs from `size` by less than `near`. Then `size` is the double
- * nearest to it. Two doubles of this size differ by at least size / 2^53. `near` is half of size /
- * 2^53, so the function may write one digit more than needed. The increment never changes a 9 to a
- * 10, because the loop would have ended one digit earlier. */
+ * least 1/64 and less than 2^53. So `size` has at most 58 bits behind the point. The method is that
+ * of Steele and White (1990). The loop writes digits until the written number, or that number with
+ * its last digit incremented, differs from `size` by less than `near`. Then `size` is the double
+ * nearest to the written number. Two doubles of this size differ by at least size / 2^53. `near` is
+ * half of size / 2^53, so the function may write one digit more than needed. The increment never
+ * changes a 9 to a 10, because the loop would have ended one digit earlier. */
 static void doorman__put_fraction(doorman__writer *out, double size) {
     assert(size >= 1.0 / 64 && size < DOORMAN__INTEGER_MAX);
     const uint64_t one = UINT64_C(1) << 60;
@@ -14128,10 +14127,10 @@ static void doorman__put_amount(doorman__writer *out, double amount, bool shorte
 }
 
 /* Writes the rest of a string, from its first character that is not plain (see
- * doorman__json_plain). Error messages, descriptions and addresses over HTTP are not checked. So
- * they can have control characters, which the function escapes, and bytes that are not UTF-8, for
- * which it writes U+FFFD. An example is an incomplete character at the end of a long error message
- * that was cut. */
+ * doorman__json_plain). The library does not check the text of error messages, descriptions and
+ * HTTP addresses. They can have control characters, which the function escapes, and bytes that are
+ * not UTF-8, for which it writes U+FFFD. An example is an incomplete character at the end of a long
+ * error message that was cut. */
 static void doorman__put_escaped(doorman__writer *out, const char *text, const char *end) {
     const char *plain = text;
     while (text < end) {
@@ -14371,8 +14370,8 @@ static const doorman__number doorman__numbers[] = {
     [DOORMAN__JSON_UINT32] = {DOORMAN__IN_UINT32, true, false, 0, 0, NULL},
 };
 
-/* Stores a number. Seconds are rounded to nanoseconds. So a duration of up to 26 days that this
- * section wrote is read back exactly. */
+/* Stores a number. Seconds are rounded to nanoseconds. So a duration of up to 26 days that
+ * doorman__put_seconds wrote is read back exactly. */
 static void doorman__number_store(void *to, doorman__storage storage, double number) {
     switch (storage) {
     case DOORMAN__IN_DOUBLE: *(double *)to = number; break;
@@ -14480,8 +14479,8 @@ static size_t doorman__list_count(const doorman__field *list) {
 }
 
 /* Returns the first item of a list. doorman__next moves to the next item. `value` is NULL behind
- * the last item. `value` is also NULL if reading has stopped, because there may be no memory for
- * the items. */
+ * the last item. If reading has stopped, `value` of the first item is NULL, because there may be no
+ * memory for the items. */
 static doorman__field doorman__read_list(const doorman__field *list) {
     doorman__field first = {.reader = list->reader, .parent = list};
     bool is_list = cJSON_IsArray(list->value);
@@ -14569,7 +14568,7 @@ static doorman__field doorman__field_of(const doorman__field *object, const char
     return (doorman__field){object->reader, object, key, (int)bytes, 0, value};
 }
 
-/* Returns the key of an object that differs from the name of a field only by an `s` at its end, or
+/* Finds a key that differs from the name of a field only by an `s` at the end, and returns it, or
  * NULL. An example is `resources` in place of `resource`. */
 static const char *doorman__near_key(const doorman__field *field) {
     for (const cJSON *value = field->parent->value->child; value; value = value->next) {
@@ -14638,9 +14637,9 @@ static void doorman__read_fields(const doorman__field *object, const doorman__ro
     doorman__read_rows(object, rows, out);
 }
 
-/* Returns whether the writer writes a field without the flag ALWAYS. If the row has `has`, that
- * bool must be true. If the row has `usual`, the value must differ from it. A row with neither must
- * have a value that is not the default. */
+/* Returns whether the writer writes a field without the flag ALWAYS. If the row has `has`, the bool
+ * at this offset must be true. If the row has `usual`, the value must differ from it. If the row
+ * has neither, the value must not be the default. */
 static bool doorman__has_value(const doorman__row *row, const void *from) {
     const unsigned char *base = (const unsigned char *)from;
     const void *at = base + row->at;
@@ -14992,8 +14991,8 @@ static const doorman__field *doorman__walk_path(doorman__walk *walk, const doorm
     return at;
 }
 
-/* Makes the path of a field in JSON from `object`, which begins it, and `field`. In JSON the
- * figures of a limit are fields of the limit itself, so "figures." is left out. */
+/* Makes the path of a field in JSON: the text `object`, and behind it `field`. In JSON the figures
+ * of a limit are fields of the limit itself, so "figures." is left out. */
 static void doorman__config_path(const char *object, const char *field, size_t bytes,
                                  char path[256]) {
     static const char figures[] = "figures.";
@@ -15059,7 +15058,6 @@ static void doorman__read_templates(const doorman__field *list, void *out) {
     if (reader->problems->count) reader->status = DOORMAN_INVALID_ARGUMENT;
 }
 
-/* Reads and checks the globs of resources in shadow. */
 static void doorman__read_shadow(const doorman__field *list, void *out) {
     static const doorman__row strings = DOORMAN__ROW_LIST(
         "", OPTIONAL, doorman_config_options, shadow, shadow_count, doorman__string_rows);
@@ -15073,7 +15071,6 @@ static void doorman__read_shadow(const doorman__field *list, void *out) {
     if (reader->problems->count > before) reader->status = DOORMAN_INVALID_ARGUMENT;
 }
 
-/* Reads and checks the rules for descriptors. */
 static void doorman__read_descriptors(const doorman__field *list, void *out) {
     doorman__reader *reader = list->reader;
     doorman__field root = *list->parent;
@@ -15182,8 +15179,8 @@ static bool doorman__method_has_permits(doorman_method method) {
     return method >= DOORMAN_ACQUIRE && method <= DOORMAN_SETTLE;
 }
 
-/* Reads the holder's id from client_id or server_id. In a release this key says whether the holder
- * is a client or a server. */
+/* Reads the holder's id from client_id or server_id. In a release, the key that is present says
+ * whether the holder is a client or a server. */
 static void doorman__read_holder(const doorman__field *body, void *out) {
     doorman_request *request = (doorman_request *)out;
     doorman__field server = doorman__field_of(body, "server_id", 9);
@@ -15252,7 +15249,8 @@ static const doorman__row doorman__has_rows[] = {
     {0},
 };
 
-/* A report (H11). In the method report_overload its fields are fields of the resource. */
+/* A report (H11). In the method report_overload the fields of the report are fields of the
+ * resource. */
 static const doorman__row doorman__report_rows[] = {
     DOORMAN__ROW(SECONDS, REQUIRED, doorman_overload_report, interval),
     DOORMAN__ROW(AMOUNT, REQUIRED, doorman_overload_report, arrived),
@@ -15660,8 +15658,8 @@ doorman_status doorman_json_request(const doorman_request *request, doorman_buff
  * reply could be too large, the message is refused and changes nothing (C4). An id takes up to
  * twice its bytes, because each byte may need an escape. The rest of an item, with the node's name,
  * takes at most 880 bytes. In a reply to a server, the algorithm of an item takes at most 520
- * bytes, and each of 16 terms takes at most 80 bytes. The texts for people take up to twice their
- * bytes, and 32 bytes for their names. So the reply to a request of DOORMAN__ITEMS_MAX items
+ * bytes, and each of 16 terms takes at most 80 bytes. The texts for people usually take up to twice
+ * their bytes, and 32 bytes for their names. So the reply to a request of DOORMAN__ITEMS_MAX items
  * fits. */
 static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
                                              doorman_error *error) {
@@ -15721,8 +15719,8 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
  * _write fails with UNAVAILABLE, because the server has not decided.
  *
  * In DECIDED, permits of the response may be pending: _settle puts the decision on one of them into
- * the response, and _undo leads back to READ. Both have no effect if no permit is pending. _write
- * needs a response without pending permits. */
+ * the response, and _undo leads back to READ. _settle and _undo have no effect if no permit is
+ * pending. _write needs a response without pending permits. */
 
 static void doorman__exchange_move(doorman_json_exchange *exchange, doorman__exchange_state next,
                                    doorman_status status) {
@@ -15892,8 +15890,8 @@ static void doorman__exchange_keep_policy(doorman_json_exchange *exchange, size_
     (void)doorman__texts_copy(texts, &item_response->description, &item_response->unit);
 }
 
-/* Copies the response. The response of the server is only valid until the next call on the server.
- * Another thread may make that call before the reply is written. */
+/* Copies the response, which is only valid until the next call on the server. Another thread may
+ * make that call before the reply is written. */
 static void doorman__exchange_keep(doorman_json_exchange *exchange) {
     doorman_response *response = &exchange->response;
     doorman_capacity_response *items = (doorman_capacity_response *)exchange->kept;
@@ -16052,17 +16050,17 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  *
  * A node with a parent has a transport too. The node's program calls the transport from a thread.
  *
- * The mutex (K7). The thread does not hold the mutex while it closes or dials a connection or sends
- * a request. It usually parses a response before it locks the mutex. So no call waits for the mutex
- * while the thread uses the network. When the thread waits for the mutex, each call that locks the
- * mutex lets the thread pass once. Otherwise many application threads that open and close resources
- * could keep the agent's thread from renewing a lease in time. The thread sleeps on a mutex of its
- * own (wake_mutex), so that it can wake up while a call holds the mutex of the agent. The thread
- * updates 100 resources at a time, and a request has at most 500 resources, so that the mutex is
- * not locked for long. With 1,000 resources in a request, on a busy machine, the mutex was locked
- * for up to 1.1 ms to make a request, and again to process its response. The callback of nng locks
- * only wake_mutex, to wake the thread. After a request has failed, the next request uses a new
- * connection, because a server that does not respond may have lost the old one.
+ * The mutex (K7). The agent's thread does not hold the mutex while it closes or dials a connection
+ * or sends a request. It usually parses a response before it locks the mutex. So no call waits for
+ * the mutex while the thread uses the network. When the thread waits for the mutex, each call that
+ * locks the mutex lets the thread pass first. Otherwise many application threads that open and
+ * close resources could keep the agent's thread from renewing a lease in time. The thread sleeps on
+ * a mutex of its own (wake_mutex), so that it can wake up while a call holds the mutex of the
+ * agent. The thread updates 100 resources at a time, and a request has at most 500 resources, so
+ * that the mutex is not locked for long. With 1,000 resources in a request, on a busy machine, the
+ * mutex was locked for up to 1.1 ms to make a request, and again to process its response. The
+ * callback of nng locks only wake_mutex, to wake the thread. After a request has failed, the next
+ * request uses a new connection, because a server that does not respond may have lost the old one.
  *
  * Waiting (L1, L2). Among the waiters of a resource, only the first one tries to take units. It
  * sleeps until the limiter could allow its units, or until the lease may have changed. When it
@@ -16078,9 +16076,9 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * would waste capacity. Pacing also applies to calls that come soon after a waiter.
  *
  * An example with 10,000 units a second and a burst of 0.1 s: after 2 ms of oversleep, waiters get
- * their units 3 % faster than the rate. After 10 ms, they get them 2.8 times as fast. After 12.5
- * ms, there is no pause. If threads oversleep for longer, the limiter still saves units, up to the
- * whole burst.
+ * their units 3 % faster than the rate. After 10 ms, they are 2.8 times as fast as the rate. After
+ * 12.5 ms, there is no pause. If threads oversleep for longer, the limiter still saves units, up to
+ * the whole burst.
  *
  * Condition variables use CLOCK_MONOTONIC. On Linux this clock stops while the machine is
  * suspended, but doorman_clock (CLOCK_BOOTTIME) does not. Therefore a thread sleeps for at most a
@@ -16122,8 +16120,8 @@ typedef struct DOORMAN__ALIGNED doorman__queue {
     doorman_time paced; /* only for a rate: when the next pause starts (see "Pacing") */
 } doorman__queue;
 
-/* A resource of an agent, as the application sees it. The mutex of the agent guards the client's
- * part of the resource. */
+/* A resource of an agent, as the application sees it. The mutex of the agent guards `own`, except
+ * the limiter, which is atomic. */
 struct DOORMAN__ALIGNED doorman_resource {
     doorman_agent *agent;
     doorman_client_resource *own;
@@ -16142,8 +16140,9 @@ typedef struct doorman__waiter {
     pthread_cond_t wake; /* wakes the thread of this call */
 } doorman__waiter;
 
-/* The pause of a part of an agent, its leases or its permits. When a master answers one part, the
- * pause of the other ends. The fields are atomic, so no part needs the mutex of the other one. */
+/* The pause of one part of an agent: of the leases or of the permits. When a master answers one
+ * part, the pause of the other part ends. The fields are atomic, so no part needs the mutex of the
+ * other part. */
 typedef struct doorman__pause {
     bool lasts; /* this part backs off after a failure */
     bool ends;  /* the other part has had a response during this pause */
@@ -16279,9 +16278,9 @@ static void doorman__agent_lock_first(doorman_agent *agent) {
     if (agent->passing_count > 0) pthread_cond_broadcast(&agent->passed);
 }
 
-/* Lets the agent's thread lock the mutex before this call goes on, at most once in a call. The
- * mutex is locked before and after. pthread_cond_wait is a point of cancellation, but most calls of
- * an agent are not. So cancellation is disabled during this wait. */
+/* Lets the agent's thread lock the mutex once before this call continues. The mutex is locked
+ * before and after. pthread_cond_wait is a point of cancellation, but most calls of an agent are
+ * not. So cancellation is disabled during this wait. */
 static void doorman__agent_let_pass(doorman_agent *agent) {
     int before;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
@@ -16369,7 +16368,8 @@ static bool doorman__queue_is_empty(const doorman__queue *queue) {
     return __atomic_load_n(&queue->units, __ATOMIC_SEQ_CST) == 0;
 }
 
-/* Subtracts a waiter's units. Precondition of this and the next five functions: a locked mutex. */
+/* Subtracts a waiter's units. Precondition of this function and the next five: the mutex is
+ * locked. */
 static void doorman__queue_subtract(const doorman__waiter *waiter, doorman_time now) {
     doorman__waiting *waiting = &waiter->resource->waiting;
     uint64_t units = doorman__units(waiter->n);
@@ -16416,7 +16416,7 @@ static void doorman__waiters_leave(doorman_agent *agent, doorman__waiter *waiter
     if (waiter->first) doorman__waiters_wake_next(waiter->next, waiter->queue);
 }
 
-/* Wakes the first waiter of each queue, because the capacity of the resource may have changed. */
+/* Wakes the first waiter of each queue, because the limiter may allow its units now. */
 static void doorman__waiters_wake(doorman_agent *agent) {
     for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
         if (waiter->first) pthread_cond_signal(&waiter->wake);
@@ -16435,11 +16435,11 @@ static void doorman__waiters_cancel(doorman_agent *agent, const doorman_client_r
     }
 }
 
-/* Threads usually wake up at most this late. If a thread wakes up late, pacing shortens the next
- * pause by the same time, but by at most this. */
+/* Threads usually oversleep by at most this time. Pacing shortens the next pause by the time that a
+ * thread has overslept, but not by more than this. */
 #define DOORMAN__WAKE_MAX (DOORMAN_SECOND / 10000)
 
-/* Returns the time at which pacing lets a waiter pass: that of the previous waiter, plus the pause.
+/* Returns when pacing lets a waiter pass: the start of the pause (`paced`) plus its length.
  * Precondition: the waiter's attempt is allowed. */
 static doorman_time doorman__pace_due(doorman_time paced, const doorman__rate_view *view) {
     assert(view->attempt.decision == DOORMAN_ALLOWED && view->price >= 0 && view->quota.most > 0);
@@ -16522,8 +16522,8 @@ static doorman_status doorman__waiter_try(const doorman__waiter *waiter, doorman
 }
 
 /* Counts the units of a wait that has failed: as REFUSED after a time-out, as IMPOSSIBLE if they
- * can never be available. A waiter counts before it leaves the queue, because the resource may be
- * closed after that. */
+ * can never be available. The units are counted before the waiter leaves the queue, because the
+ * resource may be closed after that. */
 static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status status) {
     if (status != DOORMAN_TIMED_OUT && status != DOORMAN_RESOURCE_EXHAUSTED) return;
     assert(waiter->resource);
@@ -16634,8 +16634,8 @@ doorman_status doorman_resource_release(doorman_resource *resource, double n) {
 typedef struct doorman__socket {
     nng_socket nng;
     /* The upper half is the id of nng's dialer, and the lower half is the id of its connection. 0:
-     * none. Both are in one atomic word, so that a connection of the previous dialer cannot count
-     * as one of the present dialer. */
+     * none. Both ids are in one atomic word, so that a connection of the previous dialer cannot
+     * count as a connection of the present dialer. */
     doorman__shared ids;
 
     /* How the socket closes. The mutex protects `closed` and `abandoned`. */
@@ -16695,7 +16695,7 @@ static bool doorman__socket_wait(doorman__socket *own) {
 
 /* Closes a socket and frees the struct. nng_close waits until all connections of the socket have
  * ended. With nng 1.5.2 it can wait for ever, because nng can lose a connection that ends while nng
- * starts to read from it (nanomsg/nng #1813). So a thread of its own calls nng_close. If the socket
+ * starts to read from it (nanomsg/nng #1813). So a separate thread calls nng_close. If the socket
  * is not closed in time, the thread and the memory of the socket stay until nng_close returns.
  *   own   NULL: the function has no effect */
 static void doorman__socket_close(doorman__socket *own) {
@@ -16916,7 +16916,6 @@ static void doorman__transport_explain(doorman_transport *transport, bool was_se
                   failure ? doorman__dial_failure_text(failure) : nng_strerror(code));
 }
 
-/* Ends a request, with a reply or an error of nng. */
 static void doorman__transport_finish(doorman_transport *transport, int nng_error, nng_msg *reply) {
     assert(!nng_error == !!reply);
     bool was_sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
@@ -17014,13 +17013,14 @@ static bool doorman__tls_copy(char *pem[3], const doorman_tls *tls) {
     return done;
 }
 
-/* Returns whether there are an authority, and either both a certificate and its key, or neither. */
+/* Returns whether the authority is given, and either both the certificate and the key or
+ * neither. */
 static bool doorman__tls_given(const doorman_tls *tls) {
     return tls->authority && !tls->certificate == !tls->key;
 }
 
-/* Creates a transport. Takes no lock, so the caller may hold the mutex of an agent or of its
- * permits. Precondition: the options are valid, and doorman__process_use_nng has returned OK. */
+/* Takes no lock, so the caller may hold the mutex of an agent or of its permits. Precondition: the
+ * options are valid, and doorman__process_use_nng has returned OK. */
 static doorman_status doorman__transport_create(doorman_transport **out,
                                                 const doorman_transport_options *options) {
     assert(options->upstream && options->on_wakeup);
@@ -17189,7 +17189,7 @@ static void doorman__transport_set_address(doorman_transport *transport, const c
 #define DOORMAN__PROBE_AFTER (60 * DOORMAN_SECOND)
 #define DOORMAN__PROBE_SOON (5 * DOORMAN_SECOND)
 
-/* Returns whether a probe is due. None is due while the upstream has a request or backs off. */
+/* Returns whether a probe is due. No probe is due while the upstream has a request or backs off. */
 static bool doorman__transport_probe_is_due(const doorman_transport *transport, doorman_time now) {
     bool usual = transport->options.probes && transport->options.upstream->state == DOORMAN__READY;
     bool gone = transport->failed || !doorman__transport_connected(transport);
@@ -17212,8 +17212,8 @@ static bool doorman__transport_prepare_probe(doorman_transport *transport, doorm
     return true;
 }
 
-/* Does the work of the upstream's owner. If no request is in progress, fetches the next request or
- * makes a probe that is due. Returns true if a request or probe must be sent. */
+/* Does the work that is due for the client or the server. If no request is in progress, fetches the
+ * next request or makes a probe that is due. Returns true if a request or probe must be sent. */
 static bool doorman__transport_prepare(doorman_transport *transport, doorman_time now) {
     doorman_upstream *upstream = transport->options.upstream;
     doorman_request request;
@@ -17510,11 +17510,11 @@ static void *doorman__agent_main(void *context) {
     return NULL;
 }
 
-/* Writes "HOST:PID:RANDOM". In the host name, "-" replaces each character that is a space or no
- * printable ASCII. Two containers may have the same host name and pid, so 64 random bits make the
- * id unique. The system provides the bits, because a fork or a copy of a virtual machine would copy
- * the state of a generator in this process. Two of a million agents have the same bits with a
- * probability of 3e-8. */
+/* Writes "HOST:PID:RANDOM". In the host name, "-" replaces each space and each character that is
+ * not printable ASCII. Two containers may have the same host name and pid, so 64 random bits make
+ * the id unique. The system provides the bits, because a fork or a copy of a virtual machine would
+ * copy the state of a generator in this process. The probability that two of a million agents have
+ * the same bits is 3e-8. */
 static void doorman__agent_default_id(char id[DOORMAN_ID_BYTES_MAX + 1], uint64_t random) {
     char host[200] = "";
     if (gethostname(host, sizeof host - 1) != 0) memcpy(host, "unknown", 8);
@@ -17624,8 +17624,8 @@ static doorman_status doorman__agent_use_nng(doorman_error *error) {
     return doorman__fail(error, status, "the parent of this process had used nng before the fork");
 }
 
-/* Frees an agent. Precondition: its thread has ended, or never ran. Threads of nng may use the
- * agent until the transport is destroyed. */
+/* Precondition: the agent's thread has ended, or never ran. Threads of nng may use the agent until
+ * the transport is destroyed. */
 static void doorman__agent_free(doorman_agent *agent) {
     assert(!agent->first);
     if (agent->permits) doorman__permits_in_agent.free(agent);
@@ -17776,7 +17776,7 @@ static doorman_status doorman__agent_lock_open(doorman_agent *agent, doorman_err
     return doorman__fail(error, DOORMAN_UNAVAILABLE, "the agent is shut down");
 }
 
-/* Opens a resource. Precondition: the mutex is locked. */
+/* Precondition: the mutex is locked. */
 static doorman_status doorman__agent_open(doorman_resource **out, doorman_agent *agent,
                                           const doorman_resource_options *options,
                                           doorman_error *error) {

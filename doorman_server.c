@@ -1,8 +1,8 @@
 /* doorman_server: a process that serves one node of a Doorman tree. It reads requests from sockets,
  * passes them to doorman.h, and sends the responses. doorman.h makes all decisions about capacity.
  *
- * Threads: nng calls server_worker_step on its own threads. The same thread handles the request,
- * because passing the request to another thread would cost more than the decision. One mutex guards
+ * Threads: nng calls server_worker_step on one of its threads. This thread also handles the
+ * request, because passing it to another thread would cost more than the decision. One mutex guards
  * the server object. A thread of nng holds the mutex only for the decision, and reads and writes
  * JSON without it. The main thread waits for signals. Once a second it does the work that is due.
  * With --parent, one more thread does the work that is due for the link to the parent. Some parts
@@ -15,11 +15,11 @@
  * at once (T4). All processes of a node use the name of the node in requests to the parent (T5).
  *
  * V1 The server reloads the configuration on SIGHUP, when the file changes or is replaced, and when
- *    the etcd key changes. It reloads certificates and tokens in the same way. If something new is
- *    invalid, the server refuses it and keeps the last one. If the configuration file is deleted,
- *    the server logs a warning and keeps the last configuration. On SIGTERM or SIGINT, the server
- *    finishes the requests in progress, gives up mastership, and ends (V7). With an election,
- *    >>election of doorman.h decides which server is master (V2).
+ *    the etcd key changes. It reloads certificates and tokens on SIGHUP and when their files
+ *    change. It refuses what is invalid, and keeps what it has. If the configuration file is
+ *    deleted, the server logs a warning and keeps the last configuration. On SIGTERM or SIGINT, the
+ *    server finishes the requests in progress, gives up mastership, and ends (V7). With an
+ *    election, >>election of doorman.h decides which server is master (V2).
  * V3 HTTP has a status page for people, metrics for Prometheus and JSON for programs. It also takes
  *    the messages of the protocol.
  * V4 Metrics follow the conventions of Prometheus.
@@ -27,11 +27,11 @@
  *    of a message, does not affect other peers.
  * V6 The server writes log lines in logfmt to standard error. A warning that repeats is logged once
  *    a minute, with a count. Such a line describes the last event, but a line about permits
- *    describes the first event since the line before. The line about leases from the parent that
- *    have ended names their resources, and comes every 10 s at most. Refused messages have a line
- *    for each method. At most 8 ids that two processes seem to use have lines of their own at the
- *    same time, and all further ids share one line. No thread waits for the log. A line that cannot
- *    be written at once is lost and counted.
+ *    describes the first event since the last line. A line about ended leases from the parent names
+ *    their resources, and comes at most every 10 s. Refused messages have a line for each method.
+ *    If two processes seem to use the same id, a line names it. At most 8 such ids at a time have a
+ *    line each, and further ids share one line. No thread waits for the log. A line that cannot be
+ *    written at once is lost and counted.
  * V7 The exit code is 0 for success, 1 for a failure, 2 for a usage error, and 3 if the server has
  *    stopped but the last changes are not in --state. A --state that cannot be used is a failure,
  *    also if its scheme is not known. One line on standard error says what is wrong and what to do.
@@ -45,7 +45,7 @@
  * P33 With --events, each decision, end of a wait, ban, lease, mastership, configuration and act of
  *    administration is an event with a number, for subscribers of an nng PUB socket. Grants are
  *    sampled. No decision waits until an event is sent. Events that are lost leave a gap in the
- *    numbers of the whole stream, and in those of their topic. The gap is never smaller than what
+ *    numbers of the stream and in the numbers of their topic. The gap is never smaller than what
  *    was lost.
  *
  * The sections of this file: flags, parent link, sockets, signals, main. The files of server/core/
@@ -56,7 +56,7 @@
  * This file alone is enough for a node of a tree: cc doorman_server.c -lnng -lcjson -pthread. The
  * build adds the parts in the other folders of server/. A part registers itself: see
  * server/core/part.h. `make HTTP=0 ETCD=0 TLS=0 STATE=0` leaves out most of them. A folder uses
- * only those above it in this list, and `make lint` checks that:
+ * only the folders above it in this list, and `make lint` checks that:
  *
  *     server/core/      the core, and server/server.h, which all files include
  *     server/util/      hosts in addresses, base64, password files
@@ -168,7 +168,8 @@ static enum exit_status addresses_add(struct addresses *addresses, int flag, con
     return exit_status;
 }
 
-/* Adds the comma-separated addresses of one value of a flag. A repeated flag adds more of them. */
+/* Adds the comma-separated addresses of one value of a flag. A repeated flag adds further
+ * addresses. */
 static enum exit_status addresses_add_list(struct addresses *addresses, int flag,
                                            const char *list) {
     enum exit_status exit_status = CONTINUE;
@@ -583,15 +584,15 @@ int server_listen_again(struct service *service, size_t index) {
     return error;
 }
 
-/* Returns whether this process has made the connection, as a probe that nng takes connections. */
+/* Returns whether this process has made the connection, to check that nng takes connections. */
 static bool is_probe(nng_pipe pipe) {
     uint64_t process = 0;
     int error = nng_pipe_get_uint64(pipe, NNG_OPT_IPC_PEER_PID, &process); /* only ipc:// has it */
     return error == 0 && process == (uint64_t)getpid();
 }
 
-/* Counts the connections. Closes connections above --max-connections, and those of probes. nng also
- * reports the end of a connection that is closed here. So every connection that is added is also
+/* Counts the connections. Closes probes, and connections above --max-connections. nng also reports
+ * the end of a connection that is closed here. So every connection that is added is also
  * subtracted. */
 static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     struct service *service = (struct service *)argument;
@@ -654,8 +655,7 @@ static void service_set_names(struct service *service) {
 
 #define NAME_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
 
-/* Makes the server object. Without an election the server becomes master now.
- * Precondition: the lock is held. */
+/* Without an election the server becomes master now. Precondition: the lock is held. */
 static enum exit_status service_create_server(struct service *service) {
     assert(server_lock_is_held(&service->lock));
     const struct addresses *parents = &service->settings->parents;

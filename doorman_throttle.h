@@ -12,9 +12,9 @@
  *     The header includes doorman.h, which must be in the same folder and have the same version.
  *     That C file then has the implementation of doorman.h too. Without DOORMAN_STATIC, no other
  *     file may define DOORMAN_IMPLEMENTATION. If the program has permits too, that C file includes
- *     doorman_permits.h first. Other files include the header without DOORMAN_IMPLEMENTATION. The
- *     macros of doorman.h, for JSON, nng, memory and DOORMAN_STATIC, are defined as for doorman.h.
- *     Without them the throttle needs only the C standard library.
+ *     doorman_permits.h first. Other files include the header without DOORMAN_IMPLEMENTATION. A
+ *     program that uses other macros of doorman.h (for JSON, nng, memory, DOORMAN_STATIC) defines
+ *     them as there. Without them the throttle needs only the C standard library.
  *
  * THE THROTTLE
  *
@@ -48,7 +48,7 @@
  *
  * The throttle has an effect only if the caller calls doorman_throttle_next just before a worker
  * starts, or sets `concurrency`. The throttle needs no listener for events: each call returns what
- * happens to its request. doorman_throttle_next_refused returns what happens to others, and
+ * happens to its request. doorman_throttle_next_refused returns what happens to other requests, and
  * doorman_throttle_read returns all counters. Only one thread at a time may use a throttle.
  *
  * THE API. The documentation of each function is above its declaration.
@@ -206,8 +206,8 @@ DOORMAN_API void doorman_throttle_update(doorman_throttle *throttle, doorman_tim
 DOORMAN_API doorman_time doorman_throttle_due(const doorman_throttle *throttle);
 
 /* Returns the requests that earlier calls have refused, one by one. A refused request keeps its
- * memory in the throttle until this call has returned it. If no such memory is free, the throttle
- * refuses every request. So after every call of another function, call
+ * memory in the throttle until this function has returned it. If no such memory is free, the
+ * throttle refuses every request. So after every call of another function, call
  * doorman_throttle_next_refused until it returns false.
  *   out       written only if the call returns true */
 DOORMAN_API bool doorman_throttle_next_refused(doorman_throttle *throttle,
@@ -220,8 +220,8 @@ DOORMAN_API void doorman_throttle_read(const doorman_throttle *throttle,
 
 /* Makes a report for doorman_resource_report_overload: what the throttle has counted since the last
  * report. The first report counts from the first call with a time.
- *   target    overload_target of doorman_resource_info. From now on, a request that waits longer
- *             before it starts is late; 0: none is. Before the first report none is late
+ *   target    overload_target of doorman_resource_info. From now on, a request is late if it starts
+ *             after a longer wait; 0: no request is late, as before the first report
  *   out       written in full. If no time has passed since the last report, all fields are 0, and
  *             the next report has what was counted */
 DOORMAN_API void doorman_throttle_report(doorman_throttle *throttle, doorman_time target,
@@ -275,9 +275,9 @@ DOORMAN_API bool doorman_retry_budget_retry(doorman_retry_budget *budget);
  *    the predicted cost that starts. The bucket holds 0.1 s of the rate. A request starts if the
  *    bucket has its cost, or is full. The bucket can be in debt after this. `finish` adds the
  *    predicted cost to the bucket, and subtracts the actual cost.
- * H4 If there is no room for a request, the requests that would go after it (H6) are refused until
- *    there is room: always the one that would go last. If there would not be enough room even
- *    without all of these, only the request that arrives is refused.
+ * H4 If there is no room for a request, requests that would go after it (H6) are refused until
+ *    there is room, the last one first. If there would not be enough room even without all of
+ *    these, only the request that arrives is refused.
  * H5 A request may wait for at most max_wait, and for at most half of the time from its arrival to
  *    its deadline. At exactly this limit it can still start. The next call with a later time
  *    refuses it. If max_wait follows the mean service time, its present value counts for all
@@ -300,8 +300,8 @@ DOORMAN_API bool doorman_retry_budget_retry(doorman_retry_budget *budget);
  *     the queue of its cohort   16 * 8 lists in order of arrival. Bitmaps show which are not empty
  *     the list of ages      all requests that wait, in order of arrival. max_wait is the same for
  *                           all, so the first one reaches it first, even if max_wait changes
- *     the heap of limits    only requests with a deadline, by the time at which they may no longer
- *                           wait for it (H5)
+ *     the heap of limits    only requests with a deadline, by the time until which it lets them
+ *                           wait (H5)
  * A slot that is refused is in the list of refusals until the caller has read it. There is one slot
  * more than queue_max + concurrency. So a request that displaces others finds a free slot, if all
  * refusals were read.
@@ -524,8 +524,8 @@ static double doorman__throttle_burst(const doorman_throttle *throttle) {
     return throttle->options.rate / 10;
 }
 
-/* Moves the clock, and adds the tokens of the time that has passed. A clock that steps back stands
- * still. */
+/* Moves the clock, and adds the tokens of the time that has passed. If `now` is earlier than
+ * before, the clock stands still. */
 static void doorman__throttle_advance(doorman_throttle *throttle, doorman_time now) {
     if (throttle->reported_at == DOORMAN_NEVER) throttle->reported_at = doorman__later(now, 0);
     if (now <= throttle->now) return;
@@ -635,7 +635,7 @@ static bool doorman__throttle_has_room(const doorman_throttle *throttle, size_t 
 }
 
 /* Returns whether a request of a criticality and a cohort goes before the request that goes last.
- * Sets *index to the slot of the latter. Precondition: a request waits. */
+ * Sets *index to the slot of the request that goes last. Precondition: a request waits. */
 static bool doorman__throttle_last(const doorman_throttle *throttle, unsigned level,
                                    unsigned cohort, uint32_t *index) {
     unsigned last_level = doorman__lowest_bit(throttle->used_criticalities);
@@ -699,7 +699,7 @@ static unsigned doorman__throttle_cohort(const doorman_throttle *throttle, const
     return (unsigned)(doorman__hash(key, user) % DOORMAN__COHORTS);
 }
 
-/* Adds a request to the queues. Precondition: doorman__throttle_make_room returned true. */
+/* Precondition: doorman__throttle_make_room returned true. */
 static void doorman__throttle_enqueue(doorman_throttle *throttle,
                                       const doorman_throttle_request *request, unsigned cohort) {
     uint32_t index = throttle->unused.first, *bucket;
@@ -848,7 +848,7 @@ void doorman_throttle_update(doorman_throttle *throttle, doorman_time now) {
 }
 
 /* Returns when the rate allows the first request to start, if only the rate holds it back.
- * Otherwise DOORMAN_NEVER. */
+ * Otherwise returns DOORMAN_NEVER. */
 static doorman_time doorman__throttle_starts_at(const doorman_throttle *throttle) {
     assert(throttle->counters.waiting > 0);
     if (throttle->counters.running == throttle->options.concurrency) return DOORMAN_NEVER;
@@ -894,7 +894,7 @@ void doorman_throttle_read(const doorman_throttle *throttle, doorman_throttle_co
 }
 
 /* A BAD_REQUEST is a mistake of the caller, and does not count as arrived. A report with the
- * interval 0 leaves what was counted for the next report. */
+ * interval 0 keeps the counts for the next report. */
 void doorman_throttle_report(doorman_throttle *throttle, doorman_time target,
                              doorman_overload_report *out, doorman_time now) {
     if (!out) return;

@@ -21,8 +21,8 @@
 #define TRIM_INTERVAL (3600 * DOORMAN_SECOND)
 #define WAITING_MAX 16 /* acts that are written when this process is master */
 
-/* The lock of the service guards the last two members. Only the thread of the store uses the
- * others, and the main thread while the thread of the store does not run. */
+/* The lock of the service guards the last two members. Only the thread of the store uses the other
+ * members, or the main thread while the thread of the store does not run. */
 struct admin {
     bool is_read; /* `audit` and `newest_id` are known */
     struct audit_size audit;
@@ -375,10 +375,10 @@ static bool admin_mark_late(const struct admin *admin, struct store *store) {
     return done;
 }
 
-/* Reads what the store has. If acts were written before, an empty batch is written first: a store
- * that has not answered an earlier write cannot carry it out after this batch. If the store has
- * come back with fewer acts than there were, rows may be missing that no act has removed. Then all
- * rows stay in force. */
+/* Reads what the store has. If the audit had rows before, an empty batch is written first, because
+ * a store cannot carry out an earlier, unanswered write after this batch. If the store has come
+ * back with fewer acts than there were, rows may be missing that no act has removed. Then all rows
+ * stay in force. */
 static bool admin_read(struct service *service, struct store *store) {
     struct admin *admin = service->admin;
     if (admin->newest_id > 0 && server_store_write(store, NULL, 0) != STORE_OK) return false;
@@ -422,7 +422,7 @@ int server_act_count_resets(const struct act *act, const cJSON *entry) {
                                day_ago);
 }
 
-/* Writes an act, and puts it into force. Runs on the thread of the store. */
+/* Writes an act, and applies it unless `announces` is true. Runs on the thread of the store. */
 static void act_write(struct service *service, struct store *store, void *context) {
     struct act *act = (struct act *)context;
     struct admin *admin = service->admin;
@@ -599,8 +599,8 @@ void server_act_write_later(struct act *act) {
     server_shares_memory = shared_before;
 }
 
-/* Reads what other processes have written before this mastership, and writes the acts that wait for
- * it. An act that cannot be written waits again. */
+/* Reads what the store has, and writes the acts that wait for this mastership. An act that cannot
+ * be written waits again. */
 static bool admin_read_store(struct service *service, struct store *store) {
     struct admin *admin = service->admin;
     struct act *act = NULL;

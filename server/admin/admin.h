@@ -14,7 +14,7 @@
 #define AUDIT_NOTE "act"         /* the kind of the notes of the audit */
 #define OVERRIDE_NOTE "override" /* the kind of overrides, which have the identity of their act */
 #define PLAN_NOTE                                                                                  \
-    "plan" /* the kind of plan rows. Those of the act N have the identities from N * 2^14 on */
+    "plan" /* the kind of plan rows. The rows of the act N have the identities from N * 2^14 on */
 #define PLAN_ID_BITS 14  /* of the index of a plan row in its act */
 #define ROWS_AT_ONCE 500 /* rows that are looked at while the lock is held */
 
@@ -34,8 +34,8 @@ struct act_notes {
 };
 
 /* An act on its way: described, written, applied, answered. It is allocated, because the thread of
- * the store may need it longer than the request. The thread of pages and the thread of the store
- * make and delete its JSON. So the thread of pages shares memory (server_shares_memory) from
+ * the store may need it longer than the request. The threads of pages, of the store and of the
+ * shards make and delete its JSON. So the thread of pages shares memory (server_shares_memory) from
  * server_act_new to server_act_free. Between these two calls it must not delete a tree that it made
  * before them. */
 struct act {
@@ -60,9 +60,9 @@ struct act {
     /* Puts the first `written` notes into force. Runs with the lock. NULL: the caller does that. */
     void (*apply)(struct act *act);
 
-    /* Looks again at what others may have changed since `prepare`, and refuses or describes the act
-     * as `prepare` does. Only used with --shards, for acts whose notes all nodes share. Runs on the
-     * thread of the notes of the cluster. */
+    /* Looks again at what other acts may have changed since `prepare`, and refuses or describes the
+     * act as `prepare` does. Only used with --shards, for acts whose notes all nodes share. Runs on
+     * the thread of the shards. */
     bool (*look_again)(struct act *act);
 
     struct act_notes notes;
@@ -106,7 +106,7 @@ static inline const char *server_row_word(const cJSON *row, const char *name) {
     return text ? text : "";
 }
 
-/* Returns what error texts call the store of the acts. */
+/* Returns the name of the store of acts in error texts. */
 static inline const char *server_acts_store(const struct service *service) {
     return service->state ? "the store of --state" : "etcd";
 }
@@ -161,7 +161,7 @@ void server_admin_list(struct service *service, const struct http_request *reque
 bool server_text_is_utf8(const char *text);
 
 /* Begins an act. Returns NULL if memory runs out: then the response has failed. The caller frees
- * the act with server_act_free, unless server_act_run does. */
+ * the act with server_act_free, unless server_act_run or server_act_write_later does. */
 struct act *server_act_new(struct service *service, const struct http_request *request,
                            enum act_kind kind, struct http_response *response);
 void server_act_free(struct act *act); /* NULL: does nothing */
@@ -191,7 +191,7 @@ enum store_result server_act_put_notes(struct act *act, struct store *store);
 /* Frees the notes of an act, so that it has none. */
 void server_act_clear_notes(struct act *act);
 
-/* Writes the row of an act once more, after the caller has made the change, or could not.
+/* Writes the row of an act once more, after the caller has made the change, or could not make it.
  * Precondition: the act was run with `announces`, so its row has "known": false. This call removes
  * that field, and calls server_act_run.
  *   refusal   why nothing was changed; NULL: it was changed */
@@ -199,7 +199,7 @@ bool server_act_confirm(struct act *act, const char *refusal, struct http_respon
 
 /* Use this instead of server_act_run while this process is not master. Writes the act when the
  * process is master, and frees it. The act must have no `prepare`. It is lost if the process ends
- * before, or if too many acts wait. */
+ * before that, or if too many acts wait. */
 void server_act_write_later(struct act *act);
 
 /* Refuses an act: sets `code`, `name` and `error`. Returns false, so that `prepare` can return the
@@ -245,8 +245,8 @@ bool server_notes_trim(struct store *store, const char *kind);
 bool server_rows_read(struct service *service, struct store *store,
                       const struct rows_wanted *wanted);
 
-/* Moves overrides and plan rows to the notes of a cluster, and puts them into force. The lock of
- * the service is free. Precondition: the rows of the cluster are in force.
+/* Moves overrides and plan rows to the notes of a cluster, and puts them into force. Precondition:
+ * the caller does not hold the lock of the service, and the rows of the cluster are in force.
  *   from      the store of this node, of this mastership
  *   to        the notes of the cluster, as they were read
  *   returns   false: a store has failed, memory has run out, or another process has written since.
@@ -286,7 +286,7 @@ bool server_undo_begin(struct act *act, const struct undo *undo, const struct ht
                        struct http_response *response);
 
 /* Refuses an undo (an act that takes back another one) in its function `prepare`, if a third act
- * was about the same and came after the undone one. Returns whether it refused the undo.
+ * had the same `name` and came after the undone act. Returns whether it refused the undo.
  *   name   its members `resource`, `resource_id`, `glob`, `limit` and `key` are those of the act */
 bool server_undo_has_newer(struct act *act, struct store *store, const cJSON *name);
 

@@ -3,16 +3,16 @@
  * Without --shards a node keeps these rows in its own store. With --shards all nodes share such
  * rows, and their notes are in etcd. So a new master moves what its store still has: it puts a row
  * into force, writes it to etcd with an id of the cluster, and deletes it from its store. If the
- * cluster already has a row with this name, the master only deletes its own. So a row that is in
- * both places, because a process has ended in between, is deleted from the store too. A row that
- * cannot be read stays. */
+ * cluster already has a row with this name, the master only deletes its own row. So a row that is
+ * in both places, because a process has ended between these steps, is deleted from the store too. A
+ * row that cannot be read stays. */
 #include "admin.h"
 
 /* Some notes of one kind that are being moved. */
 struct adoption {
     struct service *service;
     const char *kind;
-    uint64_t first_id; /* of the first note that is written. The next ones follow it */
+    uint64_t first_id; /* of the first note that is written. The next ids follow it */
     size_t most;       /* notes at once */
     bool failed;       /* out of memory */
     char last[24];     /* the identity of the note that was visited last */
