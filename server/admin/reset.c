@@ -12,7 +12,7 @@
 #define ENTRIES_MAX 1000   /* of one message, so that its row stays readable */
 #define ENTRIES_OF_BULK 20 /* the row of an act with more entries is removed from the audit first */
 #define NO_ROOM "there is no room for a further ban"
-#define SUPPORT_RESETS 20 /* of one key a day, by the role support. An act that adds counts too */
+#define SUPPORT_RESETS 20 /* of a key a day, by the role support. Filling its bucket counts too */
 
 /* Adds the state of a key before the act. Precondition: the lock is held.
  *   returns   false: the message is not valid, so it will be refused */
@@ -227,7 +227,7 @@ static bool reset_keep(struct service *service, const struct http_request *reque
 /* A ban that an undo changes. */
 struct ban_change {
     doorman_permit_entry entry; /* what it sets */
-    doorman_time left_until;    /* the end that the ban of now must have; 0: no ban must be there */
+    doorman_time left_until;    /* the end that the present ban must have; 0: there must be none */
     doorman_time until;         /* of the ban before; 0: there was none */
 };
 
