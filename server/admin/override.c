@@ -871,8 +871,8 @@ static bool page_add_state(struct service *service, cJSON *json, const doorman_o
     return is_there;
 }
 
-/* Returns whether a row may concern the resource of a list: the row names it, or its id begins with
- * the text before the first wildcard of the glob. */
+/* Returns whether a row may concern the resource of a list: the row names it, or the id of the
+ * resource begins with the text before the first wildcard of the glob. */
 static bool page_has_resource(const struct note_page *page, const doorman_override_row *row) {
     if (!page->has_resource) return true;
     if (row->resource_id) return strcmp(row->resource_id, page->resource) == 0;
