@@ -159,7 +159,8 @@ static cJSON *normal_read_whole(const doorman_config *config) {
     return NULL;
 }
 
-/* Returns whether a tree is read as the configuration of `whole`. Returns false if memory runs out.
+/* Returns whether reading a tree gives the configuration of `whole`. Returns false if memory runs
+ * out.
  *   whole   of normal_read_whole */
 static bool normal_is_of(const cJSON *tree, const cJSON *whole) {
     doorman_config *config = NULL;

@@ -299,7 +299,7 @@ static bool plan_take_all(struct act *act) {
                              info.plan_max);
 }
 
-/* Refuses an undo if a row that is there is not the one that the undone act has left. */
+/* Refuses an undo unless each row is as the undone act has left it. */
 static bool plan_check_left(struct act *act, struct store *store) {
     const struct plan_detail *detail = plan_detail_of(act);
     for (size_t i = 0; act->kind == ACT_UNDO && i < detail->count; i++) {

@@ -257,8 +257,8 @@ static void ban_undo_read(struct ban_change *change, const cJSON *entry, doorman
     if (cJSON_IsNumber(before)) change->until = at + (doorman_time)(before->valuedouble * 1e9);
 }
 
-/* Completes the row of the act, and checks that the bans are those that the undone act has left.
- * Runs on the thread of the store. */
+/* Completes the row of the act, and checks that the bans are as the undone act has left them. Runs
+ * on the thread of the store. */
 static bool ban_undo_prepare(struct act *act, struct store *store) {
     struct ban_detail *detail = (struct ban_detail *)act->detail;
     const doorman_time now = (doorman_time)time(NULL) * DOORMAN_SECOND;

@@ -5,9 +5,9 @@
  * same way. An undo needs the same role and globs as any other act with this effect, and has the
  * same bounds.
  *
- * The value that is there must be the one that the act left behind. If a later act has changed it,
- * the answer is 409, and names that act if the audit of this node has it. A value that is set again
- * keeps its old end. If that end has passed, the value is not set. */
+ * The present value must be as the act has left it. If a later act has changed it, the answer is
+ * 409, and names that act if the audit of this node has it. A value that is set again keeps its old
+ * end. If that end has passed, the value is not set. */
 #define _GNU_SOURCE /* strptime */
 #include "admin.h"
 
