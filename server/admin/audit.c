@@ -1,8 +1,8 @@
 /* doorman_server, part ADMIN: what was done, by whom, and why.
  *
  *     GET /v1/audit                     the newest acts, as lines of JSON
- *     GET /v1/audit?key=KEY&who=NAME    those that concern a key, or of one token
- *     GET /v1/audit?after=ID            the next page: those before the act with this number */
+ *     GET /v1/audit?key=KEY&who=NAME    acts filtered by key, by token, or by both
+ *     GET /v1/audit?after=ID            the next page: acts before the one with this number */
 #include "admin.h"
 
 static bool text_is(const cJSON *object, const char *name, const char *value) {
@@ -10,7 +10,7 @@ static bool text_is(const cJSON *object, const char *name, const char *value) {
     return text && strcmp(text, value) == 0;
 }
 
-/* Returns whether an act concerns a key. An act with several entries concerns the keys of all. */
+/* Returns whether an act concerns a key. An act with entries concerns the key of each entry. */
 static bool row_has_key(const cJSON *row, const char *key) {
     const cJSON *entry = NULL;
     bool found = text_is(row, "key", key);

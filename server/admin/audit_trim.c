@@ -1,9 +1,8 @@
 /* doorman_server, part ADMIN: which rows of the audit are removed (E5).
  *
  *     older than AUDIT_DAYS             always
- *     more than AUDIT_BYTES_MAX bytes   rows of the token that has most bytes at this moment: those
- *                                       of acts with many entries, and then others. The oldest
- *                                       first
+ *     more than AUDIT_BYTES_MAX bytes   one by one, a row of the token that then has most bytes:
+ *                                       the oldest of an act with many entries, else the oldest
  *     of the role support, of the       never
  *     last day
  *     the newest row                    never, because its number is that of the last act */

@@ -2,7 +2,7 @@
  *
  * One token must not push the acts of others out of the audit. So the token that has written most
  * loses rows first. The acts of the role support of the last day stay, because they count for its
- * bounds. They are few, because each token of this role has a bound of its own. */
+ * bounds. Each token of this role has a bound for them. */
 #ifndef DOORMAN_SERVER_AUDIT_TRIM_H
 #define DOORMAN_SERVER_AUDIT_TRIM_H
 
@@ -16,21 +16,21 @@
 #define AUDIT_SUPPORT_TOKENS 256                  /* more of them share a bound */
 #define AUDIT_IDENTITY 24                         /* bytes of the identity of a note */
 
-/* What a token of the role support has written in the last day at least. */
+/* What a token of the role support has written since a day before the last trim. */
 struct audit_writer {
     char token[TOKEN_NAME_MAX + 1]; /* its name; "": of all tokens for which there was no room */
     size_t bytes;
 };
 
-/* How much the audit has. Only the thread of the store uses it, and the main thread after that one
- * has ended. */
+/* How much the audit has. Only the thread of the store uses it, and the main thread while that
+ * thread does not run. */
 struct audit_size {
     uint64_t last_id;  /* of the newest row; 0: there is none */
     size_t bytes;      /* of all rows */
     size_t trim_bytes; /* with more than this, rows should be removed */
     struct audit_writer writers[AUDIT_SUPPORT_TOKENS];
     size_t writer_count;
-    struct resets_seen resets; /* by the role support, in the last day at least */
+    struct resets_seen resets; /* by the role support, since a day before the trim */
 };
 
 /* Writes the identity of the note of an act. */

@@ -44,7 +44,7 @@ static bool cluster_prepare(struct act *act, struct store *store) {
     return act->add_notes(act) || server_act_refuse(act, 500, "INTERNAL", "out of memory");
 }
 
-/* Writes the other notes of an act whose first notes are written. Others may have written in
+/* Writes the other notes of an act whose first notes are written. Other nodes may have written in
  * between: of two rows with one name, the row with the larger id counts. */
 static enum store_result cluster_finish(struct act *act, struct store *store) {
     enum store_result result = STORE_OUTDATED;
@@ -55,7 +55,7 @@ static enum store_result cluster_finish(struct act *act, struct store *store) {
     return result;
 }
 
-/* Refuses an act that could not be written to etcd, or not in full. */
+/* Refuses an act whose notes could not all be written to etcd. */
 static void cluster_fail(struct act *act, const struct store *store) {
     const bool is_late = server_store_is_unsure(store);
     act->is_unsure = act->is_unsure || is_late || act->written > 0;
@@ -71,8 +71,8 @@ static void cluster_fail(struct act *act, const struct store *store) {
                       server_store_error(store));
 }
 
-/* Removes notes that have ended, once in TRIM_INTERVAL. What cannot be removed now is removed
- * later. */
+/* Removes notes that have ended, at most once in TRIM_INTERVAL. What cannot be removed now is
+ * removed later. */
 static void cluster_trim(struct service *service, struct store *store) {
     static const char *const kinds[] = {OVERRIDE_NOTE, PLAN_NOTE};
     const doorman_time now = doorman_clock();
@@ -180,8 +180,8 @@ enum call_result server_notes_read(struct service *service, const char *kind,
 }
 
 #ifdef DOORMAN_SERVER_SHARDS
-/* Moves the rows that the store of this node still has, once in each mastership. If a store fails,
- * the node still decides, and the next reading tries again. */
+/* Moves rows from the store of this node to etcd, once in each mastership. If a store fails, the
+ * node still decides, and the next reading tries again. */
 static void cluster_adopt(struct service *service, struct store *store) {
     struct shards *shards = service->shards;
     if (shards->has_adopted) return;
@@ -201,8 +201,8 @@ static bool cluster_read(struct service *service, struct store *store, uint64_t 
         .ends_others = is_whole, .late_id = late, .deletes = is_whole, .is_shared = true};
     if (!server_rows_read(service, store, &wanted)) return false;
 #ifdef DOORMAN_SERVER_SHARDS
-    /* An earlier cluster_adopt may have put a row into force, and then failed to write it to etcd.
-     * Only a whole reading ends such a row. Otherwise this call of cluster_adopt would take it for
+    /* An earlier call of cluster_adopt may have put a row into force, and then failed to write it
+     * to etcd. Only a whole reading ends such a row. If it stayed, cluster_adopt would take it for
      * a row of the cluster, and delete it from the store of the node. */
     if (is_whole) cluster_adopt(service, store);
 #endif

@@ -175,8 +175,8 @@ static enum config_access_result access_key(struct act *act, struct config_acces
     return result;
 }
 
-/* Reads the present version from the key of etcd. If the newest note is of another version, another
- * program has written the key, and `foreign` gets the text of the key. */
+/* Reads the present version from the key of etcd. If the newest note is of another version, the
+ * present one has no note yet, and `foreign` gets the text of the key. */
 static bool present_read_key(struct act *act, const cJSON *newest) {
     struct config_detail *detail = change_of(act);
     struct config_access access = {.text = NULL};
@@ -212,8 +212,8 @@ static bool present_read(struct act *act, const cJSON *newest) {
     return true;
 }
 
-/* Refuses a change of a version that was replaced. The error names the token and the time of the
- * replacement, if the newest version has them. */
+/* Refuses a change of a version that is not the present one. The error names the token and the time
+ * of the replacement, if the newest version has them. */
 static bool change_refuse_stale(struct act *act, const cJSON *newest) {
     const struct config_detail *detail = change_of(act);
     char who[256] = "another program has written it";

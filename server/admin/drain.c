@@ -202,9 +202,9 @@ static void drain_end(struct service *service) {
     }
 }
 
-/* Ends the drain. If the server keeps acts (server_keeps_acts) and the process is master again, the
- * row of the act is written before the answer. If the process is not master again yet, the row is
- * written later, and the answer does not wait for it. */
+/* Ends the drain. If the server keeps acts (server_keeps_acts), the act has a row. If the drain is
+ * over and the process is master, the row is written before the answer. Else it is written later,
+ * and the answer does not wait for it. */
 static void undrain_start(const struct drain_call *call) {
     struct service *service = call->service;
     struct http_response refused = server_http_response_init(NULL);

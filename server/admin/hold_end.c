@@ -1,7 +1,7 @@
 /* doorman_server, part ADMIN: POST /v1/holds/end ends a hold, and POST /v1/reservations/end a
  * reservation, with a row of the audit (E8). The body has the id, as /v1/holds shows it. If the
- * body has a resource or a key, a hold or a reservation with another one is not ended, because the
- * id may be wrong. For a reservation the body also says whether its units come back (P27).
+ * body has a resource or a key that does not match, nothing is ended, because the id may be wrong.
+ * For a reservation the body also says whether its units come back (P27).
  *
  * If this server keeps no acts (server_keeps_acts), this file only ends the hold or the
  * reservation, and logs that. */
@@ -74,8 +74,8 @@ static bool hold_check_fields(const struct hold_call *call, const cJSON *body,
     return true;
 }
 
-/* For a reservation, reads whether its units come back. Returns false if the body does not say
- * so. */
+/* For a reservation, reads whether its units come back. Returns false if `unsettled` is not
+ * valid. */
 static bool hold_read_unsettled(struct hold_call *call, const cJSON *body) {
     const char *word = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(body, "unsettled"));
     call->target.refunds = word && strcmp(word, "refund") == 0;
@@ -163,9 +163,9 @@ static bool hold_refuse_unknown(const struct hold_call *call, struct service *se
                                  "id: there is no such hold"));
 }
 
-/* Finds the hold or the reservation that the request names. Returns false, with an error as the
- * response, if this process is not the master, if it does not know the id, or if the one with this
- * id has another resource or key. */
+/* Finds the hold or the reservation that the request names. Returns false if the response is an
+ * error: this process is not the master, it does not know the id, or the resource or the key does
+ * not match. */
 static bool hold_find(struct hold_call *call, struct service *service,
                       struct http_response *response) {
     server_lock(&service->lock);

@@ -30,7 +30,7 @@ static bool page_visit(void *context, const struct store_note *note) {
     return true;
 }
 
-/* Makes the lines of a page. Runs on the thread of the store. */
+/* Makes the lines of a page. Runs on the thread of the store, or of the shards. */
 static void page_read(struct service *service, struct store *store, void *context) {
     struct note_page *page = (struct note_page *)context;
     page->service = service;

@@ -1,4 +1,4 @@
-/* doorman_server, part ADMIN: the normal form of a configuration, and how one differs from another
+/* doorman_server, part ADMIN: the normal form of a configuration, and how two configurations differ
  * (E3).
  *
  * The library writes the fields of a configuration in one order, and leaves out defaults. This file
@@ -92,8 +92,8 @@ static bool is_star(const cJSON *template) {
     return glob && strcmp(glob, "*") == 0;
 }
 
-/* Leaves out an algorithm that a template would have anyway: that of the template `*`, or the
- * default for `*` itself and if there is no `*` (G3). So a later change of `*` still concerns the
+/* Leaves out an algorithm that a template would have anyway (G3): the algorithm of the template
+ * `*`, or, for `*` itself and without `*`, the default. So a later change of `*` still concerns the
  * others.
  *   usual   the default */
 static void normal_drop_algorithms(cJSON *tree, const cJSON *usual) {
@@ -113,7 +113,7 @@ static void normal_drop_algorithms(cJSON *tree, const cJSON *usual) {
 
 /* Leaves out the figures of an override or a plan that are the same in its limit. So a later change
  * of the limit still concerns them.
- *   least   how many fields stay at least, even if they are those of the limit */
+ *   least   at least so many fields stay, even if the limit has the same */
 static void normal_drop_figures(cJSON *object, const cJSON *limit, int least) {
     cJSON *next = NULL;
     for (cJSON *own = object->child; own && cJSON_GetArraySize(object) > least; own = next) {
@@ -159,7 +159,8 @@ static cJSON *normal_read_whole(const doorman_config *config) {
     return NULL;
 }
 
-/* Returns whether a tree is read as the configuration of `whole`. Returns false if memory runs out.
+/* Returns whether reading a tree gives the configuration of `whole`. Returns false if memory runs
+ * out.
  *   whole   of normal_read_whole */
 static bool normal_is_of(const cJSON *tree, const cJSON *whole) {
     doorman_config *config = NULL;
@@ -214,7 +215,7 @@ static void differ_add(struct differ *differ, const char *name, const cJSON *las
 
 static void differ_objects(struct differ *differ, const cJSON *last, const cJSON *now, int depth);
 
-/* Compares a field. If it is an object before and now, compares the fields of the objects. */
+/* Compares a field. If both values are objects, compares their fields. */
 static void differ_field(struct differ *differ, const char *name, const cJSON *last,
                          const cJSON *now, int depth) {
     const size_t bytes = strlen(differ->path);
@@ -292,7 +293,7 @@ static const struct named *named_find(const struct named *index, size_t count, c
 
 /* Compares two lists by names, and calls a function for each pair that differs.
  *   add         gets NULL instead of an item that a list does not have
- *   reordered   out: what both have has another order
+ *   reordered   out: the items of both lists have another order
  *   returns     false: out of memory */
 static bool named_differ(cJSON *out, const cJSON *const lists[2], const char *key,
                          void (*add)(cJSON *out, const cJSON *last, const cJSON *now),

@@ -1,4 +1,4 @@
-/* doorman_server, part ADMIN: the normal form of a configuration, and how one differs from another
+/* doorman_server, part ADMIN: the normal form of a configuration, and how two configurations differ
  * (E3). The functions only read configurations. */
 #ifndef DOORMAN_SERVER_NORMAL_H
 #define DOORMAN_SERVER_NORMAL_H
@@ -15,10 +15,10 @@ cJSON *server_config_normalise(const doorman_config *config);
 
 /* Finds how one normal form differs from another.
  *   last, now   normal forms; NULL: an empty configuration
- *   returns     an object that the caller deletes; NULL: out of memory. It has `changes`, a list
- *               with an object for each template that differs, `fields`, a list of the other fields
- *               of the configuration that differ, and `is_reordered`. A field has `field`, `last`
- *               and `now`, which are null if the default counts */
+ *   returns     an object that the caller deletes; NULL: out of memory. Its members are `changes`
+ *               (an object for each template that differs), `fields` (the other fields that
+ *               differ) and `is_reordered`. A field has the members `field`, `last` and `now`. A
+ *               value is null if it is the default */
 cJSON *server_config_differ(const cJSON *last, const cJSON *now);
 
 /* Adds a list of at most SUMMARY_MAX texts that describe a difference, and how many more there

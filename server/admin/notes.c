@@ -1,12 +1,12 @@
 /* doorman_server, part ADMIN: the overrides and the plan rows that the store keeps, each as a note.
- * The text of the note contains the row, and its identity is the id of the row. Without --shards
- * the id of an override is the number of its act.
+ * The text of the note contains the row, and the identity of the note is the id of the row. Without
+ * --shards the id of an override is the number of its act.
  *
  * A store may have several notes for one name, such as (resource, limit, key): after two acts at
  * once, or if a process ended before it had deleted the earlier note. The latest note counts, also
  * if it has ended. The store lists it first. The others are outranked: they are not put into force,
  * and are deleted. If they stayed, the end of the latest row would bring an earlier one back. With
- * --shards these notes are in etcd, and each node that reads them deletes those. */
+ * --shards the notes are in etcd, and each node deletes the outranked ones. */
 #include "admin.h"
 
 /* ---- names of rows that have ended ---------------------------------------------------------- */
@@ -110,8 +110,8 @@ static void pass_outrank(struct notes_pass *pass, uint64_t id) {
     if (!ids_add(&pass->outranked, id)) pass->failed = true;
 }
 
-/* Returns whether the row of a note is put into force. It is not if it has ended, or if a later
- * note has its name.
+/* Returns whether the row of a note is put into force. It is not if it has ended, or if a later row
+ * has its name.
  *   id        of the note
  *   in_force  the id of the row that the permits have under this name; 0: none */
 static bool pass_wants(struct notes_pass *pass, const char *name, const struct store_note *note,
@@ -226,8 +226,8 @@ bool server_override_read(const struct store_note *note, doorman_override_messag
     return is_valid && message->row.id > 0;
 }
 
-/* Sets a row as it is in the store. A row that adds to a bucket adds its units now if its id is
- * late_id: the store has perhaps taken its act late. */
+/* Sets a row as it is in the store. A row with the id late_id adds its units now, because its act
+ * may have been written late. */
 static doorman_status override_enter(const struct notes_pass *pass, doorman_permits *permits,
                                      const doorman_override_row *row, doorman_error *error) {
     const bool is_new = row->id == pass->wanted->late_id && row->add > 0;

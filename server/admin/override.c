@@ -1,12 +1,12 @@
 /* doorman_server, part ADMIN: other figures for one key, from a beginning to an end (E1).
  *
- *     PUT /v1/overrides       sets one, and replaces the one for the same resource, limit and key
- *     GET /v1/overrides       lists those that have not ended, the newest first
- *     DELETE /v1/overrides    ends one
+ *     PUT /v1/overrides       sets a row, and replaces that of the same resource, limit and key
+ *     GET /v1/overrides       lists the rows that have not ended, the newest first
+ *     DELETE /v1/overrides    ends a row
  *
  * The library decides with the overrides. The store keeps each override as a note, whose identity
- * is the number of the act that has set the override. The row in the library has the same number as
- * `id`. With --shards all nodes share these notes, and server/admin/cluster.c chooses their
+ * is the number of the act that has set the override. In the library, the `id` of the row is this
+ * number. With --shards all nodes share these notes, and server/admin/cluster.c chooses their
  * numbers.
  *
  * Before an override is written, it is tried: the library sets it with a beginning in the future,
@@ -240,7 +240,7 @@ static bool check_globs(const struct act *act, const doorman_override_row *row,
                   globs[0] ? globs : "nothing any more");
 }
 
-/* Returns whether tiers differ from those of their limit in more than the amounts. Other times can
+/* Returns whether tiers differ from the tiers of their limit in more than `limit`. Other times can
  * grant more, and other windows let counters start fresh. */
 static bool has_other_times(const doorman_figures *figures, const doorman_figures *limit) {
     bool differ = figures->tier_count != limit->tier_count;
@@ -252,8 +252,8 @@ static bool has_other_times(const doorman_figures *figures, const doorman_figure
     return differ && figures->tier_count > 0;
 }
 
-/* Returns whether figures have another window than those of their limit. A counter whose window
- * changes starts fresh (P15).
+/* Returns whether figures have another window than their limit. A counter whose window changes
+ * starts fresh (P15).
  *   figures   0: they take the window of the limit */
 static bool has_other_window(const doorman_figures *figures, const doorman_figures *limit) {
     const bool is_given = figures->window > 0 || figures->calendar != DOORMAN_NO_CALENDAR;
@@ -314,7 +314,7 @@ static double figure_of(const doorman_permits *permits, const doorman_permit_lim
     return limit->kind == DOORMAN_TOKEN_BUCKET ? info.all.size : info.all.limit;
 }
 
-/* Returns the same for the row of a glob, with the limit and the key of another row. */
+/* Does the same for the row of `glob` with the limit and the key of `row`. */
 static double figure_of_glob(const doorman_permits *permits, const doorman_permit_limit *limit,
                              const char *glob, const doorman_override_row *row) {
     const doorman_override_row name = {
@@ -322,8 +322,8 @@ static double figure_of_glob(const doorman_permits *permits, const doorman_permi
     return figure_of(permits, limit, &name);
 }
 
-/* Writes the id of a resource that matches a glob. Returns false if the glob has a class of
- * characters, or is too long. */
+/* Writes the id of a resource that matches a glob. Returns false if the glob has a class or a
+ * backslash, or is too long. */
 static bool glob_example(const char *glob, char id[DOORMAN_ID_BYTES_MAX + 1]) {
     size_t bytes = 0;
     if (strpbrk(glob, "[\\") || strlen(glob) > DOORMAN_ID_BYTES_MAX) return false;
@@ -346,9 +346,9 @@ static double figure_of_plan(const doorman_permits *permits, const doorman_permi
     return limit->kind == DOORMAN_TOKEN_BUCKET ? figures->size : figures->limit;
 }
 
-/* Returns the largest size or limit that a key has without a row, now or until the row ends. It may
- * come from a plan, from the row of a glob, or from an override of the configuration. Precondition:
- * the lock is held, and the row is set.
+/* Returns the largest size or limit that a key has without a row, now or later. It may come from a
+ * plan, from the row of a glob, or from an override of the configuration. Precondition: the lock is
+ * held, and the row is set.
  *   added   units that another row adds to the key */
 static double figure_without(doorman_permits *permits, const doorman_permit_limit *limit,
                              const doorman_override_info *info, const doorman_override_row *row,
@@ -369,9 +369,9 @@ static double figure_without(doorman_permits *permits, const doorman_permit_limi
     return row->resource_id ? fmax(most, figure_of_glob(permits, limit, info->glob, row)) : most;
 }
 
-/* Returns the size or the limit that a key has apart from a row that adds units to it. It comes
- * from another row, from the plan of the key, or from an override of the configuration. 0: there is
- * no other row, and neither the plan nor the override gives more than the limit. Precondition: the
+/* Returns the size or the limit that a key has without the units that a row adds. It comes from
+ * another row, from the plan of the key, or from an override of the configuration. 0: there is no
+ * other row, and neither the plan nor the override gives more than the limit. Precondition: the
  * lock is held, and the row is set. */
 static double figure_beside(doorman_permits *permits, const doorman_permit_limit *limit,
                             const doorman_override_info *info, const doorman_override_row *row) {
@@ -384,8 +384,8 @@ static double figure_beside(doorman_permits *permits, const doorman_permit_limit
 }
 
 /* Checks that a row of the role support makes no bucket smaller (E6). A small bucket is soon full,
- * and a counter that is full is removed (P14). So at the end of the row the key would have a full
- * bucket of the usual size. */
+ * and the counter of a full bucket is removed (P14). So at the end of the row the key would have a
+ * full bucket of the usual size. */
 static bool check_size(const struct act *act, doorman_permits *permits,
                        const doorman_permit_limit *limit, const doorman_override_info *info,
                        struct http_response *response) {
@@ -470,8 +470,7 @@ struct before {
     doorman_tier tiers[8];
 };
 
-/* Copies the row with the name of another one, unless it has ended. Precondition: the lock is
- * held. */
+/* Copies the row that has the name, unless it has ended. Precondition: the lock is held. */
 static void before_take(struct before *out, const doorman_permits *permits,
                         const doorman_override_row *name) {
     doorman_override_info info;
@@ -647,7 +646,7 @@ static bool override_look(struct act *act, struct store *store) {
 static bool override_look_again(struct act *act) { return override_look(act, NULL); }
 
 /* Adds to the row of an act what the act is about, and the value before the act. Runs on the thread
- * of the store, so that no other act comes between this call and the write. */
+ * of the store, so that without --shards no other act comes between this call and the write. */
 static bool override_prepare(struct act *act, struct store *store) {
     const struct override_detail *detail = override_of(act);
     const doorman_override_row *row = &detail->message.row;
@@ -854,8 +853,8 @@ void server_override_undo(struct service *service, const struct http_request *re
 
 /* ---- GET ------------------------------------------------------------------------------------ */
 
-/* Adds whether a row is in force, what happens at its end, and what it hides. Returns false if it
- * is over, or a later one has replaced it. */
+/* Adds whether a row is in force, what happens at its end, and what it hides. Returns false if the
+ * row is not there any more. */
 static bool page_add_state(struct service *service, cJSON *json, const doorman_override_row *row) {
     doorman_override_info info;
     server_lock(&service->lock);
@@ -872,8 +871,8 @@ static bool page_add_state(struct service *service, cJSON *json, const doorman_o
     return is_there;
 }
 
-/* Returns whether a row may concern the resource of a list. It may if it names the resource, or if
- * the id of the resource begins as its glob does up to the first wildcard. */
+/* Returns whether a row may concern the resource of a list: the row names it, or the id of the
+ * resource begins with the text before the first wildcard of the glob. */
 static bool page_has_resource(const struct note_page *page, const doorman_override_row *row) {
     if (!page->has_resource) return true;
     if (row->resource_id) return strcmp(row->resource_id, page->resource) == 0;

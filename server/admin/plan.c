@@ -3,7 +3,7 @@
  *
  *     PUT /v1/plans       gives a plan to one key, or to up to 10,000 keys at once
  *     GET /v1/plans       lists the rows that have not ended, the newest first
- *     DELETE /v1/plans    ends one
+ *     DELETE /v1/plans    ends a row
  *
  * The store keeps each row as a note. The id of a row is the number of its act times 2^14, plus its
  * index in the act. With --shards, a number from server/admin/cluster.c takes the place of the
@@ -127,7 +127,7 @@ static bool plan_refuse_problems(const struct plan_detail *detail, int code,
 
 /* ---- PUT: what is valid --------------------------------------------------------------------- */
 
-/* Orders rows by their names, and rows with one name by their order in the act. */
+/* Orders rows by name, and rows with the same name by their order in the act. */
 static int plan_compare(const void *a, const void *b) {
     const struct plan_change *one = *(const struct plan_change *const *)a;
     const struct plan_change *other = *(const struct plan_change *const *)b;
@@ -136,7 +136,7 @@ static int plan_compare(const void *a, const void *b) {
     return order ? order : (one > other) - (one < other);
 }
 
-/* Adds a problem for each row whose name an earlier one has. Returns false if memory runs out. */
+/* Adds a problem for each row with the name of an earlier row. Returns false if memory runs out. */
 static bool plan_find_doubles(struct plan_detail *detail) {
     const struct plan_change **sorted =
         (const struct plan_change **)malloc(detail->count * sizeof *sorted);
@@ -273,7 +273,7 @@ static void plan_take_before(struct plan_change *change, const doorman_permits *
     snprintf(change->before, sizeof change->before, "%s", info.row.plan);
 }
 
-/* Looks up what all rows replace. Returns false if there is no room for the new ones, or if this
+/* Looks up what all rows replace. Returns false if there is no room for new rows, or if this
  * process is not master any more. */
 static bool plan_take_all(struct act *act) {
     struct plan_detail *detail = plan_detail_of(act);
@@ -299,7 +299,7 @@ static bool plan_take_all(struct act *act) {
                              info.plan_max);
 }
 
-/* Refuses an undo if a row that is there is not the one that the undone act has left. */
+/* Refuses an undo unless each row is as the undone act has left it. */
 static bool plan_check_left(struct act *act, struct store *store) {
     const struct plan_detail *detail = plan_detail_of(act);
     for (size_t i = 0; act->kind == ACT_UNDO && i < detail->count; i++) {
@@ -332,7 +332,7 @@ static int plan_compare_names(const void *a, const void *b) {
     return order ? order : strcmp(one->key ? one->key : "", other->key ? other->key : "");
 }
 
-/* Counts an entry of the audit if it has changed the plan of a row of the act. */
+/* If an entry of the audit has changed a plan, counts it for the row with this glob and key. */
 static void plan_count_entry(const struct plan_count *all, const cJSON *entry) {
     const char *before = server_row_word(cJSON_GetObjectItemCaseSensitive(entry, "before"), "plan");
     const char *after = server_row_word(cJSON_GetObjectItemCaseSensitive(entry, "after"), "plan");
@@ -464,7 +464,8 @@ static char *plan_text(const struct act *act, const doorman_plan_row *row) {
     return written;
 }
 
-/* Adds the notes of the rows that an act sets, and deletes those that it replaces or ends. */
+/* Adds the notes of the rows that an act sets, and deletes the notes of the rows that it replaces
+ * or ends. */
 static bool plan_add_notes(struct act *act) {
     struct plan_detail *detail = plan_detail_of(act);
     for (size_t i = 0; i < detail->count; i++) {
@@ -487,7 +488,7 @@ static bool plan_add_notes(struct act *act) {
     return true;
 }
 
-/* Puts the rows that are written into force. */
+/* Puts the written rows into force. */
 static void plan_apply(struct act *act) {
     const struct plan_detail *detail = plan_detail_of(act);
     doorman_permits *permits = doorman_server_permits(act->service->server);
@@ -634,7 +635,7 @@ void server_plan_undo(struct service *service, const struct http_request *reques
 
 /* ---- GET ------------------------------------------------------------------------------------ */
 
-/* Adds whether a row is in force. Returns false if it is over, or a later one has replaced it. */
+/* Adds whether a row is in force. Returns false if the row is not there any more. */
 static bool plan_add_state(struct service *service, cJSON *json, const doorman_plan_row *row) {
     doorman_plan_info info;
     server_lock(&service->lock);

@@ -12,7 +12,7 @@
 #define ENTRIES_MAX 1000   /* of one message, so that its row stays readable */
 #define ENTRIES_OF_BULK 20 /* the row of an act with more entries is removed from the audit first */
 #define NO_ROOM "there is no room for a further ban"
-#define SUPPORT_RESETS 20 /* of one key a day, by the role support. An act that adds counts too */
+#define SUPPORT_RESETS 20 /* of a key a day, by the role support. Filling its bucket counts too */
 
 /* Adds the state of a key before the act. Precondition: the lock is held.
  *   returns   false: the message is not valid, so it will be refused */
@@ -227,7 +227,7 @@ static bool reset_keep(struct service *service, const struct http_request *reque
 /* A ban that an undo changes. */
 struct ban_change {
     doorman_permit_entry entry; /* what it sets */
-    doorman_time left_until;    /* the end that the ban of now must have; 0: no ban must be there */
+    doorman_time left_until;    /* the end that the present ban must have; 0: there must be none */
     doorman_time until;         /* of the ban before; 0: there was none */
 };
 
@@ -257,8 +257,8 @@ static void ban_undo_read(struct ban_change *change, const cJSON *entry, doorman
     if (cJSON_IsNumber(before)) change->until = at + (doorman_time)(before->valuedouble * 1e9);
 }
 
-/* Completes the row of the act, and checks that the bans are those that the undone act has left.
- * Runs on the thread of the store. */
+/* Completes the row of the act, and checks that the bans are as the undone act has left them. Runs
+ * on the thread of the store. */
 static bool ban_undo_prepare(struct act *act, struct store *store) {
     struct ban_detail *detail = (struct ban_detail *)act->detail;
     const doorman_time now = (doorman_time)time(NULL) * DOORMAN_SECOND;

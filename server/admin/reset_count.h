@@ -9,10 +9,10 @@
 struct reset_seen {
     uint64_t hash;
     int64_t at;  /* seconds since 1970 */
-    size_t next; /* the index plus 1 of another one with the same head; 0: none */
+    size_t next; /* the index plus 1 of another reset with the same head; 0: none */
 };
 
-/* Resets, by hash. {0} has none. One thread at a time uses them. */
+/* Resets, by hash. {0} contains no reset. One thread at a time uses them. */
 struct resets_seen {
     struct reset_seen *items; /* in the order in which they were added */
     size_t *heads;            /* the index plus 1 of the newest one; 0: none */

@@ -1,13 +1,13 @@
 /* doorman_server, part ADMIN: POST /v1/audit/ID/undo takes an act back (E5).
  *
- * An act is taken back by an undo, an act that sets what was there before. The row of the undo has
- * `undoes`, the number of the first act, and `of`, what the first act was about. So an undo can be
- * taken back in the same way. An undo needs the same role and globs as any other act with this
- * effect, and has the same bounds.
+ * An undo is an act that sets what was there before an earlier act. Its row has `undoes`, the
+ * number of the earlier act, and `of`, what that act was about. So an undo can be taken back in the
+ * same way. An undo needs the same role and globs as any other act with this effect, and has the
+ * same bounds.
  *
- * The value that is there must be the one that the act left behind. If a later act has changed it,
- * the answer is 409, and names that act. A value that is set again keeps its old end. If that end
- * has passed, the value is not set. */
+ * The present value must be as the act has left it. If a later act has changed it, the answer is
+ * 409, and names that act if the audit of this node has it. A value that is set again keeps its old
+ * end. If that end has passed, the value is not set. */
 #define _GNU_SOURCE /* strptime */
 #include "admin.h"
 

@@ -1,5 +1,4 @@
-/* doorman_server, part ADMIN: what all acts that take back another act have in common. See
- * server/admin/undo.c. */
+/* doorman_server, part ADMIN: what all undos have in common. See server/admin/undo.c. */
 #include "admin.h"
 
 uint64_t server_undo_note_id(const struct undo *undo) {

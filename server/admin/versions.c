@@ -9,9 +9,9 @@
  * The identity of a note is the number of the version. Its text is an object whose last field is
  * the configuration, so a list only copies what is before it.
  *
- * The thread of the store reads versions, and offers what is new. The main thread puts it into
- * force. When an election has made this process the master, the thread of the election puts it into
- * force before the mastership begins. The thread of the election also follows the key of etcd. A
+ * The thread of the store reads versions, and offers a new one. The main thread puts an offered
+ * version into force. When an election has made this process the master, the thread of the election
+ * does so before the mastership begins. The thread of the election also follows the key of etcd. A
  * version in force is copied to --config-cache by the thread that has put it into force.
  *
  * Which configuration decides, with `store:` and an election:
@@ -171,8 +171,8 @@ static bool cache_take(const struct service *service, doorman_config **out,
     return *out != NULL;
 }
 
-/* Loads the copy, because the store or etcd cannot be reached. On failure, `problems` says why
- * neither that nor the copy can be used. */
+/* Loads the copy, because the store or etcd cannot be reached. On failure, `problems` also says
+ * that the copy cannot be read. */
 static bool cache_load(struct service *service, doorman_config **out,
                        struct config_problems *problems) {
     const char *path = service->settings->config_cache;
@@ -401,8 +401,7 @@ static void versions_follow(struct service *service, struct store *store, uint64
     server_unlock(&service->lock);
 }
 
-/* Puts what was offered into force, unless another thread does so. Returns false if another thread
- * does. */
+/* Puts what was offered into force. Returns false if another thread is doing so. */
 static bool versions_apply(struct service *service) {
     struct versions *versions = service->versions;
     server_lock(&service->lock);
@@ -418,7 +417,7 @@ static bool versions_apply(struct service *service) {
     if (!has_offer) return is_free;
     server_apply_config(service, config, &problems);
     server_lock(&service->lock);
-    /* A master whose new version was refused stays master, so that it can take a better one. */
+    /* A master whose new version was refused stays master, so that it can take a better version. */
     const bool is_master = doorman_server_permits(service->server) != NULL;
     if (service->last_load.error[0] && !is_master) versions->is_unsure = true;
     versions->is_applying = false;
@@ -524,8 +523,8 @@ struct version_look *server_version_look(struct service *service, uint64_t befor
     return NULL;
 }
 
-/* Returns the version in force as a row, or NULL if it has another number. If another program has
- * put it into etcd, no act has kept it as a note. */
+/* Returns the version of etcd in force as a row, or NULL if it has another number. If another
+ * program has written it, no act has kept it as a note. */
 static cJSON *version_in_force(struct service *service, uint64_t number) {
     server_lock(&service->lock);
     const struct config_load load = service->last_load;

@@ -14,7 +14,7 @@
 
 /* ---- notes of versions ---------------------------------------------------------------------- */
 
-/* Reads notes of versions. Runs on the thread of the store.
+/* Reads notes of versions. Runs on the thread of the store, or at the start.
  *   before   only versions with a smaller number; 0: the newest ones
  *   notes    out: texts that the caller frees; NULL behind the last one
  *   count    how many are wanted

@@ -1,6 +1,6 @@
 /* doorman_server: how one configuration differs from another. Two configurations are compared by
  * their globs: the templates of both are sorted by glob, and the sorted lists are merged. A
- * template has changed if its JSON has. So a new field needs no change here. The order of the
+ * template has changed if its JSON differs. So a new field needs no change here. The order of the
  * templates counts too, because the first glob that matches a resource decides. */
 #include "config.h"
 
@@ -41,8 +41,8 @@ static bool text_lists_equal(const cJSON *one, const cJSON *other, size_t count)
     return equal;
 }
 
-/* Returns whether two trees are equal, apart from the order of the members of objects, such as
- * plans, and of the texts of lists. */
+/* Returns whether two trees are equal. The order of the members of an object, such as plans, and of
+ * the texts of a list does not count. */
 static bool trees_equal(const cJSON *one, const cJSON *other, int depth) {
     const int count = cJSON_GetArraySize(one);
     const cJSON *left = NULL, *right = other ? other->child : NULL;
@@ -199,8 +199,8 @@ static const doorman_figures *plan_figures(const doorman_permit_limit *limit, co
     return NULL;
 }
 
-/* Returns whether keys with a plan have windows of another length. A plan that is added or removed
- * does not count, because only the counters of its keys, if there are any, start fresh. */
+/* Returns whether a plan has windows of another length. A plan that is added or removed does not
+ * count, because only the counters of its keys, if there are any, start fresh. */
 static bool plans_have_other_windows(const doorman_permit_limit *last,
                                      const doorman_permit_limit *now) {
     bool other = false;
@@ -211,8 +211,8 @@ static bool plans_have_other_windows(const doorman_permit_limit *last,
     return other;
 }
 
-/* Returns whether some keys have windows of another length. A key without an override in one of the
- * configurations has the figures of the limit there. */
+/* Returns whether some keys have windows of another length. If a configuration lacks an override,
+ * the figures of the limit count instead. */
 static bool limit_has_other_windows(const doorman_permit_limit *last,
                                     const doorman_permit_limit *now) {
     size_t count =

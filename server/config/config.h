@@ -1,4 +1,4 @@
-/* doorman_server: how configurations differ, and configurations that came over HTTP as texts. These
+/* doorman_server: how configurations differ, and texts of configurations that came over HTTP. These
  * functions only read configurations, and put none into force. */
 #ifndef DOORMAN_SERVER_CONFIG_H
 #define DOORMAN_SERVER_CONFIG_H
@@ -15,7 +15,7 @@ struct template_change {
     const doorman_template *last, *now; /* NULL: it was added, or removed */
 };
 
-/* The pointers are valid as long as both configurations. */
+/* The pointers are valid as long as both configurations exist. */
 struct config_changes {
     doorman_config_options last, now;
     struct template_change *items; /* sorted by glob */

@@ -1,6 +1,6 @@
 /* doorman_server: batches. A batch is one text that has several messages of another process. One
- * text has all of their answers. server/link/ makes batches, and a worker answers them. server.h
- * includes this file. */
+ * text has all of their answers. server/link/ makes batches, and workers and server/http/ answer
+ * them. server.h includes this file. */
 #ifndef DOORMAN_SERVER_BATCHES_H
 #define DOORMAN_SERVER_BATCHES_H
 
@@ -12,8 +12,7 @@ struct text_span {
     size_t bytes;
 };
 
-/* What a worker needs for batches. service->batches has these functions if a part of the server
- * sends batches. */
+/* The functions for batches. service->batches has them if a part of the server sends batches. */
 struct batch_calls {
     /* Finds the messages of a batch.
      *   out       room for BATCH_MAX

@@ -33,7 +33,7 @@ enum drain_phase {
 
 #define DRAIN_TEXT 520 /* bytes of a reason or of a failure, with the final 0 */
 
-/* The longest duration of WRITING, and the longest of each of PAUSED and LEAVING. */
+/* The longest durations: of WRITING, and of PAUSED or LEAVING. */
 #define DRAIN_WRITE_SECONDS 25
 #define DRAIN_PAUSE_SECONDS 5
 
@@ -64,7 +64,7 @@ static inline const char *server_drain_state(const struct drain *drain) {
     }
 }
 
-/* Returns whether a process may not become master, because it is drained or will be at once. */
+/* Returns whether a process may not become master, because its drain is LEFT or DONE. */
 static inline bool server_drain_abstains(const struct drain *drain) {
     return drain->phase == DRAIN_LEFT || drain->phase == DRAIN_DONE;
 }

@@ -24,10 +24,10 @@ struct forward_calls {
      * held. */
     bool (*is_away)(const struct service *service, const doorman_request *request);
 
-    /* Finds the first entry of a request for which this process may not decide. The phrase `out`
-     * then names the node that decides for the entry, with its addresses, or says that the shard of
-     * the entry moves now. Precondition: the lock is held.
-     *   returns   the index of the entry; SIZE_MAX: this process may decide for all */
+    /* Finds the first item in a request that this process may not decide. The phrase `out` then
+     * names the node that decides for the item, with its addresses, or says that the shard of the
+     * item moves now. Precondition: the lock is held.
+     *   returns   the index of the item; SIZE_MAX: this process may decide for all */
     size_t (*find_owner)(const struct service *service, const doorman_request *request,
                          char out[OWNER_TEXT]);
 
@@ -45,8 +45,8 @@ struct forward_calls {
                                          const char *text, size_t bytes);
 
     /* Sends what `prepare` or `prepare_whole` has found. When all answers are there, `finish` of
-     * the waiter is called, perhaps before this call returns. Precondition: after `prepare`, the
-     * reply of this process was written. */
+     * the waiter is called, perhaps before this call returns. Precondition for a job of `prepare`:
+     * the reply of this process was written. */
     void (*begin)(struct service *service, struct forward_job *job);
 
     /* Sends a request that was not decided here.
@@ -56,8 +56,8 @@ struct forward_calls {
                        struct forward_asker asker);
 
     /* A loop that handles many messages in a turn calls `hold` at the start of a turn, and
-     * `release` at its end. The messages that it forwards in between are sent by `release`, so
-     * those to one node travel together. */
+     * `release` at its end. `release` sends the messages that it forwards in between, so messages
+     * to the same node travel together. */
     void (*hold)(void);
     bool (*holds)(void); /* whether `release` has something to send */
     void (*release)(struct service *service);

@@ -37,8 +37,8 @@ static inline doorman_status server_config_check(doorman_config **out, const cha
     return status;
 }
 
-/* Removes the warnings that do not apply because there is a store of counters (V8). If one is
- * removed, the warnings for which the list had no room are no longer counted. */
+/* Removes the warnings that do not apply with a store of counters (V8). If one is removed, the
+ * warnings for which the list had no room are no longer counted. */
 static inline void server_drop_warnings(struct config_problems *problems) {
     size_t listed = problems->count < PROBLEM_MAX ? problems->count : PROBLEM_MAX;
     size_t kept = 0;

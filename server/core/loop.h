@@ -16,8 +16,8 @@ struct loop_source {
 struct loop_calls {
     /* Makes the loop call `ready` of a source while its socket has one of these events, until the
      * socket is closed. Any thread may call `watch`. Only `ready` may close the socket, because the
-     * loop may already have the next event of it. Other threads shut the socket down, which gives
-     * `ready` an event. All sockets must be closed before the part with the loop stops.
+     * loop may already have its next event. Other threads shut the socket down, which gives `ready`
+     * an event. All sockets must be closed before the part with the loop stops.
      *   source    must stay valid until the socket is closed
      *   is_new    false: the loop knows the socket, and other events are wanted
      *   returns   false: the system has refused */

@@ -32,7 +32,7 @@ enum config_access_result {
     ACCESS_UNKNOWN  /* it is not known whether it was written */
 };
 
-/* A look at the text of a configuration in a key of etcd, or a change of it. */
+/* A call that reads or replaces the text of a configuration in a key of etcd. */
 struct config_access {
     const char *text;  /* the new text; NULL: only reads */
     uint64_t expected; /* the version that the new text replaces; 0: the key has no text */
@@ -93,7 +93,7 @@ struct server_part {
     bool (*load_files)(struct service *service, enum file_group group, bool is_quiet);
     void (*tls_changed)(struct service *service); /* service->tls is a new one */
 
-    /* Any thread calls these. `message`: a message was decided, refused or passed on. */
+    /* Any thread may call these. `message`: a message was decided, refused or passed on. */
     void (*message)(struct service *service, const struct message_report *report);
 
     /* Loads a configuration that is in a key of etcd or in the store.
@@ -122,7 +122,7 @@ struct server_part {
     void (*report_config)(struct service *service, const struct config_change *change);
     void (*configured)(struct service *service, const struct config_change *change);
 
-    /* Any thread calls these, with the lock unless their comments say otherwise. */
+    /* Any thread may call these, with the lock unless their comments say otherwise. */
     const char *(*forbids)(const struct service *service); /* why this process must not be master
                                                               of an election now; NULL: it may */
     const char *(*hinders)(const struct service *service); /* why a restart would fail or lose
@@ -130,8 +130,8 @@ struct server_part {
     void (*decided)(struct service *service, doorman_json_exchange *exchange, doorman_time now);
     void (*configures)(struct service *service); /* a new configuration will come into force */
     void (*in_force)(struct service *service);   /* it is in force */
-    /* An election will make this process the master, and will then call `elected`. May wait for a
-     * part of a second. Without the lock. */
+    /* An election will make this process the master and call `elected`, unless a part forbids it.
+     * May wait for a part of a second. Without the lock. */
     void (*wins)(struct service *service, uint64_t epoch);
     /* An election has made this process the master, or has ended its mastership. Without an
      * election this is not called. The lock is held.
@@ -141,24 +141,24 @@ struct server_part {
      * forgotten nothing yet. See on_mastership_end for what may be called. The lock is held. */
     void (*loses)(struct service *service, doorman_time now);
     void (*drains)(struct service *service); /* service->drain has changed */
-    /* The process stops, and gives its mastership back before all parts have stopped. */
+    /* The process stops, but not all changes are in the store: gives the mastership back now. */
     void (*gives_back)(struct service *service);
     void (*learns)(struct service *service, enum learning_cause cause, doorman_time now);
 
-    /* This process is master: reads what the part keeps in the store, before any counter is read
-     * from there, and again after server_state_reread. With the lock if nothing was answered yet,
-     * else without it.
+    /* Reads what the part keeps in the store. This process is master. Is called before any counter
+     * is read from the store, and again after server_state_reread. With the lock if nothing was
+     * answered yet, else without it.
      *   returns   false: the store has failed, and this is called again */
     bool (*read_store)(struct service *service, struct store *store);
 
-    /* Another process may be master, and change the store: reads what the part follows there. Is
+    /* Reads what the part follows in the store. Another process may be master, and change it. Is
      * called about once a second, and once more before a mastership of this process is in force.
      * Without the lock.
      *   epoch   of this mastership, as for `wins`; 0: this process is not the master */
     void (*follow_store)(struct service *service, struct store *store, uint64_t epoch);
 
-    /* This process is master, and the notes that all nodes of a cluster share are new to it, or
-     * another process has changed them: reads what the part keeps there. Without the lock.
+    /* Reads the part's notes among those that all nodes of a cluster share. This process is master,
+     * and the notes are new to it, or another process has changed them. Without the lock.
      *   late       the id of a note that this process has perhaps written, and that may have
      *              arrived late; 0: none
      *   is_whole   false: etcd has come back with an earlier revision, so notes may be lost
@@ -198,20 +198,21 @@ struct server_part {
 };
 
 /* Gives a part a struct for its own use. A member of struct service points to the struct. The core
- * makes it, filled with zeros, before it calls the functions that have a service, and frees it at
- * the end. The core does not know what is in it. */
+ * makes it, filled with zeros, before it calls functions that take a service, and frees it at the
+ * end. The core does not know what is in it. */
 #define SERVER_PART_STATE(member)                                                                  \
     .state_bytes = sizeof *((struct service *)NULL)->member,                                       \
     .state_at = offsetof(struct service, member)
 
-/* Runs the statement behind the macro for each part that has a function, in the order of the parts.
- * The statement belongs to an `else`, so an `else` that follows it cannot belong to the macro. */
+/* Runs the statement behind the macro for each part that has the function, in the order of the
+ * parts. The statement belongs to an `else`, so an `else` that follows it cannot belong to the
+ * macro. */
 #define EACH_PART(part, function)                                                                  \
     for (const struct server_part *const *part = server_parts; *part; part++)                      \
         if (!(*part)->function) {                                                                  \
         } else
 
-/* The same, in the opposite order. */
+/* Does the same in the opposite order. */
 #define EACH_PART_BACKWARDS(part, function)                                                        \
     for (const struct server_part *const *part = server_parts + server_part_count;                 \
          part != server_parts && (part--, true);)                                                  \

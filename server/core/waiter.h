@@ -51,12 +51,12 @@ struct waiting_calls {
     /* Takes back what `prepare` has done for a message that does not wait. */
     void (*forget)(struct waiter *waiter);
 
-    /* Adds a message that is decided to those that wait. Returns false if it does not wait: no
+    /* Adds a decided message to the messages that wait. Returns false if it does not wait: no
      * permit is pending, or its connection is closed. Precondition: the lock is held. */
     bool (*add)(struct service *service, struct waiter *waiter);
 
-    /* Takes the decisions on permits that have waited. Call it after each call on the server that
-     * may have decided. Precondition: the lock is held. */
+    /* Takes the decisions on permits that have waited. Call it after each call of the server object
+     * that may have decided. Precondition: the lock is held. */
     void (*collect)(struct service *service);
 
     /* Answers the messages that wait no longer. Precondition: the lock is not held. */
@@ -69,7 +69,7 @@ struct waiting_calls {
      * there is no other worker. */
     bool (*replace_worker)(struct waiter *waiter);
 
-    /* Keeps a worker that was replaced until another one must be replaced. */
+    /* Keeps a replaced worker, which can later replace another worker. */
     void (*retire_worker)(struct worker *worker);
 };
 

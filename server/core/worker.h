@@ -107,8 +107,8 @@ static bool worker_decide(struct worker *worker, struct text_span text, bool may
     return server_handle_message(service, &worker->waiter, text.text, text.bytes);
 }
 
-/* Decides messages that another process has sent as one. Returns their answers, or NULL if memory
- * has run out or they are too long. */
+/* Decides the messages of a batch. Returns their answers, or NULL if memory has run out or the
+ * answers are too long. */
 static nng_msg *worker_decide_all(struct worker *worker, const struct text_span *messages,
                                   size_t count) {
     const struct batch_calls *batches = worker->service->batches;
@@ -129,8 +129,7 @@ static nng_msg *worker_decide_all(struct worker *worker, const struct text_span 
     return NULL;
 }
 
-/* Answers messages that another process has sent as one. That process asks again if it gets no
- * answer. */
+/* Answers a batch. The process that has sent it asks again if it gets no answer. */
 static void worker_handle_all(struct worker *worker, const struct text_span *messages,
                               size_t count) {
     nng_msg *answer = worker_decide_all(worker, messages, count), *message = worker->message;

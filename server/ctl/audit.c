@@ -23,7 +23,7 @@ static void side_write(char out[SIDE_BYTES], const cJSON *side) {
     cJSON_free(text);
 }
 
-/* Writes what an entry of an act had before and after the act. */
+/* Writes what there was before and after an act, for one entry. */
 static void side_write_entry(char before[SIDE_BYTES], char after[SIDE_BYTES], const cJSON *entry) {
     const double was = ctl_number(entry, "banned_before"), is = ctl_number(entry, "ban");
     char time[CTL_NUMBER_BYTES];

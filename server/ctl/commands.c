@@ -165,7 +165,7 @@ static enum ctl_exit check_one(struct ctl *ctl, const struct ctl_request *reques
     return code;
 }
 
-/* Checks the health of a process. One that is not the master passes too. */
+/* Checks the health of a process. A process that is not the master passes too. */
 static enum ctl_exit run_check(struct ctl *ctl, char *const words[]) {
     static const struct ctl_column columns[] = {{"CHECK", "check", CTL_TEXT},
                                                 {"ANSWER", "answer", CTL_TEXT},

@@ -94,8 +94,8 @@ static void convert_below(char out[PATH_BYTES], const char *path, const char *na
 
 /* ---- texts */
 
-/* Adds a text to another one. If it does not fit, its end is cut off, and the result is refused as
- * too long later. */
+/* Adds a text to another one. If it does not fit, its end is cut off, and the result is later
+ * refused as too long. */
 static void convert_add(char out[TEXT_BYTES], const char *text, size_t bytes) {
     const size_t used = strlen(out);
     const size_t room = TEXT_BYTES - 1 - used;
@@ -447,7 +447,7 @@ static bool convert_nodes_meet(const struct convert_node *a, const struct conver
     return convert_is_prefix(a->value, a_bytes < b_bytes ? a_bytes : b_bytes, b->value);
 }
 
-/* Returns whether it is certain that an earlier rule matches all that a rule matches. */
+/* Returns whether an earlier rule certainly matches each request that a rule matches. */
 static bool convert_rule_is_hidden(const struct convert_domain *domain, size_t index) {
     const struct convert_rule *rule = &domain->rules[index];
     bool is_hidden = false;
@@ -462,7 +462,7 @@ static bool convert_rule_is_hidden(const struct convert_domain *domain, size_t i
 }
 
 /* Returns whether a rule has an effect: it has a limit, or keeps a descriptor from a later rule
- * that has one. */
+ * with a limit. */
 static bool convert_rule_matters(const struct convert_domain *domain, size_t index) {
     const struct convert_rule *rule = &domain->rules[index];
     if (rule->target) return true;
@@ -477,8 +477,8 @@ static bool convert_rule_matters(const struct convert_domain *domain, size_t ind
     return false;
 }
 
-/* Writes the key of a rule: a placeholder for each value that is not fixed. Returns why there is
- * none; NULL: it is written. */
+/* Writes the key of a rule: a placeholder for each value that is not fixed. Returns why there is no
+ * key; NULL: it is written. */
 static const char *convert_rule_key(const struct convert_domain *domain,
                                     const struct convert_rule *rule, char out[TEXT_BYTES]) {
     out[0] = '\0';

@@ -15,7 +15,8 @@
  *             copies */
 cJSON *ctl_yaml_read(const char *text, size_t bytes, char error[CTL_ERROR_BYTES]);
 
-/* A conversion of one or several documents. The caller fills it with zeros, and sets `report`. */
+/* A conversion of one or several documents. The caller fills it with zeros, and sets `report` and
+ * `file`. */
 struct ctl_conversion {
     FILE *report;        /* gets a line for each thing that is left out, and for each note */
     const char *file;    /* for these lines: where the document is from */

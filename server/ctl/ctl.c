@@ -37,7 +37,7 @@ int ctl_width(const char *text) {
     return width;
 }
 
-/* Prints a line without the control characters of its arguments. */
+/* Prints a line, with `?` for each control character. */
 static void line_print(FILE *file, const char *format, va_list arguments) {
     char *text = NULL;
     size_t bytes = 0;
