@@ -54,7 +54,7 @@ void *ctl_need(void *memory);
 void ctl_print(FILE *file, const char *text);
 int ctl_width(const char *text);
 
-/* The fields of an object: "", 0 and false if the field is missing or has another type. */
+/* Return a field of an object: "", 0 or false if the field is missing or has another type. */
 const char *ctl_text(const cJSON *object, const char *name);
 double ctl_number(const cJSON *object, const char *name);
 bool ctl_is_true(const cJSON *object, const char *name);
@@ -183,7 +183,7 @@ enum ctl_exit ctl_lines_show(struct ctl *ctl, struct ctl_request request, const 
 
 #define CTL_POSITION_BYTES 512
 
-/* Takes the position of the next part of a list. Returns false if it is the same as before.
+/* Stores the position of the next part of a list. Returns false if it is the same as before.
  *   position   in/out: "": there is no other part */
 bool ctl_position_move(char position[CTL_POSITION_BYTES], const char *next);
 

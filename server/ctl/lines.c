@@ -63,7 +63,6 @@ enum ctl_exit ctl_lines_show(struct ctl *ctl, struct ctl_request request, const 
     return code;
 }
 
-/* Reads "90", "90s", "15m", "12h" or "1d". Returns seconds, or -1. */
 double ctl_duration_read(const char *text) {
     static const char units[] = "smhd";
     static const double seconds[] = {1, 60, 3600, 86400};

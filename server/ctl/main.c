@@ -92,13 +92,13 @@ static size_t distance(const char *from, const char *to) {
     return row[columns];
 }
 
-/* Returns whether the name of a command begins with a word, which is not the whole name. */
+/* Returns whether `word` is the first of several words of a command's name. */
 static bool command_is_of(const struct ctl_command *command, const char *word) {
     const size_t bytes = strlen(word);
     return bytes > 0 && strncmp(command->name, word, bytes) == 0 && command->name[bytes] == ' ';
 }
 
-/* Prints the commands that begin with a word. Returns whether there are any. */
+/* Prints the commands of several words that begin with `word`. Returns whether there are any. */
 static bool help_print_group(const char *word) {
     bool found = false;
     for (const struct ctl_command *command = ctl_commands; command->name; command++) {
@@ -191,7 +191,7 @@ static enum ctl_exit command_run(const struct ctl_command *command, struct ctl *
 
 enum { FLAG_JSON = CTL_SETTING_COUNT, FLAG_REASON, FLAG_HELP, FLAG_VERSION, FLAG_COUNT };
 
-/* Reads the flags. `optind` is then the index of the first word. Returns false if one is wrong. */
+/* Reads the flags. Returns false if one is wrong. Sets `optind` to the index of the first word. */
 static bool flags_read(int count, char *arguments[], struct ctl *ctl, bool seen[FLAG_COUNT]) {
     struct option options[FLAG_COUNT + 1] = {{"json", no_argument, NULL, FLAG_JSON},
                                              {"reason", required_argument, NULL, FLAG_REASON},

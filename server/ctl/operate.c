@@ -48,7 +48,7 @@ static enum ctl_exit drain_await(struct ctl *ctl, struct ctl_reply *reply) {
     return code;
 }
 
-/* Says what a process does now. Returns CTL_DONE if that is what was wanted. */
+/* Prints the state of a process. Returns CTL_DONE if it is the wanted state. */
 static enum ctl_exit drain_report(struct ctl *ctl, const struct ctl_reply *reply,
                                   const char *wanted) {
     const cJSON *json = reply->json;

@@ -8,7 +8,7 @@
 #define PLANS_AT_ONCE 10000 /* of one request */
 #define LINE_BYTES 1024
 
-/* Reads a duration. If the text is none, reports it, and returns a negative number. */
+/* Reads a duration. If the text is no duration, reports that, and returns a negative number. */
 static double plan_seconds(const char *text) {
     double seconds = ctl_duration_read(text);
     if (seconds < 0) {
@@ -60,8 +60,8 @@ struct plan_file {
     size_t line; /* the number of the last one */
 };
 
-/* Adds the row of a line: a key, and behind the last space a plan. Returns false, after a report,
- * if the line has another form. */
+/* Adds the row of a line: its last word is the plan, and the text before that is the key. Returns
+ * false, after a report, if the line has another form. */
 static bool plan_line_read(const struct plan_file *from, char *line, cJSON *rows) {
     char *end = line + strlen(line);
     while (end > line && strchr(" \t\r\n", end[-1])) *--end = 0;

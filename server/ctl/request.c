@@ -1,6 +1,6 @@
 /* doormanctl: requests to a server, with libcurl.
  *
- * A request fails if no byte has come or gone during the timeout. A time for the whole request
+ * A request fails if no byte has come or gone during the timeout. A limit for the whole request
  * would also end long lists that are on their way. A process that is not the master answers
  * messages with a redirect, which libcurl follows. It answers GET with what it knows, which is
  * little. Then the address of the master is taken from /v1/status, and the master is asked. */
@@ -204,7 +204,7 @@ void ctl_reply_free(struct ctl_reply *reply) {
 /* ---- answers -------------------------------------------------------------------------------- */
 
 /* Returns whether an answer may come from a process that is not the master. The answer to a message
- * then has `mastership`, and most paths say that `is_master` is false. The others answer 404. */
+ * then has `mastership`, and most paths say that `is_master` is false. Other paths answer 404. */
 static bool is_of_standby(const struct ctl_reply *reply) {
     return reply->status == 404 ||
            cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(reply->json, "is_master")) ||

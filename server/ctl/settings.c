@@ -58,7 +58,6 @@ static bool line_take(struct ctl_settings *settings, char *line) {
     return false;
 }
 
-/* Reads an open file. */
 static enum ctl_exit file_take(struct ctl_settings *settings, const char *path, FILE *file) {
     struct stat facts;
     if (fstat(fileno(file), &facts) != 0 || !S_ISREG(facts.st_mode)) {
@@ -90,8 +89,8 @@ static enum ctl_exit file_take(struct ctl_settings *settings, const char *path, 
     return CTL_DONE;
 }
 
-/* Reads settings->file. If that is NULL, reads doormanctl in $XDG_CONFIG_HOME or else in
- * ~/.config, if that file exists. */
+/* Reads settings->file. If this is NULL, reads the file doormanctl, if it exists: in
+ * $XDG_CONFIG_HOME, or in ~/.config if that variable is empty or not set. */
 static enum ctl_exit file_read(struct ctl_settings *settings) {
     char standard[4096] = "";
     const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME"), *path = settings->file;

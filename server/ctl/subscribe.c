@@ -1,6 +1,6 @@
 /* doormanctl: shows the events that servers publish (P33). nng connects again by itself. A gap in
- * the numbers of the events shows a loss. If the user has given topics, other events do not arrive,
- * so `topic_seq` is compared for each topic, and otherwise `seq` for the whole stream. */
+ * the numbers of the events shows a loss. If the user gives topics, other events do not arrive, so
+ * `topic_seq` is compared for each topic. Otherwise `seq` of the stream is compared. */
 #include "ctl.h"
 
 #include <signal.h>
@@ -167,7 +167,6 @@ static enum ctl_exit addresses_dial(struct subscription *own, const char *list) 
     return code;
 }
 
-/* Waits for the first connection. */
 static enum ctl_exit connection_await(const struct subscription *own, const char *addresses) {
     for (double waited = 0; waited < own->ctl->timeout && !stops; waited += 0.01) {
         if (__atomic_load_n(&own->connections, __ATOMIC_RELAXED) > 0) return CTL_DONE;
@@ -193,7 +192,7 @@ static void connections_show(struct subscription *own) {
 
 /* ---- what was lost -------------------------------------------------------------------------- */
 
-/* Returns the stream of an event. In a new stream, the events before this one are not lost. */
+/* Returns the stream of an event. In a new stream, no event before this one counts as lost. */
 static struct stream *stream_find(struct subscription *own, const cJSON *json) {
     const char *server = ctl_text(json, "server"), *name = ctl_text(json, "stream");
     struct stream *found = NULL;
@@ -217,7 +216,7 @@ static uint64_t hash_of(uint64_t hash, const char *text) {
     return hash;
 }
 
-/* Says how many events of a topic were lost at most since the last one that arrived. */
+/* Says how many events of a topic may be lost since its last event arrived. */
 static void topic_check(struct subscription *own, const char *topic, const cJSON *json) {
     const double number = ctl_number(json, "topic_seq");
     uint64_t hash = hash_of(UINT64_C(14695981039346656037), ctl_text(json, "stream"));

@@ -1,6 +1,6 @@
 /* doormanctl: reads YAML as values of JSON, with libyaml. The text is from outside, so its size,
  * depth and number of values are bounded. A few lines of aliases can mean billions of values.
- * libyaml keeps one node for all aliases of an anchor, and this file counts each copy. */
+ * libyaml keeps one node for all aliases of an anchor, but this file counts it for each alias. */
 #include "convert.h"
 
 #include <stdlib.h>
@@ -56,7 +56,7 @@ static cJSON *yaml_list(struct yaml_reader *reader, const yaml_node_t *node, uns
     return list;
 }
 
-/* Adds to `into` those fields of `from` that it lacks. `from` is an object or a list of objects. */
+/* Adds the fields of `from` that `into` lacks. `from` is an object or a list of objects. */
 static void yaml_merge(cJSON *into, const cJSON *from) {
     const cJSON *field = NULL;
     cJSON_ArrayForEach(field, from) {
@@ -69,7 +69,7 @@ static void yaml_merge(cJSON *into, const cJSON *from) {
     }
 }
 
-/* Adds a field. Returns false, with an error, if its key or its value is wrong. */
+/* Adds a field. Returns false if it adds none. */
 static bool yaml_add_field(struct yaml_reader *reader, cJSON *object, const yaml_node_pair_t *pair,
                            unsigned depth) {
     const yaml_node_t *key = yaml_document_get_node(&reader->document, pair->key);
@@ -98,7 +98,7 @@ static cJSON *yaml_object(struct yaml_reader *reader, const yaml_node_t *node, u
     return object;
 }
 
-/* Returns a value, or NULL with an error. */
+/* Returns a value, or NULL. After an error, `failed` is true, and the value may be incomplete. */
 static cJSON *yaml_value(struct yaml_reader *reader, int index, unsigned depth) {
     const yaml_node_t *node = yaml_document_get_node(&reader->document, index);
     if (depth == YAML_DEPTH_MAX) return yaml_fail(reader, node, "more than 32 levels");

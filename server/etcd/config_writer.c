@@ -82,7 +82,7 @@ static enum config_access_result writer_read(struct config_access *access, const
     return ACCESS_DONE;
 }
 
-/* Notes why the transaction has no response. Returns ACCESS_UNKNOWN if etcd may have made it. */
+/* Notes why a change has failed. Returns ACCESS_UNKNOWN if etcd may have made the change. */
 static enum config_access_result writer_fail(const struct etcd *etcd,
                                              struct config_access *access) {
     const bool denied = etcd->is_refused && etcd->failure == ETCD_DENIED;
@@ -91,7 +91,6 @@ static enum config_access_result writer_fail(const struct etcd *etcd,
     return etcd->is_refused ? ACCESS_REFUSED : ACCESS_UNKNOWN;
 }
 
-/* Makes the transaction. */
 static enum config_access_result writer_change(struct service *service,
                                                struct config_access *access) {
     struct etcd *etcd = &service->config_writer->etcd;

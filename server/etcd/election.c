@@ -9,15 +9,15 @@
  * The value of the key has one line or two lines. The first line is the address of the master. The
  * second line is its HTTP address, if it has one (--http-advertise). A server of an earlier
  * version, which knows only one line, reads a value of two lines as an address with a control
- * character. Such an address is not valid, so that server knows that there is a master, but not
- * where.
+ * character. Such an address is not valid, so the older server knows that there is a master, but
+ * not where.
  *
- * With --state, the master also needs an epoch: a number that is larger than those of all masters
- * before it (D9). The epoch is the version of a second key, KEY/epoch. etcd counts the versions of
- * a key, and this key is never deleted. The transaction that creates the election key also writes
- * KEY/epoch, and a process reads both keys in one transaction. So a process whose etcd lease holds
- * the election key reads the epoch of its own mastership, even if the response to the transaction
- * that created the key was lost.
+ * With --state, the master also needs an epoch: a number that is larger than the epochs of all
+ * earlier masters (D9). The epoch is the version of a second key, KEY/epoch. etcd counts the
+ * versions of a key, and this key is never deleted. The transaction that creates the election key
+ * also writes KEY/epoch, and a process reads both keys in one transaction. So a process whose etcd
+ * lease holds the election key reads the epoch of its own mastership, even if the response to the
+ * transaction that created the key was lost.
  *
  * The same thread reads the key of the configuration every second, or five times within the TTL if
  * that is more often (V1). A poll of the election goes first, so that it is not late. The thread
@@ -283,8 +283,8 @@ static cJSON *election_get(struct service *service, const cJSON **out, uint64_t 
 }
 
 /* Reads the election key. A value that does not fit counts as not known. With --state, a key
- * without an epoch counts as that of another process: it ends with its etcd lease, and the next key
- * has an epoch.
+ * without an epoch counts as the key of another process: it ends with its etcd lease, and the next
+ * key has an epoch.
  *   value   room for the value. The address of the answer points into it */
 static cJSON *election_read_key(struct service *service, doorman_election_answer *out,
                                 char value[ELECTION_VALUE]) {
@@ -363,8 +363,8 @@ static void election_step(struct service *service, const doorman_election_call *
     server_unlock(&service->lock);
 }
 
-/* Loads the configuration if its key has changed (V1). An invalid configuration is logged only
- * once, because its revision is then known. */
+/* Loads the configuration if its key has changed (V1). An invalid configuration is logged again
+ * only after a reload, or with a new revision. */
 static void election_load_config(struct service *service) {
     struct election *election = service->election;
     doorman_config *config = NULL;
@@ -435,8 +435,8 @@ static void election_stand(struct service *service) {
     election_apply(service, election->reachable);
 }
 
-/* Follows a drain. A master with --state stays until what it knows is in the store, or LEAVING has
- * lasted too long. Then it gives its mastership back. Precondition: the lock is held. */
+/* Follows a drain. A master with --state stays until its state is in the store, or DRAIN_LEAVING
+ * has lasted too long. Then it gives its mastership back. Precondition: the lock is held. */
 static void election_follow_drain(struct service *service) {
     assert(server_lock_is_held(&service->lock));
     struct election *election = service->election;
@@ -604,8 +604,8 @@ static void election_stop(struct service *service) {
     if (election) server_etcd_uninit(&election->etcd);
 }
 
-/* Returns why a restart would fail now, or NULL. A process whose configuration is in etcd cannot
- * start without etcd. */
+/* Returns why a restart would fail or lose something now, or NULL. Without etcd, a new process has
+ * at best the configuration of --config-cache. */
 static const char *election_hinders(const struct service *service) {
     bool fails = service->settings->config_key && service->election_status.etcd.since;
     return fails ? "etcd, which has the configuration, cannot be reached" : NULL;

@@ -7,8 +7,8 @@
  * etcd.
  *
  * With --etcd-user, each request has a token. etcd issues a token for the user and the password.
- * The token is valid at all members. It ends when it has not been used for some minutes. A member
- * that restarts forgets it. A try that also asks for a token keeps its deadline.
+ * The token is valid at all members. A simple token ends after some minutes without use, and a
+ * member that restarts forgets it. The deadline of a try includes its request for a token.
  *
  *     token   event                             next
  *     none    a try begins                      the server asks for a token
@@ -170,7 +170,7 @@ static struct etcd_error etcd_find_error(const cJSON *tree) {
 
 /* Returns the kind of an error of etcd. etcd gives several errors the same code of gRPC. Its own
  * clients tell these errors apart by their texts, which are constants in its package rpctypes, so
- * this function does the same. If a message is too large, the text is that of the library for
+ * this function does the same. If a message is too large, the text comes from the library for
  * gRPC. */
 static enum etcd_failure etcd_failure_of(const struct etcd_error *error) {
     static const struct {
@@ -295,8 +295,8 @@ static bool etcd_authenticate(struct etcd *etcd) {
     return etcd->token[0] || code == ETCD_NO_AUTHENTICATION;
 }
 
-/* Tries the current member once. If etcd refuses the token of an earlier call, the call gets a new
- * token and is made once more. A token that this call has just obtained is only dropped. */
+/* Tries the current member once. If etcd refuses a token that an earlier call has obtained, gets a
+ * new token and sends the call once more. If this call has obtained the token, only drops it. */
 static cJSON *etcd_try(struct etcd *etcd, const char *path, const char *body) {
     bool had_token = etcd->token[0] != 0;
     int code = 0;

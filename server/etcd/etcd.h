@@ -37,12 +37,12 @@ struct etcd {
     counter *errors;                  /* for each member: failed tries; NULL: not counted */
 };
 
-/* Prepares calls, and reads the files that the flags name, to check them. Precondition: there is
- * only one thread. */
+/* Prepares calls, and reads the files that the flags name, to check them. Precondition: the server
+ * has not started its threads. */
 enum exit_status server_etcd_init(struct etcd *etcd, const struct settings *settings);
 void server_etcd_uninit(struct etcd *etcd); /* works after an incomplete init too */
 
-/* Prepares calls without a check, for a second struct with settings that were checked before. */
+/* Prepares calls without a check, for another struct with settings that were checked before. */
 enum exit_status server_etcd_init_again(struct etcd *etcd, const struct settings *settings);
 void server_etcd_set_election_deadline(struct etcd *etcd, const struct settings *settings);
 
@@ -50,8 +50,8 @@ void server_etcd_set_election_deadline(struct etcd *etcd, const struct settings 
  * function. */
 void server_etcd_cancel(struct etcd *etcd, bool cancelled);
 
-/* Tries the members in turn until one answers. If the response to the first try is lost, etcd gets
- * the call twice. All calls of the server are safe to repeat.
+/* Tries the members in turn until one answers. If the response to the first try is lost, etcd can
+ * get the call twice. All calls of the server are safe to repeat.
  *   returns   the response, which the caller deletes; NULL: no member answers, see `error` */
 __attribute__((format(printf, 3, 4))) cJSON *server_etcd_call(struct etcd *etcd, const char *path,
                                                               const char *format, ...);

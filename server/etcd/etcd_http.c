@@ -22,7 +22,7 @@
 #define BODY_BYTES_MAX (2 * (DOORMAN_MESSAGE_BYTES_MAX + 4096)) /* a configuration in base64 */
 #define HEAD_BYTES_MAX 65536
 
-/* Only one thread at a time may use the members, except where a comment says otherwise. */
+/* Only one thread at a time may use the fields, except where a comment says otherwise. */
 struct etcd_transport {
     CURLM *multi; /* keeps the connections; another thread may wake it up */
     CURL *easy;   /* the request, with the options that all requests share */

@@ -6,13 +6,13 @@
  * visible ASCII character, and each '%', is written as %XX.
  *
  * A line has two numbers, which show a subscriber how many events it has lost. `seq` counts the
- * events of the stream, and `topic_seq` those of one topic. The numbers of a topic never decrease,
- * and a gap is never smaller than what was lost:
+ * events of the stream, and `topic_seq` the events of one topic. The numbers of a topic never
+ * decrease, and a gap is never smaller than what was lost:
  *
  *     - an event that came while the ring was full or nobody had subscribed has no line. It may
  *       have had any topic, so it counts for each topic
  *     - the table has room for EVENT_SLOTS topics. A topic that has lost its slot continues behind
- *       the largest number of all topics that have lost theirs */
+ *       the largest number of all topics that have lost their slots */
 #include "event_line.h"
 
 #include <math.h>
@@ -86,7 +86,7 @@ static struct topic_slot *topic_find(struct event_lines *lines, uint64_t hash) {
         if (set[i].seq < oldest->seq) oldest = &set[i];
     }
     if (oldest->seq) {
-        /* what was never seen since its last event may have had its topic too */
+        /* events that were lost since its last event may have had its topic too */
         const uint64_t most = oldest->number + (lines->lost - oldest->lost);
         if (most > lines->evicted) lines->evicted = most;
     }
@@ -141,7 +141,6 @@ static void field_time(struct text *text, int64_t at) {
     server_text_addf(text, ",\"at\":\"%s.%06dZ\"", date, (int)(at % 1000000000 / 1000));
 }
 
-/* Adds what the event is about. */
 static void line_add_fields(const struct event_lines *lines, struct text *text,
                             const struct event *event) {
     const struct line_shape *shape = &line_shapes[event->kind];

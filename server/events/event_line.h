@@ -49,7 +49,7 @@ enum event_keys { EVENT_KEYS_PLAIN, EVENT_KEYS_HASH, EVENT_KEYS_NONE, EVENT_KEYS
 #define EVENT_WAYS 4     /* slots in which a topic may be */
 #define EVENT_TOPIC_MAX (3 * EVENT_TEXT_MAX + 128)
 
-/* A topic, and how many events it has had. */
+/* A topic, and the number of its last event. */
 struct topic_slot {
     uint64_t hash; /* of the topic */
     uint64_t number, lost;

@@ -1,5 +1,4 @@
-/* doorman_server, part EVENTS: events on their way from the threads that decide to the thread that
- * sends them. */
+/* doorman_server, part EVENTS: the ring that carries events to the thread that sends them. */
 #ifndef DOORMAN_SERVER_EVENT_RING_H
 #define DOORMAN_SERVER_EVENT_RING_H
 

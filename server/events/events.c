@@ -5,12 +5,12 @@
  *     sends     a thread of this part makes lines of the events, and gives them to nng
  *     queues    nng has a queue for each subscriber. A slow one loses its oldest lines
  *
- * Each event has a number, even if it is then lost, so a subscriber sees how many it has lost.
- * While nobody subscribes, events are numbered, but not copied.
+ * Each event has a number, even if the event is then lost, so subscribers see how many they have
+ * lost. While nobody subscribes, events are numbered, but not copied.
  *
  * Grants are many, so only a fraction of them are events (--event-sample). Random numbers choose
- * this fraction. If 100 clients took turns, every hundredth grant would always be of the same
- * client.
+ * this fraction, because every hundredth grant would always be of the same client if 100 clients
+ * took turns.
  *
  * Subscribers need no token, because nng has none. So the socket is for this machine only, unless
  * it has TLS and asks for certificates. */
@@ -48,7 +48,7 @@ static bool sample_read(const struct settings *settings, double *sample) {
     return strspn(text, "0123456789.") == strlen(text) && !*end && *sample >= 0 && *sample <= 1;
 }
 
-/* Reads --event-keys. Returns false if it is none of the words. */
+/* Reads --event-keys. Returns false if it is not plain, hash or none. */
 static bool keys_read(const struct settings *settings, enum event_keys *keys) {
     static const char *const names[EVENT_KEYS_COUNT] = {"plain", "hash", "none"};
     int i = 0;
@@ -130,7 +130,8 @@ static void events_add(struct service *service, struct event *event) {
     }
 }
 
-/* Returns whether a grant becomes an event (SplitMix64). Precondition: the lock is held. */
+/* Returns whether an event of a sampled kind is kept (SplitMix64). Precondition: the lock is
+ * held. */
 static bool events_choose(struct events *events) {
     uint64_t value = events->random += UINT64_C(0x9e3779b97f4a7c15);
     value = (value ^ value >> 30) * UINT64_C(0xbf58476d1ce4e5b9);

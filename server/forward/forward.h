@@ -10,7 +10,8 @@
 
 /* A message to another node begins with {"METHOD":{"forwarded":"MARK",. The mark has the time, the
  * number of the message and a hash. The hash is made with the secret of the cluster, from the time,
- * the number, the method and the rest. So no client can claim that its rights were checked. */
+ * the number, the method and the rest of the message. So no client can claim that its rights were
+ * checked. */
 #define MARK_BYTES 50
 #define MARK_HEAD_BYTES 128 /* of all up to the comma, with a final 0 */
 #define MARK_SECONDS 300    /* how much the clocks of two nodes may differ */

@@ -11,7 +11,7 @@ struct span {
     size_t bytes;
 };
 
-/* Returns the hash of the method, of the first two numbers of a mark, and of the rest. */
+/* Returns the hash of a method, the first two numbers of a mark, and the rest of a message. */
 static uint64_t mark_sign(const uint64_t secret[2], struct span method, const char *numbers,
                           struct span rest) {
     struct siphash hash;

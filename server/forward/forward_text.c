@@ -252,7 +252,8 @@ static char *text_of_failure(const char *failure) {
     return text;
 }
 
-/* Returns whether no entry has an answer. A reply of this process to several entries counts. */
+/* Returns whether no entry has an answer. A reply of this process to several entries counts as an
+ * answer. */
 static bool job_has_nothing(const struct forward_job *job) {
     bool has = job->has_reply && job->count > 1;
     for (size_t i = 0; i < job->count; i++) {

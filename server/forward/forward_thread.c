@@ -20,9 +20,9 @@
  * There is one hop: messages that come over nng, or from another node over HTTP, are never
  * forwarded. So two nodes with different maps cannot send a message to and fro.
  *
- * Each thread does its own part under the lock: the loop of HTTP or gRPC sends, the loop of HTTP or
- * a thread of nng takes the answer and gives it to the client, and the thread of the part does what
- * is due later. So no further thread must be woken on the way of a message. */
+ * Each thread does its own work: the loop of HTTP or gRPC sends messages, the loop of HTTP or a
+ * thread of nng takes the answers and passes them on, and the thread of the part does what is due
+ * later. So no further thread must be woken on the way of a message. */
 #include "forward.h"
 
 #include <nng/supplemental/util/platform.h>
@@ -254,7 +254,7 @@ static bool job_count(struct forward *forward, const struct forward_job *job, bo
     return has_room;
 }
 
-/* Makes a job of a message that is not, or not wholly, decided here. Returns NULL if too much is
+/* Makes a job of a message that other nodes decide, wholly or in part. Returns NULL if too much is
  * under way, if the server stops, or if memory has run out.
  *   response   NULL: nothing is decided here */
 static struct forward_job *job_accept(struct service *service, struct waiter *waiter,
@@ -376,8 +376,8 @@ static size_t node_address_count(const struct forward *forward, const struct for
     return at < forward->map->node_count ? forward->map->nodes[at].address_count : 0;
 }
 
-/* Returns where the process with an address listens over HTTP; "": it is not known. The two lists
- * of addresses of a node have the same order. */
+/* Returns where the process at `address` listens over HTTP; "": it is not known. The two lists of
+ * addresses of a node have the same order. */
 static const char *node_http_address(const struct forward *forward, const struct forward_node *node,
                                      const char *address) {
     const size_t at = doorman_shard_map_node(forward->map, node->name);
@@ -401,7 +401,7 @@ static void entries_fail(struct forward_job *job, const size_t *indexes, size_t 
 }
 
 /* Sends a message to an address. Returns false if it cannot be sent. A message with little time
- * goes alone, because those of a batch end together.
+ * goes alone, because the messages of a batch end together.
  *   message   freed if it is not sent; NULL: there was no memory for it */
 static bool question_send(struct forward *forward, const struct forward_question *question,
                           const char *address, nng_msg *message, doorman_time timeout) {
@@ -508,7 +508,7 @@ static void job_ask_node(struct forward *forward, struct forward_job *job, size_
     free(indexes);
 }
 
-/* If the questions of a job are over, answers the job or lets it try again. */
+/* If the questions of a job are over, ends the job or lets it try again. */
 static void job_look(struct forward *forward, struct forward_job *job, doorman_time now) {
     bool is_done = true;
     if (job->asked > 0) return;
@@ -531,8 +531,8 @@ static void job_look(struct forward *forward, struct forward_job *job, doorman_t
     server_unlock(&forward->service->lock);
 }
 
-/* Asks the nodes that own the shards of the entries that are not done. Asks all nodes about an
- * entry whose shard is not known, except this node if it has replied. */
+/* Asks the nodes that own the shards of the entries that are not done. If the shard of an entry is
+ * not known, asks all nodes, but not this node if it has replied. */
 static void job_run(struct forward *forward, struct forward_job *job, doorman_time now) {
     assert(server_lock_is_held(&forward->lock) && job->asked == 0);
     for (size_t i = 0; i < job->count; i++) {
@@ -687,7 +687,7 @@ static void *forward_main(void *context) {
 /* ---- other threads -------------------------------------------------------------------------- */
 
 /* Of this thread: whether it handles more messages before it calls forward_release, and whether
- * that call must send some. */
+ * that call must send messages. */
 static _Thread_local bool forward_holds, forward_has_held;
 
 static void forward_hold(void) { forward_holds = true; }
@@ -791,7 +791,7 @@ static bool forward_is_signed(struct service *service, const char *text, size_t 
     return result == MARK_RIGHT;
 }
 
-/* Lets the map be read soon after a message about a shard that this process does not own: the
+/* After a message about a shard that this process does not own, lets the map be read soon: the
  * sender may have a newer map. */
 static void forward_decided(struct service *service, doorman_json_exchange *exchange,
                             doorman_time now) {

@@ -504,8 +504,8 @@ bool server_grpc_health_answer(struct grpc *grpc, struct grpc_stream *stream, bo
 /* Makes the state machine. Returns false if memory runs out. */
 bool server_grpc_quotas_create(struct grpc *grpc);
 
-/* Begins quotas if this process has become master, or ends them if it is not master any more. At
- * the end stream->quota becomes NULL for each stream, which must then end itself. */
+/* Begins quotas if this process has become master, or ends them if it is not master any more. When
+ * they end, stream->quota becomes NULL for each stream, which must then end itself. */
 void server_grpc_quotas_look(struct grpc *grpc);
 
 /* Opens a stream. Returns false and sets the status if this process cannot serve it. */

@@ -2,7 +2,7 @@
  *
  * A connection has a budget of frames that ask nothing: settings, pings, resets, updates of the
  * window, empty data. The budget grows by BUDGET_RATE a second and with each complete call, so a
- * client that makes calls does not use it up. A flood does, and then the server ends the
+ * client that makes calls does not use it up. A flood uses it up, and then the server ends the
  * connection. */
 #include "grpc.h"
 

@@ -8,9 +8,9 @@
 
 /* ---- the request ---------------------------------------------------------------------------- */
 
-/* The numbers of the fields, as messages.proto has them. The method of a request decides what its
- * fields from 3 on are. This file reads messages itself, because protobuf-c would need ten pieces
- * of memory and three times the time. */
+/* The numbers of the fields, as messages.proto has them. The method of a request decides what the
+ * fields 3 and 4 mean. This file reads messages itself, because protobuf-c would need ten pieces of
+ * memory and three times the time. */
 enum { FIELD_DOMAIN = 1, FIELD_DESCRIPTOR = 2 };
 enum { FIELD_ENTRY = 1, FIELD_WANTED = 2, FIELD_HITS = 3, FIELD_REFUND = 4 };
 
@@ -86,7 +86,7 @@ static double hits_of(uint64_t number) {
 }
 
 /* Reads a descriptor. If it has hits, they replace those of the request, and 0 hits charge nothing.
- * A unit_multiplier of 0 is absent, and counts as 1. Returns the count of entries. */
+ * A unit_multiplier of 0 counts as 1. Returns the count of entries. */
 static size_t descriptor_read(struct grpc_descriptor *out, struct grpc_bytes from,
                               doorman_descriptor_entry entries[GRPC_ENTRY_MAX]) {
     uint64_t hits[NUMBERS] = {0}, wanted[NUMBERS] = {0};
@@ -136,9 +136,9 @@ static size_t call_read_descriptors(struct grpc_call *call, const doorman_descri
 
 /* Reads all descriptors. A lock keeps the configuration from being destroyed. For many descriptors
  * it is the lock of the configuration, so that other threads can use the service. But if another
- * thread has that lock, perhaps for long, the loop must not wait. Then, and for few descriptors, it
- * is the lock of the service: a configuration is destroyed only after another one was put in its
- * place under this lock. Returns false if a descriptor has no entries. */
+ * thread has this lock, perhaps for long, the loop must not wait. Then, and for few descriptors,
+ * the lock of the service is used: a configuration is destroyed only after another one was put in
+ * its place under this lock. Returns false if a descriptor has no entries. */
 static bool call_resolve(struct grpc_call *call, struct grpc_bytes message,
                          struct grpc_status *status) {
     struct service *service = call->service;
@@ -440,7 +440,7 @@ void server_grpc_add_prefix(struct text *out, size_t bytes) {
 }
 
 /* Adds the text that the template of the first refused descriptor has for clients. The template is
- * that of this process, even if the master has decided. */
+ * from the configuration of this process, even if the master has decided. */
 static void response_add_body(struct text *out, const struct grpc_call *call) {
     size_t at = 0;
     while (at < call->descriptor_count && !call->descriptors[at].outcome.is_over) at++;

@@ -8,8 +8,8 @@
  * of one that has not made a call yet, or else of one that has no request now. Of several, the one
  * that has been idle longest goes. If the server has tokens, a health check is not a call: it needs
  * no token, so any peer could keep a place for ever with Watch. In any case, a connection is closed
- * if it has completed no request GRPC_PATIENCE after its beginning, or has not read for that long
- * what is sent to it. */
+ * if it has completed no request GRPC_PATIENCE after its beginning, or if its peer leaves unread
+ * for that long what was sent. */
 #include "grpc.h"
 
 #include "../util/socket.h"
@@ -207,7 +207,7 @@ static void connection_evict(struct grpc_connection *connection) {
 
 /* Accepts connections. If the limit is reached and no connection can be closed, the listener waits
  * for the next tick. The sockets of ended connections are closed at the end of the turn, so until
- * then at most ACCEPTS_MAX more than the limit are open. */
+ * then up to ACCEPTS_MAX sockets more than the limit are open. */
 static void listener_accept(struct grpc *grpc) {
     for (int i = 0; i < ACCEPTS_MAX; i++) {
         char peer[PEER_BYTES];
@@ -437,7 +437,7 @@ static void grpc_stop(struct service *service) {
     grpc->service = NULL;
 }
 
-/* Makes new connections use the new certificates, including those to the master. */
+/* Makes new connections, also those to the master, use the new certificates. */
 static void grpc_set_tls(struct service *service) {
     struct grpc *grpc = service->grpc;
     char why[TLS_TEXT] = "";

@@ -2,9 +2,9 @@
  * redirects, so a process that is not the master asks the master over nng, as an agent does. The
  * asked process answers the message, or says that it is not the master: there is one hop.
  *
- * The loop makes and ends questions. A link carries those to the master, and service->forwards
- * sends those to other nodes. The thread that has an answer adds the question to the list `done`,
- * and wakes the loop. The loop takes it from there. */
+ * The loop makes and ends questions. A link carries the questions to the master, and
+ * service->forwards sends the questions to other nodes. The thread that has an answer adds the
+ * question to the list `done`, and wakes the loop. The loop takes it from there. */
 #include "grpc.h"
 #include "../link/link.h"
 
@@ -224,7 +224,7 @@ static bool answer_is_true(const cJSON *object, const char *name) {
     return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, name));
 }
 
-/* Sets the status of an answer that has no decision. */
+/* Sets the status of a call whose answer has no decision. */
 static bool answer_set_failed(const struct grpc_call *call, const cJSON *tree,
                               struct grpc_status *status) {
     const cJSON *error = cJSON_GetObjectItemCaseSensitive(tree, "error");
@@ -239,7 +239,7 @@ static bool answer_set_failed(const struct grpc_call *call, const cJSON *tree,
                             message ? message : code);
 }
 
-/* Returns whether an entry or a permit was not decided, because its shard moves. */
+/* Returns whether an entry or a permit has no decision, because another node decides for it. */
 static bool answer_is_moved(const cJSON *list) {
     const cJSON *each = NULL;
     bool is_moved = false;

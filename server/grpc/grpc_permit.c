@@ -3,9 +3,9 @@
  *
  * W2 All descriptors of a call are one permit. The permit may not wait, because the protocols
  *    cannot say "later". Descriptors whose resource has no limits are not in it.
- * W4 If this process is not the master, the master decides on the call: see grpc_master.c. In both
- *    cases server_grpc_call_prepare makes the requests, and server_grpc_call_take takes the
- *    responses.
+ * W4 If this process is not the master, the master decides on the call: see grpc_master.c.
+ *    Whichever process decides, server_grpc_call_prepare makes the requests, and
+ *    server_grpc_call_take takes the responses.
  *
  * CheckRateLimit asks whether one more hit fits, and charges nothing. So its permit has the cost 0,
  * and is granted as long as the key is not banned. The answer comes from what remains of each
@@ -41,7 +41,7 @@ static void report_add(struct grpc_call *call, size_t *count, size_t place) {
     call->places[(*count)++] = place;
 }
 
-/* Lets the permit of a Reserve be settled. */
+/* Makes the permit of a Reserve a reservation. */
 static void permit_reserve(struct grpc_call *call) {
     if (call->method != GRPC_RESERVE) return;
     call->permit.request_id = call->reservation.number;
@@ -68,7 +68,6 @@ static void settle_prepare(struct grpc_call *call) {
     if (count == 0) call->step = GRPC_STEP_REPORT;
 }
 
-/* Makes the request of the step. A step with nothing to ask is left out. */
 void server_grpc_call_prepare(struct grpc_call *call) {
     size_t count = 0;
     doorman_request *request = &call->request;

@@ -4,8 +4,8 @@
  * The process that reads a Reserve chooses a random number, which is the request_id of the permit,
  * and the gateway gets it in the reservation_id. So any process of the node can settle the
  * reservation. The reservation_id also says which descriptors had no limits: they are not in the
- * permit, so they must not be in the settle. The number chooses one of RESERVE_HOLDERS client ids,
- * so that all gateways together may have more reservations than one client may have. */
+ * permit, so they must not be in the settle request. The number chooses one of RESERVE_HOLDERS
+ * client ids, so that all gateways together may have more reservations than one client may have. */
 #include "grpc.h"
 
 #include <sys/random.h>

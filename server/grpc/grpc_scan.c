@@ -1,5 +1,5 @@
 /* doorman_server, part GRPC: checks the bytes of a message before they are read. A peer could
- * otherwise make protobuf-c allocate much more memory than its message has, and protobuf-c does not
+ * otherwise make protobuf-c allocate many more bytes than its message has, and protobuf-c does not
  * say which field is wrong. grpc_call.c reads the fields with server_grpc_field_next.
  *
  * A message is a list of fields. Each field begins with a tag: its number and its wire type. The
@@ -94,7 +94,7 @@ struct scan {
 };
 
 /* Writes the path of a field: the names of the fields around it, and its own name. A field that may
- * be repeated also has its index, unless that index is too large. */
+ * be repeated also gets its index, unless that index is too large. */
 static void scan_write_path(const struct scan *scan, char *path, size_t room) {
     const struct scan_field *field = scan->field;
     if (!field) return;

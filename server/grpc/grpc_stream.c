@@ -211,7 +211,7 @@ static bool field_is(struct grpc_text value, const char *text) {
     return strlen(text) == value.count && memcmp(value.bytes, text, value.count) == 0;
 }
 
-/* Returns whether a type is that of gRPC. It may have a suffix: application/grpc+proto. */
+/* Returns whether a type is application/grpc. It may have a suffix: application/grpc+proto. */
 static bool type_is_grpc(const char *value, size_t bytes) {
     static const char type[] = "application/grpc";
     const size_t length = sizeof type - 1;
@@ -412,7 +412,7 @@ void server_grpc_stream_data(struct grpc_stream *stream, const uint8_t *bytes, s
 
 /* ---- calls ---------------------------------------------------------------------------------- */
 
-/* Returns how much time the peer gives the call; 0: its deadline is over. */
+/* Returns how much time is left for the call; 0: its deadline is over. */
 static doorman_time stream_time_left(const struct grpc_stream *stream) {
     if (stream->timeout == DOORMAN_NEVER) return DOORMAN_NEVER;
     doorman_time left = stream->started_at + stream->timeout - doorman_clock();
@@ -511,7 +511,6 @@ static void stream_watch(struct grpc_stream *stream) {
     stream_send_message(stream);
 }
 
-/* Handles a complete request. */
 static void stream_handle(struct grpc_stream *stream) {
     struct grpc *grpc = stream->connection->grpc;
     const struct doorman_buffer *in = &stream->in.buffer;
@@ -587,7 +586,7 @@ void server_grpc_stream_close(struct grpc_stream *stream) {
     server_grpc_memory_give(&connection->grpc->memory, stream);
 }
 
-/* Watch: sends the value if it has changed, as soon as the last message is sent. */
+/* Watch: sends the health if it has changed, as soon as the last message is sent. */
 static void stream_tell_change(struct grpc_stream *stream) {
     struct grpc *grpc = stream->connection->grpc;
     bool is_sent = stream->out_sent == stream->out.buffer.bytes;
