@@ -1,7 +1,7 @@
 /* The core of doorman_server: the structs and functions that its files share. The comment at the
  * top of doorman_server.c lists the files. A file that needs the core includes this header, or a
- * header that does so, before those of the system. Functions that several files use start with
- * server_.
+ * header that does so, before the headers of the system. Functions that several files use start
+ * with server_.
  *
  * This is the interface of the core, and the only header of the core that parts include. A part is
  * left out unless its macro is defined, such as DOORMAN_SERVER_HTTP: see server/core/parts.h. */
@@ -68,8 +68,7 @@ server_fatal_error(enum exit_status exit_status, const char *format, ...);
 
 const char *server_flag_name(int flag); /* without the two hyphens */
 
-/* Returns the name of the part that a flag needs, if this server was built without that part.
- * Otherwise NULL. */
+/* Returns the name of the part that a flag needs and this server lacks; NULL: there is none. */
 const char *server_flag_lacks(int flag);
 
 const char *server_status_text(doorman_status status);
@@ -453,8 +452,8 @@ static inline void server_note_failure(struct service *service, enum load_failur
     server_unlock(&service->lock);
 }
 
-/* Wakes the thread of the parent link if a message has made the next request to the parent due
- * before the thread wakes up (T4). Precondition: the lock is held. */
+/* Wakes the thread of the parent link if the next request to the parent is due, because of a
+ * message, before the thread would wake up (T4). Precondition: the lock is held. */
 static inline void server_expedite_parent(struct service *service) {
     struct parent_link *link = &service->parent_link;
     assert(server_lock_is_held(&service->lock));

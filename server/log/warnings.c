@@ -317,8 +317,8 @@ static bool list_has(const char *list, const char *name) {
     return false;
 }
 
-/* Notes a lease of this node that has ended. An update logs it with others, at least ENDED_INTERVAL
- * after the last such line. The line names as many resources as have room, each once. */
+/* Notes a lease of this node that has ended. A later update logs all such leases in one line, at
+ * least ENDED_INTERVAL after the last one. The line names each resource once, if it has room. */
 static void warning_add_ended_lease(struct service *service, const char *resource_id) {
     static const char more[] = ", ...";
     struct repeated_warning *warning = &service->warnings->list[DOORMAN_EVENT_LEASE_ENDED];
@@ -353,8 +353,8 @@ static void warning_add_event(struct service *service, const doorman_event *even
     server_log_warning(service, kind, pairs, now);
 }
 
-/* Warns of bans that were ended early since the last call, and names the limit that has the most of
- * them since the start. */
+/* Warns of bans that were ended early since the last call, and names the limit that has lost the
+ * most bans in this way. */
 static void warning_note_bans(struct service *service, doorman_time now) {
     const doorman_permits *permits =
         service->server ? doorman_server_permits(service->server) : NULL;
@@ -379,7 +379,6 @@ static void warnings_update(struct service *service, doorman_time now) {
     for (int kind = 0; kind < WARNING_COUNT; kind++) warning_update(service, kind, now);
 }
 
-/* Counts and logs an event. */
 static bool warnings_on_event(struct service *service, const doorman_event *event) {
     if (event->kind == DOORMAN_EVENT_EXPIRED) {
         char amount[32];

@@ -119,7 +119,7 @@ static void act_subject(struct text *text, const cJSON *row) {
     server_text_add(text, "</span>");
 }
 
-/* Adds a value before and after an act. */
+/* Adds what an act has changed: the value before it and the value after it. */
 static void act_change(struct text *text, const cJSON *row) {
     if (act_member(row, "before") || act_member(row, "after")) {
         act_state(text, act_member(row, "before"));
@@ -155,8 +155,8 @@ static void audit_outcome(struct text *text, const cJSON *row) {
     }
 }
 
-/* Adds what an act is about, and what it has changed. An act with several entries has both in one
- * cell. */
+/* Adds what an act is about, and what it has changed. If the act has several entries, one cell has
+ * the subjects and the changes. */
 static void audit_cells(struct text *text, const cJSON *row) {
     const cJSON *entry = NULL, *entries = act_member(row, "entries");
     const int count = cJSON_GetArraySize(entries);
@@ -279,7 +279,7 @@ static void act_filter(struct text *text, const struct http_request *request, co
     server_text_add(text, "\"> ");
 }
 
-/* Adds the message of an error, which is JSON in `answer`. */
+/* Adds the message of the error that `answer` has as JSON. */
 static void act_error(struct text *text, const struct http_response *answer) {
     cJSON *json = answer->text.buffer.text
                       ? cJSON_ParseWithLength(answer->text.buffer.text, answer->text.buffer.bytes)
@@ -291,7 +291,7 @@ static void act_error(struct text *text, const struct http_response *answer) {
     cJSON_Delete(json);
 }
 
-/* Adds the table of a list, or a sentence that says why there is none. */
+/* Adds a list as a table. If it is empty or cannot be read, adds a sentence instead. */
 static void act_table(struct text *text, const char *columns, const struct http_response *answer) {
     if (answer->code != 200 || answer->text.failed) {
         act_error(text, answer);
@@ -354,7 +354,7 @@ static void handle_overrides_page(struct service *service, const struct http_req
     act_page_show(&page, service, request, response);
 }
 
-/* Adds a row with a link to all overrides of a key, when the table shows only the first. */
+/* Adds a row with a link to all overrides of a key. The table has only the newest ones. */
 static void act_more(struct note_page *page, const char *next) {
     (void)next;
     server_text_add(&page->text, "<tr><td></td><td colspan=6><a href=\"/overrides?key=");

@@ -73,7 +73,8 @@ static void child_log(struct service *service, const struct child *child, int ki
     }
 }
 
-/* Notes and logs that a node sends requests again, if it was silent or had ended. */
+/* If a node was silent or had ended, notes that it sends requests again. Logs this too, unless
+ * child_log has reached CHILD_LINES_MAX. */
 static void child_wake(struct service *service, struct child *child, doorman_time now) {
     char seconds[32];
     if (child->state == CHILD_LIVE) return;
@@ -99,8 +100,8 @@ static void child_note_leases(struct child *child, const doorman_response *respo
     if (refresh < DOORMAN_NEVER) child->refresh_interval = refresh;
 }
 
-/* If a child node has sent the message, notes the node, and adds the address of this process's
- * pages to the response. */
+/* If a child node has sent the message, notes the node. If it asks for capacity, adds the address
+ * of this process's pages to the response. */
 static void children_note(struct service *service, doorman_json_exchange *exchange,
                           doorman_time now) {
     const doorman_request *request = &exchange->request;

@@ -3,8 +3,8 @@
  *
  * E4 The answer has the errors and warnings that --check-config prints, and how the configuration
  *    differs from the one in force: the templates and limits that it adds, removes or changes, how
- *    many counters and bans each change drops, and the resources that have more leased than their
- *    new capacity. The templates and limits that the answer does not list stay as they are. */
+ *    many counters and bans each change drops, and the resources whose leases exceed their new
+ *    capacity. The templates and limits that the answer does not list stay as they are. */
 #include "../config/config.h"
 #include "pages.h"
 
@@ -130,7 +130,7 @@ static bool over_add(void *context, const doorman_server_resource *info) {
     return true;
 }
 
-/* Adds the resources that have more leased than their new capacity. */
+/* Adds the resources whose leases exceed their new capacity. */
 static void add_over(struct service *service, const doorman_config *config, cJSON *answer) {
     struct over_list list = {.config = config};
     server_for_each_resource(service, over_reserve, over_add, &list);

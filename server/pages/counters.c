@@ -42,7 +42,6 @@ struct counter_page {
 
 /* ---- the query */
 
-/* Refuses a parameter. */
 static bool page_refuse(struct http_response *response, const char *name, const char *rule) {
     char error[160];
     snprintf(error, sizeof error, "%s: %s", name, rule);
@@ -124,8 +123,8 @@ static bool page_find(struct counter_page *page, struct service *service,
 
 /* ---- copies of the state */
 
-/* Returns whether a page shows a counter or a ban. The page leaves out those that the query
- * excludes, fresh counters, and bans that have ended. */
+/* Returns whether a page shows a counter or a ban. The page leaves out what the query excludes,
+ * fresh counters, and bans that have ended. */
 static bool page_shows(const struct counter_page *page, const doorman_permits_counter *found) {
     if (!found->limit) return false;
     if (page->glob[0] && strcmp(page->glob, found->identifier_glob) != 0) return false;
@@ -184,8 +183,8 @@ static void counter_number(struct text *text, const char *name, double value) {
     server_text_add_number(text, value);
 }
 
-/* A field without a value is left out: the resource of a counter per template, the key of one that
- * is not per key, and the limit of a ban that an administrator has set. */
+/* A field without a value is left out: the resource of a counter per template, the key of a counter
+ * that is not per key, and the template and limit of a ban that an administrator has set. */
 static void counter_row_json(struct text *text, const struct counter_row *row) {
     server_text_addf(text, "{\"what\":\"%s\"", row->is_ban ? "ban" : "counter");
     counter_text(text, "template", row->glob);

@@ -52,8 +52,7 @@ static void descriptor_refuse(struct descriptor_query *query, const char *name, 
     query->wrong = rule;
 }
 
-/* Takes a parameter. Its name and its value each end with a 0 byte, and may contain 0 bytes before
- * it. */
+/* Takes a parameter. Its name and its value may contain 0 bytes, and have one more at the end. */
 static void descriptor_take(struct descriptor_query *query, doorman_descriptor_entry entry) {
     const size_t prefix = strlen(DESCRIPTOR_PREFIX);
     const bool is_entry = strncmp(entry.key, DESCRIPTOR_PREFIX, prefix) == 0;

@@ -14,8 +14,8 @@
 #define TREND_WIDTH (HISTORY_POINTS - 1)
 #define TREND_TOP 2.0
 #define TREND_BOTTOM 38.0
-/* The scale of a bar or an axis counts wants only up to this many times the larger of the capacity
- * and what the holders have, unless both of these are 0. */
+/* A bar and a trend cut off wants beyond this many times the larger of two amounts: the capacity,
+ * and what the holders have. If both amounts are 0, nothing is cut off. */
 #define WANTS_MAX 4.0
 
 static const char *amount_text(double amount, char room[32]) {
@@ -60,8 +60,8 @@ static double bar_width(double amount, double scale) {
     return width < BAR_WIDTH ? width : BAR_WIDTH;
 }
 
-/* Returns the amount at the end of a bar: the largest of capacity, has and wants. Wants beyond
- * WANTS_MAX are cut off, so that the other amounts stay visible. */
+/* Returns the amount at the end of a bar: the largest of capacity, has and wants. Much larger wants
+ * are cut off (WANTS_MAX), so that the other amounts stay visible. */
 static double bar_maximum(const doorman_server_resource *info, double capacity) {
     double limit = larger(capacity, info->has), maximum = larger(limit, info->wants);
     bool cut = limit > 0 && maximum > WANTS_MAX * limit;

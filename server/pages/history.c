@@ -40,8 +40,7 @@ static void trend_add(struct trend *trend, const doorman_server_resource *info) 
     server_points_add(trend->capacity, info->divides_capacity ? info->capacity : -1);
 }
 
-/* Copies a resource. Returns false if no further one is wanted: there are HISTORY_MAX, or memory
- * has run out. */
+/* Copies a resource. Returns false if there are HISTORY_MAX rows, or if memory has run out. */
 static bool history_add_row(void *context, const doorman_server_resource *info) {
     struct snapshot *snapshot = (struct snapshot *)context;
     server_snapshot_add_row(snapshot, info);

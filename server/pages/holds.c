@@ -194,7 +194,7 @@ static void page_table(struct text *text, const struct hold_row *rows, size_t co
     server_text_add(text, "</tbody></table>");
 }
 
-/* Says why no hold is granted while the server learns. */
+/* Says how long the server still learns which holds are in force. */
 static void page_learning(struct text *text, doorman_time left) {
     if (left <= 0) return;
     server_text_add(text, "<p>This process has just become the master. For ");

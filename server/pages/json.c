@@ -92,7 +92,6 @@ static void json_trouble(struct text *text, const char *name, const char *durati
     server_text_add(text, "}");
 }
 
-/* Writes whether the parent answers. */
 static void json_parent(struct text *text, const struct snapshot *snapshot) {
     const struct parent_state *parent = &snapshot->parent;
     bool reachable = parent->answered_at > 0 && parent->trouble.since == 0;
@@ -254,7 +253,7 @@ static void status_write_resources(struct service *service, const struct http_re
 #define LEASES_MAX 5000
 
 /* Reads the position at which a page of leases starts: "POSITION-PROCESS", in hexadecimal digits.
- * Each process has an order of its own, so PROCESS is the time at which the process started.
+ * Each process has its own order of leases, so PROCESS is the time at which the process started.
  * Returns false if the position is not from this process. */
 static bool leases_read_position(const char *query, const struct service *service,
                                  doorman_cursor *out) {
@@ -326,8 +325,8 @@ static void json_leases(struct text *text, const struct service *service,
 }
 
 /* Writes a page of the leases of one resource, in the order of the lease table, and not of their
- * ids. So without a filter the cost of a page depends on its own leases, and not on the number of
- * holders. Leases that last while a program reads all pages appear exactly once. */
+ * ids. So without a filter the cost of a page depends on how many leases the page has, and not on
+ * the number of holders. Leases that last while a program reads all pages appear exactly once. */
 static void status_write_leases(struct service *service, const struct http_request *request,
                                 struct http_response *response, const char *id) {
     struct text *text = &response->text;

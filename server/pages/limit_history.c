@@ -8,8 +8,8 @@
  *
  * A limit is known by the glob of its template and by its name. The counts of a limit are sums
  * since a time that this file does not know. So the first sample of a limit adds no point. A limit
- * that has left the configuration loses its history. So do all limits of a process that is not the
- * master any more. */
+ * loses its history when it leaves the configuration, and when this process is not the master any
+ * more. */
 #include "pages.h"
 
 #define LIMIT_HISTORY_MAX 10000
@@ -84,8 +84,8 @@ static bool limit_sample_step(struct limit_sample *sample, struct service *servi
     return more;
 }
 
-/* Returns by how much a sum has grown a second since the last point. A sum that is smaller than
- * before has started again at 0. */
+/* Returns the growth of a sum per second since the last point. A sum that is smaller than before
+ * has started again at 0. */
 static double limit_rate(uint64_t sum, uint64_t last, doorman_time duration) {
     uint64_t added = sum < last ? sum : sum - last;
     assert(duration > 0);
@@ -111,8 +111,8 @@ static void limit_history_clear(struct limit_history *history) {
     history->count = 0;
 }
 
-/* Continues the histories of the list in a sample, which then replaces the list. Only the main
- * thread changes the list, so it reads the list without its lock. */
+/* Copies the histories of the list into a sample, and continues them. The sample then replaces the
+ * list. Only the main thread changes the list, so it reads the list without its lock. */
 static void limit_history_replace(struct limit_history *history, struct limit_sample *sample,
                                   doorman_time now) {
     doorman_time duration = now - history->sampled_at;

@@ -139,8 +139,8 @@ static bool limit_list_step(struct limit_list *list, struct service *service,
     return more;
 }
 
-/* Copies all limits. If the configuration changes meanwhile, the list can have limits of the
- * earlier and of the later one. */
+/* Copies the first LIMITS_MAX limits. If the configuration changes meanwhile, the list can have
+ * limits of the earlier and of the later one. */
 static struct limit_list limit_list_take(struct service *service, const bool *abandoned) {
     struct limit_list list = {.rows = NULL};
     doorman_cursor cursor = {0};
@@ -432,7 +432,7 @@ static struct limit_query limit_query_read(const char *query) {
     return read;
 }
 
-/* Returns the index of the limit that a query names, or the number of limits if there is none. */
+/* Returns the index of the limit that a query names; the length of the list: it is not there. */
 static size_t limit_query_find(const struct limit_query *query, const struct limit_list *list) {
     size_t i = 0;
     while (i < list->row_count && (strcmp(list->rows[i].glob, query->glob) != 0 ||

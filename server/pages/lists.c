@@ -252,8 +252,8 @@ static bool ban_list_shows(const struct ban_list *list, const doorman_permits_co
            (!list->has_key || strcmp(list->key, found->key) == 0);
 }
 
-/* Visits a ban. Returns false after the last one, if this process is not the master, or if the
- * cursor is not valid any more. Precondition: the lock is held. */
+/* Visits the next ban. Returns false if there is none, or if it cannot be read. Precondition: the
+ * lock is held. */
 static bool ban_list_step(struct ban_list *list, struct service *service, doorman_time now) {
     assert(server_lock_is_held(&service->lock));
     doorman_permits *permits = doorman_server_permits(service->server);

@@ -5,7 +5,7 @@
  * their own, because every series costs memory in Prometheus. The series `other` is the sum of the
  * remaining resources.
  *
- * The series of a resource do not end with its last holder. For ten minutes, those about its
+ * The series of a resource do not end with its last holder. For ten minutes, the series about its
  * holders are 0, unless more than SERIES_MAX resources have holders. So a graph falls to 0, and an
  * alert can see this. */
 #include "pages.h"
@@ -249,8 +249,8 @@ static void metrics_files(struct text *text, const struct settings *settings,
     }
 }
 
-/* Adds the failures of authentication. Those of tokens are counted for each request, and the others
- * for each connection. */
+/* Adds the failures of authentication. Failures of tokens are counted for each request, and other
+ * failures for each connection. */
 static void metrics_authentication(struct text *text, const struct counters *counters) {
     static const char *const labels[FAILED_COUNT] = {
         [FAILED_TOKEN_MISSING] = "kind=\"http\",reason=\"token_missing\"",

@@ -158,8 +158,8 @@ static bool form_read_body(struct form *form, const struct http_request *request
 }
 
 /* Reads a decimal number. strtod alone would also read others, such as hexadecimal ones.
- *   end       out: behind it
- *   returns   false: it is none, or too large */
+ *   end       out: behind the number
+ *   returns   false: there is none, or it is too large */
 static bool form_read_number(const char *text, char **end, double *number) {
     const size_t bytes = strspn(text, "+-.0123456789eE");
     *number = strtod(text, end);
@@ -344,7 +344,7 @@ static void form_send(struct form *form, struct service *service,
 
 /* ---- the page ------------------------------------------------------------------------------- */
 
-/* The names of those limits of a key that can have other figures for it. */
+/* The names of the limits that can have other figures for a key. */
 struct form_limits {
     char names[FORM_LIMITS][DOORMAN_ID_BYTES_MAX + 1];
     size_t count, shared_count; /* shared_count: of limits that several keys share */

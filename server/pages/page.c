@@ -4,8 +4,8 @@
  * The pages are for operators. `/` lists the resources, 100 on a page, or the limits (front.c).
  * Each resource has a page with its leases, and `/clients` searches the leases of holders. The
  * pages work without JavaScript. With JavaScript, a short script fetches most pages again every two
- * seconds and replaces <main>. The Content-Security-Policy lets a page load only itself. It also
- * forbids style attributes, so bars and lines are SVG. */
+ * seconds and replaces <main>. The Content-Security-Policy lets a page load nothing from other
+ * servers. It also forbids style attributes, so bars and lines are SVG. */
 #include "pages.h"
 
 #include "build/page_files.h" /* page_css and page_js, made from page.css and page.js */
@@ -42,8 +42,8 @@ static struct page_state page_leases_read(struct service *service,
                      : (struct page_state){"warn", "the parent fails", ""};
 }
 
-/* Finds what is wrong around a process that works: a silent child node, or a file that was refused
- * or cannot be read. Precondition: the lock is held. */
+/* Finds a problem with which this process still works: a silent child node, or a file that was
+ * refused or cannot be read. Precondition: the lock is held. */
 static void page_find_trouble(struct service *service, struct page_state *state, doorman_time now) {
     assert(server_lock_is_held(&service->lock));
     const struct config_load *load = &service->last_load;
@@ -88,7 +88,6 @@ static void page_filter(struct text *text, const struct http_request *request, c
     server_text_add(text, "\"><button>filter</button></form>");
 }
 
-/* Adds the field that searches for a client. */
 static void page_search(struct text *text, const char *client) {
     server_text_add(text, "<form action='/clients' role=search><input name=client required "
                           "aria-label='start of a client id' placeholder='start of a client id' "
@@ -338,7 +337,8 @@ struct order {
     int (*compare)(const void *left, const void *right);
 };
 
-/* Compares two rows. Larger amounts come first. Equal amounts are in the order of their ids. */
+/* Compares two rows. Larger amounts come first. Rows with equal amounts are in the order of their
+ * ids. */
 static int compare_amounts(double left, double right, const char *left_id, const char *right_id) {
     return left > right ? -1 : left < right ? 1 : strcmp(left_id, right_id);
 }
@@ -481,7 +481,7 @@ void server_page_resources(struct service *service, const struct http_request *r
     server_snapshot_uninit(&snapshot);
 }
 
-/* Adds the peers of a holder whose id is shared, or that does not confirm its lease. */
+/* Adds the peers of a holder that shares its id or does not confirm its lease. */
 static void page_suspect(struct text *text, const struct suspect *suspect, bool is_shared) {
     if (!suspect || !suspect->peer[0]) return;
     server_text_add(text, " <span class=soft>from ");
@@ -516,7 +516,7 @@ static void page_holder(struct text *text, const struct lease_row *row, const st
     }
 }
 
-/* Adds the columns of a lease behind the name of the holder, and ends the row. */
+/* Adds the cells that follow the name of the holder, and ends the row. */
 static void page_lease(struct text *text, const struct lease_row *row, doorman_time now) {
     const doorman_server_lease *info = &row->info;
     server_text_add(text, "</td><td data-name=has>");

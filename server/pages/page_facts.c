@@ -3,8 +3,8 @@
  * wrong. This file reads snapshots, and writes HTML. page.c makes the pages. */
 #include "pages.h"
 
-/* What the words on the pages mean. The pages show the meaning on hover. A page also has the whole
- * list at its end, for devices without a pointer. */
+/* What the words on the pages mean. The pages show the meaning of a word on hover. A page also has
+ * the whole list at its end, for devices without a pointer. */
 static const struct term {
     const char *word, *meaning;
 } terms[] = {
@@ -117,8 +117,8 @@ static void page_master_self(struct text *text, const struct snapshot *snapshot)
     server_page_duration(text, snapshot->election.master_until - snapshot->now);
 }
 
-/* Adds the address of the master, which is a link to its page if its HTTP address is known. Also
- * adds how soon its lease in etcd ends if it fails. */
+/* Adds the address of the master, with a link if the HTTP address of the master is known. Also adds
+ * how soon the lease in etcd ends if the master fails. */
 static void page_master_other(struct text *text, const struct service *service,
                               const struct snapshot *snapshot) {
     server_text_add(text, "another: ");
@@ -246,7 +246,6 @@ static void page_parent_trouble(struct text *text, const struct parent_state *pa
     server_text_add(text, "</dd></div>");
 }
 
-/* Adds whether the parent answers. */
 static void page_parent_state(struct text *text, const struct snapshot *snapshot) {
     const struct parent_state *parent = &snapshot->parent;
     if (parent->trouble.since) {

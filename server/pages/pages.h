@@ -74,8 +74,8 @@ struct lease_list {
     bool failed;
 };
 
-/* A parent reports a shared name in its response to each request that shows that two processes use
- * the name. After this time without such a report, the name is probably no longer shared. */
+/* When a request shows that two processes use one name, the parent says so in the response. After
+ * this time without such a response, the name is probably no longer shared. */
 #define NODE_SHARED_MAX (300 * DOORMAN_SECOND)
 
 /* Returns whether the parent has said within NODE_SHARED_MAX that another process uses the name of
@@ -149,8 +149,8 @@ void server_lease_row_uninit(struct lease_row *row);
 /* A position in the leases of all resources. {0} is the start. */
 struct search_position {
     uint64_t before;   /* the position of a cursor before the current resource */
-    uint64_t resource; /* the position of that cursor after the current resource. If the cursor now
-                          moves to another one, the resource is gone, and `lease` is not valid */
+    uint64_t resource; /* the position of that cursor behind it. If the cursor now moves to another
+                          position, the resource is gone, and `lease` is not valid */
     uint64_t lease;    /* the position of a cursor in the leases of the current resource */
 };
 
@@ -176,7 +176,7 @@ struct lease_search {
 /* Finds leases. The caller sets the fields from prefix to position.
  *   cost   O(visited resources and leases). There is no index of holders, because it would take
  *          memory for each lease. One call visits at most 5,000 elements for each row of `limit`,
- *          and at most 500,000 in all. 500,000 take about 0.4 s, or some seconds if their data is
+ *          and at most 500,000 in all. These take about 0.4 s, or some seconds if their data is
  *          not in the CPU's caches. The call holds the lock for slices of about 1 ms. So it delays
  *          other pages, but hardly any requests for leases */
 void server_search_take(struct lease_search *search, struct service *service);
@@ -247,7 +247,7 @@ void server_page_end(struct http_response *response, bool has_script);
 #define PAGE_NOT_MASTER                                                                            \
     "<p class=soft>This process is not the master. Only the master decides on permits.</p>"
 
-/* Starts a row of a table with a key, which links to its page, and the resource. */
+/* Starts a row of a table: adds a key with a link to its page, and the resource. */
 void server_page_key_start(struct text *text, const char *resource, const char *key);
 
 /* Add a cell of a table.
@@ -339,8 +339,8 @@ void server_page_facts(struct text *text, struct service *service, const struct 
 void server_text_add_amount(struct text *text, double amount);
 
 /* Adds a bar that shows what the holders have and want. If the holders share one capacity, an edge
- * marks it. The bar ends at the largest of what they have, what they want, and this capacity. Wants
- * above four times the larger of the other two are cut off, unless both are 0. */
+ * marks it. The bar ends at the largest of what they have, what they want, and this capacity. Much
+ * larger wants are cut off: see WANTS_MAX in graph.c. */
 void server_graph_add_bar(struct text *text, const struct row *row);
 
 /* Adds a graph of the last ten minutes, with its axes. A dashed line shows the capacity over

@@ -147,7 +147,7 @@ static void answer_map(struct service *service, struct http_response *response, 
 static const char *const change_names[SHARD_CHANGE_COUNT] = {"move", "drain", "rebalance", "force",
                                                              "remove"};
 
-/* Logs a change in the words of doormanctl, and if it is refused, why. */
+/* Logs a change in the words of doormanctl, and the reason if it is refused. */
 static void change_log(const struct service *service, const char *token,
                        const struct shard_change *change) {
     char text[64 + DOORMAN_ID_BYTES_MAX], number[24] = "";

@@ -20,7 +20,7 @@
 #define SLICE_CLOCK_STEPS 8 /* the clock is read after this many steps */
 #define SLICE_PAUSE_MS 1
 
-/* The longest time that pages or the history held the lock of the service. The lock guards it. */
+/* The longest time for which a slice held the lock of the service. The lock guards this struct. */
 struct lock_hold {
     doorman_time duration;
     doorman_time cpu_time; /* without the time in which the thread did not run */
@@ -349,8 +349,8 @@ static bool search_reserve(struct lease_search *search) {
     return rows != NULL;
 }
 
-/* Moves to the next resource. If it is the resource at which the last search stopped, continues
- * with the lease behind the last one. Returns false if there are no more resources. */
+/* Moves to the next resource. If the last search stopped at this resource, skips the leases that it
+ * has visited. Returns false if there are no more resources. */
 static bool search_enter(struct lease_search *search, struct search_walk *walk,
                          struct service *service, doorman_time now) {
     doorman_server_resource info;
@@ -367,7 +367,6 @@ static bool search_enter(struct lease_search *search, struct search_walk *walk,
     return true;
 }
 
-/* Leaves the current resource. */
 static void search_leave(struct lease_search *search, struct search_walk *walk) {
     walk->inside = false;
     walk->before = walk->after;

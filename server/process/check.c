@@ -44,8 +44,8 @@ static enum exit_status check_refuse_config(const struct settings *settings,
                               what, count > 1 ? "them" : "it");
 }
 
-/* Logs the warnings about a valid configuration. Of an invalid one, logs all errors except the
- * first, which is in the line about the refusal. */
+/* Logs the warnings about a valid configuration. Of an invalid one, logs the listed errors except
+ * the first, which is in the line about the refusal. */
 static void check_log_problems(struct service *service, const struct config_change *change) {
     const struct settings *settings = service->settings;
     char text[PROBLEM_TEXT];
@@ -61,7 +61,7 @@ static void check_log_problems(struct service *service, const struct config_chan
     }
 }
 
-/* Returns what happens to the counters of a limit (V8). */
+/* Returns what a restart does to the counters of a limit (V8). */
 static const char *survival_text(const struct settings *settings,
                                  const doorman_permit_limit *limit) {
     if (limit->kind == DOORMAN_CONCURRENCY) {
@@ -76,7 +76,7 @@ static const char *survival_text(const struct settings *settings,
                : "is durable, but without --state each restart begins its counters again";
 }
 
-/* Prints for each limit what happens to its counters. */
+/* Prints for each limit what a restart does to its counters. */
 static void print_survival(const struct settings *settings, const doorman_config_options *read) {
     for (size_t i = 0; i < read->template_count; i++) {
         const doorman_template *template = &read->templates[i];

@@ -1,6 +1,6 @@
-/* doorman_server, part IPC: an address ipc://... at which nng takes no connection any more is
- * opened again. If a peer leaves while nng 1.5.2 greets it, the listener never starts a connection
- * again (nanomsg/nng #1518). The system still accepts connections, but nobody answers them. Only
+/* doorman_server, part IPC: opens an address ipc://... again if nng takes no connection there any
+ * more. If a peer leaves while nng 1.5.2 greets it, the listener never starts a connection again
+ * (nanomsg/nng #1518). The system still accepts connections, but nobody answers them. Only
  * listeners of ipc:// have this fault.
  *
  * The main thread connects to the addresses, one after the other, as a client does, and greets.

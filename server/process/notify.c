@@ -9,10 +9,11 @@
  *     STATUS=TEXT                 the text has changed; `systemctl status` shows it
  *     WATCHDOG=1                  a probe has succeeded, and $WATCHDOG_USEC is set
  *
- * A probe runs on a thread of nng, as requests do. It takes the lock of the service, and lets the
- * server object answer a discovery request. If a thread never releases the lock, or if all threads
- * of nng hang, no probe ends. systemd then ends the process and starts it again. There are at least
- * two probes in each interval of the watchdog, so that one late probe does no harm.
+ * A probe runs on a thread of nng, as requests over nng do. It takes the lock of the service, and
+ * lets the server object answer a discovery request. If a thread never releases the lock, or if all
+ * threads of nng hang, no probe ends. systemd then ends the process and starts it again. The pause
+ * between probes is at most half of the interval of the watchdog, so that one late probe does no
+ * harm.
  *
  * The probe does not involve the main thread. That thread may wait for a slow disk while it loads a
  * configuration, and requests are answered meanwhile. The probe needs no new file descriptor: it
@@ -66,8 +67,8 @@ static uint64_t read_number(const char *variable) {
     return valid ? strtoull(text, NULL, 10) : 0;
 }
 
-/* Sets the interval of the probes. The watchdog is for another process if $WATCHDOG_PID names
- * one. */
+/* Sets the interval of the probes. If $WATCHDOG_PID names another process, this one has no
+ * watchdog. */
 static void notify_set_watchdog(struct notify *notify) {
     const char *pid = getenv("WATCHDOG_PID");
     uint64_t half_ms = read_number("WATCHDOG_USEC") / 2000;

@@ -5,9 +5,9 @@
  * SIGTERM, and then runs its program again: with the same path, flags, environment and process id.
  *
  * Once a second, or less often if there are very many descriptors, the main thread asks poll about
- * all of them. poll knows which ones are open, and whose peers have left. nng itself counts lost
- * connections as open. A peer that leaves is normal, and its descriptor is closed at once. A
- * descriptor that stays open after its peer has left is leaked.
+ * all of them. poll knows which ones are open, and which have a peer that has left. nng itself
+ * counts lost connections as open. A peer that leaves is normal, and its descriptor is closed at
+ * once. A descriptor that stays open after its peer has left is leaked.
  *
  *     what a look finds                            then
  *     under --replace-at % of the limit are open   nothing

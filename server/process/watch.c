@@ -28,8 +28,8 @@ struct file_watch {
     unsigned missing_count; /* how many times in a row the file was missing, up to MISSING_MAX */
 };
 
-/* The files of certificates, tokens and passwords. Those of TLS and of the tokens are loaded again
- * when they change. The certificates for etcd are read for each connection to etcd, and the
+/* The files of certificates, tokens and passwords. The files of TLS and of the tokens are loaded
+ * again when they change. The certificates for etcd are read for each connection to etcd, and the
  * password for each new token of etcd. */
 enum {
     FILE_TLS_CERT,
@@ -146,10 +146,11 @@ static bool watch_poll(struct service *service) {
 /* ---- certificates and tokens ---------------------------------------------------------------- */
 /* The certificate, its key and the authority belong together. A program may replace them one after
  * the other. So these files are loaded when one of them has changed and all of them were the same
- * in two looks. If they do not fit together, the program may not have replaced all of them yet. So
- * an error is only logged when they still do not fit TLS_WAIT looks later. What was loaded before
- * stays in force meanwhile. The file of the tokens is a group of its own. If a file of a group is
- * missing or cannot be read, a program may be replacing it, and nothing of this group is loaded.
+ * in the last two looks. If they do not fit together, the program may not have replaced all of them
+ * yet. So an error is only logged when they still do not fit TLS_WAIT looks later. What was loaded
+ * before stays in force meanwhile. The file of the tokens is a group of its own. If a file of a
+ * group is missing or cannot be read, a program may be replacing it, and nothing of this group is
+ * loaded.
  *
  * libcurl reads the certificates for etcd again for each connection. So those files are not loaded
  * here. They are only reported if they are missing, because the next connection to etcd would
@@ -174,8 +175,8 @@ static const char *reload_path(const struct settings *settings, int file) {
     return paths[file];
 }
 
-/* Returns the version of a file that can be read. Otherwise returns the version of a missing file,
- * and errno says why. If no file descriptor is left, a file that exists counts as readable. */
+/* Returns the version of a file. If it cannot be read, returns the version of a missing file, and
+ * errno says why. If no file descriptor is left, a file that exists counts as readable. */
 static struct file_version readable_version_read(const char *path) {
     struct file_version version = file_version_read(path);
     int fd = version.file != 0 ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
