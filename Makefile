@@ -343,9 +343,9 @@ build/clock_shift.so: tests/system/clock_shift.c
 
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 # These programs include files of the server.
-OF_SERVER = audit_trim batch certificate events grpc_memory link link_http forward_mark \
-    forward_thread graph lock notify reports reset_count row_order store text unmatched versions \
-    warnings watch
+OF_SERVER = audit_trim batch certificate children events grpc_memory link link_http \
+    forward_mark forward_thread graph lock notify reports reset_count row_order store text \
+    unmatched versions warnings watch
 $(filter $(OF_SERVER:%=\%/unit/%_test),$(ALL_FLAVORS)): doorman_server.c $(SERVER_HEADERS) \
     $(wildcard server/*/*.c)
 
@@ -372,8 +372,8 @@ $(CONVERT_TESTS): $(wildcard server/ctl/*.[ch])
 LINKED = doorman_server $(addprefix fuzz/,calls grpc handover http permits response rows shards) \
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test agent_routes_test etcd_test \
     leased_test status_test store_etcd_test tls_test tree_test) \
-    $(addprefix unit/,arguments_test audit_trim_test batch_test events_test link_http_test \
-        link_test forward_mark_test forward_thread_test graph_test lock_test \
+    $(addprefix unit/,arguments_test audit_trim_test batch_test children_test events_test \
+        link_http_test link_test forward_mark_test forward_thread_test graph_test lock_test \
         notify_test reports_test reset_count_test unmatched_test versions_test warnings_test)
 $(foreach flavor,$(FLAVORS) coverage,\
     $(eval $(LINKED:%=build/$(flavor)/%): build/$(flavor)/doorman.o))

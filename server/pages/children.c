@@ -48,7 +48,17 @@ static struct child *children_find(struct service *service, const char *node) {
     return children->count < CHILDREN_MAX ? &children->items[children->count++] : oldest;
 }
 
-/* Logs what happens to a node. Peers can invent nodes at any rate, so there are few lines (V6).
+/* Returns whether there may be a further line about a node. Peers can invent nodes at any rate, so
+ * there are few lines (V6). */
+static bool child_may_log(struct children *children, doorman_time now) {
+    if (now - children->lines_since >= 60 * DOORMAN_SECOND) {
+        children->lines_since = now;
+        children->line_count = 0;
+    }
+    return children->line_count < CHILD_LINES_MAX;
+}
+
+/* Logs what happens to a node.
  *   kind   the warning. Beyond CHILD_LINES_MAX lines a minute it is only counted */
 static void child_log(struct service *service, const struct child *child, int kind,
                       doorman_time now) {
@@ -57,29 +67,26 @@ static void child_log(struct service *service, const struct child *child, int ki
     doorman_time end = child->lease_end > now ? child->lease_end - now : 0;
     snprintf(silent, sizeof silent, "%.0f", (double)(now - child->seen_at) / 1e9);
     snprintf(left, sizeof left, "%.0f", (double)end / 1e9);
-    if (now - children->lines_since >= 60 * DOORMAN_SECOND) {
-        children->lines_since = now;
-        children->line_count = 0;
-    }
     bool ended = kind == WARNING_CHILD_ENDED;
-    if (children->line_count++ >= CHILD_LINES_MAX) {
+    if (!child_may_log(children, now)) {
         const char *const pairs[WARNING_PAIR_MAX][2] = {{"child", child->node},
                                                         {"silent_seconds", silent}};
         server_log_warning(service, kind, pairs, now);
     } else {
+        children->line_count++;
         server_log(service->settings, LEVEL_WARNING, server_warning_text(kind), "child",
                    child->node, "silent_seconds", silent, ended ? LOG_END : "lease_ends_in_seconds",
                    left, LOG_END);
     }
 }
 
-/* If a node was silent or had ended, notes that it sends requests again. Logs this too, unless
- * child_log has reached CHILD_LINES_MAX. */
+/* If a node was silent or had ended, notes that it sends requests again. Logs this if there may be a
+ * further line. */
 static void child_wake(struct service *service, struct child *child, doorman_time now) {
     char seconds[32];
     if (child->state == CHILD_LIVE) return;
     child->state = CHILD_LIVE;
-    if (service->children->line_count >= CHILD_LINES_MAX) return;
+    if (!child_may_log(service->children, now)) return;
     snprintf(seconds, sizeof seconds, "%.0f", (double)(now - child->seen_at) / 1e9);
     server_log(service->settings, LEVEL_INFO, "a child node sends requests again", "child",
                child->node, "after_seconds", seconds, LOG_END);
