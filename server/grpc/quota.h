@@ -18,7 +18,7 @@
 struct quotas;       /* all streams and buckets of a process */
 struct quota_stream; /* a holder */
 
-/* What the owner knows of a resource. */
+/* What `describe` says of a resource. */
 struct quota_facts {
     unsigned interval;         /* seconds of a fill interval, at least 1 */
     doorman_time lease_length; /* the longest that a lease can have; 0: not known */

@@ -77,8 +77,8 @@
  *    says so with `Connection: close`. So its client loses no response. If no connection is free,
  *    http_listen.c closes some without such a response.
  * A request must arrive within HTTP_TIMEOUT_SECONDS, from its first byte to its last byte. With
- *    TLS, this time begins with the handshake for the first request. A response must leave within
- *    HTTP_TIMEOUT_SECONDS after it is made. */
+ *    TLS, this time begins with the handshake for the first request. SENDING lasts at most
+ *    HTTP_TIMEOUT_SECONDS. */
 #include "http_connection.h"
 
 #include <sys/epoll.h>
@@ -320,8 +320,8 @@ void server_http_wake(const struct http *http) {
     (void)eventfd_write(http->wake, 1); /* it only fails if the loop will wake anyway */
 }
 
-/* Adds a connection whose response is made to http->answered, where the loop looks in each turn.
- * Precondition: the lock of HTTP is held. The caller must not use the connection after this. */
+/* Adds a connection to http->answered, where the loop looks in each turn. Precondition: the lock of
+ * HTTP is held. The caller must not use the connection after this. */
 static void http_add_answered(struct http *http, struct http_connection *connection) {
     bool wakes = !http->answered && !server_http_is_loop;
     assert(!connection->is_answered);
@@ -376,7 +376,7 @@ static bool connection_receive(struct http_connection *connection) {
 
 /* ---- responses ------------------------------------------------------------------------------ */
 
-/* Sends what is in connection->out, as soon as the caller returns to connection_run.
+/* Lets connection_run send what is in connection->out.
  *   state   SENDING or CONTINUING */
 static void connection_send(struct http_connection *connection, enum http_connection_state state) {
     connection->sent = 0;
@@ -435,7 +435,7 @@ static void connection_forget_body(struct http_connection *connection) {
     connection_consume(connection);
 }
 
-/* Keeps a response until its time. Frees its memory. */
+/* Writes a response to `out`, where it waits for its time. Frees the memory of `response`. */
 static void connection_delay(struct http_connection *connection, struct http_response *response) {
     doorman_time delay = response->delay;
     assert(delay > 0 && delay <= HTTP_DELAY_SECONDS_MAX * DOORMAN_SECOND);
@@ -523,7 +523,7 @@ static void connection_answer_later(struct http_connection *connection) {
 
 /* ---- messages that wait --------------------------------------------------------------------- */
 
-/* The numbers of messages that wait over HTTP begin here, above those of connections of nng. */
+/* Numbers of messages that wait over HTTP begin here, above the numbers of nng connections. */
 #define WAITER_NUMBERS (UINT64_C(1) << 32)
 
 static struct http_connection *waiter_connection(struct waiter *waiter) {
@@ -571,8 +571,8 @@ static void connection_finish_wait(struct waiter *waiter, bool answers) {
     server_unlock(&http->lock);
 }
 
-/* Answers a message of the protocol. If its permits wait, another thread makes the response,
- * perhaps before this function ends. */
+/* Answers a message of the protocol. If its permits wait, connection_finish_wait makes the
+ * response, perhaps before this function ends. */
 static void connection_answer_message(struct http_connection *connection) {
     struct service *service = connection->service;
     struct http_response response = server_http_response_init(NULL);
@@ -783,8 +783,8 @@ static bool connection_refuse_plain(struct http_connection *connection) {
     return true;
 }
 
-/* Returns whether the peer does not speak TLS. The first byte of TLS is 0x16, that of HTTP is a
- * capital letter. */
+/* Returns whether the peer does not speak TLS. TLS begins with the byte 0x16, and HTTP begins with
+ * a capital letter. */
 static bool connection_is_plain(const struct http_connection *connection) {
     char first = 0;
     return recv(connection->socket, &first, 1, MSG_PEEK) == 1 && first >= 'A' && first <= 'Z';
@@ -843,7 +843,7 @@ static bool connection_flush(struct http_connection *connection) {
     return true;
 }
 
-/* Drops the bytes that have arrived of the body of a refused request. */
+/* Drops the received bytes of the body of a refused request. */
 static bool connection_drain(struct http_connection *connection) {
     size_t count = connection->in_bytes;
     connection->in_bytes = 0;

@@ -7,8 +7,8 @@
  * one thread decide at a time anyway. epoll is level-triggered, so what a connection does not read
  * now is reported again.
  *
- * The loop needs no lock for a connection. It takes the lock of the service in handlers and for log
- * lines, and the lock of HTTP for the lists and the counts that other threads read.
+ * The loop needs no lock for its own members of a connection. It takes the lock of the service in
+ * handlers and for log lines, and the lock of HTTP for lists and counts that other threads read.
  *
  * At most http->limit connections are open. One eighth of them is a reserve for new connections.
  * HTTP is crowded while a part of the reserve is in use. It then does two things, so that clients
@@ -17,8 +17,8 @@
  * 1. A connection closes after its next response, and the response says so. This is enough while
  *    the clients send requests, and it costs no client a response.
  * 2. The loop looks at the connections every EVICTION_INTERVAL. If no connection is free, it closes
- *    connections until the reserve is free. It closes first those with the lowest rank, and of one
- *    rank those with the nearest deadline, which have waited longest:
+ *    connections until the reserve is free. Connections with the lowest rank close first. Within a
+ *    rank, the connection with the nearest deadline closes first, because it has waited longest:
  *
  *        rank       state                    condition
  *        IDLE       IDLE                     the state has lasted for PATIENCE
@@ -105,7 +105,7 @@ static struct http_connection *http_choose(struct http *http, doorman_time now) 
     return chosen;
 }
 
-/* Closes connections until the reserve is free, if no connection is free. If the probe finds the
+/* If no connection is free, closes connections until the reserve is free. If the probe finds the
  * next request of a connection, the connection has a new deadline, so it is not chosen twice. */
 static void http_evict(struct http *http, doorman_time now) {
     if (http->used_count < http->limit) return;

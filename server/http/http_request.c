@@ -374,7 +374,7 @@ static bool request_is_from_page(const struct http_request *request) {
 
 /* Returns whether a page of this server has sent the request. A page can set neither Sec-Fetch-Site
  * nor Origin itself. If there is no Sec-Fetch-Site, as without TLS, the Origin decides. The scheme
- * of the Origin does not count, because a proxy may have another one than this server. */
+ * of the Origin does not count, because a proxy may use another scheme than this server. */
 static bool request_is_from_own_page(const struct http_request *request) {
     char value[300], host[256];
     int count = server_http_field_read(request->fields, "Sec-Fetch-Site", value, sizeof value);

@@ -1,5 +1,5 @@
 /* doorman_server, part LINK: questions to other processes, over nng or HTTP. Two parts include this
- * file: server/forward/ asks the nodes that own keys, and server/grpc/ asks the master. */
+ * file: server/forward/ asks the nodes that own shards, and server/grpc/ asks the master. */
 #ifndef DOORMAN_SERVER_LINK_H
 #define DOORMAN_SERVER_LINK_H
 
@@ -78,8 +78,8 @@ struct link_pool {
      * last question. */
     void (*take)(struct link_pool *pool, const struct link_batch *batch);
 
-    /* Called without the lock when a connection is there, or was lost: the part must call
-     * server_link_tend soon. */
+    /* Called without the lock when a connection is there, or was lost. If it was lost, the part
+     * must call server_link_tend soon. */
     void (*changed)(struct link_pool *pool, bool is_lost);
 
     bool stops; /* questions end as soon as they can */
@@ -118,17 +118,17 @@ void server_link_flush(struct link_pool *pool);
 /* Ends a question after `take`: the struct belongs to the caller again. */
 void server_link_end(struct link_question *question);
 
-/* Ends the questions of lost connections, all questions of a pool that stops, and those over HTTP
- * whose time is over. Removes the links that are no longer needed, and returns them for the caller
- * to close. */
+/* Ends the questions of lost connections, all questions of a pool that stops, and connections over
+ * HTTP whose time is over. Removes the links that are no longer needed, and returns them for the
+ * caller to close. */
 struct link *server_link_tend(struct link_pool *pool, doorman_time now);
 
-/* Returns when to call server_link_tend for what was sent until now. A message that is sent later
- * has at least DOORMAN_SECOND / 2 until its end, so the caller may ask again within that time. */
+/* Returns when to call server_link_tend for what was sent until now. A message that is sent over
+ * HTTP later has at least DOORMAN_SECOND / 2, so the caller may ask again within that time. */
 doorman_time server_link_due(const struct link_pool *pool);
 
-/* Returns whether a connection over HTTP is open. Before the owner of a stopped pool frees it, none
- * may be open. */
+/* Returns whether a connection over HTTP is open. The owner of a stopped pool frees it only when
+ * none is open. */
 bool server_link_has_http(const struct link_pool *pool);
 
 /* Closes links without questions. Precondition: the lock is not held, because closing waits for

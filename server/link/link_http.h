@@ -63,7 +63,7 @@ void server_link_http_send(struct link_http *http, nng_msg *message, doorman_tim
 /* Lets the connection end as soon as it can. Its question gets this error of nng. */
 void server_link_http_stop(struct link_http *http, int error);
 
-/* Frees the buffer of a connection that has no question. The caller frees the struct. */
+/* Frees the buffer of a connection that has no question. Does not free the struct. */
 void server_link_http_uninit(struct link_http *http);
 
 #endif

@@ -10,9 +10,9 @@
 
 #define SHARED_ID_MAX 8 /* ids that have warnings of their own at the same time (V6) */
 
-/* The kinds of repeated warnings: first those of doorman_event, then those of the server. A refused
- * message has one kind for each kind of message. Each of the last kinds is for one shared id. The
- * kind DOORMAN_EVENT_SHARED_ID is for further shared ids. */
+/* The kinds of repeated warnings: first those of doorman_event, then those of the server. Refused
+ * messages have one kind of warning for each kind of message. Each of the last kinds is for one
+ * shared id. The kind DOORMAN_EVENT_SHARED_ID is for further shared ids. */
 enum {
     WARNING_MESSAGE_REFUSED = DOORMAN_EVENT_COUNT, /* the first of MESSAGE_KIND_COUNT kinds */
     WARNING_PARENT_UNREACHABLE = WARNING_MESSAGE_REFUSED + MESSAGE_KIND_COUNT,

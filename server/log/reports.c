@@ -399,8 +399,8 @@ static void report_learning(struct service *service, enum learning_cause cause, 
 
 /* ---- the parent ----------------------------------------------------------------------------- */
 
-/* Logs that the parent answers again, and drops the warnings that say that it does not. If a
- * process of the parent that is not its master has answered a probe, the line names the master. */
+/* Logs that the parent answers, and drops the warnings that say that it does not. If a process of
+ * the parent that is not its master has answered a probe, the line names the master. */
 static void parent_log_answer(struct service *service, const doorman_transport_result *result,
                               doorman_time now) {
     const struct trouble *trouble = &service->parent_link.state.trouble;
