@@ -574,8 +574,8 @@ const char *server_quota_holder(const struct quota_stream *stream) { return stre
 
 /* ---- reports -------------------------------------------------------------------------------- */
 
-/* Returns the wants after a report. Noise must not change them, because a stream whose assignment
- * changes begins with a full bucket of tokens. */
+/* Returns the wants after a report. Noise in reports must not change them, because a stream whose
+ * assignment changes begins with a full bucket of tokens. */
 static double quota_wants(const struct quota_bucket *bucket, double estimate, doorman_time now) {
     if (now < bucket->initial_until && estimate < bucket->initial) estimate = bucket->initial;
     bool is_steady = estimate <= bucket->wants && estimate >= WANTS_STEADY * bucket->wants;

@@ -42,7 +42,7 @@ struct quota_counts {
     size_t ended_streams, ended_buckets; /* for which something is committed */
     double ended_committed; /* the sum of that, in requests a second, over all resources */
     uint64_t assignments, abandoned;
-    uint64_t refused;   /* reports of new buckets for which the stream or all had no room */
+    uint64_t refused;   /* reports of new buckets for which there was no room */
     uint64_t unmatched; /* buckets without a template */
 };
 

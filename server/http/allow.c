@@ -144,7 +144,6 @@ static bool allow_read(struct allow *allow, const char *query) {
 
 /* ---- the decision --------------------------------------------------------------------------- */
 
-/* Copies a decision. */
 static void allow_keep_permit(struct allow *allow, const doorman_permit *permit) {
     allow->granted = permit->granted;
     allow->warning = permit->warning;

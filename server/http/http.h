@@ -99,7 +99,7 @@ extern const char *const server_message_names[MESSAGE_KIND_COUNT];
 #define TOKEN_NAME_DEFAULT "default" /* the name of a token without a name */
 
 /* What a token allows. Each role allows what ROLE_READ allows, and ROLE_ADMIN allows all.
- * ROLE_FIGURES allows what ROLE_WRITE allows. Otherwise no role includes another one. */
+ * ROLE_FIGURES allows what ROLE_WRITE allows. Otherwise no role includes another role. */
 enum role { ROLE_READ, ROLE_WRITE, ROLE_FIGURES, ROLE_SUPPORT, ROLE_ADMIN };
 
 #define TOKEN_GLOBS_BYTES 512 /* of the globs of a token, with a space between two */
@@ -154,7 +154,7 @@ typedef void server_handler(struct service *service, const struct http_request *
 
 /* A message of the protocol that came over HTTP. */
 struct method_call {
-    struct waiter waiter; /* first, so that a pointer to it is one to the call */
+    struct waiter waiter; /* first: a pointer to it is a pointer to the call */
     doorman_json_exchange exchange;
     char http_address[DOORMAN_ID_BYTES_MAX + 1];
     bool has_reset; /* written by server_method_handle: this process has decided a RESET */
@@ -220,7 +220,7 @@ bool server_http_check_query(const char *query, const char *const *names,
 
 #define HTTP_HEAD_MAX ((size_t)16 << 10) /* bytes; also for chunk extensions and trailers */
 
-/* The most bytes of a body on a path that needs no token, where anybody may send one. A batch of
+/* The most bytes of a body on a path that needs no token, where anybody may send a body. A batch of
  * server/link/ has fewer. */
 #define HTTP_OPEN_BODY_MAX ((size_t)128 << 10)
 

@@ -1,5 +1,5 @@
-/* doorman_server, part HTTP: connections. This file changes service->http. It calls the function of
- * the path that a request names.
+/* doorman_server, part HTTP: connections. This file changes service->http, and calls the function
+ * for the path of each request.
  *
  * A request has no thread of its own, and none of its steps waits. The loop (http_listen.c) calls
  * server_connection_step when epoll reports the socket of a connection, and the connection then
@@ -51,21 +51,21 @@
  *     DRAINING   the rest of the body of a    it has been read, timeout, or   FREE
  *                refused request comes in     a disconnect
  *
- * Only the loop changes the state of a connection, and only it uses the socket. Only in ANSWERING
- *    and ABANDONED a connection may belong to another thread: that thread writes `out`, adds the
+ * Only the loop changes the state of a connection, and only it uses the socket. A connection may
+ *    belong to another thread only in ANSWERING and ABANDONED. That thread writes `out`, adds the
  *    connection to http->answered, and wakes the loop, which then sends the response. The lock of
- *    HTTP guards the queue of the thread of pages and this list.
+ *    HTTP guards http->answered, and the queue of the thread of pages.
  * The thread of pages makes all responses that need a copy of the state, one after the other. These
  *    responses are, for example, pages, metrics and the configuration. Health checks and messages
  *    of the protocol need few steps under the lock of the service, and the description of the API
  *    needs none. So the loop answers these at once, even while many pages wait. At most
- *    HTTP_QUEUE_MAX responses wait, and a further request is refused with the status 503.
+ *    HTTP_QUEUE_MAX pages wait, and a request for a further page gets the status 503.
  * In ANSWERING and DELAYED the connection receives, so that it notices a disconnect. A peer that
  *    has shut down only its sending side counts as disconnected too, because the server cannot tell
  *    the difference. What the connection receives belongs to the next requests. When
  *    HTTP_BUFFER_MAX bytes have arrived, the connection stops receiving, `receives` is false, and
- *    only sending notices a disconnect. A page that reads its body keeps the body in `in`, so the
- *    connection does not receive while the page is made.
+ *    only sending notices a disconnect. If a page reads the body of its request, the body stays in
+ *    `in`, so the connection does not receive while the page is made.
  * A message whose permits wait in this process counts as a delayed response, see below. The thread
  *    that causes the last decision of the message makes the response. If the peer leaves, the
  *    permits leave the queues.
@@ -345,7 +345,7 @@ static void connection_abandon(struct http_connection *connection) {
     if (closes) {
         server_connection_close(connection);
     } else if (!answered) {
-        /* Even if the response is made by now, the loop closes the connection without it. */
+        /* Even if the response is made by now, the loop closes without sending it. */
         __atomic_store_n(&connection->abandoned, true, __ATOMIC_RELAXED);
         server_connection_move(connection, CONNECTION_ABANDONED);
         connection_watch_events(connection, 0);
@@ -486,7 +486,6 @@ const char *server_http_ask(struct service *service, const struct http_request *
     return why;
 }
 
-/* Answers a request on this thread. */
 static void connection_answer_now(struct http_connection *connection) {
     const struct http_request *request = &connection->request;
     struct http_response response = server_http_response_init(NULL);

@@ -32,8 +32,8 @@
  * stopped and continued. So before the loop closes a connection, at its deadline or for others, it
  * reads what has arrived, and decides again.
  *
- * A new connection is accepted as soon as a struct http_connection is free. Each state ends, so one
- * becomes free in the end. */
+ * A new connection is accepted as soon as a struct http_connection is free. Each state ends, so a
+ * struct becomes free in the end. */
 #include "http_connection.h"
 
 #include "../util/host.h"
@@ -232,7 +232,6 @@ static struct http_connection *http_open_connection(struct http *http, int socke
     return connection;
 }
 
-/* Makes a connection of a socket. */
 static void http_take(struct http *http, int socket, const char *peer) {
     struct tls_session *tls = NULL;
     server_lock(&http->lock);
@@ -452,7 +451,6 @@ static enum exit_status http_start_tls(struct http *http) {
                                           why);
 }
 
-/* Makes service->http. */
 static enum exit_status http_create(struct service *service) {
     struct http *http = (struct http *)calloc(1, sizeof *http);
     if (http && server_lock_init(&http->lock, LOCK_HTTP) &&
@@ -483,7 +481,7 @@ static enum exit_status http_start(struct service *service) {
 }
 
 /* Logs what the thread of pages did. The stop may be cut off while it closes the sockets, so this
- * line comes before. */
+ * line comes before that. */
 static void http_stopping(struct service *service) {
     struct http *http = service->http;
     char made[24], abandoned[24];

@@ -59,7 +59,7 @@ struct link {
     struct link_batch *all, *idle;
     struct link_batch *queue, **queue_end; /* the first one is the oldest */
     size_t queue_count, queue_bytes;
-    size_t sent_count; /* batches that were sent and have not ended, without those alone */
+    size_t sent_count; /* batches that were sent and have not ended, except those that go alone */
     doorman_time used_at;
     struct link_http *http; /* a second connection, for batches */
     uint32_t pipe_id;       /* atomic: of the last connection of nng */

@@ -5,7 +5,7 @@
  * question costs. Over HTTP the thread that has the question sends it, the loop of the other
  * process decides it, and the loop of this process takes the answer. So nng carries only messages
  * that go alone, and batches while this connection is not there or is busy. nng stays connected: it
- * finds the host by its name, notices when the process ends, and has TLS.
+ * finds the host by its name, notices when the process ends, and can use TLS.
  *
  *     state        meaning                      event                               next
  *     NONE         there is no connection       a question comes, and nng is        CONNECTING

@@ -58,7 +58,7 @@ void server_log_warning(struct service *service, int kind,
  * logs the end, with the number of events. Precondition: the lock is held. */
 void server_end_warning(struct service *service, int kind);
 
-/* Writes the address of a peer. A peer over IPC has no address, so its process is named. */
+/* Writes the address of a peer. A peer over IPC has no address, so its process id is written. */
 void server_peer_write(const struct peer *peer, char text[PEER_BYTES]);
 
 /* Finds a suspect. Precondition: the lock is held, and stays held while the result is used.

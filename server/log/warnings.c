@@ -11,7 +11,7 @@
  *
  * When a parent is gone, all leases of the node end, most of them at the same time. So the line
  * about them comes a moment later, and names their resources, as many as have room. Leases that end
- * later have a line of their own, at least 10 seconds after it.
+ * later have a line of their own, at least 10 seconds after that line.
  *
  * Permits come at a higher rate than other events. So a line about permits describes the first
  * event since the last line, and each further event is only counted.
@@ -379,7 +379,6 @@ static void warnings_update(struct service *service, doorman_time now) {
     for (int kind = 0; kind < WARNING_COUNT; kind++) warning_update(service, kind, now);
 }
 
-/* Counts and logs an event. */
 static bool warnings_on_event(struct service *service, const doorman_event *event) {
     if (event->kind == DOORMAN_EVENT_EXPIRED) {
         char amount[32];
