@@ -248,8 +248,8 @@ struct http_route {
                    size_t bytes, struct http_response *response);
 };
 
-/* Asks other nodes to decide a message. Only `handle` of an immediate route with `finish` may call
- * this. Precondition: service->forwards is set.
+/* Asks the nodes that own the shards of a message to decide it. Only `handle` of an immediate route
+ * with `finish` may call this. Precondition: service->forwards is set.
  *   returns   NULL: they are asked, and the handler makes no response | why they are not asked */
 const char *server_http_ask(struct service *service, const struct http_request *request,
                             const doorman_request *message);

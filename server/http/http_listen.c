@@ -14,8 +14,8 @@
  * HTTP is crowded while a part of the reserve is in use. It then does two things, so that clients
  * with open connections never keep others out (V5):
  *
- * 1. A connection closes after its next response, and the response says so. This is enough while
- *    the clients send requests, and it costs no client a response.
+ * 1. A connection closes after its next response that is made at once, and the response says so.
+ *    This is enough while the clients send requests, and it costs no client a response.
  * 2. The loop looks at the connections every EVICTION_INTERVAL. If no connection is free, it closes
  *    connections until the reserve is free. Connections with the lowest rank close first. Within a
  *    rank, the connection with the nearest deadline closes first, because it has waited longest:

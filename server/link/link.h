@@ -25,7 +25,7 @@ struct link_question {
  *     state     meaning                         event                 next
  *     IDLE      in the list of its link         a message is sent     QUEUED
  *                                               the link closes       (freed)
- *     QUEUED    it waits for others             its turn              SENDING
+ *     QUEUED    it waits for others             its turn              SENDING; WAITING over HTTP
  *                                               it joins another one  IDLE
  *     SENDING   nng has the message             it was sent           WAITING, DONE
  *     WAITING   the process has not answered    answer, error         DONE
@@ -36,7 +36,7 @@ enum link_state { LINK_IDLE, LINK_QUEUED, LINK_SENDING, LINK_WAITING, LINK_DONE 
 struct link_batch {
     struct link *link;
     struct link_batch *next, *next_of_link;
-    enum link_state state; /* threads of nng write it from SENDING to DONE */
+    enum link_state state; /* threads of nng or the loop write it until DONE */
     bool is_alone;         /* other questions do not wait for it, and do not join it */
     bool is_sent;          /* from SENDING to the end of the last question */
     nng_ctx context;

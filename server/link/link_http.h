@@ -30,7 +30,7 @@ struct link_http {
     enum link_http_state state;
     doorman_time ends_at;  /* of the state; DOORMAN_NEVER: in NONE */
     doorman_time again_at; /* in NONE: when to connect again */
-    int socket, error;     /* error: of nng, why another thread has shut it down; 0: none has */
+    int socket, error;     /* error: of nng, why it was shut down; 0: it was not */
     struct loop_source source;
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* "http://HOST:PORT" */
     void *question;                         /* of `finish`; NULL: in other states than ASKING */
