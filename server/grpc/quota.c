@@ -13,9 +13,10 @@
  *    continues, it reads all that was sent, and uses each assignment for its whole time to live.
  *       A new master learns for the length of a lease, with the drift, or knows the leases of the
  *    last master. In both cases the server object grants no more than these leases leave. If
- *    learning_mode_duration is shorter, the new mastership assigns nothing of the resource for the
- *    length of a lease, with the drift. It waits even if it knows the leases of the last master.
- *    The last master may have waited too, so these leases may lack what was assigned before it.
+ *    learning_mode_duration is shorter than that, the new mastership assigns nothing of the
+ *    resource for the length of a lease, with the drift. It waits even if it knows the leases of
+ *    the last master. The last master may have waited too: then its leases may lack assignments of
+ *    earlier masters.
  *       One stream may have at most a tenth of bucket_max, or STREAM_BUCKETS if that is more, so
  *    that it leaves room for others.
  *
@@ -28,8 +29,7 @@
  *   LEAVES  the stream must still learn that the bucket is     a report with requests       ASKS
  *           abandoned                                          the action is taken          (freed)
  *
- * The buckets of a stream that has ended are only commitments. When the last one ends, the stream
- * is freed. */
+ * A stream that has ended keeps only commitments. It is freed when the last commitment ends. */
 #include "quota.h"
 
 #include <assert.h>
@@ -200,7 +200,7 @@ static void quota_heap_put(struct quotas *quotas, size_t position, struct quota_
     bucket->position = position;
 }
 
-/* Moves a bucket to its position in the heap, after its time has changed. */
+/* Moves a bucket to the position in the heap that fits its `due`. */
 static void quota_heap_fix(struct quotas *quotas, struct quota_bucket *bucket) {
     size_t at = bucket->position;
     while (at > 0 && quota_is_before(bucket, quotas->heap[(at - 1) / 2])) {
@@ -283,9 +283,9 @@ static void quota_set_ended(struct quota_bucket *bucket, double amount) {
     bucket->ended = amount;
 }
 
-/* Adds what a new assignment commits. Each commitment that is not larger, or that ends no earlier,
- * is merged with it: the result has the larger amount and the later end. If there is no room, the
- * last commitment is merged with it too. */
+/* Adds what a new assignment commits. An earlier commitment stays if it is larger and ends earlier.
+ * Otherwise the two are merged: the result has the larger amount and the later end. Without room,
+ * the last commitment is merged too. */
 static void quota_commit(struct quota_bucket *bucket, double amount, doorman_time until) {
     struct quota_commitment *list = bucket->commitments;
     size_t count = bucket->commitment_count;
@@ -486,7 +486,7 @@ static bool quota_name_is_valid(const char *name) {
     return bytes > 0 && bytes <= QUOTA_CLIENT_MAX;
 }
 
-/* Returns the stream that has a name, live or not; NULL: none. */
+/* Returns the stream of a holder, live or ended; NULL: none. */
 static struct quota_stream *quota_find_name(const struct quotas *quotas, const char *holder) {
     uint64_t hash = quota_hash(quotas, 0, holder);
     struct quota_link *link = quota_table_first(&quotas->names, hash);
@@ -574,8 +574,8 @@ const char *server_quota_holder(const struct quota_stream *stream) { return stre
 
 /* ---- reports -------------------------------------------------------------------------------- */
 
-/* Returns the wants after a report. Noise must not change them, because a stream whose assignment
- * changes begins with a full bucket of tokens. */
+/* Returns the wants after a report. Noise in reports must not change them, because a stream whose
+ * assignment changes begins with a full bucket of tokens. */
 static double quota_wants(const struct quota_bucket *bucket, double estimate, doorman_time now) {
     if (now < bucket->initial_until && estimate < bucket->initial) estimate = bucket->initial;
     bool is_steady = estimate <= bucket->wants && estimate >= WANTS_STEADY * bucket->wants;
@@ -705,7 +705,8 @@ bool server_quotas_request(struct quotas *quotas, doorman_request *out, doorman_
 /* Takes the safe capacity from a response. The estimate of the wants needs it, like the estimate of
  * a client. A new bucket wants at least INITIAL_PART of it, so that its first assignment is not a
  * single request. A safe capacity that is not configured is the capacity divided by the number of
- * holders. So many new streams want little together: 1/1 + 1/2 + 1/3 ... of 1/8 of the capacity. */
+ * holders. So even many new streams want little together: 1/1 + 1/2 + 1/3 ... of 1/8 of the
+ * capacity. */
 static void quota_take_safe(struct quota_bucket *bucket, const doorman_capacity_response *item,
                             doorman_time now) {
     if (!item->has_safe_capacity || item->safe_capacity > DOORMAN_AMOUNT_MAX) return;
@@ -717,9 +718,10 @@ static void quota_take_safe(struct quota_bucket *bucket, const doorman_capacity_
     if (!bucket->is_exhausted) bucket->ask_at = quota_after(now, ASK_PAUSE);
 }
 
-/* Returns when this mastership may first assign: at its beginning if a new master learns for a
- * lease, and else when the assignments of earlier masterships have ended. In a node with a parent,
- * the bucket's lease can be shorter than earlier ones, as it ends with the lease of the node. */
+/* Returns when this mastership may first assign: at its beginning if a new master learns for the
+ * length of a lease, and else when the assignments of earlier masterships have ended. In a node
+ * with a parent, the bucket's lease can be shorter than earlier ones, as it ends with the lease of
+ * the node. */
 static doorman_time quota_assigns_at(const struct quota_bucket *bucket) {
     const struct quotas *quotas = bucket->stream->quotas;
     const struct quota_facts facts = quota_facts_of(bucket);

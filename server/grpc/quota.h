@@ -18,7 +18,7 @@
 struct quotas;       /* all streams and buckets of a process */
 struct quota_stream; /* a holder */
 
-/* What the owner knows of a resource. */
+/* What `describe` says of a resource. */
 struct quota_facts {
     unsigned interval;         /* seconds of a fill interval, at least 1 */
     doorman_time lease_length; /* the longest that a lease can have; 0: not known */
@@ -42,7 +42,7 @@ struct quota_counts {
     size_t ended_streams, ended_buckets; /* for which something is committed */
     double ended_committed; /* the sum of that, in requests a second, over all resources */
     uint64_t assignments, abandoned;
-    uint64_t refused;   /* reports of new buckets for which the stream or all had no room */
+    uint64_t refused;   /* reports of new buckets for which there was no room */
     uint64_t unmatched; /* buckets without a template */
 };
 

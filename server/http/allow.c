@@ -1,6 +1,6 @@
-/* doorman_server, part HTTP: /v1/allow. This file makes one decision on a permit of one item, for
- * gateways and scripts. They need no JSON: the status of the response is the decision. The file
- * changes the permits of the server object, and counts the decisions as messages `acquire`.
+/* doorman_server, part HTTP: /v1/allow. Each request asks for a permit of one item. Gateways and
+ * scripts need no JSON for it: the status of the response is the decision. This file changes the
+ * permits of the server object, and counts the decisions as messages `acquire`.
  *
  *     parameter   meaning                                                   default
  *     resource    the resource, 1 to 256 bytes                              required
@@ -144,7 +144,6 @@ static bool allow_read(struct allow *allow, const char *query) {
 
 /* ---- the decision --------------------------------------------------------------------------- */
 
-/* Copies a decision. */
 static void allow_keep_permit(struct allow *allow, const doorman_permit *permit) {
     allow->granted = permit->granted;
     allow->warning = permit->warning;
@@ -281,8 +280,8 @@ static void body_add_seconds(struct text *text, const char *name, doorman_time d
     server_text_add_seconds(text, duration > 0 ? duration : 0);
 }
 
-/* Adds the decision as JSON, with the field names of an `acquire`. But the field `wait` has the
- * name `waited` here, because the wait is over when the response comes. */
+/* Adds the decision as JSON, with the field names of the response to `acquire`. But `wait` is
+ * called `waited` here, because the wait is over when the response comes. */
 static void body_add(struct text *text, const struct allow *allow) {
     const struct limit_fields *limits = allow->limits;
     const struct limit_field *first = limits->has_first ? &limits->items[0] : NULL;

@@ -36,7 +36,7 @@ __attribute__((format(printf, 2, 3))) void server_text_addf(struct text *text, c
 void server_text_add_number(struct text *text, double value);
 
 /* Adds an amount of a lease, or a sum of such amounts, as server_text_add_number does. The number
- * in the text is never larger, so if leases fit into a capacity, their texts do too.
+ * in the text is at most the amount, so if leases fit into a capacity, their texts do too.
  *   amount   at least 0 */
 void server_text_add_lease(struct text *text, double amount);
 
@@ -99,7 +99,7 @@ extern const char *const server_message_names[MESSAGE_KIND_COUNT];
 #define TOKEN_NAME_DEFAULT "default" /* the name of a token without a name */
 
 /* What a token allows. Each role allows what ROLE_READ allows, and ROLE_ADMIN allows all.
- * ROLE_FIGURES allows what ROLE_WRITE allows. Otherwise no role includes another one. */
+ * ROLE_FIGURES allows what ROLE_WRITE allows. Otherwise no role includes another role. */
 enum role { ROLE_READ, ROLE_WRITE, ROLE_FIGURES, ROLE_SUPPORT, ROLE_ADMIN };
 
 #define TOKEN_GLOBS_BYTES 512 /* of the globs of a token, with a space between two */
@@ -154,7 +154,7 @@ typedef void server_handler(struct service *service, const struct http_request *
 
 /* A message of the protocol that came over HTTP. */
 struct method_call {
-    struct waiter waiter; /* first, so that a pointer to it is one to the call */
+    struct waiter waiter; /* first: a pointer to it is a pointer to the call */
     doorman_json_exchange exchange;
     char http_address[DOORMAN_ID_BYTES_MAX + 1];
     bool has_reset; /* written by server_method_handle: this process has decided a RESET */
@@ -163,8 +163,8 @@ struct method_call {
 /* Handles a message. If the path names a method, the bodies lack the outer {"METHOD": ...}. With
  * the path /v1 the bodies are whole messages, as in every other transport.
  *   call      must stay valid while permits wait. The caller sets prepare and finish of its waiter
- *   returns   false: permits wait, and their last decision calls finish, perhaps before this
- *             function returns. So the caller must not use the call */
+ *   returns   false: permits wait, or other nodes decide. Then `finish` is called, perhaps before
+ *             this function returns. So the caller must not use the call */
 bool server_method_handle(struct service *service, struct method_call *call,
                           const struct http_request *request, struct http_response *response);
 
@@ -180,7 +180,7 @@ const doorman_permit_limit *server_limit_find(const struct service *service, con
 bool server_reset_check_token(struct service *service, const struct http_request *request,
                               struct http_response *response);
 
-/* Makes the response to a message that has waited. The body of the request is not used. */
+/* Makes the response to a message whose reply is made. Does not use the body of the request. */
 void server_method_respond(struct method_call *call, const struct http_request *request,
                            struct http_response *response);
 
@@ -220,7 +220,7 @@ bool server_http_check_query(const char *query, const char *const *names,
 
 #define HTTP_HEAD_MAX ((size_t)16 << 10) /* bytes; also for chunk extensions and trailers */
 
-/* The most bytes of a body on a path that needs no token, where anybody may send one. A batch of
+/* The most bytes of a body on a path that needs no token, where anybody may send a body. A batch of
  * server/link/ has fewer. */
 #define HTTP_OPEN_BODY_MAX ((size_t)128 << 10)
 
@@ -248,8 +248,8 @@ struct http_route {
                    size_t bytes, struct http_response *response);
 };
 
-/* Asks other nodes to decide a message. Only `handle` of an immediate route with `finish` may call
- * this. Precondition: service->forwards is set.
+/* Asks the nodes that own the shards of a message to decide it. Only `handle` of an immediate route
+ * with `finish` may call this. Precondition: service->forwards is set.
  *   returns   NULL: they are asked, and the handler makes no response | why they are not asked */
 const char *server_http_ask(struct service *service, const struct http_request *request,
                             const doorman_request *message);
@@ -341,7 +341,7 @@ void server_http_cancel_delay(struct service *service);
 
 /* Finds the token of a field Authorization. Programs send "Bearer TOKEN". A browser asks its user
  * for a password, and sends "Basic" with any user name and the token as the password. Takes the
- * same time for any wrong token.
+ * same time for any wrong token of at most HTTP_TOKEN_MAX bytes.
  *   out       written only if the token is found
  *   returns   false: there is no such token */
 bool server_authorization_find(struct tokens *tokens, const char *value,
@@ -356,7 +356,7 @@ static inline bool server_role_includes(enum role role, enum role needed) {
 }
 
 /* Returns whether a token may change a resource, or all resources of a template. The role admin
- * covers all, the role support the globs of its line. The file counts as last loaded.
+ * covers all. The role support covers the globs of its line, as last loaded.
  *   name          the id of the resource, or the glob of the template
  *   is_template   what `name` is
  *   globs         out: on false, the globs of the token; "" if the file has no such token now */

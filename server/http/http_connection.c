@@ -1,5 +1,5 @@
-/* doorman_server, part HTTP: connections. This file changes service->http. It calls the function of
- * the path that a request names.
+/* doorman_server, part HTTP: connections. This file changes service->http, and calls the function
+ * for the path of each request.
  *
  * A request has no thread of its own, and none of its steps waits. The loop (http_listen.c) calls
  * server_connection_step when epoll reports the socket of a connection, and the connection then
@@ -51,21 +51,21 @@
  *     DRAINING   the rest of the body of a    it has been read, timeout, or   FREE
  *                refused request comes in     a disconnect
  *
- * Only the loop changes the state of a connection, and only it uses the socket. Only in ANSWERING
- *    and ABANDONED a connection may belong to another thread: that thread writes `out`, adds the
+ * Only the loop changes the state of a connection, and only it uses the socket. A connection may
+ *    belong to another thread only in ANSWERING and ABANDONED. That thread writes `out`, adds the
  *    connection to http->answered, and wakes the loop, which then sends the response. The lock of
- *    HTTP guards the queue of the thread of pages and this list.
+ *    HTTP guards http->answered, and the queue of the thread of pages.
  * The thread of pages makes all responses that need a copy of the state, one after the other. These
  *    responses are, for example, pages, metrics and the configuration. Health checks and messages
  *    of the protocol need few steps under the lock of the service, and the description of the API
  *    needs none. So the loop answers these at once, even while many pages wait. At most
- *    HTTP_QUEUE_MAX responses wait, and a further request is refused with the status 503.
+ *    HTTP_QUEUE_MAX pages wait, and a request for a further page gets the status 503.
  * In ANSWERING and DELAYED the connection receives, so that it notices a disconnect. A peer that
  *    has shut down only its sending side counts as disconnected too, because the server cannot tell
  *    the difference. What the connection receives belongs to the next requests. When
  *    HTTP_BUFFER_MAX bytes have arrived, the connection stops receiving, `receives` is false, and
- *    only sending notices a disconnect. A page that reads its body keeps the body in `in`, so the
- *    connection does not receive while the page is made.
+ *    only sending notices a disconnect. If a page reads the body of its request, the body stays in
+ *    `in`, so the connection does not receive while the page is made.
  * A message whose permits wait in this process counts as a delayed response, see below. The thread
  *    that causes the last decision of the message makes the response. If the peer leaves, the
  *    permits leave the queues.
@@ -73,12 +73,12 @@
  *    leaves stay charged, because permits of rates cannot be given back. At most HTTP_DELAYED_MAX
  *    connections are in DELAYED, and at most a quarter of http->limit. At this bound, a request is
  *    decided as if it could not wait.
- * When few connections are free (V5), a connection closes after its next response, and the response
- *    says so with `Connection: close`. So its client loses no response. If no connection is free,
- *    http_listen.c closes some without such a response.
+ * When few connections are free (V5), a connection closes after the next response that the loop
+ *    makes at once. That response has `Connection: close`, so its client loses no response. If no
+ *    connection is free, http_listen.c closes some without such a response.
  * A request must arrive within HTTP_TIMEOUT_SECONDS, from its first byte to its last byte. With
- *    TLS, this time begins with the handshake for the first request. A response must leave within
- *    HTTP_TIMEOUT_SECONDS after it is made. */
+ *    TLS, this time begins with the handshake for the first request. SENDING lasts at most
+ *    HTTP_TIMEOUT_SECONDS. */
 #include "http_connection.h"
 
 #include <sys/epoll.h>
@@ -320,8 +320,8 @@ void server_http_wake(const struct http *http) {
     (void)eventfd_write(http->wake, 1); /* it only fails if the loop will wake anyway */
 }
 
-/* Adds a connection whose response is made to http->answered, where the loop looks in each turn.
- * Precondition: the lock of HTTP is held. The caller must not use the connection after this. */
+/* Adds a connection to http->answered, where the loop looks in each turn. Precondition: the lock of
+ * HTTP is held. The caller must not use the connection after this. */
 static void http_add_answered(struct http *http, struct http_connection *connection) {
     bool wakes = !http->answered && !server_http_is_loop;
     assert(!connection->is_answered);
@@ -345,7 +345,7 @@ static void connection_abandon(struct http_connection *connection) {
     if (closes) {
         server_connection_close(connection);
     } else if (!answered) {
-        /* Even if the response is made by now, the loop closes the connection without it. */
+        /* Even if the response is made by now, the loop closes without sending it. */
         __atomic_store_n(&connection->abandoned, true, __ATOMIC_RELAXED);
         server_connection_move(connection, CONNECTION_ABANDONED);
         connection_watch_events(connection, 0);
@@ -376,7 +376,7 @@ static bool connection_receive(struct http_connection *connection) {
 
 /* ---- responses ------------------------------------------------------------------------------ */
 
-/* Sends what is in connection->out, as soon as the caller returns to connection_run.
+/* Lets connection_run send what is in connection->out.
  *   state   SENDING or CONTINUING */
 static void connection_send(struct http_connection *connection, enum http_connection_state state) {
     connection->sent = 0;
@@ -435,7 +435,7 @@ static void connection_forget_body(struct http_connection *connection) {
     connection_consume(connection);
 }
 
-/* Keeps a response until its time. Frees its memory. */
+/* Writes a response to `out`, where it waits for its time. Frees the memory of `response`. */
 static void connection_delay(struct http_connection *connection, struct http_response *response) {
     doorman_time delay = response->delay;
     assert(delay > 0 && delay <= HTTP_DELAY_SECONDS_MAX * DOORMAN_SECOND);
@@ -486,7 +486,6 @@ const char *server_http_ask(struct service *service, const struct http_request *
     return why;
 }
 
-/* Answers a request on this thread. */
 static void connection_answer_now(struct http_connection *connection) {
     const struct http_request *request = &connection->request;
     struct http_response response = server_http_response_init(NULL);
@@ -523,7 +522,7 @@ static void connection_answer_later(struct http_connection *connection) {
 
 /* ---- messages that wait --------------------------------------------------------------------- */
 
-/* The numbers of messages that wait over HTTP begin here, above those of connections of nng. */
+/* Numbers of messages that wait over HTTP begin here, above the numbers of nng connections. */
 #define WAITER_NUMBERS (UINT64_C(1) << 32)
 
 static struct http_connection *waiter_connection(struct waiter *waiter) {
@@ -571,8 +570,8 @@ static void connection_finish_wait(struct waiter *waiter, bool answers) {
     server_unlock(&http->lock);
 }
 
-/* Answers a message of the protocol. If its permits wait, another thread makes the response,
- * perhaps before this function ends. */
+/* Answers a message of the protocol. If its permits wait, connection_finish_wait makes the
+ * response, perhaps before this function ends. */
 static void connection_answer_message(struct http_connection *connection) {
     struct service *service = connection->service;
     struct http_response response = server_http_response_init(NULL);
@@ -783,8 +782,8 @@ static bool connection_refuse_plain(struct http_connection *connection) {
     return true;
 }
 
-/* Returns whether the peer does not speak TLS. The first byte of TLS is 0x16, that of HTTP is a
- * capital letter. */
+/* Returns whether the peer does not speak TLS. TLS begins with the byte 0x16, and HTTP begins with
+ * a capital letter. */
 static bool connection_is_plain(const struct http_connection *connection) {
     char first = 0;
     return recv(connection->socket, &first, 1, MSG_PEEK) == 1 && first >= 'A' && first <= 'Z';
@@ -843,7 +842,7 @@ static bool connection_flush(struct http_connection *connection) {
     return true;
 }
 
-/* Drops the bytes that have arrived of the body of a refused request. */
+/* Drops the received bytes of the body of a refused request. */
 static bool connection_drain(struct http_connection *connection) {
     size_t count = connection->in_bytes;
     connection->in_bytes = 0;

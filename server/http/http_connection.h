@@ -110,11 +110,11 @@ struct http {
 /* ---- connections ---------------------------------------------------------------------------- */
 /* Only the loop calls these functions, and http_stop after the end of the loop. */
 
-/* Moves a connection to its next state, and sets its deadline, or keeps that of the request. */
+/* Moves a connection to its next state. Sets its deadline, or keeps the deadline of the request. */
 void server_connection_move(struct http_connection *connection, enum http_connection_state state);
 
-/* Does what a connection can do now, without waiting. Called when epoll has reported the socket of
- * the connection, and when the connection is new. */
+/* Does what a connection can do now, without waiting. The loop calls this for each event of the
+ * socket, and for a new connection. */
 void server_connection_step(struct http_connection *connection);
 
 /* Processes bytes that have arrived, if the connection receives a request or waits for one. The

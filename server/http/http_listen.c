@@ -7,18 +7,18 @@
  * one thread decide at a time anyway. epoll is level-triggered, so what a connection does not read
  * now is reported again.
  *
- * The loop needs no lock for a connection. It takes the lock of the service in handlers and for log
- * lines, and the lock of HTTP for the lists and the counts that other threads read.
+ * The loop needs no lock for its own members of a connection. It takes the lock of the service in
+ * handlers and for log lines, and the lock of HTTP for lists and counts that other threads read.
  *
  * At most http->limit connections are open. One eighth of them is a reserve for new connections.
  * HTTP is crowded while a part of the reserve is in use. It then does two things, so that clients
  * with open connections never keep others out (V5):
  *
- * 1. A connection closes after its next response, and the response says so. This is enough while
- *    the clients send requests, and it costs no client a response.
+ * 1. A connection closes after its next response that is made at once, and the response says so.
+ *    This is enough while the clients send requests, and it costs no client a response.
  * 2. The loop looks at the connections every EVICTION_INTERVAL. If no connection is free, it closes
- *    connections until the reserve is free. It closes first those with the lowest rank, and of one
- *    rank those with the nearest deadline, which have waited longest:
+ *    connections until the reserve is free. Connections with the lowest rank close first. Within a
+ *    rank, the connection with the nearest deadline closes first, because it has waited longest:
  *
  *        rank       state                    condition
  *        IDLE       IDLE                     the state has lasted for PATIENCE
@@ -32,8 +32,8 @@
  * stopped and continued. So before the loop closes a connection, at its deadline or for others, it
  * reads what has arrived, and decides again.
  *
- * A new connection is accepted as soon as a struct http_connection is free. Each state ends, so one
- * becomes free in the end. */
+ * A new connection is accepted as soon as a struct http_connection is free. Each state ends, so a
+ * struct becomes free in the end. */
 #include "http_connection.h"
 
 #include "../util/host.h"
@@ -105,7 +105,7 @@ static struct http_connection *http_choose(struct http *http, doorman_time now) 
     return chosen;
 }
 
-/* Closes connections until the reserve is free, if no connection is free. If the probe finds the
+/* If no connection is free, closes connections until the reserve is free. If the probe finds the
  * next request of a connection, the connection has a new deadline, so it is not chosen twice. */
 static void http_evict(struct http *http, doorman_time now) {
     if (http->used_count < http->limit) return;
@@ -232,7 +232,6 @@ static struct http_connection *http_open_connection(struct http *http, int socke
     return connection;
 }
 
-/* Makes a connection of a socket. */
 static void http_take(struct http *http, int socket, const char *peer) {
     struct tls_session *tls = NULL;
     server_lock(&http->lock);
@@ -452,7 +451,6 @@ static enum exit_status http_start_tls(struct http *http) {
                                           why);
 }
 
-/* Makes service->http. */
 static enum exit_status http_create(struct service *service) {
     struct http *http = (struct http *)calloc(1, sizeof *http);
     if (http && server_lock_init(&http->lock, LOCK_HTTP) &&
@@ -483,7 +481,7 @@ static enum exit_status http_start(struct service *service) {
 }
 
 /* Logs what the thread of pages did. The stop may be cut off while it closes the sockets, so this
- * line comes before. */
+ * line comes before that. */
 static void http_stopping(struct service *service) {
     struct http *http = service->http;
     char made[24], abandoned[24];

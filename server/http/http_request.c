@@ -97,7 +97,7 @@ int server_http_field_read(const char *fields, const char *name, char *out, size
 }
 
 /* Returns whether all fields are valid. A space before the colon, and a line that continues the
- * last one, are invalid, because a proxy could read other fields than this server. */
+ * line before it, are invalid, because a proxy could read other fields than this server. */
 static bool fields_are_valid(const char *fields) {
     bool valid = true;
     for (const char *line = fields; *line && valid; line = line_next(line)) {
@@ -246,7 +246,6 @@ static bool request_host_known(const struct service *service, const struct http_
     return authority_is_valid(host) && host_known(service, host);
 }
 
-/* Finds the token of a request. */
 static bool request_find_token(struct tokens *tokens, const char *fields,
                                struct token_identity *out) {
     char value[HTTP_AUTHORIZATION_MAX];
@@ -322,7 +321,8 @@ static enum verb request_verb(const struct http_request *request) {
     return VERB_OTHER;
 }
 
-/* Returns whether the verb may change something. A GET may only charge for permits. */
+/* Returns whether the verb may change something. A GET changes nothing, but it may charge for
+ * permits. */
 static bool request_changes(const struct http_request *request) {
     return (request_verb(request) & (VERB_POST | VERB_PUT | VERB_DELETE)) != 0;
 }
@@ -374,7 +374,7 @@ static bool request_is_from_page(const struct http_request *request) {
 
 /* Returns whether a page of this server has sent the request. A page can set neither Sec-Fetch-Site
  * nor Origin itself. If there is no Sec-Fetch-Site, as without TLS, the Origin decides. The scheme
- * of the Origin does not count, because a proxy may have another one than this server. */
+ * of the Origin does not count, because a proxy may use another scheme than this server. */
 static bool request_is_from_own_page(const struct http_request *request) {
     char value[300], host[256];
     int count = server_http_field_read(request->fields, "Sec-Fetch-Site", value, sizeof value);
@@ -628,7 +628,6 @@ bool server_http_request_check(struct service *service, struct http_request *req
 
 #define CHUNK_DIGITS_MAX 15 /* a size with more digits might not fit in 64 bits */
 
-/* Handles one digit of a size, or the end of the size. */
 static enum chunk_state chunk_read_size(struct chunk_reader *reader, char byte) {
     int digit = server_hex_value(byte);
     enum chunk_state next = CHUNK_INVALID;

@@ -5,7 +5,7 @@
 #include <sys/random.h>
 
 /* Only the thread of pages passes `abandoned`, and only pages have styles and scripts. So other
- * responses need no nonce, and save a call of the system. */
+ * responses need no nonce, and save a system call. */
 struct http_response server_http_response_init(const bool *abandoned) {
     struct http_response response = {
         .code = 200, .type = "text/plain; charset=utf-8", .more = "", .abandoned = abandoned};

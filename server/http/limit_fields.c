@@ -3,11 +3,11 @@
  * RateLimit-Policy and RateLimit follow the draft of the IETF (draft-ietf-httpapi-ratelimit-headers
  * 10). Each of the two fields is a list of limits. The first one is the limit that decided: the
  * limit that refuses, or the one with the least units left. Limits in shadow are left out, because
- * a client would obey them. In the list, q is the quota, w the seconds in which it comes back, r
- * the units that remain, and t the seconds until more units are available. For the limit that
- * refuses, t is the time of Retry-After, as the draft asks. All seconds are rounded up, and all
- * units are rounded down. A limit of 0 never has units, so it has no t: a client with r=0 and t=0
- * would ask again at once, for ever. */
+ * a client would obey them. In the list, q is the quota, w is the seconds in which the quota comes
+ * back, r is the units that remain, and t is the seconds until more units are available. For the
+ * limit that refuses, t is the time of Retry-After, as the draft asks. All seconds are rounded up,
+ * and all units are rounded down. A limit of 0 never has units, so it has no t: a client with r=0
+ * and t=0 would ask again at once, for ever. */
 #include "http.h"
 
 #define LIST_BYTES_MAX 1024         /* of a list of limits, because proxies bound the head */

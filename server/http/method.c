@@ -149,8 +149,8 @@ static bool reset_covers_limit(const struct service *service, const struct token
     return false;
 }
 
-/* Writes the error of an entry that a token must not reset. Precondition: the lock is held, if the
- * entry has a template. */
+/* Writes the error of an entry that a token must not reset. Precondition: the lock is held, if
+ * `why` has a template. */
 static void reset_forbid(struct http_response *response, const struct token_identity *token,
                          size_t index, const struct forbidden *why) {
     char error[2 * DOORMAN_ID_BYTES_MAX + TOKEN_GLOBS_BYTES + 256],

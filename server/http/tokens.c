@@ -133,7 +133,6 @@ struct token_words {
     const char *text;
 };
 
-/* Adds a token. */
 static bool token_add(struct token_list *list, const struct token_words *words, size_t line,
                       doorman_error *error) {
     struct token *token = &list->items[list->count];

@@ -8,9 +8,9 @@
  * process. If an answer was lost, its units can be charged twice, but they are never granted twice.
  *
  * Most of the cost of a question is to wake threads in two processes, and a batch wakes them only
- * once. So a question is sent at once if the link has no other question under way that may share a
- * batch. Otherwise it waits until these have ended, or until enough questions wait. Nothing waits
- * for a timer. */
+ * once. So a question is sent at once if no question that may share a batch is under way on the
+ * link. Otherwise it waits until all such questions have ended, or until enough questions wait.
+ * Nothing waits for a timer. */
 #include "link.h"
 #include "batch.h"
 #include "link_http.h"
@@ -312,8 +312,8 @@ static void batches_move(struct link_batch *const *batches, size_t count, nng_ms
     }
 }
 
-/* Sends the first questions of a queue as one message. If there is no memory for that, each goes
- * alone. */
+/* Sends the first questions of a queue as one message. If there is no memory for that, each
+ * question goes alone. */
 static void queue_send(struct link *link) {
     struct link_batch *batches[BATCH_MAX];
     size_t count = queue_take(link, batches);

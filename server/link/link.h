@@ -1,5 +1,5 @@
 /* doorman_server, part LINK: questions to other processes, over nng or HTTP. Two parts include this
- * file: server/forward/ asks the nodes that own keys, and server/grpc/ asks the master. */
+ * file: server/forward/ asks the nodes that own shards, and server/grpc/ asks the master. */
 #ifndef DOORMAN_SERVER_LINK_H
 #define DOORMAN_SERVER_LINK_H
 
@@ -25,7 +25,7 @@ struct link_question {
  *     state     meaning                         event                 next
  *     IDLE      in the list of its link         a message is sent     QUEUED
  *                                               the link closes       (freed)
- *     QUEUED    it waits for others             its turn              SENDING
+ *     QUEUED    it waits for others             its turn              SENDING; WAITING over HTTP
  *                                               it joins another one  IDLE
  *     SENDING   nng has the message             it was sent           WAITING, DONE
  *     WAITING   the process has not answered    answer, error         DONE
@@ -36,7 +36,7 @@ enum link_state { LINK_IDLE, LINK_QUEUED, LINK_SENDING, LINK_WAITING, LINK_DONE 
 struct link_batch {
     struct link *link;
     struct link_batch *next, *next_of_link;
-    enum link_state state; /* threads of nng write it from SENDING to DONE */
+    enum link_state state; /* threads of nng or the loop write it until DONE */
     bool is_alone;         /* other questions do not wait for it, and do not join it */
     bool is_sent;          /* from SENDING to the end of the last question */
     nng_ctx context;
@@ -59,7 +59,7 @@ struct link {
     struct link_batch *all, *idle;
     struct link_batch *queue, **queue_end; /* the first one is the oldest */
     size_t queue_count, queue_bytes;
-    size_t sent_count; /* batches that were sent and have not ended, without those alone */
+    size_t sent_count; /* batches that were sent and have not ended, except those that go alone */
     doorman_time used_at;
     struct link_http *http; /* a second connection, for batches */
     uint32_t pipe_id;       /* atomic: of the last connection of nng */
@@ -78,8 +78,8 @@ struct link_pool {
      * last question. */
     void (*take)(struct link_pool *pool, const struct link_batch *batch);
 
-    /* Called without the lock when a connection is there, or was lost: the part must call
-     * server_link_tend soon. */
+    /* Called without the lock when a connection is there, or was lost. If it was lost, the part
+     * must call server_link_tend soon. */
     void (*changed)(struct link_pool *pool, bool is_lost);
 
     bool stops; /* questions end as soon as they can */
@@ -118,17 +118,17 @@ void server_link_flush(struct link_pool *pool);
 /* Ends a question after `take`: the struct belongs to the caller again. */
 void server_link_end(struct link_question *question);
 
-/* Ends the questions of lost connections, all questions of a pool that stops, and those over HTTP
- * whose time is over. Removes the links that are no longer needed, and returns them for the caller
- * to close. */
+/* Ends the questions of lost connections, all questions of a pool that stops, and connections over
+ * HTTP whose time is over. Removes the links that are no longer needed, and returns them for the
+ * caller to close. */
 struct link *server_link_tend(struct link_pool *pool, doorman_time now);
 
-/* Returns when to call server_link_tend for what was sent until now. A message that is sent later
- * has at least DOORMAN_SECOND / 2 until its end, so the caller may ask again within that time. */
+/* Returns when to call server_link_tend for what was sent until now. A message that is sent over
+ * HTTP later has at least DOORMAN_SECOND / 2, so the caller may ask again within that time. */
 doorman_time server_link_due(const struct link_pool *pool);
 
-/* Returns whether a connection over HTTP is open. Before the owner of a stopped pool frees it, none
- * may be open. */
+/* Returns whether a connection over HTTP is open. The owner of a stopped pool frees it only when
+ * none is open. */
 bool server_link_has_http(const struct link_pool *pool);
 
 /* Closes links without questions. Precondition: the lock is not held, because closing waits for

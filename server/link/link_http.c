@@ -5,7 +5,7 @@
  * question costs. Over HTTP the thread that has the question sends it, the loop of the other
  * process decides it, and the loop of this process takes the answer. So nng carries only messages
  * that go alone, and batches while this connection is not there or is busy. nng stays connected: it
- * finds the host by its name, notices when the process ends, and has TLS.
+ * finds the host by its name, notices when the process ends, and can use TLS.
  *
  *     state        meaning                      event                               next
  *     NONE         there is no connection       a question comes, and nng is        CONNECTING
@@ -51,8 +51,8 @@ static uint16_t address_port(const char *address) {
     return port < 65536 ? (uint16_t)port : 0;
 }
 
-/* Finds where another process listens over HTTP, without looking up a name: if `to` and `address`
- * have the same host, at the IP address that nng is connected to, with the port of `address`.
+/* Finds where another process listens over HTTP, without looking up a name. If `to` and `address`
+ * have the same host, it is the IP address that nng is connected to, with the port of `address`.
  *   returns   the bytes of `out`; 0: it is not known */
 static socklen_t address_find(const char *to, nng_pipe pipe, const char *address,
                               struct sockaddr_storage *out) {
@@ -266,7 +266,7 @@ static int http_step(struct link_http *http, uint32_t events, struct answer_head
     return http_look(http, head) ? 0 : NNG_EPROTO;
 }
 
-/* Ends a request, and the connection if it cannot carry another one. */
+/* Ends a request, and the connection if it cannot carry another request. */
 static void http_finish(struct link_http *http, const struct answer_head *head, int error) {
     const bool is_new = http->state < LINK_HTTP_IDLE;
     const bool is_refused = error ? is_new && error != NNG_ECONNREFUSED /* it may be starting */

@@ -30,7 +30,7 @@ struct link_http {
     enum link_http_state state;
     doorman_time ends_at;  /* of the state; DOORMAN_NEVER: in NONE */
     doorman_time again_at; /* in NONE: when to connect again */
-    int socket, error;     /* error: of nng, why another thread has shut it down; 0: none has */
+    int socket, error;     /* error: of nng, why it was shut down; 0: it was not */
     struct loop_source source;
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* "http://HOST:PORT" */
     void *question;                         /* of `finish`; NULL: in other states than ASKING */
@@ -63,7 +63,7 @@ void server_link_http_send(struct link_http *http, nng_msg *message, doorman_tim
 /* Lets the connection end as soon as it can. Its question gets this error of nng. */
 void server_link_http_stop(struct link_http *http, int error);
 
-/* Frees the buffer of a connection that has no question. The caller frees the struct. */
+/* Frees the buffer of a connection that has no question. Does not free the struct. */
 void server_link_http_uninit(struct link_http *http);
 
 #endif

@@ -10,9 +10,9 @@
 
 #define SHARED_ID_MAX 8 /* ids that have warnings of their own at the same time (V6) */
 
-/* The kinds of repeated warnings: first those of doorman_event, then those of the server. A refused
- * message has one kind for each kind of message. Each of the last kinds is for one shared id. The
- * kind DOORMAN_EVENT_SHARED_ID is for further shared ids. */
+/* The kinds of repeated warnings: first those of doorman_event, then those of the server. Refused
+ * messages have one kind of warning for each kind of message. Each of the last kinds is for one
+ * shared id. The kind DOORMAN_EVENT_SHARED_ID is for further shared ids. */
 enum {
     WARNING_MESSAGE_REFUSED = DOORMAN_EVENT_COUNT, /* the first of MESSAGE_KIND_COUNT kinds */
     WARNING_PARENT_UNREACHABLE = WARNING_MESSAGE_REFUSED + MESSAGE_KIND_COUNT,
@@ -58,7 +58,7 @@ void server_log_warning(struct service *service, int kind,
  * logs the end, with the number of events. Precondition: the lock is held. */
 void server_end_warning(struct service *service, int kind);
 
-/* Writes the address of a peer. A peer over IPC has no address, so its process is named. */
+/* Writes the address of a peer. A peer over IPC has no address, so its process id is written. */
 void server_peer_write(const struct peer *peer, char text[PEER_BYTES]);
 
 /* Finds a suspect. Precondition: the lock is held, and stays held while the result is used.

@@ -50,7 +50,7 @@ static const char *message_name(int kind) {
     return doorman_method_name(message_methods[kind].method, message_methods[kind].is_server);
 }
 
-/* Finds the kind of a message. A message that is refused has one too, if it names a method. */
+/* Finds the kind of a message. A refused message has a kind too, if it names a method. */
 static int message_find_kind(const doorman_json_exchange *exchange) {
     const doorman_request *request = &exchange->request;
     const char *method = doorman_method_name(request->method, request->is_server);
@@ -164,7 +164,7 @@ struct config_report {
 };
 
 /* Logs what has changed in one limit. If the change has dropped counters, the line is a warning
- * with their number. After LIMIT_LINES_MAX lines, further ones are only counted. */
+ * with their number. After LIMIT_LINES_MAX lines, further lines are only counted. */
 static void limit_log(struct config_report *report, const doorman_template *template,
                       const struct limit_change *change) {
     const doorman_permit_limit *limit = change->now ? change->now : change->last;
@@ -372,7 +372,8 @@ static const char *const learning_starts[] = {
 
 /* Logs when learning starts and when it ends, and when a new configuration makes it longer. If a
  * node with a parent gets further resources while it learns, the end may move without a line, but
- * the last line has the whole time. If the mastership ends first, no end of learning is logged. */
+ * the line about the end has the whole time. If the mastership ends first, no end of learning is
+ * logged. */
 static void report_learning(struct service *service, enum learning_cause cause, doorman_time now) {
     struct learning *learning = &service->reports->learning;
     doorman_time until = doorman_server_learns_until(service->server, now);
@@ -399,8 +400,8 @@ static void report_learning(struct service *service, enum learning_cause cause, 
 
 /* ---- the parent ----------------------------------------------------------------------------- */
 
-/* Logs that the parent answers again, and drops the warnings that say that it does not. If a
- * process of the parent that is not its master has answered a probe, the line names the master. */
+/* Logs that the parent answers, and drops the warnings that say that it does not. If a process of
+ * the parent that is not its master has answered a probe, the line names the master. */
 static void parent_log_answer(struct service *service, const doorman_transport_result *result,
                               doorman_time now) {
     const struct trouble *trouble = &service->parent_link.state.trouble;

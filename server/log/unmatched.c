@@ -27,7 +27,7 @@ static void unmatched_copy_domain(char out[DOORMAN_ID_BYTES_MAX + 1], const char
     out[i] = '\0';
 }
 
-/* Returns the row of a domain and a resource, or an empty or the oldest row to use for them. */
+/* Returns the row of a domain and a resource, or else an empty or the oldest row to use. */
 static size_t unmatched_find(const struct unmatched *table, uint64_t hash, const char *domain,
                              const char *resource) {
     size_t oldest = 0;

@@ -1,6 +1,6 @@
 /* doorman_server, part WARNINGS: warnings about events that peers can cause at any rate (V6). This
  * file changes some counters. The lock is held when a function is called, except for
- * server_warning_text, and for functions about peers and handshakes.
+ * server_warning_text, server_peer_write, and functions that log refused peers and handshakes.
  *
  * A kind of warning is logged at once, and then at most once a minute with the number of events.
  * The line describes the last event, except for permits (see below). When a problem such as a dead
@@ -11,7 +11,7 @@
  *
  * When a parent is gone, all leases of the node end, most of them at the same time. So the line
  * about them comes a moment later, and names their resources, as many as have room. Leases that end
- * later have a line of their own, at least 10 seconds after it.
+ * later have a line of their own, at least 10 seconds after that line.
  *
  * Permits come at a higher rate than other events. So a line about permits describes the first
  * event since the last line, and each further event is only counted.
