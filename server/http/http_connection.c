@@ -73,7 +73,7 @@
  *    leaves stay charged, because permits of rates cannot be given back. At most HTTP_DELAYED_MAX
  *    connections are in DELAYED, and at most a quarter of http->limit. At this bound, a request is
  *    decided as if it could not wait.
- * When few connections are free (V5), a connection closes after the next response that the loop
+ * When few connections are free, a connection closes after the next response that the loop
  *    makes at once. That response has `Connection: close`, so its client loses no response. If no
  *    connection is free, http_listen.c closes some without such a response.
  * A request must arrive within HTTP_TIMEOUT_SECONDS, from its first byte to its last byte. With

@@ -12,7 +12,7 @@
  *
  * At most http->limit connections are open. One eighth of them is a reserve for new connections.
  * HTTP is crowded while a part of the reserve is in use. It then does two things, so that clients
- * with open connections never keep others out (V5):
+ * with open connections never keep others out:
  *
  * 1. A connection closes after its next response that is made at once, and the response says so.
  *    This is enough while the clients send requests, and it costs no client a response.

@@ -1,4 +1,4 @@
-/* More clients over HTTP than the server has connections for (V5). All clients get their answers,
+/* More clients over HTTP than the server has connections for. All clients get their answers,
  * and a probe of the health is answered meanwhile. A client whose connection ends before the first
  * byte of a response connects and tries again. */
 #define _GNU_SOURCE
@@ -152,7 +152,7 @@ static void *probe_main(void *argument) {
     return NULL;
 }
 
-/* V5: each client always has a request on its way, so no connection is ever idle for long. */
+/* Each client always has a request on its way, so no connection is ever idle for long. */
 TEST(more_busy_clients_than_connections_all_get_their_answers) {
     struct fixture fixture = crowd_start(100);
     pthread_t thread;
@@ -179,7 +179,7 @@ TEST(more_busy_clients_than_connections_all_get_their_answers) {
     server_stop(&fixture.server);
 }
 
-/* V5: requests that arrive while the process is stopped lie unread on idle connections, beside new
+/* Requests that arrive while the process is stopped lie unread on idle connections, beside new
  * connections that need the place of idle ones. No connection with such a request is closed. */
 TEST(no_connection_with_an_unread_request_is_closed) {
     enum { NEW = 100 }; /* fewer than the system's queue of new connections can hold */
