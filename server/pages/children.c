@@ -80,8 +80,8 @@ static void child_log(struct service *service, const struct child *child, int ki
     }
 }
 
-/* If a node was silent or had ended, notes that it sends requests again. Logs this if there may be a
- * further line. */
+/* If a node was silent or had ended, notes that it sends requests again. Logs this if there may be
+ * a further line. */
 static void child_wake(struct service *service, struct child *child, doorman_time now) {
     char seconds[32];
     if (child->state == CHILD_LIVE) return;
