@@ -246,7 +246,7 @@ static void send_to_leaf(message_world *world, const char *text, size_t bytes) {
 }
 
 /* Sends the node's request to the root, if one is due, and the response back. The root accepts the
- * request, unless an earlier message has given it a path with a loop. */
+ * request, unless an earlier message has given the node a path with a loop. */
 static void exchange(message_world *world) {
     doorman_upstream *upstream = doorman_server_upstream(world->leaf);
     doorman_buffer text = {NULL, 0, 0};

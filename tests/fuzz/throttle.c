@@ -110,7 +110,7 @@ static void check_wait(const throttle_world *world, doorman_time retry_after) {
     must(!world->options.max_wait || retry_after <= 150 * MILLISECOND + 2 * counters.max_wait);
 }
 
-/* Reads up to `at_most` refusals. Those that are not read keep their slots. */
+/* Reads up to `at_most` refusals. Refusals that are not read keep their slots. */
 static void read_refusals(throttle_world *world, unsigned at_most) {
     doorman_throttle_refusal refusal;
     for (unsigned i = 0; i < at_most; i++) {

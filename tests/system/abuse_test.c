@@ -269,8 +269,8 @@ static bool request_by_nng(int fd) {
 }
 
 /* Sends a request on a new connection. nng 1.5.2 sometimes loses a new connection and never answers
- * on it, so this function soon tries again. nng 1.10.1 and 1.12.4 do not need this: they lost none
- * of 29,000 and 46,000 connections, beside floods of requests whose senders vanished. */
+ * on it, so this function soon tries again. Beside floods of requests whose senders vanished, nng
+ * 1.10.1 lost none of 29,000 connections, and nng 1.12.4 none of 46,000. */
 static bool probe_request_reconnecting(struct probe *probe) {
     bool answered = false;
     for (int tries = 0; tries < 50 && !answered; tries++) {
@@ -872,7 +872,7 @@ TEST(a_log_on_a_full_disk_continues_when_there_is_space) {
     process_stop(process);
 }
 
-/* V6: the log is a pipe that is full, and later one without a reader. */
+/* V6: the log is a pipe that is full, and that later has no reader. */
 TEST(an_unread_log_neither_blocks_nor_ends_the_server) {
     char lines[65536];
     struct process *process = process_new();
@@ -995,8 +995,8 @@ static void tree_start(struct node *nodes) {
     }
 }
 
-/* A thread that requests leases as many clients, one request after the other. The fleet does not
- * use the resources of these leases. At full size it makes no pauses. */
+/* A thread that requests leases for 1,000 client ids, one request after the other. The fleet does
+ * not use the resources of these leases. At full size it makes no pauses. */
 struct load {
     pthread_t thread;
     const char *url;
@@ -1032,8 +1032,8 @@ static void *load_main(void *argument) {
 }
 
 /* Kills one process, or sometimes two, and starts them again after a random time of up to 2.5 s. So
- * sometimes the other processes have not noticed it yet, and sometimes leases of 2 s have ended.
- * Then changes the wants of one client.
+ * sometimes the other processes have not noticed the kill yet, and sometimes leases of 2 s have
+ * ended. Then changes the wants of one client.
  *   returns   how many were killed */
 static int kill_random_nodes(struct node *nodes, uint64_t *random) {
     size_t first = random_below(random, NODES), other = random_below(random, 2 * NODES);

@@ -321,7 +321,7 @@ static doorman_resource_info read_info(doorman_resource *resource) {
 
 static bool leased(doorman_resource *resource) { return read_info(resource).leased; }
 
-/* Returns how many calls wait that began at this time or later. */
+/* Returns how many of the waiting calls began at this time or later. */
 static size_t waiters_since(doorman_agent *agent, doorman_time from) {
     size_t count = 0;
     pthread_mutex_lock(&agent->mutex);
@@ -1336,7 +1336,7 @@ static size_t lane_count(doorman__agent_permits *permits) {
 
 /* A fork locks the mutex of the process, and then waits for the mutex of the agent. A stop locks
  * the mutex of the agent, and then waits for the mutex of the permits. So a thread that has locked
- * the mutex of the permits must not wait for the other two. */
+ * the mutex of the permits must not wait for the other two mutexes. */
 TEST(a_lane_is_added_while_a_thread_forks) {
     test_server server = {.capacity = 90};
     test_server_start(&server);
@@ -1376,9 +1376,9 @@ TEST(stop_and_close_end_waits) {
         assert_int_equal(async_wait_end(&async_waits[i]), DOORMAN_UNAVAILABLE);
 }
 
-/* L2: waiters are served in the order of their arrival, even if a later one would fit, and one that
- * gives up does not delay the others. Each release wakes the next waiter. Nothing else does,
- * because the agent's thread sleeps until the lease must be renewed. */
+/* L2: waiters are served in the order of their arrival, even if a later waiter would fit. A waiter
+ * that gives up does not delay the others. Only a release wakes the next waiter, because the
+ * agent's thread sleeps until the lease must be renewed. */
 TEST(waiters_are_served_in_order_of_arrival) {
     enum { COUNT = 10, IMPATIENT = 3 };
     test_server server = {
@@ -1604,7 +1604,7 @@ TEST(a_wait_for_a_gauge_uses_the_precision_of_the_gauge) {
     doorman_agent_stop(agent);
 }
 
-/* L1: a rate saves up for a request of many units, also if its lease never grows. */
+/* L1: a rate saves up for a request of many units, even if its capacity never grows. */
 TEST(a_wait_for_more_units_than_the_burst_ends) {
     doorman_agent *agent = start("inproc://nobody");
     doorman_time began = doorman_clock();
@@ -1715,8 +1715,8 @@ TEST(a_cancelled_thread_leaves_the_queue) {
 }
 #endif
 
-/* L5: while the kill switch is on, all waiters of both limiters return at once, and new calls do
- * not wait. */
+/* L5: while the kill switch is on, all waiters for rates and gauges return at once, and new calls
+ * do not wait. */
 TEST(the_kill_switch_ends_waits) {
     enum { COUNT = 8 };
     char url[64];
@@ -2442,7 +2442,7 @@ TEST(a_transport_reports_the_result_of_each_request) {
     test_server_stop(&right);
 }
 
-/* R1: servers that were given no seed choose random ones, so that their leases have different
+/* R1: servers that were given no seed choose random seeds, so that their leases have different
  * ids. */
 TEST(a_server_without_a_seed_gets_a_random_one) {
     uint64_t ids[2];
