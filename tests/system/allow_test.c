@@ -36,8 +36,8 @@ static void expect_all(const struct fixture *fixture, const char *path, int code
     free(response);
 }
 
-/* P4: a grant has the status 200, a refusal 429 (or 403, if the query says so). Both say how much
- * is left. */
+/* P4: the status of a grant is 200. The status of a refusal is 429, or 403 if the query says so.
+ * Both responses say how much is left. */
 TEST(the_status_is_the_decision) {
     struct fixture fixture = start(NULL);
     expect_all(
@@ -63,8 +63,8 @@ TEST(the_status_is_the_decision) {
     server_stop(&fixture.server);
 }
 
-/* A template may set the body of its refusals. A body that looks like JSON has that content
- * type. */
+/* A template may set the body of its refusals. A body that looks like JSON has the content type of
+ * JSON. */
 TEST(a_refusal_has_the_body_of_its_template) {
     struct fixture fixture = fixture_start(
         "{\"resources\": ["

@@ -44,7 +44,7 @@ static void act(const struct bounds *bounds, const char *verb, const char *path,
     free(response);
 }
 
-/* Sends a reason to five paths that take one, in the body or in the query. */
+/* Sends a reason in five requests, in the body or in the query. */
 static void expect_reason(const struct bounds *bounds, const char *in_json, const char *in_query,
                           int code, const char *text) {
     static const char override[] = "{\"resource\": \"api/a\", \"limit\": \"quota\", \"key\": "

@@ -82,7 +82,7 @@ static inline void fleet_check(doorman_time now) {
     fail_msg("leases of %.17g are in force; the capacity is %g", sum, CAPACITY);
 }
 
-/* What fleet_run_until expects if each client must have the same. */
+/* For fleet_run_until: each client must have the same capacity. */
 #define ALL(has)                                                                                   \
     (const double[CLIENT_MAX]) { has, has, has, has, has, has, has, has }
 

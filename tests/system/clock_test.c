@@ -15,7 +15,7 @@
 #define HOURLY_BUCKET                                                                              \
     MAPS("{\"name\": \"quota\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 0.25, \"size\": 1000000}")
 
-/* Returns the second at which a month begins, `months` after the present one, in UTC. */
+/* Returns the first second of the month that is `months` after this month, in UTC. */
 static int64_t month_begin(int months) {
     time_t now = time(NULL);
     struct tm date;

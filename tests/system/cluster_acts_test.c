@@ -1,5 +1,6 @@
-/* Overrides and plans of a cluster (N1 to N9, E1, E2): any node takes the act, which holds for a
- * key wherever the key is decided. The tests use real processes, an etcd and a Redis. */
+/* Overrides and plans of a cluster (N1 to N9, E1, E2): an act holds for a key wherever the key is
+ * decided. Any node takes the act, unless it adds units. The tests use real processes, an etcd and
+ * a Redis. */
 #define _GNU_SOURCE
 #include "shards_fixture.h"
 
@@ -120,8 +121,8 @@ static void override_end(int node, const char *key) {
     expect_verb(at(node), "DELETE", path, OPERATOR, "", 200, "");
 }
 
-/* Two acts at once can leave two notes for one name, of which the later one counts. Its end must
- * not bring the other one back. */
+/* Two acts at once can leave two notes for one name. Only the later note counts. Its end must not
+ * bring the earlier note back. */
 TEST(an_override_that_a_later_one_has_replaced_does_not_come_back) {
     char key[32], note_key[96];
     cluster_share(LIMITS, 2);

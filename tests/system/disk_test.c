@@ -71,7 +71,8 @@ static void copy_as_after_a_crash(const struct disk *disk, const struct fixture 
     process_signal(fixture->server.process, SIGCONT);
 }
 
-/* D6: while the disk is full decisions continue, and all changes are written when there is room. */
+/* D6: while the disk is full, decisions continue, and all changes are written when there is
+ * room. */
 TEST(a_disk_without_room_delays_the_writes_and_stops_no_decision) {
     struct disk disk;
     char ballast[192], copy[96], key[16];
@@ -130,7 +131,7 @@ static void person_runs(const char *path, const char *commands) {
     assert_int_equal(sqlite3_close(database), SQLITE_OK);
 }
 
-/* Starts a server, uses ten units of ann and of bob, and stops it. */
+/* Starts a server, uses ten units of each of the keys ann and bob, and stops the server. */
 static void make_file(const char *path) {
     struct fixture fixture = start(QUOTA, path, NULL);
     take(&fixture, "ann", 10);

@@ -45,8 +45,8 @@ static void start_node(const char *ttl) {
     node_start(QUOTA, ttl);
 }
 
-/* Drains a process of the node, and waits until another one decides. Returns the index of the other
- * one. */
+/* Drains a process of the node, and waits until another process decides. Returns the index of that
+ * process. */
 static int member_drain(int index) {
     const struct fixture *fixture = &node.members[index].fixture;
     int next = -1;
@@ -172,7 +172,7 @@ TEST(a_drain_of_a_standby_is_in_its_log_and_later_in_the_audit) {
     await_text(fixture, "/v1/audit", "\"what\":\"drain\",\"reason\":\"disk\"");
 }
 
-/* The row that waits for a mastership is lost with the process, which ends as any other. */
+/* The row of the audit that waits for a mastership is lost when the process ends. */
 TEST(a_drained_standby_ends_as_any_other) {
     start_node("30");
     int standby = (node_await_master() + 1) % MEMBERS;

@@ -127,7 +127,7 @@ TEST(acts_outlast_a_process_without_an_election) {
     etcd_stop(&etcd);
 }
 
-/* While etcd is away decisions continue, but acts and the list of the audit fail. */
+/* While etcd is away, decisions continue, but acts and the list of the audit fail. */
 TEST(an_etcd_that_is_away_refuses_acts_and_nothing_else) {
     struct etcd etcd;
     etcd_begin(&etcd);
