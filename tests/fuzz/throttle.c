@@ -1,6 +1,6 @@
 /* The first bytes choose the options of a throttle. Each of the next triples of bytes is a call on
- * it. A list of all requests says what may happen next to each of them. After each call, the
- * counters, the queues and the bounds are compared with a recount. At the end all requests end. */
+ * it. The array `requests` keeps the state of each request. After each call, the counters, the
+ * queues and the bounds are compared with a recount. At the end all requests end. */
 #define DOORMAN_STATIC /* compiles in less time */
 #define DOORMAN_IMPLEMENTATION
 #include "fuzz.h"

@@ -22,7 +22,6 @@
 
 #define ENTRY(more) "{\"entry\": [{\"resource_id\": \"api/search\", \"key\": \"acme\"" more "}]}"
 
-/* Asks for a unit for a key of api/search, and expects a status code. */
 static void take_one(const struct fixture *fixture, const char *key, int code) {
     char path[128];
     snprintf(path, sizeof path, "/v1/allow?resource=api/search&key=%s", key);
@@ -69,7 +68,7 @@ static void expect_act(const struct fixture *fixture, const char *query,
         expect_act(fixture, query, pairs_, sizeof pairs_ / sizeof *pairs_);                        \
     } while (0)
 
-/* Returns the response to a GET of a reader, which is valid until the next call. */
+/* Returns the response to a GET of a reader. It is valid until the next call. */
 static const char *get_body(const struct fixture *fixture, const char *path) {
     static char body[8192];
     char *response = get(fixture, path, READER);
@@ -618,7 +617,7 @@ TEST(an_undo_adds_nothing_to_a_bucket) {
     server_stop(&fixture.server);
 }
 
-/* An override that is refused leaves the one before it as it was. */
+/* An override that is refused leaves the override before it as it was. */
 TEST(a_refused_override_keeps_the_one_before_it) {
     struct place place = {.path = ""};
     place_init(&place, false);
@@ -640,8 +639,8 @@ TEST(a_refused_override_keeps_the_one_before_it) {
     server_stop(&fixture.server);
 }
 
-/* An override with a glob concerns the key at all resources of the template. One that adds units
- * concerns the key at one resource. */
+/* An override with a glob concerns the key at all resources of the template. An override that adds
+ * units concerns the key at one resource. */
 TEST(an_override_of_a_template_and_one_that_adds) {
     struct place place = {.path = ""};
     place_init(&place, false);

@@ -296,9 +296,9 @@ TEST(a_grant_that_waits_answers_after_the_wait) {
     server_stop(&fixture.server);
 }
 
-/* Opens as many connections as can wait, and checks what happens to one more. Returns false if the
- * machine is too slow: the connections wait for only about 24 s, and the checks must be done by
- * then. */
+/* Opens as many connections as can wait, and checks what happens to one more connection. Returns
+ * false if the machine is too slow: the connections wait for only about 24 s, and the checks must
+ * be done by then. */
 static bool connections_wait(void) {
     enum { MAX = 64 };
     const char *path = "/v1/allow?resource=slow&key=a&cost=0.001&max_wait=25";

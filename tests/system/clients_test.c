@@ -244,7 +244,6 @@ static void leaf_stop(struct leaf *leaf) {
     }
 }
 
-/* Waits until a process is master, and returns its index. */
 static int leaf_await_master(const struct leaf *leaf) {
     int master = -1;
     for (int waited = 0; waited < WAIT_MS && master < 0; waited += 50) {
@@ -260,7 +259,7 @@ static int leaf_await_master(const struct leaf *leaf) {
     return master;
 }
 
-/* Kills the master. Another process takes over, or the same one starts again. */
+/* Kills the master. With etcd another process takes over, else the same process starts again. */
 static void leaf_change_master(struct leaf *leaf) {
     int master = leaf_await_master(leaf);
     process_signal(leaf->members[master].server.process, SIGKILL);

@@ -24,7 +24,7 @@ static int64_t month_begin(int months) {
     return (int64_t)timegm(&first);
 }
 
-/* Starts a server whose clock is ahead of the machine's by `seconds`. */
+/* Starts a server whose clock is ahead of the clock of the machine by `seconds`. */
 static struct fixture start_at(const char *config, const char *path, int64_t seconds) {
     char shift[32];
     snprintf(shift, sizeof shift, "%lld", (long long)seconds);

@@ -105,7 +105,6 @@ TEST(an_override_of_a_node_outlasts_a_restart_of_all_nodes) {
 
 #define OVERRIDE_NOTES "doorman/shards/notes/override/"
 
-/* Returns whether etcd has an override with this id. */
 static bool etcd_has_override(int id) {
     char key[96];
     snprintf(key, sizeof key, OVERRIDE_NOTES "%020d", id);
@@ -394,7 +393,7 @@ TEST(without_etcd_an_act_is_refused_and_what_holds_still_holds) {
 /* A write of overrides, as etcd gets it: the key is in base64. */
 #define OVERRIDE_WRITE "\"request_put\":{\"key\":\"ZG9vcm1hbi9zaGFyZHMvbm90ZXMvb3ZlcnJpZGUv"
 
-/* Starts two nodes. The first one reaches etcd through a proxy, which can lose answers. */
+/* Starts two nodes. The first node reaches etcd through a proxy, which can lose answers. */
 static void share_behind_proxy(void) {
     cluster_is_cut_off = true;
     cluster_share(LIMITS, 2);

@@ -1,6 +1,6 @@
 /* More clients over HTTP than the server has connections for (V5). All clients get their answers,
- * and a probe of the health is answered meanwhile. A client whose connection ends before the first
- * byte of a response connects and tries again. */
+ * and a probe of the health is answered meanwhile. If the connection of a client ends before the
+ * first byte of a response, the client connects and tries again. */
 #define _GNU_SOURCE
 #include "http.h"
 
@@ -180,7 +180,8 @@ TEST(more_busy_clients_than_connections_all_get_their_answers) {
 }
 
 /* V5: requests that arrive while the process is stopped lie unread on idle connections, beside new
- * connections that need the place of idle ones. No connection with such a request is closed. */
+ * connections that need the place of idle connections. No connection with such a request is
+ * closed. */
 TEST(no_connection_with_an_unread_request_is_closed) {
     enum { NEW = 100 }; /* fewer than the system's queue of new connections can hold */
     struct fixture fixture = crowd_start(0);

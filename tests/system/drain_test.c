@@ -181,7 +181,7 @@ TEST(a_drained_standby_ends_as_any_other) {
     process_end(node.members[standby].process, 0);
 }
 
-/* A store that cannot take the changes must not cost a grant: the process stays master. */
+/* If the store cannot take the changes, no grant may be lost: the process stays master. */
 TEST(a_drain_is_called_off_if_the_store_fails) {
     start_node("6");
     int master = node_await_master();
@@ -200,7 +200,6 @@ TEST(a_drain_is_called_off_if_the_store_fails) {
 
 /* ---- a single process ----------------------------------------------------------------------- */
 
-/* Starts a server with a file of counters and with tokens. */
 static struct fixture start_alone(const char *config) {
     char path[96];
     state_path(path);

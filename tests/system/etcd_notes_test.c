@@ -72,7 +72,6 @@ static bool has_limit(const struct fixture *fixture, const char *key, int limit)
     return has;
 }
 
-/* Sets an override, a plan, and another override, and undoes the last one. */
 static void act_thrice(const struct fixture *fixture) {
     act(fixture, "PUT", "/v1/overrides", OVERRIDE("acme"), 200, "");
     act(fixture, "PUT", "/v1/plans",
