@@ -44,7 +44,7 @@ static void check_template(const doorman_template *found, bool last) {
     must(algorithm->reserve >= 0 && algorithm->reserve <= 1);
 }
 
-/* G1: compares the template that is found with a linear search from the end. */
+/* G1: doorman_config_find must find the template that a search through all templates finds. */
 static void check_find(const doorman_config *config, const char *id) {
     doorman_config_options read;
     doorman_config_read(config, &read);
@@ -157,7 +157,7 @@ static void check_below(config_world *world) {
     }
 }
 
-/* Sends requests six times. All leases end before the first and the fourth time. */
+/* Sends requests six times. All leases end before the fourth time. */
 static void run_servers(config_world *world, const doorman_config *other) {
     for (int i = 0; i < 6; i++) {
         world->now += i % 3 ? DOORMAN_SECOND : FAR;
@@ -192,7 +192,7 @@ static void serve(config_world *world) {
     doorman_config_destroy(world->other);
 }
 
-/* Checks that a configuration made from these options is written as the same text, and that this
+/* Checks that the options and a configuration made from them are written as the same text. This
  * text can be read again, unless it is too large. */
 static void check_written(const doorman_config_options *options) {
     doorman_buffer texts[3] = {{NULL, 0, 0}, {NULL, 0, 0}, {NULL, 0, 0}};

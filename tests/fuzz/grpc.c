@@ -8,7 +8,7 @@
  *              if their entries are equal
  *     7        messages of reports, each behind its length in one byte, on a stream of quotas
  *
- * The doorman_server is a real one, but there is no socket. */
+ * The doorman_server is real, but there is no socket. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* as in server.h */
 #endif
@@ -140,7 +140,7 @@ static void check_response(const struct grpc_call *call) {
     doorman_buffer_uninit(&out.buffer);
 }
 
-/* Reads a message and decides it. If both succeed, checks the response. */
+/* Reads a message and decides it. If both steps succeed, checks the response. */
 static void run_message(struct grpc *grpc, fuzz_text input) {
     const enum grpc_method method = (enum grpc_method)(input.bytes % 5);
     struct grpc_status status = {.code = GRPC_OK};

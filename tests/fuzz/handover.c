@@ -1,8 +1,8 @@
 /* Reads any bytes as what a master has handed over. The first byte says whether the server is a
  * root, a root with whole units, a node with a parent, or a root with holds. The server takes over
- * either all of the other bytes, or nothing. Afterwards its sums are those of its leases, and a
- * holder can renew. The server can hand everything over again. The counter of "db" has at least the
- * units of its holds. */
+ * either all of the other bytes, or nothing. Afterwards its sums are the sums of its leases, and a
+ * holder can request a lease. The server can hand everything over again. The counter of "db" has at
+ * least the units of its holds. */
 #define DOORMAN_IMPLEMENTATION
 #include "fuzz.h"
 

@@ -131,7 +131,7 @@ static void make_response(struct http *http) {
     server_unlock(&http->lock);
 }
 
-/* Returns whether a line in the head of a response begins like one that the server writes. */
+/* Returns whether a line in the head of a response begins like a line that the server writes. */
 static bool is_known_line(const char *line) {
     static const char *const names[] = {"Content-Type: ",
                                         "Content-Length: ",
@@ -161,9 +161,9 @@ static bool has_body(const char *body, size_t length) {
     return !end && (!body[length] || strncmp(body + length, "HTTP/1.1 ", 9) == 0);
 }
 
-/* Checks one response. Returns its end. Returns NULL if it is not complete, or is the last one and
- * has no body. The server itself never writes "<zz". If a page has it, an id or a part of a query
- * was not escaped. */
+/* Checks one response. Returns its end. Returns NULL if the response is not complete, or is the
+ * last response and has no body. The server itself never writes "<zz". If a page has it, an id or a
+ * part of a query was not escaped. */
 static const char *check_response(const char *at) {
     static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
     must(strncmp(at, "HTTP/1.1 ", 9) == 0);
@@ -212,7 +212,6 @@ static void create_leases(struct service *service) {
     }
 }
 
-/* Makes two tokens of different roles. */
 static void start_tokens(struct service *service) {
     char text[] = "admin one secret\nread two public";
     doorman_error error;

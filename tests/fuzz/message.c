@@ -1,14 +1,14 @@
 /* Reads any lines as messages to a root, and to a node below it, which sends requests to the root.
- * Both answer each message, and their sums stay right.
+ * The root and the node answer each message that they get, and their sums stay right.
  *
  * A line is a message to the root or, after a `<`, to the node. If the line begins with a digit n,
  * 2^n seconds pass first. What the node sends to its parent and receives from it is text too.
  *
  * A line that begins with `=` is a response on permits, which a client reads.
  *
- * There are two roots that get the same messages. One serves a message in one call. The other reads
- * it, decides it and writes the reply in three calls, with one doorman_json_exchange for all
- * messages. The replies of both are the same to the last byte. */
+ * There are two roots that get the same messages. One root serves a message in one call. The other
+ * root reads it, decides it and writes the reply in three calls, with one doorman_json_exchange for
+ * all messages. The replies of the two roots are the same to the last byte. */
 #define DOORMAN_STATIC /* compiles in less time */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
@@ -74,8 +74,8 @@ static const doorman_permit_limit hold_limits[] = {
      .kind = DOORMAN_CONCURRENCY,
      .figures = {.limit = 6, .time_to_live = 5 * DOORMAN_SECOND}}};
 
-/* A template for each kind of share. The first one that matches counts. The limits: NULL refuses
- * permits as UNMATCHED. */
+/* A template for each kind of share. The first template that matches counts. The limits: NULL
+ * refuses permits as UNMATCHED. */
 static const struct {
     const char *glob;
     doorman_kind kind;
@@ -246,7 +246,7 @@ static void send_to_leaf(message_world *world, const char *text, size_t bytes) {
 }
 
 /* Sends the node's request to the root, if one is due, and the response back. The root accepts the
- * request, unless an earlier message has given it a path with a loop. */
+ * request, unless an earlier message has given the node a path with a loop. */
 static void exchange(message_world *world) {
     doorman_upstream *upstream = doorman_server_upstream(world->leaf);
     doorman_buffer text = {NULL, 0, 0};

@@ -1,6 +1,7 @@
 /* The first line is a configuration, as JSON. Each of the next pairs of bytes is a call on permits
- * with this configuration. No permit grants more than its cost, no limit offers more than its
- * maximum, and when all keys are idle for long enough, all counters are gone. */
+ * with this configuration, or time that passes. No permit grants more than its cost plus 1/4096,
+ * and no limit offers more than its maximum. When all keys have been idle for long enough, all
+ * counters are gone. */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #include "fuzz.h"

@@ -1,5 +1,5 @@
-/* Runs a harness with the contents of files, one after the other. The name of each file is printed
- * before it runs, so the last name is that of a file that crashed. */
+/* Runs a harness with the contents of files, one after the other. It prints the name of each file
+ * first, so after a crash the last name is that of the file that caused it. */
 #include "fuzz.h"
 
 static bool replay(const char *path) {

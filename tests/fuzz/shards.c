@@ -23,7 +23,6 @@ static doorman_permits *start(const doorman_config *config, doorman_time now) {
     return permits;
 }
 
-/* Reads a map, writes it, and reads the text that was written. */
 static void read_map(const char *text, size_t bytes) {
     doorman_shard_map *map = NULL, *again = NULL;
     doorman_buffer first = {0}, second = {0};
@@ -43,7 +42,6 @@ static void read_map(const char *text, size_t bytes) {
     doorman_shard_map_destroy(again);
 }
 
-/* Forgets all of a shard. */
 static void drop(doorman_permits *permits, size_t shard, doorman_time now) {
     doorman_permits_info info;
     for (doorman_shard_cursor cursor = {0}; !cursor.at_end;) {
@@ -53,7 +51,6 @@ static void drop(doorman_permits *permits, size_t shard, doorman_time now) {
     must(info.ban_count == 0 && info.hold_count == 0 && info.request_count == 0);
 }
 
-/* Gives a shard to another node. */
 static void move(doorman_permits *from, doorman_permits *to, size_t shard, doorman_time now) {
     doorman_permits_info first, second;
     for (doorman_shard_cursor cursor = {0}; !cursor.at_end;) {

@@ -1,6 +1,6 @@
 /* The first bytes choose the options of a throttle. Each of the next triples of bytes is a call on
- * it. A list of all requests says what may happen next to each of them. After each call, the
- * counters, the queues and the bounds are compared with a recount. At the end all requests end. */
+ * it. The array `requests` keeps the state of each request. After each call, the counters, the
+ * queues and the bounds are compared with a recount. At the end all requests end. */
 #define DOORMAN_STATIC /* compiles in less time */
 #define DOORMAN_IMPLEMENTATION
 #include "fuzz.h"
@@ -110,7 +110,7 @@ static void check_wait(const throttle_world *world, doorman_time retry_after) {
     must(!world->options.max_wait || retry_after <= 150 * MILLISECOND + 2 * counters.max_wait);
 }
 
-/* Reads up to `at_most` refusals. Those that are not read keep their slots. */
+/* Reads up to `at_most` refusals. Refusals that are not read keep their slots. */
 static void read_refusals(throttle_world *world, unsigned at_most) {
     doorman_throttle_refusal refusal;
     for (unsigned i = 0; i < at_most; i++) {

@@ -3,8 +3,9 @@
  * descriptors. In most tests a good client sends requests too, and must be answered within ten
  * seconds.
  *
- * `make test` runs this in small sizes. `make abuse` runs it at full size: ABUSE_MINUTES of kill
- * -9, and some more minutes for the rest. SEED=N repeats the random choices. */
+ * `make test` runs this in small sizes. `make abuse` runs it at full size: the test of kill -9
+ * takes ABUSE_MINUTES, and the other tests take some more minutes. SEED=N repeats the random
+ * choices. */
 #define _GNU_SOURCE
 #define TEST_OWN_MAIN
 #include "client_fleet.h"
@@ -37,8 +38,8 @@ static struct sizes {
            .kills = 3,
            .kill_seconds = 5};
 
-/* Returns whether the server has a sanitizer. With one, everything takes longer, and freed memory
- * is kept for some time, so the tests use fewer leases. */
+/* Returns whether the server has a sanitizer. With a sanitizer, everything takes longer, and freed
+ * memory is kept for some time, so the tests use fewer leases. */
 static bool sanitized(void) {
     const char *program = getenv("DOORMAN_SERVER");
     return program && (strstr(program, "asan") || strstr(program, "tsan"));
@@ -269,8 +270,8 @@ static bool request_by_nng(int fd) {
 }
 
 /* Sends a request on a new connection. nng 1.5.2 sometimes loses a new connection and never answers
- * on it, so this function soon tries again. nng 1.10.1 and 1.12.4 do not need this: they lost none
- * of 29,000 and 46,000 connections, beside floods of requests whose senders vanished. */
+ * on it, so this function soon tries again. Beside floods of requests whose senders vanished, nng
+ * 1.10.1 lost none of 29,000 connections, and nng 1.12.4 none of 46,000. */
 static bool probe_request_reconnecting(struct probe *probe) {
     bool answered = false;
     for (int tries = 0; tries < 50 && !answered; tries++) {
@@ -407,7 +408,7 @@ TEST(many_silent_connections_do_not_delay_others) {
 }
 
 /* V5: a client that sends one byte at a time is answered, and does not delay others. Over HTTP a
- * request must be complete within 30 s, so the answers to slower ones are not checked. */
+ * request must be complete within 30 s, so the answers to slower requests are not checked. */
 TEST(a_peer_that_sends_single_bytes_is_answered_and_delays_no_other) {
     enum { COUNT = 200 }; /* of each kind; the server takes 512 over HTTP */
     char head[12] = "", text[] = "{\"get_capacity\":" CAPACITY_REQUEST "}", request[512],
@@ -513,7 +514,7 @@ static const struct blob openings[] = {
     BLOB(HELLO "\xff\xff\xff\xff\xff\xff\xff\xff\x80\0\0\1{}"),
 };
 
-/* Bytes that are not an HTTP request, or not one that the server accepts. */
+/* Bytes that are not an HTTP request, or a request that the server does not accept. */
 static const struct blob requests[] = {
     BLOB("\r\n\r\n"),
     BLOB("GET\r\n\r\n"),
@@ -551,7 +552,7 @@ static void flood_open(const struct server *server, const struct blob *what) {
     close(fd);
 }
 
-/* Sends many messages on one connection. Few of them are long, because long ones take time. */
+/* Sends many messages on one connection. Few of them are long, because long messages take time. */
 static void flood_talk(struct flood *flood) {
     char response[256];
     int fd = peer_connect(&flood->fixture->server, TIMEOUT_MS);
@@ -735,10 +736,10 @@ static void probe_during_reload(struct probe *probe, const char *last) {
     free(config);
 }
 
-/* C9, S2: all leases end at about the same time, and no client requests those resources again. At
+/* C9, S2: all leases end at about the same time, and no client requests their resources again. At
  * least 75 % of the memory that the leases took returns to the system; the rest is in pieces
- * between blocks that are still in use. A sanitizer keeps freed memory, so with one this is not
- * asserted. */
+ * between blocks that are still in use. A sanitizer keeps freed memory, so with a sanitizer this is
+ * not asserted. */
 MEASURES(memory_is_returned_when_all_leases_have_ended)
 TEST(memory_is_returned_when_all_leases_have_ended) {
     char config[512];
@@ -872,7 +873,7 @@ TEST(a_log_on_a_full_disk_continues_when_there_is_space) {
     process_stop(process);
 }
 
-/* V6: the log is a pipe that is full, and later one without a reader. */
+/* V6: the log is a pipe that is full, and that later has no reader. */
 TEST(an_unread_log_neither_blocks_nor_ends_the_server) {
     char lines[65536];
     struct process *process = process_new();
@@ -907,7 +908,7 @@ TEST(an_unread_log_neither_blocks_nor_ends_the_server) {
 /* ---- no free file descriptors --------------------------------------------------------------- */
 
 /* V5: a server that may open only 64 files lets most new connections wait. Meanwhile it answers on
- * the open ones, and uses less than a quarter of a processor. */
+ * the open connections, and uses less than a quarter of a processor. */
 static void check_without_free_files(struct fixture *fixture, const struct server *where,
                                      const char *what) {
     enum { COUNT = 120 }; /* fewer than the system's queue of new connections can hold */
@@ -995,8 +996,8 @@ static void tree_start(struct node *nodes) {
     }
 }
 
-/* A thread that requests leases as many clients, one request after the other. The fleet does not
- * use the resources of these leases. At full size it makes no pauses. */
+/* A thread that requests leases for 1,000 client ids, one request after the other. The fleet does
+ * not use the resources of these leases. At full size it makes no pauses. */
 struct load {
     pthread_t thread;
     const char *url;
@@ -1032,8 +1033,8 @@ static void *load_main(void *argument) {
 }
 
 /* Kills one process, or sometimes two, and starts them again after a random time of up to 2.5 s. So
- * sometimes the other processes have not noticed it yet, and sometimes leases of 2 s have ended.
- * Then changes the wants of one client.
+ * sometimes the other processes have not noticed the kill yet, and sometimes leases of 2 s have
+ * ended. Then changes the wants of one client.
  *   returns   how many were killed */
 static int kill_random_nodes(struct node *nodes, uint64_t *random) {
     size_t first = random_below(random, NODES), other = random_below(random, 2 * NODES);

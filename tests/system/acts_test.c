@@ -20,7 +20,6 @@ static struct fixture open_office(void) {
     return start(API, path, more);
 }
 
-/* Sends a PUT that must succeed. */
 static void put(const struct fixture *fixture, const char *path, const char *body) {
     expect_verb(fixture, "PUT", path, ADMIN, body, 200, "");
 }

@@ -38,8 +38,8 @@ static inline void place_restart(const struct place *place, struct fixture *fixt
     *fixture = place_start(place);
 }
 
-/* Defines two tests with the same body. The store is a file in the first one, and a Redis in the
- * second one. */
+/* Defines two tests with the same body. The store is a file in the first test, and a Redis in the
+ * second test. */
 #define STORY(name)                                                                                \
     static void name##_told(struct place *place);                                                  \
     TEST(name) {                                                                                   \

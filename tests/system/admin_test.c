@@ -22,7 +22,6 @@
 
 #define ENTRY(more) "{\"entry\": [{\"resource_id\": \"api/search\", \"key\": \"acme\"" more "}]}"
 
-/* Takes a unit of a key of api/search. */
 static void take_one(const struct fixture *fixture, const char *key, int code) {
     char path[128];
     snprintf(path, sizeof path, "/v1/allow?resource=api/search&key=%s", key);
@@ -69,7 +68,7 @@ static void expect_act(const struct fixture *fixture, const char *query,
         expect_act(fixture, query, pairs_, sizeof pairs_ / sizeof *pairs_);                        \
     } while (0)
 
-/* Returns the response to a GET of a reader, which is valid until the next call. */
+/* Returns the response to a GET of a reader. It is valid until the next call. */
 static const char *get_body(const struct fixture *fixture, const char *path) {
     static char body[8192];
     char *response = get(fixture, path, READER);
@@ -171,7 +170,8 @@ TEST(without_a_store_the_missing_flag_is_named) {
     server_stop(&fixture.server);
 }
 
-/* E6: with more than 20 resets a day, support could lift a limit by endless resets of the key. */
+/* E6: without a bound on resets, the role support could lift a limit by endless resets of the
+ * key. */
 STORY(the_role_support_resets_a_key_twenty_times_a_day) {
     struct fixture fixture = place_start(place);
     for (int i = 0; i < 20; i++) expect_post(&fixture, "/v1/reset", ALICE, ENTRY(""), 200, "");
@@ -242,7 +242,7 @@ TEST(what_is_refused_is_not_in_the_audit) {
     "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"acme\", \"set\": {" figures   \
     "}, \"reason\": \"ticket 4711\"" more "}"
 
-/* E1: support raises a limit for two seconds, sees it act, and sees it end. */
+/* E1: support sets an override for two seconds, sees it act, and sees it end. */
 STORY(support_raises_a_limit_for_two_seconds) {
     struct fixture fixture = place_start(place);
     for (int i = 0; i < 5; i++) take_one(&fixture, "acme", 200);
@@ -375,7 +375,7 @@ static struct fixture limits_start(struct place *place) {
     return fixture;
 }
 
-/* The bound of ten times holds for the weight too, because a key with a large weight gets nearly
+/* Support gives a key at most ten times the weight, because a key with a large weight gets nearly
  * all of a fair limit. */
 TEST(the_role_support_gives_a_key_at_most_ten_times_the_weight) {
     struct place place = {.path = ""};
@@ -461,7 +461,8 @@ TEST(a_larger_bucket_counts_as_a_reset) {
     server_stop(&fixture.server);
 }
 
-/* An override that adds and one that sets a limit together give at most ten times the limit. */
+/* From the role support, an override that adds units and one that sets a limit together give at
+ * most ten times the limit. */
 TEST(the_role_support_gives_ten_times_the_limit_in_all) {
 #define ADD(units)                                                                                 \
     "{\"resource\": \"api/search\", \"limit\": \"quota\", \"key\": \"acme\", \"add\": " units      \
@@ -556,7 +557,7 @@ TEST(a_template_and_its_resources_have_one_bound_of_resets) {
 }
 
 /* E6: whether support may reset a shared counter depends only on the limit of its own template, and
- * not on a limit of another template with the same name. */
+ * not on a limit with the same name in another template. */
 TEST(the_role_support_resets_a_shared_counter_whose_name_others_have_too) {
 #define OF_NAME(glob, per)                                                                         \
     "{\"identifier_glob\": \"" glob "\", \"limits\": [{\"name\": \"all\", \"per\": \"" per         \
@@ -616,7 +617,7 @@ TEST(an_undo_adds_nothing_to_a_bucket) {
     server_stop(&fixture.server);
 }
 
-/* An override that is refused leaves the one before it as it was. */
+/* An override that is refused leaves the override before it as it was. */
 TEST(a_refused_override_keeps_the_one_before_it) {
     struct place place = {.path = ""};
     place_init(&place, false);
@@ -638,8 +639,8 @@ TEST(a_refused_override_keeps_the_one_before_it) {
     server_stop(&fixture.server);
 }
 
-/* An override with a glob concerns the key at all resources of the template. One that adds units
- * concerns the key at one resource. */
+/* An override with a glob concerns the key at all resources of the template. An override that adds
+ * units concerns the key at one resource. */
 TEST(an_override_of_a_template_and_one_that_adds) {
     struct place place = {.path = ""};
     place_init(&place, false);

@@ -68,7 +68,7 @@ static pid_t start_holder(const char *url, int to) {
     _exit(0);
 }
 
-/* This must be the first test, because a process that has used nng must not fork. */
+/* This must be the first test, because a child of a process that has used nng cannot use nng. */
 TEST(a_killed_holder_frees_its_units) {
     struct server server = server_start(config, NULL);
     int ends[2];

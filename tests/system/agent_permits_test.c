@@ -50,8 +50,7 @@ static doorman_agent *start(const char *url) {
     return start_with(&url, 1, (doorman_permit_policy){.shadow = false});
 }
 
-/* Returns how long a call may wait: as long as a duration can be if the limit has a max_debt, and
- * not at all otherwise. */
+/* Returns how long a call may wait: DOORMAN_DURATION_MAX if the limit has a max_debt, else 0. */
 static doorman_time max_wait_of(const char *resource_id) {
     bool lends = strcmp(resource_id, "paced") == 0 || strcmp(resource_id, "slow") == 0;
     return lends ? DOORMAN_DURATION_MAX : 0;
@@ -635,8 +634,8 @@ TEST(the_master_and_the_next_address_are_found) {
     server_stop(&server);
 }
 
-/* P24: the threads get no more units than the bucket has, and nearly all of them. Together they try
- * more often than the bucket has units. */
+/* P24: the threads get nearly all units of the bucket, and no more. Together they try more often
+ * than the bucket has units. */
 TEST(units_taken_ahead_save_messages_and_stay_within_the_limit) {
     struct server server = serve();
     const char *url = server.url;

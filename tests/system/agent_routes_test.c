@@ -235,7 +235,7 @@ static void hand_over(struct cluster *c, size_t shard, size_t to) {
     c->epoch++;
 }
 
-/* Moves a shard. No node decides for it for `ms` milliseconds. */
+/* Moves a shard. No node decides for the shard for `ms` milliseconds. */
 static void move(struct cluster *c, size_t shard, size_t to, int ms) {
     pthread_mutex_lock(&c->mutex);
     const size_t from = c->owners[shard].owner;

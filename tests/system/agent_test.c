@@ -21,7 +21,7 @@
 /* Far longer than anything here takes, even on a slow machine. */
 #define TEST_TIMEOUT (60 * DOORMAN_SECOND)
 
-/* A test of timing can fail on a busy machine, so it has 10 tries, of which one must succeed. */
+/* A test of timing can fail on a busy machine, so it has 10 tries, and one try must succeed. */
 #define TRIES 10
 
 /* Sleeps for less than a second. */
@@ -217,7 +217,7 @@ static void test_server_create(test_server *self) {
 
 /* Chooses a free port, and binds the listener to it. The port refuses connections until the server
  * starts. A stopped listener keeps its port only if it asked for this port. So the first socket
- * asks for any port, and the second one for the port of the first. */
+ * asks for any port, and the second socket asks for the port of the first. */
 static void test_server_bind(test_server *self) {
     struct sockaddr_in address = {.sin_family = AF_INET};
     struct sockaddr *any = (struct sockaddr *)&address;
@@ -321,7 +321,7 @@ static doorman_resource_info read_info(doorman_resource *resource) {
 
 static bool leased(doorman_resource *resource) { return read_info(resource).leased; }
 
-/* Returns how many calls wait that began at this time or later. */
+/* Returns how many of the waiting calls began at this time or later. */
 static size_t waiters_since(doorman_agent *agent, doorman_time from) {
     size_t count = 0;
     pthread_mutex_lock(&agent->mutex);
@@ -927,8 +927,8 @@ TEST(calls_inside_on_change_are_refused_and_do_nothing) {
     test_server_stop(&server);
 }
 
-/* L4: a call that waits for an idle gauge makes the agent ask at once. Otherwise each of the calls
- * would wait until the agent next checks what is wanted, for 0.1 s on average. */
+/* L4: a call that waits for an idle gauge makes the agent request a lease at once. Otherwise each
+ * call would wait for 0.1 s on average, until the agent next checks the wants. */
 TEST(a_wait_for_an_idle_gauge_asks_at_once) {
     enum { CALLS = 8 };
     test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
@@ -1336,7 +1336,7 @@ static size_t lane_count(doorman__agent_permits *permits) {
 
 /* A fork locks the mutex of the process, and then waits for the mutex of the agent. A stop locks
  * the mutex of the agent, and then waits for the mutex of the permits. So a thread that has locked
- * the mutex of the permits must not wait for the other two. */
+ * the mutex of the permits must not wait for the other two mutexes. */
 TEST(a_lane_is_added_while_a_thread_forks) {
     test_server server = {.capacity = 90};
     test_server_start(&server);
@@ -1376,9 +1376,9 @@ TEST(stop_and_close_end_waits) {
         assert_int_equal(async_wait_end(&async_waits[i]), DOORMAN_UNAVAILABLE);
 }
 
-/* L2: waiters are served in the order of their arrival, even if a later one would fit, and one that
- * gives up does not delay the others. Each release wakes the next waiter. Nothing else does,
- * because the agent's thread sleeps until the lease must be renewed. */
+/* L2: waiters are served in the order of their arrival, even if a later waiter would fit. A waiter
+ * that gives up does not delay the others. Only a release wakes the next waiter, because the
+ * agent's thread sleeps until the lease must be renewed. */
 TEST(waiters_are_served_in_order_of_arrival) {
     enum { COUNT = 10, IMPATIENT = 3 };
     test_server server = {
@@ -1439,8 +1439,8 @@ static bool waiters_served_in_order(double rate) {
     return in_order;
 }
 
-/* L2: waiters for a rate are served in order too. There the passing of time grants the next waiter.
- * Each further try gives the threads more time. */
+/* L2: waiters for a rate are served in order too. Time that passes lets the rate grant the next
+ * waiter. Each further try gives the threads more time. */
 TEST(waiters_for_a_rate_are_served_in_order_of_arrival) {
     bool in_order = false;
     for (int i = 0; i < TRIES && !in_order; i++) in_order = waiters_served_in_order(20.0 / (1 + i));
@@ -1568,7 +1568,7 @@ TEST(a_waiter_that_left_the_queue_does_not_use_the_resource) {
 }
 
 /* L4: a wait for more than the capacity can ever give also counts as demand, as a try does.
- * Otherwise wants that follow use would never grow to where the wait is possible. */
+ * Otherwise wants that follow use would never grow so large that the wait is possible. */
 TEST(an_impossible_wait_counts_as_demand) {
     char url[64];
     unused_address(url);
@@ -1604,7 +1604,7 @@ TEST(a_wait_for_a_gauge_uses_the_precision_of_the_gauge) {
     doorman_agent_stop(agent);
 }
 
-/* L1: a rate saves up for a request of many units, also if its lease never grows. */
+/* L1: a rate saves up for a request of many units, even if its capacity never grows. */
 TEST(a_wait_for_more_units_than_the_burst_ends) {
     doorman_agent *agent = start("inproc://nobody");
     doorman_time began = doorman_clock();
@@ -1617,7 +1617,7 @@ TEST(a_wait_for_more_units_than_the_burst_ends) {
 }
 
 /* L2, L4: a waiting call counts as demand. If the lease in force is too small, the call waits for a
- * larger one, which it gets if the server has the capacity. */
+ * larger lease, which it gets if the server has the capacity. */
 TEST(a_wait_for_many_units_waits_for_a_large_enough_lease) {
     test_server server = {.capacity = 1000, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
@@ -1715,8 +1715,8 @@ TEST(a_cancelled_thread_leaves_the_queue) {
 }
 #endif
 
-/* L5: while the kill switch is on, all waiters of both limiters return at once, and new calls do
- * not wait. */
+/* L5: while the kill switch is on, all waiters for rates and gauges return at once, and new calls
+ * do not wait. */
 TEST(the_kill_switch_ends_waits) {
     enum { COUNT = 8 };
     char url[64];
@@ -1741,8 +1741,8 @@ TEST(the_kill_switch_ends_waits) {
     doorman_agent_stop(agent);
 }
 
-/* L5: the kill switch applies to all resources, also to those that are opened later. Leases stay in
- * force. */
+/* L5: the kill switch applies to all resources, also to resources that are opened later. Leases
+ * stay in force. */
 TEST(the_kill_switch_allows_everything_and_counts_it) {
     test_server server = {.capacity = 10, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
@@ -1832,8 +1832,8 @@ TEST(waits_are_granted_at_the_rate_and_not_above) {
 #define START (1000 * DOORMAN_SECOND)
 
 /* Takes one unit after the other, with time as a variable. The simulated machine wakes a sleeping
- * thread 50 to 90 us late, and once in `late_once_in` times up to `late` later still. `passed_at`
- * gets the time of each unit. */
+ * thread 50 to 90 us late. Once in `late_once_in` times it wakes the thread up to `late` later than
+ * that. `passed_at` gets the time of each unit. */
 static size_t simulate_busy_machine(doorman_client_resource *resource, double *passed_at,
                                     size_t max, doorman_time end, int late_once_in,
                                     doorman_time late) {
@@ -1868,8 +1868,8 @@ static size_t most_in_10_ms(const double *passed_at, size_t count) {
 }
 
 /* Pacing: this is the example in the comment of >>nng. At 10,000 a second with a burst of 0.1 s, a
- * unit is paced 0.1 ms after the one before. The more units have been saved, the sooner the next
- * one comes. */
+ * unit is paced 0.1 ms after the unit before it. The more units have been saved, the sooner the
+ * next unit comes. */
 TEST(the_pace_follows_what_is_saved) {
     static const struct {
         doorman_time saved; /* beyond the price of the unit */
@@ -1888,7 +1888,7 @@ TEST(the_pace_follows_what_is_saved) {
     assert_int_equal(doorman__pace_due(START, &view), START); /* more than an eighth: at once */
 }
 
-/* Pacing. The mean rate is within 0.1 % of the configured one, apart from one burst. If a thread
+/* Pacing. The mean rate is within 0.1 % of the configured rate, apart from one burst. If a thread
  * sometimes wakes up to 2 ms late, no 10 ms have more than 1.05 times their share of the units at
  * 10,000 units a second, or more than 1.2 times at 1,000. If every sleep takes up to 80 ms longer,
  * the mean rate still holds. */
@@ -2114,9 +2114,9 @@ static size_t count_held(test_server *server) {
     return count;
 }
 
-/* Each of 10,000 resources gets a lease, and then one for its new wants. The test prints how many
- * requests that takes and how long calls take, but asserts neither, because both depend on the
- * machine. */
+/* Each of 10,000 resources gets a lease, and then another lease for its new wants. The test prints
+ * how many requests that takes and how long calls take, but asserts neither, because both depend on
+ * the machine. */
 TEST(an_agent_with_many_resources_serves_each_one) {
     enum { RESOURCES = 10000 };
     static doorman_resource *resources[RESOURCES];
@@ -2421,7 +2421,8 @@ TEST(a_response_is_used_whenever_it_comes) {
     test_server_stop(&server);
 }
 
-/* K2, K7: each request ends with a result, and the next one goes to the next address at once. */
+/* K2, K7: each request ends with a result, and the next request goes to the next address at
+ * once. */
 TEST(a_transport_reports_the_result_of_each_request) {
     test_server silent = {.capacity = 90, .behaviour = SILENT}, invalid = {.capacity = 90};
     test_server right = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
@@ -2442,7 +2443,7 @@ TEST(a_transport_reports_the_result_of_each_request) {
     test_server_stop(&right);
 }
 
-/* R1: servers that were given no seed choose random ones, so that their leases have different
+/* R1: servers that were given no seed choose random seeds, so that their leases have different
  * ids. */
 TEST(a_server_without_a_seed_gets_a_random_one) {
     uint64_t ids[2];

@@ -36,8 +36,8 @@ static void expect_all(const struct fixture *fixture, const char *path, int code
     free(response);
 }
 
-/* P4: a grant has the status 200, a refusal 429 (or 403, if the query says so). Both say how much
- * is left. */
+/* P4: the status of a grant is 200. The status of a refusal is 429, or 403 if the query says so.
+ * Both responses say how much is left. */
 TEST(the_status_is_the_decision) {
     struct fixture fixture = start(NULL);
     expect_all(
@@ -63,8 +63,8 @@ TEST(the_status_is_the_decision) {
     server_stop(&fixture.server);
 }
 
-/* A template may set the body of its refusals. A body that looks like JSON has that content
- * type. */
+/* A template may set the body of its refusals. A body that looks like JSON has the content type of
+ * JSON. */
 TEST(a_refusal_has_the_body_of_its_template) {
     struct fixture fixture = fixture_start(
         "{\"resources\": ["
@@ -296,9 +296,9 @@ TEST(a_grant_that_waits_answers_after_the_wait) {
     server_stop(&fixture.server);
 }
 
-/* Opens as many connections as can wait, and checks what happens to one more. Returns false if the
- * machine is too slow: the connections wait for only about 24 s, and the checks must be done by
- * then. */
+/* Opens as many connections as can wait, and checks what happens to one more connection. Returns
+ * false if the machine is too slow: the connections wait for only about 24 s, and the checks must
+ * be done by then. */
 static bool connections_wait(void) {
     enum { MAX = 64 };
     const char *path = "/v1/allow?resource=slow&key=a&cost=0.001&max_wait=25";

@@ -44,7 +44,7 @@ static void act(const struct bounds *bounds, const char *verb, const char *path,
     free(response);
 }
 
-/* Sends a reason to five paths that take one, in the body or in the query. */
+/* Sends a reason in five requests, in the body or in the query. */
 static void expect_reason(const struct bounds *bounds, const char *in_json, const char *in_query,
                           int code, const char *text) {
     static const char override[] = "{\"resource\": \"api/a\", \"limit\": \"quota\", \"key\": "
@@ -121,8 +121,8 @@ static int write_much(const struct bounds *bounds, const char *lines, const char
     return code;
 }
 
-/* E5: a token of the role support cannot push the acts of others, or its own of the last day, out
- * of the audit. */
+/* E5: a token of the role support cannot push the acts of others, or its own acts of the last day,
+ * out of the audit. */
 TEST(a_token_of_the_role_support_writes_a_bounded_part_of_the_audit) {
     struct bounds bounds;
     int count = 0, code = 0;

@@ -37,7 +37,6 @@ const char *__lsan_default_suppressions(void) { return "leak:libnng.so"; }
 /* Responses are polled every 2 ms, so no notification is needed. */
 static inline void ignore_wakeup(void *context) { (void)context; }
 
-/* Adds a client that knows the servers by these addresses. */
 static inline void fleet_add(const char *const *addresses, size_t count, double wants) {
     struct client *self = &fleet.clients[fleet.count++];
     doorman_time now = doorman_clock();
@@ -82,7 +81,7 @@ static inline void fleet_check(doorman_time now) {
     fail_msg("leases of %.17g are in force; the capacity is %g", sum, CAPACITY);
 }
 
-/* What fleet_run_until expects if each client must have the same. */
+/* For fleet_run_until: each client must have the same capacity. */
 #define ALL(has)                                                                                   \
     (const double[CLIENT_MAX]) { has, has, has, has, has, has, has, has }
 

@@ -34,7 +34,8 @@ static const struct language {
 };
 
 /* Compiles the client in Go, as a package of a module, and writes the path of the program to `out`.
- * Go's own packages stay compiled in build/, because they take ten seconds of CPU time. */
+ * Go's own packages stay compiled in build/, because compiling them takes ten seconds of CPU
+ * time. */
 static void go_build(const char *program, char out[256]) {
     char command[1024];
     struct process *process = process_new();
@@ -103,7 +104,7 @@ static double seconds_now(void) {
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* Waits until each client has printed a line with this rate and this source after the call. */
+/* Waits until each client has printed a new line with this rate and this source. */
 static void await_rate(struct process *const *clients, int count, double rate, const char *source) {
     double started_at = seconds_now();
     int reached = 0;
@@ -128,8 +129,8 @@ static void await_rate(struct process *const *clients, int count, double rate, c
 
 /* ---- what was used -------------------------------------------------------------------------- */
 
-/* Adds up what a client has certainly used in a window: the units of each line that, like the line
- * before it, has its time within the window. */
+/* Adds up what a client has certainly used in a window. The units of a line count if the line and
+ * the line before it have their times within the window. */
 static long used_within(const char *output, double from, double to) {
     struct line line;
     double last = 1e18; /* the time before the first line is not known */
@@ -243,7 +244,6 @@ static void leaf_stop(struct leaf *leaf) {
     }
 }
 
-/* Waits until a process is master, and returns its index. */
 static int leaf_await_master(const struct leaf *leaf) {
     int master = -1;
     for (int waited = 0; waited < WAIT_MS && master < 0; waited += 50) {
@@ -259,7 +259,7 @@ static int leaf_await_master(const struct leaf *leaf) {
     return master;
 }
 
-/* Kills the master. Another process takes over, or the same one starts again. */
+/* Kills the master. With etcd another process takes over, else the same process starts again. */
 static void leaf_change_master(struct leaf *leaf) {
     int master = leaf_await_master(leaf);
     process_signal(leaf->members[master].server.process, SIGKILL);

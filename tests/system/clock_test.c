@@ -15,7 +15,7 @@
 #define HOURLY_BUCKET                                                                              \
     MAPS("{\"name\": \"quota\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 0.25, \"size\": 1000000}")
 
-/* Returns the second at which a month begins, `months` after the present one, in UTC. */
+/* Returns the first second of the month that is `months` after this month, in UTC. */
 static int64_t month_begin(int months) {
     time_t now = time(NULL);
     struct tm date;
@@ -24,7 +24,7 @@ static int64_t month_begin(int months) {
     return (int64_t)timegm(&first);
 }
 
-/* Starts a server whose clock is ahead of the machine's by `seconds`. */
+/* Starts a server whose clock is ahead of the clock of the machine by `seconds`. */
 static struct fixture start_at(const char *config, const char *path, int64_t seconds) {
     char shift[32];
     snprintf(shift, sizeof shift, "%lld", (long long)seconds);

@@ -1,5 +1,6 @@
-/* Overrides and plans of a cluster (N1 to N9, E1, E2): any node takes the act, which holds for a
- * key wherever the key is decided. The tests use real processes, an etcd and a Redis. */
+/* Overrides and plans of a cluster (N1 to N9, E1, E2): an act holds for a key wherever the key is
+ * decided. Any node takes the act, unless it adds units. The tests use real processes, an etcd and
+ * a Redis. */
 #define _GNU_SOURCE
 #include "shards_fixture.h"
 
@@ -104,7 +105,6 @@ TEST(an_override_of_a_node_outlasts_a_restart_of_all_nodes) {
 
 #define OVERRIDE_NOTES "doorman/shards/notes/override/"
 
-/* Returns whether etcd has an override with this id. */
 static bool etcd_has_override(int id) {
     char key[96];
     snprintf(key, sizeof key, OVERRIDE_NOTES "%020d", id);
@@ -120,8 +120,8 @@ static void override_end(int node, const char *key) {
     expect_verb(at(node), "DELETE", path, OPERATOR, "", 200, "");
 }
 
-/* Two acts at once can leave two notes for one name, of which the later one counts. Its end must
- * not bring the other one back. */
+/* Two acts at once can leave two notes for one name. Only the later note counts. Its end must not
+ * bring the earlier note back. */
 TEST(an_override_that_a_later_one_has_replaced_does_not_come_back) {
     char key[32], note_key[96];
     cluster_share(LIMITS, 2);
@@ -393,7 +393,7 @@ TEST(without_etcd_an_act_is_refused_and_what_holds_still_holds) {
 /* A write of overrides, as etcd gets it: the key is in base64. */
 #define OVERRIDE_WRITE "\"request_put\":{\"key\":\"ZG9vcm1hbi9zaGFyZHMvbm90ZXMvb3ZlcnJpZGUv"
 
-/* Starts two nodes. The first one reaches etcd through a proxy, which can lose answers. */
+/* Starts two nodes. The first node reaches etcd through a proxy, which can lose answers. */
 static void share_behind_proxy(void) {
     cluster_is_cut_off = true;
     cluster_share(LIMITS, 2);

@@ -193,7 +193,7 @@ static void *traffic_main(void *context) {
     return NULL;
 }
 
-/* While new counters are made, each of 25,000 others is on exactly one of the pages. */
+/* While new counters are made, each of 25,000 older counters is on exactly one page. */
 TEST(each_counter_is_on_one_page_while_others_are_made) {
     enum { KEYS = 25000 };
     struct fixture fixture = fixture_start(LOGIN, NULL);

@@ -1,5 +1,6 @@
 /* /descriptors and /v1/descriptors: which resource and key a descriptor of a gateway becomes, and
- * what would be decided for them. Windows are of many days, so no test can pass the edge of one. */
+ * what would be decided for them. Windows are of many days, so a test hardly ever meets the edge of
+ * a window. */
 #define _GNU_SOURCE
 #include "http.h"
 

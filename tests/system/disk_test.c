@@ -1,6 +1,6 @@
 /* The file of --state on a disk that is really full or read-only, and a file that a person has
- * damaged or put back (V8): D6, D9, D10. The disk is a small tmpfs in a mount namespace of the
- * server, which unshare makes. So no test changes the machine. */
+ * damaged or put back (V8): D6, D9, D10. The disk is a small tmpfs. unshare makes a mount namespace
+ * for the server and the disk. So no test changes the machine. */
 #define _GNU_SOURCE
 #include "state_fixture.h"
 
@@ -71,7 +71,8 @@ static void copy_as_after_a_crash(const struct disk *disk, const struct fixture 
     process_signal(fixture->server.process, SIGCONT);
 }
 
-/* D6: while the disk is full decisions continue, and all changes are written when there is room. */
+/* D6: while the disk is full, decisions continue, and all changes are written when there is
+ * room. */
 TEST(a_disk_without_room_delays_the_writes_and_stops_no_decision) {
     struct disk disk;
     char ballast[192], copy[96], key[16];
@@ -130,7 +131,6 @@ static void person_runs(const char *path, const char *commands) {
     assert_int_equal(sqlite3_close(database), SQLITE_OK);
 }
 
-/* Starts a server, uses ten units of ann and of bob, and stops it. */
 static void make_file(const char *path) {
     struct fixture fixture = start(QUOTA, path, NULL);
     take(&fixture, "ann", 10);
@@ -156,9 +156,9 @@ static void expect_put_back(const char *path, const char *command, const char *l
 }
 
 /* D9, as docs/operations.md says. The copy of the file of a stopped server also has its leases,
- * which are old when the copy is put back. If the copy replaces the file (mv), the server sees that
- * the inode is another one. If the copy is written into the file (cp), the person deletes the
- * leases in the copy first. The copy of the file of a running server has no leases. */
+ * which are old when the copy is put back. If the copy replaces the file (mv), the server sees
+ * another inode. If the copy is written into the file (cp), the person deletes the leases in the
+ * copy first. The copy of the file of a running server has no leases. */
 TEST(a_copy_that_is_put_back_has_its_counters_and_no_leases) {
     char path[96], command[256];
     state_path(path);

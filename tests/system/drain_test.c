@@ -45,8 +45,8 @@ static void start_node(const char *ttl) {
     node_start(QUOTA, ttl);
 }
 
-/* Drains a process of the node, and waits until another one decides. Returns the index of the other
- * one. */
+/* Drains a process of the node, and waits until another process decides. Returns the index of that
+ * process. */
 static int member_drain(int index) {
     const struct fixture *fixture = &node.members[index].fixture;
     int next = -1;
@@ -172,7 +172,7 @@ TEST(a_drain_of_a_standby_is_in_its_log_and_later_in_the_audit) {
     await_text(fixture, "/v1/audit", "\"what\":\"drain\",\"reason\":\"disk\"");
 }
 
-/* The row that waits for a mastership is lost with the process, which ends as any other. */
+/* The row of the audit that waits for a mastership is lost when the process ends. */
 TEST(a_drained_standby_ends_as_any_other) {
     start_node("30");
     int standby = (node_await_master() + 1) % MEMBERS;
@@ -181,7 +181,7 @@ TEST(a_drained_standby_ends_as_any_other) {
     process_end(node.members[standby].process, 0);
 }
 
-/* A store that cannot take the changes must not cost a grant: the process stays master. */
+/* If the store cannot take the changes, no grant may be lost: the process stays master. */
 TEST(a_drain_is_called_off_if_the_store_fails) {
     start_node("6");
     int master = node_await_master();
@@ -200,7 +200,6 @@ TEST(a_drain_is_called_off_if_the_store_fails) {
 
 /* ---- a single process ----------------------------------------------------------------------- */
 
-/* Starts a server with a file of counters and with tokens. */
 static struct fixture start_alone(const char *config) {
     char path[96];
     state_path(path);

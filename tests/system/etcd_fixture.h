@@ -98,7 +98,6 @@ static inline void etcd_stop(struct etcd *etcd) {
     process_wait(etcd->process);
 }
 
-/* Skips the test if a program is missing. */
 static inline void program_require(const char *name) {
     char program[256];
     require(find_program(name, program), name);

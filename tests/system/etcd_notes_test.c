@@ -72,7 +72,6 @@ static bool has_limit(const struct fixture *fixture, const char *key, int limit)
     return has;
 }
 
-/* Sets an override, a plan, and another override, and undoes the last one. */
 static void act_thrice(const struct fixture *fixture) {
     act(fixture, "PUT", "/v1/overrides", OVERRIDE("acme"), 200, "");
     act(fixture, "PUT", "/v1/plans",
@@ -127,7 +126,7 @@ TEST(acts_outlast_a_process_without_an_election) {
     etcd_stop(&etcd);
 }
 
-/* While etcd is away decisions continue, but acts and the list of the audit fail. */
+/* While etcd is away, decisions continue, but acts and the list of the audit fail. */
 TEST(an_etcd_that_is_away_refuses_acts_and_nothing_else) {
     struct etcd etcd;
     etcd_begin(&etcd);

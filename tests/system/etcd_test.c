@@ -1,5 +1,6 @@
-/* A node of several processes, with a real etcd. One process is master; when it fails, another one
- * takes over, and no client's lease changes. The tests are skipped if etcd is not installed.
+/* A node of several processes, with a real etcd. One process is master; when it fails, another
+ * process takes over, and no client's lease changes. The tests are skipped if etcd is not
+ * installed.
  *
  * Time is real. A successor must serve within the TTL plus 2 s. With a TTL of 2 s it takes about
  * 2.5 s. A busy machine may need longer, so one of 5 tries must be in time. */
@@ -209,7 +210,7 @@ static bool run_two_successors(void) {
 
 TEST(a_killed_master_and_a_stopped_master_have_successors) { retry_timing(run_two_successors); }
 
-/* V2. The TTL is 1 h, so only a key that is given back lets the next process win. */
+/* V2. The TTL is 1 h, so the next process can win only after the key is given back. */
 TEST(a_released_key_is_taken_at_once) {
     static struct etcd etcd;
     static struct three_servers servers;
@@ -256,9 +257,9 @@ static bool run_frozen_master(void) {
     fleet_set_wants(0, 10);
     servers_run_until(&servers, (const double[]){10, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7,
                                                  110.0 / 7, 110.0 / 7, 110.0 / 7});
-    /* The clients of the frozen process have disconnected, and nng 1.5.2 can leak such connections.
-     * With a sanitizer the exit code would report that, so the process is killed. With nng 1.10.1
-     * the process ended without leaks in two runs with a sanitizer. */
+    /* The clients of the frozen process have disconnected, and nng 1.5.2 can leak their
+     * connections. With a sanitizer the exit code would report that, so the process is killed. With
+     * nng 1.10.1 the process ended without leaks in two runs with a sanitizer. */
     process_signal(frozen->server.process, SIGKILL);
     process_wait(frozen->server.process);
     servers_stop(&servers);

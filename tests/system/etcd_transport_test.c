@@ -1,9 +1,9 @@
-/* How doorman_server calls etcd: TLS, users, kept connections, deadlines, and members that
+/* How doorman_server calls etcd: TLS, users, kept connections, deadlines, and members of etcd that
  * misbehave (V2, V7).
  *
- * The tests with TLS or users use a real etcd, and are skipped if etcd or openssl is not installed.
- * The other tests use fake members or none. A run of doorman_server with --check-config makes one
- * call, and prints why the call failed. */
+ * Tests with a real etcd are skipped if etcd is not installed, and tests with TLS also if openssl
+ * is not installed. The other tests use fake members or none. A run of doorman_server with
+ * --check-config makes one call, and prints why the call failed. */
 #define _GNU_SOURCE
 #include "etcd_fixture.h"
 
@@ -685,7 +685,7 @@ TEST(a_member_can_require_a_certificate) {
 }
 
 /* The gateway of etcd 3.4 refuses a certificate with a common name if there are users, so the
- * client uses the nameless one. */
+ * client uses the nameless certificate. */
 TEST(a_user_can_have_a_certificate_too) {
     struct certificates paths;
     struct etcd etcd;
@@ -704,7 +704,7 @@ TEST(a_user_can_have_a_certificate_too) {
     etcd_stop(&etcd);
 }
 
-/* Replaces the files that a server uses with those of another folder. */
+/* Replaces the files that a server uses with the files of another folder. */
 static void certificates_replace(const char *used, const char *from) {
     char command[512];
     snprintf(command, sizeof command,
