@@ -3,8 +3,8 @@
  * A message may wait if one of its permits has a max_wait and a request_id. The worker of such a
  * message keeps its context of nng until it has answered. Another worker receives in its place. So
  * messages that wait do not reduce the number of workers that receive. The replaced worker retires
- * after its answer, and can replace another one later. A worker is created only if none is idle.
- * The number of permits that wait has bounds (P19).
+ * after its answer, and can replace another one later. A further worker is created only if none is
+ * idle. The number of permits that wait has bounds (P19).
  *
  *     event                            what happens to the message
  *     its last permit is decided       the thread that has caused the decision answers it

@@ -1,7 +1,7 @@
 /*
  * An exact account of the permits of one mastership, to check every decision against: see
  * sim_account.c. It has the same rules as >>permits of doorman_permits.h, written a second time and
- * as simply as possible. It only reads the public types of the headers.
+ * as simply as possible. Of the headers it uses only the public API.
  */
 #ifndef SIM_ACCOUNT_H
 #define SIM_ACCOUNT_H
@@ -188,7 +188,7 @@ size_t sim_counter_tier(const sim_counter *counter, const doorman_figures *figur
                         const sim_moment *at);
 bool sim_counter_counts(const sim_counter *counter, const sim_definition *definition,
                         const sim_moment *at);
-/* Returns the most that a limit could ever grant. */
+/* Returns the most that a limit could grant at once. */
 double sim_figures_most(doorman_limit_kind kind, const doorman_figures *figures);
 
 /* ---- sim_account.c, for sim_decision.c */

@@ -494,9 +494,9 @@ void sim_check_resources(sim_world *world, size_t index) {
 
 /* ---- leases in force */
 
-/* Stores what a lease covers: units in flight, up to the amount that its granter has committed for
- * it. A lease covers them until it ends, even if a smaller lease replaces it (R9). When a lease
- * renews nothing, or another node gave it, the earlier leases cover nothing any more. */
+/* Stores what a lease covers: units in flight, up to the amount that its granter has committed. A
+ * lease covers them until it ends, even if a smaller lease replaces it (R9). When a lease renews
+ * nothing, or another node gave it, the earlier leases cover nothing any more. */
 void sim_record_lease(sim_world *world, size_t index, size_t resource, const doorman_lease *lease,
                       doorman_time sent_at, bool renewed) {
     sim_client *client = &world->clients[index];
