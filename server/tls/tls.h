@@ -34,11 +34,11 @@ struct tls_calls {
     /* Sends an alert to a peer whose certificate is refused. The caller ends the session. */
     void (*refuse)(struct tls_session *session);
 
-    /* Work like recv and send: -1 and errno on failure. */
+    /* Like recv and send, they return -1 and set errno on failure. */
     ssize_t (*receive)(struct tls_session *session, void *bytes, size_t room);
     ssize_t (*send)(struct tls_session *session, const void *bytes, size_t count);
 
-    /* Returns whether bytes were received that epoll does not report. */
+    /* Returns whether there are received bytes that epoll does not report. */
     bool (*has_bytes)(struct tls_session *session);
 };
 

@@ -1,4 +1,4 @@
-/* doorman_server: base64, in which JSON of etcd and fields of HTTP have bytes as text. */
+/* doorman_server: base64, for bytes in the JSON of etcd and in fields of HTTP. */
 #ifndef DOORMAN_SERVER_BASE64_H
 #define DOORMAN_SERVER_BASE64_H
 

@@ -4,7 +4,7 @@
 
 #include "../server.h"
 
-/* Reads the host of "SCHEME://HOST:PORT/PATH". All parts except the host are optional. */
+/* Reads the host of "SCHEME://HOST:PORT/PATH". Each part may be missing. */
 void server_host_read(const char *address, char *out, size_t room);
 bool server_host_is_numeric(const char *host); /* an IP address, which needs no DNS */
 bool server_host_is_loopback(const char *host);

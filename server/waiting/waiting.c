@@ -3,9 +3,8 @@
  * A message may wait if one of its permits has a max_wait and a request_id. The worker of such a
  * message keeps its context of nng until it has answered. Another worker receives in its place. So
  * messages that wait do not reduce the number of workers that receive. The replaced worker retires
- * after its answer, and can replace another one later. There are at most as many extra workers as
- * there were messages that may wait at the same time. The number of permits that wait has bounds
- * (P19).
+ * after its answer, and can replace another one later. A further worker is created only if none is
+ * idle. The number of permits that wait has bounds (P19).
  *
  *     event                            what happens to the message
  *     its last permit is decided       the thread that has caused the decision answers it
@@ -14,9 +13,9 @@
  *     the server stops                 it is answered as UNAVAILABLE
  *     memory runs out                  it is answered as OUT_OF_MEMORY
  *
- * The server forgets all permits that wait when it loses its mastership, and may become master
+ * When the server loses its mastership, it forgets all permits that wait. It may become master
  * again in the same call. Therefore `victory` keeps the start of the mastership in which they began
- * to wait, and waiting_permits compares it with that of the present one.
+ * to wait, and waiting_permits compares it with the start of the present mastership.
  *
  * The end of a connection is reported only once, perhaps while its message is still being decided.
  * So the numbers of the last connections that were closed are kept, and a message of such a

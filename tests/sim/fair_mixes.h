@@ -1,6 +1,6 @@
 /*
- * Keys that share a fair limit (P29), in simulated time. The simulator prints these mixes, and
- * tests/unit/fair_test.c checks their promises.
+ * Keys that share a fair limit (P29), in simulated time. The simulator prints the results of these
+ * mixes, and tests/unit/fair_test.c checks their promises.
  *
  * The keys of a group ask at random times (Poisson), each for the same amount on average. A greedy
  * key asks for much more than it can get, like a program that tries again at once. At the end of
@@ -207,7 +207,7 @@ static void fair_plan_next(fair_run *run, fair_member *member) {
 
 /* ---- exact shares */
 
-/* Sets the max-min shares of the members' demands by weight. It bisects: slow but obvious. */
+/* Sets the max-min share of each member, by weight. It bisects: slow but obvious. */
 static void fair_exact(const fair_member *members, size_t count, double rate, double *out) {
     double low = 0, high = rate, sum = 0;
     for (size_t i = 0; i < count; i++) sum += members[i].demand;

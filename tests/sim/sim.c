@@ -14,12 +14,12 @@
  *     sim throttle [--seed N] [--seconds N] [--output FOLDER]
  *     sim fair [--seed N] [--output FOLDER] [--quick]
  *
- * The runs of `faults` have leases. Those of `permits` have permits, and those of `holds` have
- * holds. Those of `leased` have leases and leased permits. Those of `state` have permits whose
- * counters last in stores with faults. Those of `quotas` have clients like Envoy, which hold leases
- * as quotas: see sim_quota.c. Those of `shards` have nodes between which shards move: see
- * sim_shards.c. All of these take the options of `faults`. `throttle` simulates a server with too
- * many requests: see sim_throttle.c. `fair` simulates keys that share a limit: see sim_fair.c.
+ * The runs of `faults` have leases. Runs of `permits` have permits, and runs of `holds` have holds.
+ * Runs of `leased` have leases and leased permits. Runs of `state` have permits whose counters last
+ * in stores with faults. Runs of `quotas` have clients like Envoy, which hold leases as quotas: see
+ * sim_quota.c. Runs of `shards` have nodes between which shards move: see sim_shards.c. All of
+ * these take the options of `faults`. `throttle` simulates a server with too many requests: see
+ * sim_throttle.c. `fair` simulates keys that share a limit: see sim_fair.c.
  *
  *   --seeds    the number of seeds, which count up from the first one. Default: 10 for scenarios;
  *              otherwise 1,000, or 1 where --seed is given
@@ -103,7 +103,6 @@ typedef struct sim_command {
     bool quick;
 } sim_command;
 
-/* Reads one option and its value. */
 static bool read_option(const char *name, const char *value, sim_command *out) {
     sim_run_options *options = &out->options;
     uint64_t number = 0;

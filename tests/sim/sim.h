@@ -286,7 +286,7 @@ typedef struct sim_process {
     double granted[SIM_RESOURCES][SIM_CLIENTS + SIM_NODES]; /* the last lease of each holder */
 } sim_process;
 
-/* A store lease, as of etcd: see sim_election.c. */
+/* A store lease, like a lease of etcd: see sim_election.c. */
 typedef struct sim_store_lease {
     int64_t id;
     doorman_time end; /* by simulated time */
@@ -491,7 +491,7 @@ void sim_use_rate(sim_world *world, const sim_event *event);
 
 /* Schedules `event`, the arrival of a message. The message may be lost, copied or late.
  *   random   chooses the latency
- *   passes   false: a partition is between the two */
+ *   passes   false: a partition is between sender and receiver */
 void sim_transmit(sim_world *world, uint64_t *random, sim_event event, bool passes);
 /* Returns whether no partition is between a client and a process. */
 bool sim_reaches(const sim_world *world, size_t client, size_t process);
@@ -537,7 +537,7 @@ void sim_overload_stepped(sim_world *world, size_t process);
 void sim_overload_configured(sim_world *world, size_t process);
 /* Must be called at each check. `learns`: some server learns, so leases may be repeated. */
 void sim_overload_check(sim_world *world, size_t resource, bool learns);
-/* Returns the largest capacity under which leases were granted that may still last. Without
+/* Returns the largest capacity under which leases that may still last were granted. Without
  * `of_leases`, capacities under which units in use may have been taken count too. */
 double sim_overload_peak(const sim_world *world, size_t root, size_t resource, bool of_leases);
 void sim_overload_check_settled(sim_world *world, size_t process);
@@ -594,7 +594,8 @@ void sim_states_lose_store(sim_world *world, uint64_t *random);
 void sim_states_put_back(sim_world *world, uint64_t *random);
 void sim_states_check_idle(sim_world *world);
 
-/* Must be called like those of sim_permits.c. They have no effect in a run without stores. */
+/* Must be called at the same events as the functions of sim_permits.c above. In a run without
+ * stores these functions have no effect. */
 void sim_states_fill_options(sim_world *world, size_t process, doorman_server_options *options,
                              doorman_permits_options *permits);
 void sim_states_started(sim_world *world, size_t process);

@@ -13,7 +13,7 @@
  *     P13       reports, and what they charged
  *     P14       a counter is removed only if it equals a fresh one. The process has as many
  *               counters as the account. In the end no idle counter is left that equals a fresh one
- *     P15       counters, bans and counts of refusals survive a configuration
+ *     P15       counters, bans and counts of refusals survive a new configuration
  *     P16       each mastership begins with a new account
  *     P19       a counter is evicted, or a permit refused with MAX_KEYS, only if the limit has
  *               as many counters as it may have. The evicted counter has used the smallest
@@ -297,7 +297,7 @@ void sim_account_begin(sim_account *account, const doorman_permit_request *reque
 
 /* ---- events */
 
-/* Returns the first charge of the call that an event can be about and that is `open`, or NULL. */
+/* Returns the first charge that an event can be about and for which `open` is true, or NULL. */
 static sim_charge *charge_of(sim_account *account, const doorman_permit_event *event,
                              bool (*open)(const sim_charge *charge)) {
     size_t place = index_of(sim_place_names, SIM_PLACES, event->resource_id);
@@ -358,7 +358,7 @@ static void check_evicted(sim_account *account, size_t name) {
     sim_account_fail(account, "a counter of %s is evicted without need", sim_limit_names[name]);
 }
 
-/* Sets the bounds of the fraction of its limit that a counter has used (P19). */
+/* Sets the bounds of the fraction that a counter has used of its limit (P19). */
 static void fraction_of(const sim_account *account, const sim_definition *definition, size_t key,
                         const sim_counter *counter, double bounds[2]) {
     const doorman_figures *figures = sim_figures_of(definition, key);
@@ -383,9 +383,10 @@ static bool is_in_call(const sim_account *account, const sim_counter *counter) {
     return false;
 }
 
-/* P19: the evicted counter has used the fraction that the event says, and no other counter of its
- * limit has used less: such a limit has so few that the process samples all. Nothing is checked
- * after a change of configuration, when the counters of a limit may be in several tables. */
+/* P19: the evicted counter has used the fraction that the event says, and no counter of its limit
+ * outside the call has used less: the process samples all counters of such small limits. Nothing is
+ * checked after a change of configuration, when the counters of a limit may be in several
+ * tables. */
 static void check_least_used(sim_account *account, const sim_counter *victim, size_t name,
                              double fraction) {
     size_t at = (size_t)(victim - &account->counters[0][0][0]) / SIM_NAMES;
@@ -422,8 +423,8 @@ static bool may_remove(const sim_account *account, size_t row, size_t column, si
            !sim_counter_counts(counter, definition, &account->at);
 }
 
-/* Returns the counter that an event says is removed, or NULL. Events name the counter of a limit
- * per resource as they name that of an empty key. */
+/* Returns the counter that an event says is removed, or NULL. An event names the counter of a limit
+ * per resource like the counter of an empty key. */
 static sim_counter *removed_counter(sim_account *account, const doorman_permit_event *event,
                                     size_t index) {
     size_t row = index_of(sim_place_names, SIM_PLACES, event->resource_id);
@@ -504,7 +505,7 @@ static const sim_definition *ban_definition(const sim_account *account, const si
     return NULL;
 }
 
-/* P20: a ban is ended early only if its limit has max_keys bans, and no other one ends earlier. */
+/* P20: a ban is ended early only if its limit has max_keys bans, and none of these ends earlier. */
 static void on_ban_evicted(sim_account *account, const doorman_permit_event *event) {
     size_t place = index_of(sim_place_names, SIM_PLACES, event->resource_id);
     size_t column = index_of(sim_key_names, SIM_KEYS, event->key);

@@ -1,7 +1,7 @@
 /*
  * An exact account of the permits of one mastership, to check every decision against: see
  * sim_account.c. It has the same rules as >>permits of doorman_permits.h, written a second time and
- * as simply as possible. It only reads the public types of the headers.
+ * as simply as possible. Of the headers it uses only the public API.
  */
 #ifndef SIM_ACCOUNT_H
 #define SIM_ACCOUNT_H
@@ -93,7 +93,7 @@ typedef struct sim_counter {
     bool created, refused, banned; /* events of the present call */
 } sim_counter;
 
-/* What a counter offers. The simulator knows the level of a bucket up to rounding errors. */
+/* What a counter offers. The simulator knows the level of a bucket except for rounding errors. */
 typedef struct sim_offer {
     double low, high;             /* at least `low` and at most `high` */
     double saved_low, saved_high; /* the same, without debt */
@@ -139,8 +139,8 @@ typedef struct sim_ban_limit {
 } sim_ban_limit;
 
 /* The counters of one process while it is master. A counter of a limit per key is at
- * [resource][key]. One of a limit per resource is at [resource][SIM_KEYS]. One of a limit per
- * template is at [SIM_PLACES][glob]. */
+ * [resource][key]. The counter of a limit per resource is at [resource][SIM_KEYS]. The counter of a
+ * limit per template is at [SIM_PLACES][glob]. */
 typedef struct sim_account {
     bool open;
     const char *owner; /* the address of the process */
@@ -175,7 +175,7 @@ void sim_counter_uninit(sim_counter *counter);
 sim_offer sim_counter_offer(const sim_counter *counter, const sim_definition *definition,
                             const doorman_figures *figures, doorman_time max_wait,
                             const sim_moment *at);
-/* Returns the used units. Of a bucket, these are the units that it lacks until it is full. */
+/* Returns the used units. Of a bucket, these are the units that it lacks to be full. */
 double sim_counter_used(const sim_counter *counter, const sim_definition *definition,
                         const doorman_figures *figures, const sim_moment *at);
 /* Charges units, or gives them back if `units` is negative. */
@@ -188,7 +188,7 @@ size_t sim_counter_tier(const sim_counter *counter, const doorman_figures *figur
                         const sim_moment *at);
 bool sim_counter_counts(const sim_counter *counter, const sim_definition *definition,
                         const sim_moment *at);
-/* Returns the most that a limit could ever grant. */
+/* Returns the most that a limit could grant at once. */
 double sim_figures_most(doorman_limit_kind kind, const doorman_figures *figures);
 
 /* ---- sim_account.c, for sim_decision.c */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Relative tolerance when sums of doubles are compared; absolute if both are less than 1. */
+/* Relative tolerance for two sums of doubles; absolute if both sums are less than 1. */
 #define TOLERANCE 1e-9
 
 static bool exceeds(double amount, double bound) {
@@ -51,7 +51,7 @@ void sim_find_drains(sim_world *world, size_t index) {
 /* Computes when everything that was granted under each configuration has ended:
  *   - A lease ends no earlier than leases under earlier configurations, because a renewal never
  *     makes a lease end earlier (R9).
- *   - A lease that a learning server repeats lasts at most as long as the longest of all versions.
+ *   - A lease that a learning server repeats lasts no longer than the longest lease of a version.
  *   - A cut does not end the units in flight of a gauge: the holder continues to claim them. So
  *     ends are later by the longest hold. */
 static void find_ends(const sim_world *world, size_t resource, doorman_time *ends) {
@@ -169,9 +169,9 @@ size_t sim_first_version(sim_world *world) {
 }
 
 /* Returns the largest capacity of the configurations whose leases may be in force. It is infinite
- * where one of these promises nothing, or learns for less time than the leases of another one last.
- * `ends` include world->hold, for units in flight. `early` is subtracted: world->hold for leases
- * only. */
+ * if one of these configurations promises nothing, or has a learning time shorter than the leases
+ * of another one. `ends` include world->hold, for units in flight. `early` is subtracted:
+ * world->hold for leases only. */
 static double find_limit(const sim_world *world, size_t resource, const doorman_time *ends,
                          doorman_time early) {
     double limit = 0;
@@ -263,7 +263,7 @@ typedef struct sim_answered {
  *     more than 0 for the holder (S4).
  *   - After a cut no holder uses more until the sum fits: the lease is at most what the holder
  *     claims, or it fits into the capacity together with everything that is committed for the
- *     others. From a server that learns it fits, except when the last lease is repeated.
+ *     others. A lease from a server that learns fits, except a repeated one.
  *
  * A child that learns is not checked, because it keeps what it has, which may be more (R7). */
 static void check_lease(sim_world *world, const sim_resource_state *state,
@@ -494,9 +494,9 @@ void sim_check_resources(sim_world *world, size_t index) {
 
 /* ---- leases in force */
 
-/* Stores what a lease covers: units in flight, up to the amount that its granter has committed for
- * it. A lease covers them until it ends, even if a smaller lease replaces it (R9). When a lease
- * renews nothing, or another node gave it, the earlier leases cover nothing any more. */
+/* Stores what a lease covers: units in flight, up to the amount that its granter has committed. A
+ * lease covers them until it ends, even if a smaller lease replaces it (R9). When a lease renews
+ * nothing, or another node gave it, the earlier leases cover nothing any more. */
 void sim_record_lease(sim_world *world, size_t index, size_t resource, const doorman_lease *lease,
                       doorman_time sent_at, bool renewed) {
     sim_client *client = &world->clients[index];
@@ -559,7 +559,7 @@ static doorman_time unchanged_until(const sim_usage *usage, const doorman_resour
  * burst at its largest capacity (or one unit, or the largest request, if that is more). When a
  * lease ends, the fallback gives the capacity. The saved burst is kept as time, so the budget then
  * grows by one burst at the new capacity. Time up to the last check counts with the capacity at the
- * last observation, and later time with the larger of that capacity and the one now. */
+ * last observation, and later time with the larger of that capacity and the present one. */
 static void check_rate(sim_world *world, size_t index, size_t resource,
                        const doorman_resource_info *info, doorman_time local) {
     sim_client *client = &world->clients[index];
@@ -739,7 +739,7 @@ static double fair_sum(const demand *demands, size_t count, double level) {
     return sum;
 }
 
-/* Returns the level at which demands are cut to fit the capacity; if all fit, the largest one. */
+/* Returns the level that cuts the demands to the capacity; if all fit, the largest demand. */
 static double fair_level(const demand *demands, size_t count, double capacity) {
     double low = 0, high = 0;
     for (size_t i = 0; i < count; i++) high = fmax(high, demands[i].wants);
@@ -818,10 +818,10 @@ static void share(demand *demands, size_t count, const sim_rules *rules) {
 }
 
 /* Some time after the last fault each lease is within 5 % of the share that the client would get
- * from a single server for all clients of the tree (T2). Their sum is within 0.1 % of that of the
- * shares, so all capacity that is wanted is in use. (A holder that lacks less than 0.1 % gets no
- * shorter refresh interval, R12.) With whole units, each level above a holder may round its share
- * down or up, and two units and 10 % of the sum may be moving between holders. */
+ * from a single server for all clients of the tree (T2). The sum of the leases is within 0.1 % of
+ * the sum of the shares, so all capacity that is wanted is in use. (A holder that lacks less than
+ * 0.1 % gets no shorter refresh interval, R12.) With whole units, each level above a holder may
+ * round its share down or up, and two units and 10 % of the sum may be moving between holders. */
 static void check_settled(sim_world *world, size_t root, size_t resource) {
     const sim_rules *rules = &world->versions[world->version].rules[resource];
     bool units = rules->matched && rules->whole;

@@ -127,7 +127,7 @@ static void commit(sim_account *account) {
     }
 }
 
-/* Checks what each item got: P2. */
+/* Checks what an item got: P2. */
 static void check_item(sim_account *account, size_t item, double granted, bool equal) {
     const sim_want *want = &account->wants[item];
     double most = want->cost - want->min, low = most, high = most, extra = granted - want->min;
@@ -207,7 +207,7 @@ static void check_warning(sim_account *account, const doorman_permit *permit) {
     }
 }
 
-/* Returns whether a charge fits after `delay` if no other comes first: surely (at_least) or
+/* Returns whether a charge fits after `delay` if no other charge comes first: surely (at_least) or
  * perhaps. */
 static bool fits_after(const sim_account *account, const sim_charge *charge, doorman_time max_wait,
                        doorman_time delay, bool at_least) {
@@ -223,8 +223,8 @@ static bool fits_after(const sim_account *account, const sim_charge *charge, doo
     return charge->need <= (at_least ? offer.low : offer.high);
 }
 
-/* P4: the limit that is named has room after retry_after, and not much earlier. All others that
- * refuse have room then too, except for tiers. */
+/* P4: the limit that is named has room after retry_after, and not much earlier. All other limits
+ * that refuse have room then too, except for tiers. */
 static void check_retry_after(sim_account *account, const doorman_permit *permit,
                               doorman_time max_wait) {
     for (size_t i = 0; i < account->charge_count; i++) {
@@ -265,7 +265,7 @@ static bool is_reason_of_charge(const sim_account *account, const sim_charge *ch
     return permit->reason == DOORMAN_REASON_RATE && charge->refused && !charge->over_max_cost;
 }
 
-/* P4: a refusal has a right reason. One that waiting does not change comes before all others. */
+/* P4: the reason is right. A reason that waiting does not change comes before all others. */
 static void check_reason(sim_account *account, const doorman_permit *permit) {
     const sim_want *want = &account->wants[permit->item_index];
     bool helpless = false, right = false, max_keys = permit->reason == DOORMAN_REASON_MAX_KEYS;
@@ -324,7 +324,7 @@ static void check_valid_for(sim_account *account, const doorman_permit *permit) 
     }
 }
 
-/* Counts a refusal for a ban, which must have begun (by an event) if the count is complete. */
+/* Counts a refusal for a ban. If the count is complete, an event must have begun the ban. */
 static void count_refusal(sim_account *account, sim_charge *charge) {
     const doorman_ban *ban = &charge->definition->limit.ban;
     sim_counter *counter = charge->counter;

@@ -89,7 +89,7 @@ static unsigned draw_keys(const char **out, size_t *count, uint64_t *random) {
     return globs[first].keys & ~globs[second].keys;
 }
 
-/* Draws an override. It has the figures of the limit, except for its rate, tiers or limit. */
+/* Draws an override. It has the figures of the limit, but its own rate, tiers or `limit`. */
 static void draw_override(sim_definition *definition, size_t index, uint64_t *random) {
     static const double rates[] = {0.5, 1, 3, 8};
     doorman_override *override_ = &definition->overrides[index];
@@ -173,7 +173,7 @@ static void change_template(sim_permit_template *template_, uint64_t *random) {
     if (template_->limit_count && one_in(random, 8)) template_->limit_count--;
 }
 
-/* Draws a version, with most templates of the version before, but changed. One for "*" is last. */
+/* Draws a version. It takes and changes most templates of the version before. "*" comes last. */
 void sim_draw_definitions(sim_permit_version *version, const sim_permit_version *before, bool alone,
                           uint64_t *random) {
     memset(version, 0, sizeof *version);

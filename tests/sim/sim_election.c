@@ -47,8 +47,8 @@ static int64_t grant_lease(sim_world *world, sim_store *store, size_t process) {
     return lease->id;
 }
 
-/* Handles a call in the store, and turns its event into that of the answer. The store creates no
- * key before `vacant_until`. */
+/* Handles a call in the store, and turns the event of the call into the event of the answer. The
+ * store creates no key before `vacant_until`. */
 static void handle_call(sim_world *world, sim_event *event) {
     size_t node = world->processes[event->actor].node;
     sim_store *store = &world->nodes[node].store;
@@ -93,7 +93,7 @@ static doorman_election_state mastership_of(const sim_world *world, const sim_pr
                                        sim_local(&process->machine.clock, world->now));
 }
 
-/* V2: no other process of the node is master, and the new master holds the key. */
+/* V2: no other process of the node is master, and this process holds the key. */
 static void check_master(sim_world *world, size_t index) {
     const sim_process *process = &world->processes[index];
     const sim_node *node = &world->nodes[process->node];
@@ -154,7 +154,7 @@ static bool hand_over(sim_world *world, sim_process *process) {
 
 /* D8, D9: lets a new master take over what the master just before it has handed over, at most once.
  * With the fault MARK the new master may find the handover too late, and learns. Or it takes over,
- * but the store keeps the handover, which neither a later master nor the same one after an
+ * but the store keeps the handover, which neither a later master nor the same master after an
  * interruption may use. */
 static void take_over(sim_world *world, sim_process *process) {
     sim_store *store = &world->nodes[process->node].store;
@@ -337,7 +337,7 @@ static void on_return(sim_world *world, const sim_event *event) {
     step_election(world, event->actor);
 }
 
-/* Makes a process resign. It takes part again after all others have polled the store. */
+/* Makes a process resign. It takes part again when all others have had time to poll the store. */
 static void resign(sim_world *world, size_t index, doorman_time vacant_until) {
     sim_process *process = &world->processes[index];
     doorman_time local = sim_local(&process->machine.clock, world->now);

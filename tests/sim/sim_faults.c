@@ -199,7 +199,7 @@ static void inject_stall(sim_world *world, uint64_t *random) {
     if (chosen->client && !chosen->machine.paused_until) sim_pause_client(world, client, until);
 }
 
-/* Makes the master of a node resign, and a third of the time that of its parent too. */
+/* Makes the master of a node resign, and in a third of the cases the master of its parent too. */
 static void resign(sim_world *world, uint64_t *random, doorman_time longest) {
     size_t node = sim_pick(random, world->node_count), parent = world->nodes[node].parent;
     sim_resign(world, node, world->now + sim_time_between(random, 0, longest));
@@ -582,8 +582,8 @@ static void set_up(sim_world *world, const sim_run_options *options) {
 }
 
 /* Returns the time within which all capacity is in force again after reports have lowered it (H11).
- * A report may wait for one refresh interval at each level. It counts for two more and a quarter.
- * Then the capacity grows in 22 steps, one in each interval. A root makes them up to 30 s late. */
+ * A report may wait for one refresh interval at each level. It counts for 2.25 intervals more. Then
+ * the capacity grows in 22 steps, one in each interval. A root makes them up to 30 s late. */
 static doorman_time growing_time(const sim_world *world, doorman_time levels) {
     doorman_time longest = 0;
     for (size_t i = 0; i < world->version_count; i++) {
@@ -877,7 +877,7 @@ static bool is_repeatable(const sim_run_options *options) {
 }
 
 typedef struct sim_totals {
-    uint64_t runs, events, hash; /* hash: the sum of those of all runs */
+    uint64_t runs, events, hash; /* hash: the sum of the hashes of all runs */
     uint64_t strikes[SIM_FAULT_COUNT], counts[SIM_COUNT_COUNT];
     bool failed;
 } sim_totals;
@@ -921,7 +921,7 @@ static sim_totals run_seeds(const sim_run_options *options, uint64_t first, uint
     return totals;
 }
 
-/* Runs the seeds in a separate process. Returns the pipe from which its totals can be read. */
+/* Calls run_seeds in a separate process. Returns the pipe from which its totals can be read. */
 static int run_in_child(const sim_run_options *options, uint64_t first, uint64_t seeds,
                         uint64_t step) {
     int ends[2] = {-1, -1};

@@ -5,8 +5,8 @@
  * full_at_start. After a limit was lowered (P15), what was granted before may exceed it. So the
  * account puts the holds in the order of their grants. For each hold in use, the units in use of
  * this and all earlier holds must be within the limit of the configuration that has granted this
- * hold. If no limit is lowered, all units in use must be within it. A hold that was seized is as
- * old as the hold from which its units come, because the server has counted these units all the
+ * hold. While a limit is not lowered, all units in use must be within it. A hold that was seized is
+ * as old as the hold from which its units come, because the server has counted these units all the
  * time. */
 #include "sim_holds.h"
 
@@ -152,7 +152,7 @@ void sim_hold_account_take_over(sim_world *world, size_t process, uint64_t maste
 
 /* ---- units in use */
 
-/* An item of a hold whose units are in use. */
+/* The units in use of one item of a hold. */
 typedef struct used_item {
     uint64_t number;
     size_t version, place, key;
@@ -289,7 +289,7 @@ static void check_first(sim_world *world, size_t process, doorman_time now) {
 }
 
 /* P9, P10: after a release, no permit of the same request waits. After a full release, no permit
- * waits that wants to share its result. */
+ * that wants to share the result waits. */
 static void check_released(sim_world *world, size_t process, const sim_hold_reply *reply) {
     const sim_holds *holds = world->holds;
     const sim_hold_process *own = &holds->processes[process];

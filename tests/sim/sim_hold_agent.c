@@ -80,8 +80,8 @@ static uint64_t noted_id(const sim_holder *holder, uint64_t number) {
     return 0;
 }
 
-/* Adapts a job to its hold. Units that the hold has lost may be used until the end that was known.
- * The hold has more units if a transfer could not move them. */
+/* Adapts a job to its hold. Units that the hold has lost may be used until the end that was known
+ * before. The hold gets units back if a transfer could not move them. */
 static void follow_hold(sim_hold_job *job, const doorman_held *held) {
     bool less = false, equal = true;
     if (held->gone) return;
@@ -320,7 +320,6 @@ static size_t process_at(const sim_world *world, const char *address) {
     return SIM_NONE;
 }
 
-/* Copies a message of the client, and sends it. */
 static void send_message(sim_world *world, size_t client, size_t lane,
                          const doorman_request *request) {
     bool acquires = request->method == DOORMAN_ACQUIRE;

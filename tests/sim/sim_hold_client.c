@@ -3,9 +3,9 @@
  * A client has some jobs. A job asks for units, and asks again with the same request_id until it
  * has an answer. Then it uses the units until their end, which it counts from the time at which it
  * sent the request. It renews its hold, or neglects that. Later it releases a part or all of its
- * units, or transfers them to another client, which seizes them. It stops using the units before it
- * sends such a message. A client that gives up cancels its request. From time to time a client asks
- * for what belongs to others, or claims what it does not have. */
+ * units, or transfers them to a random client, which seizes them. It stops using the units before
+ * it sends such a message. A client that gives up cancels its request. From time to time a client
+ * asks for what belongs to others, or claims what it does not have. */
 #include "sim_holds.h"
 
 #include <string.h>
@@ -94,7 +94,6 @@ static void start_job(sim_world *world, size_t client, sim_hold_job *job) {
     send_job(world, client, job, DOORMAN_ACQUIRE);
 }
 
-/* Cancels what a job has asked for. */
 static void cancel_job(sim_world *world, size_t client, sim_hold_job *job) {
     job->ask.id = 0;
     memset(job->ask.amounts, 0, sizeof job->ask.amounts);
@@ -168,7 +167,6 @@ static void renew_units(sim_world *world, size_t client, sim_hold_job *job) {
     job->ask = ask;
 }
 
-/* Does what a job has to do now. */
 static void step_job(sim_world *world, size_t client, sim_hold_job *job) {
     uint64_t *random = &world->holds->random;
     doorman_time now = local_of(world, client);
@@ -227,8 +225,8 @@ static void ask_for_other(sim_world *world, size_t client, const sim_hold_grant 
     sim_holds_send(world, &call, 1);
 }
 
-/* Names a hold of another client, or a transfer, as if it were an own hold. A server must answer
- * that it is gone (P8). For an own hold, may call ask_for_other instead. */
+/* Names a hold of another client, or a transfer, as if this client had it. A server must answer
+ * that it is gone (P8). With a hold of its own, the client may ask for other items instead. */
 static void meddle(sim_world *world, size_t client) {
     static const doorman_method methods[] = {DOORMAN_RENEW, DOORMAN_RELEASE, DOORMAN_TRANSFER};
     sim_holds *holds = world->holds;
@@ -248,7 +246,7 @@ static void meddle(sim_world *world, size_t client) {
     sim_holds_send(world, &call, 1);
 }
 
-/* Claims units that the client does not have: more than an own hold has, or a hold that does not
+/* Claims units that the client does not have: more than its hold has, or a hold that does not
  * exist. A master that learns believes the claim as far as units are free (P16). */
 static void lie(sim_world *world, size_t client) {
     sim_holds *holds = world->holds;
@@ -316,7 +314,7 @@ void sim_holder_start(sim_world *world, size_t client) {
 
 /* ---- answers */
 
-/* Gives a client the id of a transfer of another one. No server takes part in this. */
+/* Gives a client the id of a transfer. No server takes part in this. */
 static void on_gift(sim_world *world, const sim_event *event) {
     const sim_hold_call *given = &world->holds->calls[event->incarnation];
     sim_holder *holder = &world->holds->holders[event->actor];

@@ -121,8 +121,8 @@ static sim_hold_reply permit_reply(size_t call, const doorman_permit *permit) {
     return reply;
 }
 
-/* P7: while a permit waits, no later one with the same resource and key is granted, unless its
- * priority is higher. */
+/* P7: while a permit waits, no later permit with the same resource and key is granted, unless it
+ * has a higher priority. */
 static void check_order(sim_world *world, size_t process, const sim_hold_wait *granted) {
     const sim_hold_process *own = &world->holds->processes[process];
     const sim_hold_call *call = &world->holds->calls[granted->call];
@@ -143,8 +143,8 @@ static void remove_wait(sim_hold_process *own, size_t index) {
     own->waits[index] = own->waits[--own->wait_count];
 }
 
-/* Takes the decisions on permits that have waited. All that are decided are removed before
- * check_order compares any of them with those that wait. */
+/* Takes the decisions on permits that have waited. All decided permits are removed before
+ * check_order compares the granted ones with the permits that still wait. */
 static void take_decisions(sim_world *world, size_t process) {
     sim_hold_process *own = &world->holds->processes[process];
     doorman_permits *permits = doorman_server_permits(world->processes[process].server);
@@ -181,7 +181,7 @@ doorman_time sim_hold_longest_wait(const sim_world *world, const sim_hold_call *
     return call->max_wait < longest ? call->max_wait : longest;
 }
 
-/* Notes that a permit waits. A repeated request has the position of the first one in the queue. */
+/* Notes that a permit waits. A repeated request keeps its first position in the queue. */
 static void add_wait(sim_world *world, size_t process, size_t index, uint64_t ticket) {
     sim_holds *holds = world->holds;
     sim_hold_process *own = &holds->processes[process];
@@ -348,7 +348,7 @@ static doorman_status acquire(sim_world *world, size_t process, size_t index,
                                  sim_hold_local(world, process));
 }
 
-/* Fills the request of one part of a message that is not an acquire. */
+/* Returns the request for a part of a message whose method is not ACQUIRE. */
 static doorman_hold_request hold_entry(const sim_hold_call *call, doorman_hold_item *items) {
     doorman_hold_request entry = {.id = call->id, .request_id = call->request_id};
     for (size_t i = 0; i < call->item_count; i++) {
@@ -392,7 +392,7 @@ static const char *known_text(const char *const *texts, size_t count, const char
     return NULL;
 }
 
-/* Returns the answer to a part of a message that is not an acquire. */
+/* Returns the answer to a part of a message whose method is not ACQUIRE. */
 static sim_hold_reply hold_reply(size_t index, const doorman_hold *hold) {
     sim_hold_reply reply = {.call = index, .is_master = true, .gone = hold->gone};
     reply.granted = !hold->gone && !hold->reason;

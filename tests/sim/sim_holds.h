@@ -181,7 +181,7 @@ void sim_holder_draw_ask(sim_world *world, sim_hold_call *ask);
 void sim_holder_end_job(sim_hold_job *job);
 /* Lets a job use at most `keep`. */
 void sim_holder_keep(sim_hold_job *job, const double *keep);
-/* Passes a transfer on to other clients.
+/* Passes a transfer on to random clients.
  *   call   the index of the call that describes what was transferred */
 void sim_holder_pass_on(sim_world *world, size_t call, uint64_t transfer_id);
 

@@ -1,10 +1,10 @@
 /* Leased permits in a simulated tree: configurations, processes and messages.
  *
  * A run has the nodes, clients and faults of a run with leases, except OVERLOAD. Each resource also
- * has a leased limit, of kind TOKEN_BUCKET or CONCURRENCY, in all nodes. So the permits of each
- * master are one more holder of the resource. All clients ask the processes of their node for
- * permits, and hold and renew units (sim_leased_user.c). The checks of leases also count what
- * permits may use and what holders use by their clocks (sim_leased_check.c).
+ * has a leased limit, of kind TOKEN_BUCKET or CONCURRENCY (in a root only if a template matches).
+ * So the permits of each master are one more holder of the resource. All clients ask the processes
+ * of their node for permits, and hold and renew units (sim_leased_user.c). The checks of leases
+ * also count what permits may use and what holders use by their clocks (sim_leased_check.c).
  *
  * When the faults have ended, clients ask for no permits until all leases have their exact shares.
  * Then the clients want no leases any more, and ask for permits again. Where there is room, each
@@ -125,7 +125,6 @@ void sim_leased_tear_down(sim_world *world) {
 static void on_call(sim_world *world, const sim_event *event);
 static void on_reply(sim_world *world, const sim_event *event);
 
-/* Sends a message or a response. */
 static void transmit(sim_world *world, sim_handler handler, const sim_leased_call *call,
                      size_t index) {
     const sim_event event = {.handler = handler, .actor = call->client, .target = index};
@@ -214,7 +213,7 @@ static void take_decisions(sim_world *world, size_t process) {
     }
 }
 
-/* Notes that a permit waits. A repeated request has the position of the first one in the queue. */
+/* Notes that a permit waits. A repeated request keeps its first position in the queue. */
 static void add_wait(sim_world *world, size_t process, size_t index, uint64_t ticket) {
     sim_leased_run *run = world->leased;
     sim_leased_process *own = &run->processes[process];

@@ -36,7 +36,7 @@ typedef struct sim_leased_wait {
     doorman_time asked_at; /* by the clock of the process */
 } sim_leased_wait;
 
-/* What the permits of a process may use of one resource, and have used. */
+/* What the permits of a process may use, and have used, of one resource. */
 typedef struct sim_leased_amount {
     double units;             /* of the lease, when last observed */
     double peak;              /* the largest since the mastership began */

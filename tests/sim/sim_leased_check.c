@@ -215,8 +215,8 @@ static bool has_room(const sim_world *world, size_t resource) {
     return rules->matched && rules->capacity >= (double)most;
 }
 
-/* Fewer refusals than these can be chance. A lease follows use, so it has little to spare, and each
- * permit of a rate may come just after that of another client. */
+/* Fewer refusals than this can be chance. A lease follows use, so it has little to spare, and each
+ * permit of a rate may come just after a permit of another client. */
 #define CHANCE 16
 
 void sim_leased_check_granted(sim_world *world) {

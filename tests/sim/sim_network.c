@@ -55,7 +55,7 @@ static size_t read_index(const char **text) {
 }
 
 /* Finds a name by its form: "r1", "c12", "n3", "n3p0". Returns the world's own copy, or NULL. Sets
- * `process` where the name is that of a process. */
+ * `process` if a process has the name. */
 static const char *find_name(const sim_world *world, const char *name, size_t *process) {
     const char *rest = name + 1;
     size_t index = read_index(&rest);
@@ -269,7 +269,7 @@ static void log_response_received(sim_world *world, const sim_message *message,
 }
 
 /* Stores the leases that a client has accepted. `before` says which of its resources had a lease.
- * Units that were abandoned before a lease of another node arrives no longer count. */
+ * When a lease of another node arrives, units abandoned earlier no longer count. */
 static void take_leases(sim_world *world, const sim_message *message, const bool *before) {
     size_t node = world->processes[message->process].node;
     for (size_t i = 0; i < message->response.item_count; i++) {
@@ -534,8 +534,8 @@ static void on_process_due(sim_world *world, const sim_event *event) {
     if (machine->wakeup == event->incarnation) sim_step_process(world, event->actor);
 }
 
-/* Does the work of a process that is due, and plans the next time. A root plans its next work at
- * least 1 s later (10 ms with leased permits), because its answers do not depend on this work. */
+/* Does the due work of a process, and plans the next time. A root plans its next work at least 1 s
+ * later (10 ms with leased permits), because its answers do not depend on this work. */
 void sim_step_process(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
     sim_machine *machine = &process->machine;

@@ -228,7 +228,7 @@ static void add_report(sim_followed *model, const doorman_overload_report *repor
 }
 
 /* If the sum of the leases has changed, adds it to the last span, or begins a new span. A span has
- * all sums from its beginning to that of the next one. Each span is at least as long as a part. */
+ * all sums until the next span begins. Each span is at least as long as a part. */
 static void note_leases(sim_followed *model, double has, doorman_time local) {
     sim_span *last = &model->spans[model->span_count - 1];
     double before = model->has;
@@ -272,9 +272,9 @@ static void grow(sim_followed *model, doorman_time local) {
 
 /* Computes the bounds of the capacity after a cut, which depends on the mean of the leases in the
  * time of the reports: this mean is at least the smallest sum and at most the largest. The server
- * does not know when the sum has changed within a part. So the two spans before the one in which
- * that time begins count too. The server subtracts two integrals, so the mean of a very short time
- * has a rounding error. */
+ * does not know when the sum has changed within a part. So the two spans before the span in which
+ * the time of the reports begins count too. The server subtracts two integrals, so the mean of a
+ * very short time has a rounding error. */
 static void cut(sim_followed *model, doorman_time local) {
     doorman_time from;
     doorman_overload_report sum = sum_up(model, local, &from);
@@ -499,8 +499,8 @@ static void add_peak(sim_peaks *peaks, double amount, doorman_time end, doorman_
 }
 
 /* Adds the capacity in force to the peaks. It counts from now on until leases that are granted now
- * have ended. While some server learns, it repeats leases, so older amounts count until these have
- * ended. */
+ * have ended. While some server learns, it repeats leases, so older amounts count until these
+ * leases have ended. */
 void sim_overload_check(sim_world *world, size_t resource, bool learns) {
     if (!world->follows) return;
     doorman_time end =

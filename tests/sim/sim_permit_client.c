@@ -116,7 +116,6 @@ static void take_decisions(sim_world *world, size_t index) {
     sim_model_check(&models[index], &info, now);
 }
 
-/* Copies a message of the client, and sends it. */
 static void send_message(sim_world *world, size_t index, const doorman_request *request,
                          size_t process) {
     const sim_model *model = &models[index];
@@ -225,8 +224,8 @@ static sim_ask *new_ask(sim_model *model) {
     return ask;
 }
 
-/* Draws what a caller asks for. Half of the callers ask for the same as the last one, because they
- * try again. Some of them want more, or wait for a shorter or longer time. */
+/* Draws what a caller asks for. Half of the callers ask for the same as the caller before, because
+ * they try again. Some of them want more, or wait for a shorter or longer time. */
 static void draw_ask(sim_model *model, sim_ask *ask, uint64_t *random) {
     sim_draw_permit(&ask->wanted, random);
     doorman_time max_wait = ask->wanted.request.max_wait;

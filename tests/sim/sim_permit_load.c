@@ -1,8 +1,8 @@
 /* What the clients of permits ask for: see sim_permits.c.
  *
- * Half of the time a client asks through its doorman_permit_client: see sim_permit_client.c. The
- * rest are messages of other programs: permits, reports, inspections, resets and bans. A sixth of
- * the permits that are refused with retry_after are repeated exactly at that time. */
+ * Half of the time a client asks through its doorman_permit_client: see sim_permit_client.c.
+ * Otherwise it sends messages as other programs do: permits, reports, inspections, resets and bans.
+ * A sixth of the permits that are refused with retry_after are repeated exactly at that time. */
 #include "sim_permits.h"
 
 #include <math.h>

@@ -161,8 +161,8 @@ void sim_model_before_kill_switch(sim_model *model, bool on) {
 /* ---- messages */
 
 /* Lets all asks of the message wait for another message.
- *   failed   an ask whose message has failed travels alone. After one failure more than there are
- *            addresses, the fallback decides */
+ *   failed   the message has failed, so its asks travel alone. After one failure more than there
+ *            are addresses, the fallback decides */
 static void return_message(sim_model *model, bool failed) {
     for (size_t i = 0; i < model->message_count; i++) {
         sim_ask *ask = model->message[i];
@@ -388,8 +388,8 @@ static bool same_limit(const doorman_acquired *acquired, const char *limit) {
     return strcmp(acquired->limit, limit ? limit : "") == 0;
 }
 
-/* Compares a grant with that of the server. It must name the limit, of any item, with the fewest
- * units left. */
+/* Compares a grant with the grant of the server. It must name the limit with the fewest units left
+ * of all items. */
 static bool is_grant_of_server(const sim_ask *ask, const doorman_acquired *acquired) {
     const doorman_permit_grant none = {.granted = 0}, *least = NULL;
     bool same = acquired->granted && acquired->warning == ask->permit.warning;
