@@ -198,7 +198,6 @@ struct row_heap {
     struct store_shard_part part;
 };
 
-/* Writes what a heap has. */
 static bool heap_flush(struct shards *shards, struct row_heap *heap, bool is_last) {
     heap->part.bytes = heap->bytes;
     heap->part.is_last = is_last;
@@ -207,7 +206,6 @@ static bool heap_flush(struct shards *shards, struct row_heap *heap, bool is_las
     return done;
 }
 
-/* Adds a row to the heap of its shard. */
 static bool heap_add(struct shards *shards, struct row_heap *heaps, const struct store_row *row) {
     struct service *service = shards->service;
     size_t shard = 0;

@@ -170,8 +170,8 @@ void server_shards_change(struct service *service, struct shard_change *change);
 void server_shards_carry_out(struct shards *shards, struct shard_change *change);
 
 /* These functions write the rows of a shard for its next owner, read what its last owner has
- * written, and forget the rows. Each returns false after a failure, and when the mastership has
- * ended. shards->trouble names the failures of the store.
+ * written, and forget the rows. Each returns false if its work is not done, for example because the
+ * mastership has ended. shards->trouble names the failures of the store.
  *   move      the number of the move; 0: there is nothing to take
  *   is_lost   set to true if the rows of the move are gone */
 bool server_shard_give(struct shards *shards, size_t shard, uint64_t move);

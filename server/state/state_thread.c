@@ -1184,7 +1184,6 @@ static void state_update_drain(struct service *service, doorman_time now) {
     server_drain_call_off(service, "the store of counters did not take all changes in time");
 }
 
-/* Wakes the thread. */
 static void state_follow_drain(struct service *service) {
     if (service->state) pthread_cond_signal(&service->state->changed);
 }

@@ -35,10 +35,10 @@
  * and the next call makes a new one.
  *
  * A standby may use its connection for the first time after weeks. Redis may have closed it by
- * then, because it was restarted, or because of its setting "timeout". So each call first looks
- * whether the connection is still open. If it is not, nothing was sent yet, so the call uses a new
- * one. Only a SCAN does not continue over a new connection, because its cursor means nothing to a
- * Redis that was restarted: the reading fails then, and begins again. */
+ * then, after a restart or because of the setting "timeout". So each call first looks whether the
+ * connection is still open. If it is not, nothing was sent yet, so the call uses a new one. Only a
+ * SCAN does not continue over a new connection, because its cursor means nothing to a Redis that
+ * was restarted: the reading fails then, and begins again. */
 #include "address_redis.h"
 #include "store_kind.h"
 #include "tls_redis.h"
@@ -444,7 +444,6 @@ static void redis_close(struct store *base) {
     redis_disconnect(store);
 }
 
-/* Adds a warning. */
 static void redis_warn(struct redis_store *store, const char *text) {
     size_t bytes = strlen(store->base.warning);
     snprintf(store->base.warning + bytes, STORE_TEXT - bytes, "%s%s", bytes ? "; " : "", text);
@@ -470,7 +469,6 @@ static void redis_look(struct redis_store *store) {
     freeReplyObject(reply);
 }
 
-/* Reads the answer of begin_script. */
 static enum store_result redis_read_begun(struct redis_store *store, const redisReply *reply) {
     const redisReply *what = reply->elements == 2 ? reply->element[0] : NULL;
     if (!what || what->type != REDIS_REPLY_STRING ||
@@ -538,7 +536,6 @@ static void row_read(const struct redis_store *store, const redisReply *key,
                               .record_bytes = is_valid ? (size_t)(end - at) : value->len};
 }
 
-/* Receives the next keys. */
 static bool redis_scan(struct redis_store *store) {
     const char *const words[] = {"SCAN",  store->cursor[0] ? store->cursor : "0",
                                  "MATCH", store->pattern,
@@ -847,7 +844,6 @@ static bool note_call_make(struct note_call *call, const struct redis_store *sto
     return made;
 }
 
-/* Sends the words of a call, and receives the answer. */
 static enum store_result redis_send_notes(struct redis_store *store, struct note_call *call) {
     if (!redis_connect(store)) return STORE_FAILED;
     if (redis_append(store, call->count, call->words, call->bytes) != REDIS_OK) {
@@ -1030,7 +1026,6 @@ static const char *taken_text(const struct redis_store *store, const char *what)
                                      : "another process has begun a later mastership";
 }
 
-/* Copies the bytes of an answer. */
 static enum store_result redis_read_taken(struct redis_store *store, const redisReply *reply,
                                           unsigned char **bytes, size_t *count) {
     const redisReply *what = reply->elements > 0 ? reply->element[0] : NULL;

@@ -33,7 +33,6 @@ struct tls_watch {
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
-/* Writes an error, and returns false. */
 __attribute__((format(printf, 2, 3))) static bool tls_fail(doorman_error *error, const char *format,
                                                            ...) {
     va_list arguments;
