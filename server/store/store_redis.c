@@ -27,9 +27,9 @@
  * still arrive, later than the batches after it. So each copy has a number, and a script with a
  * lower number than the last one writes nothing.
  *
- * Keys of rows are read with SCAN, and their values with MGET. No process writes meanwhile:
- * server_store_begin has shut out all other writers, or the node has no master (FORCE). So SCAN
- * finds each key at least once.
+ * Keys of rows are read with SCAN, and their values with MGET. SCAN finds each key at least once,
+ * unless a process adds or deletes the key meanwhile. server_store_begin shuts out all other
+ * writers.
  *
  * A call fails when Redis does not answer within COMMAND_SECONDS. The connection is then closed,
  * and the next call makes a new one.
