@@ -528,13 +528,13 @@ doorman_status server_finish_message(struct service *service, doorman_json_excha
                                      const struct peer *peer, bool was_read, doorman_time duration);
 
 /* Listens a second time at an address of service->urls. The first listener stays open, so that its
- * connections stay. Connections that this process makes to its own address are closed when nng has
- * started them, and counted in service->probe_count. Only the main thread may call it.
+ * connections stay. A connection of this process to its own ipc:// address is closed when nng has
+ * started it, and counted in service->probe_count. Only the main thread may call it.
  *   returns   nng's error, or 0 */
 int server_listen_again(struct service *service, size_t index);
 
-/* Handles a message from nng or HTTP, whose permits may wait. The reply is in waiter->exchange. The
- * reply is empty if memory runs out.
+/* Handles a message from nng or HTTP. Its permits may wait. Its reply is in waiter->exchange, and
+ * is empty if memory runs out.
  *   returns   false: the message waits, or other nodes decide. Another thread may have answered it
  *             already, so the caller must not use the waiter */
 bool server_handle_message(struct service *service, struct waiter *waiter, const char *text,
@@ -542,7 +542,7 @@ bool server_handle_message(struct service *service, struct waiter *waiter, const
 
 /* Whether other threads may delete the JSON trees that this thread makes. The part MEMORY reads it.
  * When a tree is deleted, the variable must have the value that it had when the tree was made. Each
- * file that includes this header defines the variable, and the linker keeps one of them. */
+ * file that includes this header defines the variable, and the linker keeps one definition. */
 __attribute__((weak)) _Thread_local bool server_shares_memory;
 
 /* Starts to receive the next message. */

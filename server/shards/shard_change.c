@@ -1,8 +1,8 @@
 /* doorman_server, part SHARDS: the changes of shards that operators ask for. MOVE, DRAIN and
- * REBALANCE set only targets in the map. The shards then move to their targets, one after the
- * other. So such a change can be replaced or called off at any moment, and it outlasts every
- * process. FORCE also changes owners: it takes shards from a node that has no master to give them.
- * REMOVE takes a node out of the map. */
+ * REBALANCE set only targets in the map. Each owner then moves its shards to their targets, one
+ * after the other. So such a change can be replaced or called off at any moment, and it outlasts
+ * every process. FORCE also changes owners: it takes shards from a node that has no master to give
+ * them. REMOVE takes a node out of the map. */
 #include "shards.h"
 
 #include <nng/supplemental/util/platform.h>
@@ -47,7 +47,8 @@ static bool change_refuse_giver(const struct shard_edit *edit, struct shard_chan
     return false;
 }
 
-/* Balances the shards over the nodes that have a master, also those that were drained before. */
+/* Balances the shards over the nodes that have a master. A node that was drained gets shards
+ * again. */
 static bool change_balance(struct shard_edit *edit, struct shard_change *change,
                            const bool *has_master) {
     const size_t shards = edit->map.shards.count;
@@ -60,8 +61,7 @@ static bool change_balance(struct shard_edit *edit, struct shard_change *change,
     return true;
 }
 
-/* Returns the node that has the fewest shards, of those that may take some; node_count: none
- * may. */
+/* Returns the node with the fewest shards among the nodes that may take one, or node_count. */
 static size_t change_fewest(const size_t *loads, const bool *takes, size_t node_count) {
     size_t best = node_count;
     for (size_t i = 0; i < node_count; i++) {

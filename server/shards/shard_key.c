@@ -1,10 +1,10 @@
 /* doorman_server, part SHARDS: the map in a key of etcd (N2).
  *
  * A change is one transaction. It compares the revision of the key with the one that was read, so
- * of two changes at once only one is made. If only a master may make the change, the transaction
- * also compares the epoch of this master with the version of ELECTION_KEY/epoch. So if another
- * process of the node has become master, nothing is changed. If the response to a try is lost, etcd
- * may get the transaction twice, or late. So only SHARD_WRITTEN is sure. */
+ * of two changes at the same time only one is made. If only a master may make the change, the
+ * transaction also compares the epoch of this master with the version of ELECTION_KEY/epoch. So if
+ * another process of the node has become master, nothing is changed. If the response to a try is
+ * lost, etcd may get the transaction twice, or late. So only SHARD_WRITTEN is sure. */
 #include "shards.h"
 
 #include <nng/supplemental/util/platform.h>
@@ -23,7 +23,7 @@ static bool shards_equal(const doorman_shards *one, const doorman_shards *other)
 }
 
 /* Reads the map out of an entry of etcd into key->map. The number and the seed of the shards must
- * be those of the last map, because the index of a shard must mean the same in each map. */
+ * be the same as in the last map, because the index of a shard must mean the same in each map. */
 static bool key_take(struct shard_key *key, const cJSON *entry) {
     const size_t room = DOORMAN_MESSAGE_BYTES_MAX + 2;
     char *text = (char *)malloc(room);
@@ -70,7 +70,6 @@ static void key_write_epoch(const char *election_key, char out[BASE64_TEXT(EPOCH
     server_base64_write(out, name);
 }
 
-/* Writes the conditions of a transaction. */
 static void key_write_conditions(const struct shard_key *key,
                                  const struct shard_conditions *conditions,
                                  char out[4 * CONDITION_BYTES]) {
@@ -184,7 +183,6 @@ static bool secret_make(struct shard_key *key, const char *name) {
     return is_made || key_fail(key, key->etcd.error.text);
 }
 
-/* Reads a secret from its digits. */
 static bool secret_read(char *digits, size_t bytes, uint64_t secret[2]) {
     digits[bytes] = 0;
     if (bytes != SECRET_DIGITS || strspn(digits, "0123456789abcdef") != bytes) return false;

@@ -10,7 +10,7 @@
 #define KEYS_AT_ONCE 100 /* etcd takes 128 operations in one call */
 #define OPERATION_BYTES (ETCD_KEY_TEXT + 80)
 
-/* Returns a transaction that reads election keys, as a text to free; NULL: out of memory. */
+/* Returns a transaction that reads election keys. The caller frees it. NULL: out of memory. */
 static char *masters_body(const doorman_shard_map *map, size_t first, size_t end) {
     assert(first < end && end <= map->node_count);
     const size_t room = (end - first) * OPERATION_BYTES + 32;
@@ -45,8 +45,8 @@ static bool masters_read(struct shards *shards, size_t first, size_t end, bool *
     return i == end;
 }
 
-/* Returns what server_shards_find_masters has noted of a node last. If the node was not in the map
- * then, `is_known` is false. */
+/* Returns what server_shards_find_masters has last noted about a node. If the node was not in the
+ * map then, `is_known` is false. */
 static struct shard_master masters_find(const struct shards *shards, const char *node) {
     for (size_t i = 0; i < DOORMAN_SHARD_NODES_MAX && shards->masters[i].node[0]; i++) {
         if (strcmp(shards->masters[i].node, node) == 0) return shards->masters[i];

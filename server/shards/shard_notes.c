@@ -1,7 +1,7 @@
 /* doorman_server, part SHARDS: the notes that all nodes of a cluster share. shards.h says how.
  *
- * Only the thread of the part reads and changes them, one call after the other. So the notes in
- * force never go back to an earlier revision. */
+ * Only the thread of the part reads and changes them, one call after the other. So no reading
+ * replaces the result of a later one. */
 #include "shards.h"
 
 #define CALL_LOOK (DOORMAN_SECOND / 5) /* between two looks whether the call can still be made */

@@ -2,7 +2,7 @@
  * Redis in parts, and the next owner reads them. Both work in steps. A step holds the lock of the
  * service for about a millisecond, and never while it uses Redis. Before the owner stops deciding
  * for a shard, it finds out where the keys of each shard are, so that it need not look at all keys
- * afterwards. A step still finds few rows. A part has the rows of many steps, because hundreds of
+ * afterwards. Even so a step finds few rows. A part has the rows of many steps, because hundreds of
  * small parts would take the Redis longer. */
 #include "shards.h"
 
@@ -198,7 +198,6 @@ struct row_heap {
     struct store_shard_part part;
 };
 
-/* Writes what a heap has. */
 static bool heap_flush(struct shards *shards, struct row_heap *heap, bool is_last) {
     heap->part.bytes = heap->bytes;
     heap->part.is_last = is_last;
@@ -207,7 +206,6 @@ static bool heap_flush(struct shards *shards, struct row_heap *heap, bool is_las
     return done;
 }
 
-/* Adds a row to the heap of its shard. */
 static bool heap_add(struct shards *shards, struct row_heap *heaps, const struct store_row *row) {
     struct service *service = shards->service;
     size_t shard = 0;
@@ -230,7 +228,7 @@ static bool heap_add(struct shards *shards, struct row_heap *heaps, const struct
     return true;
 }
 
-/* Copies the rows of an earlier move to the node, which the node has not settled. */
+/* Copies the rows of the move that brought the shard to the node, and that is not settled yet. */
 static bool heap_copy_move(struct shards *shards, struct row_heap *heap, uint64_t from) {
     struct store_shard_part part = heap->part;
     enum store_result result = STORE_OK;
@@ -250,7 +248,7 @@ static bool heap_copy_move(struct shards *shards, struct row_heap *heap, uint64_
     return result == STORE_END || result == STORE_LOST;
 }
 
-/* Reads all rows in the store of the node, and adds those of its shards to the heaps. */
+/* Reads all rows in the store of the node, and adds the rows of its shards to the heaps. */
 static bool heaps_fill(struct shards *shards, struct row_heap *heaps,
                        const struct store_place *place) {
     char error[STORE_TEXT];

@@ -1,12 +1,12 @@
 /* doorman_server, part SHARDS: the thread that does what the mover says (N3, N7).
  *
  * The thread reads the map twice a second, and forty times a second while shards move, so that the
- * next owner of a shard begins soon. These reads are linearizable, so each of them is sure
- * (doorman_shard_mover_map). The thread works for one mastership at a time. When the process
- * becomes master, it owns nothing, and the thread takes the shards that the map gives to its node.
- * While the part STATE still reads the rows of the store, durable limits answer LEARNING. After
- * that, and before it gives any shard, the thread forgets the rows of shards that have moved away.
- * The overrides and plans of the cluster are read before the first shard is taken.
+ * next owner of a shard begins soon. These reads are linearizable, so the mover relies on each
+ * (is_sure of doorman_shard_mover_map). The thread works for one mastership at a time. When the
+ * process becomes master, it owns no shard, and the thread takes the shards that the map gives to
+ * its node. While the part STATE still reads the rows of the store, durable limits answer LEARNING.
+ * When all rows are read, and before it gives a shard, the thread forgets the rows of shards that
+ * have moved away. The overrides and plans of the cluster are read before the first shard is taken.
  *
  * A node puts itself into the map, with the nng and HTTP addresses of its processes. So an operator
  * can move shards to a new node without adding the node first. The first process of all makes the
@@ -32,8 +32,8 @@ static void shards_log_move(struct shards *shards, const char *what, size_t shar
 
 /* ---- the map -------------------------------------------------------------------------------- */
 
-/* Returns how many templates the rules of a map need: those up to the last one that is sharded by
- * resource. */
+/* Returns the number of templates up to the last one that is sharded by resource. Only these need
+ * rules in a map. */
 static size_t shards_count_rules(const doorman_config_options *read) {
     size_t count = 0;
     for (size_t i = 0; i < read->template_count; i++) {
@@ -121,7 +121,7 @@ static struct node_addresses addresses_with(const char *const *all, size_t count
 }
 
 /* Returns whether the map has no other election key for this node, and no other node with its
- * election key. Otherwise one node could have two masters, or two nodes one.
+ * election key. Otherwise one node could have two masters, or two nodes could share one.
  *   why   out: the text, if false */
 static bool shards_fit(const struct shards *shards, char why[PROBLEM_TEXT]) {
     const doorman_shard_map *map = shards->key.map;
@@ -241,8 +241,8 @@ static bool shards_await_rows(const struct shards *shards) {
 static doorman_shard_result shards_take(struct shards *shards, const doorman_shard_action *action) {
     bool is_lost = action->is_lost;
     if (action->move && shards_await_rows(shards)) return DOORMAN_SHARD_FAILED;
-    /* If this node did not own the shard, its own rows of the shard are older than those of the
-     * move. If it owned the shard when its mastership began, its own rows may be newer. */
+    /* If this node owned the shard when its mastership began, its own rows may be newer than the
+     * rows of the move. Otherwise they are older. */
     const bool is_old = action->move && shards->has_taken_own && !shards->has_swept;
     if (is_old && !server_shard_drop(shards, action->shard)) return DOORMAN_SHARD_FAILED;
     if (!server_shard_take(shards, action->shard, action->move, &is_lost) ||
@@ -333,8 +333,8 @@ static bool shards_tell(struct shards *shards) {
     return false;
 }
 
-/* Forgets the rows of shards that have moved away, as soon as the store is read. Returns whether an
- * action must wait for that. */
+/* Forgets the rows of shards that have moved away, before the first action that is not READ_MAP or
+ * TAKE. Returns whether the action must wait, for example while the store is being read. */
 static bool shards_wait(struct shards *shards, const doorman_shard_action *action) {
     if (shards->has_swept || action->step == DOORMAN_SHARD_READ_MAP ||
         action->step == DOORMAN_SHARD_TAKE) {
@@ -371,10 +371,10 @@ static void shards_note_own(struct shards *shards) {
 }
 
 /* Returns whether a shard must wait before it is given (N7). The pause is PACE times as long as the
- * last shard was closed here, and the next owner needs about as long as this one. So if PACE_MAX
- * does not cut the pause, there is a closed shard for less than half of the time. With 64 shards,
- * less than 1 % of the permits are for a closed one. While a shard comes to this node, none waits,
- * because the one that comes is closed already. */
+ * last shard was closed here. That shard is then closed at its next owner for about as long. So if
+ * PACE_MAX does not cut the pause, there is a closed shard for less than half of the time. With 64
+ * shards, less than 1 % of the permits are for a closed shard. No shard waits while another one,
+ * which is closed already, comes to this node. */
 static bool shards_pace(const struct shards *shards, const doorman_shard_action *action) {
     if (action->step != DOORMAN_SHARD_GIVE || doorman_clock() >= shards->give_at) return false;
     bool takes = false;
@@ -385,9 +385,9 @@ static bool shards_pace(const struct shards *shards, const doorman_shard_action 
 }
 
 /* Does what the mover says, until nothing is due, an action fails or must wait, or other work
- * waits. While shards move, several nodes change the map, and one of two changes at once is
- * refused. The map is then read again at once: until the change succeeds, a shard may have no node
- * that decides for it. */
+ * waits. While shards move, several nodes change the map, and one of two changes at the same time
+ * is refused. Then the thread reads the map again without a pause: until the change succeeds, a
+ * shard may have no node that decides for it. */
 static void shards_act(struct shards *shards) {
     doorman_shard_action action;
     bool goes_on = true;
@@ -465,8 +465,8 @@ static bool shards_move(const struct shards *shards) {
     return moves;
 }
 
-/* Reads the notes of the cluster if they have changed. Returns whether this mastership has read any
- * notes; before that, the process must not decide. */
+/* Reads the notes of the cluster if they have changed. Returns whether this mastership has read the
+ * notes once; before that, the process must not decide. */
 static bool shards_read_notes(struct shards *shards) {
     if (!server_shard_notes_follow(shards)) {
         server_shards_fail(shards, "the overrides and plans of the cluster cannot be read",
@@ -573,7 +573,7 @@ static size_t shards_of(const doorman_config *config) {
     return read.shard_count;
 }
 
-/* Returns whether a new configuration has another shard_by for a glob of the last one. Then keys
+/* Returns whether a new configuration has another shard_by for a glob than the last one. Then keys
  * would be in other shards, perhaps of other nodes, and their counters would not.
  *   error   out: which one, if true */
 static bool shards_rules_differ(const doorman_config *last, const doorman_config *next,

@@ -1,5 +1,5 @@
-/* doorman_server, part SHARDS: what the files of the part share: failures, and the permits of the
- * mastership that the thread works for. */
+/* doorman_server, part SHARDS: failures, and the permits of the mastership that the thread works
+ * for. */
 #include "shards.h"
 
 doorman_permits *server_shards_permits(const struct shards *shards) {

@@ -11,7 +11,7 @@
 /* ---- >>the map in etcd ---------------------------------------------------------------------- */
 
 /* A connection to the key that has the map, and what was read last. While the thread of the part
- * runs, only this thread uses it. */
+ * runs, only this thread uses it. A stop cancels its call. */
 struct shard_key {
     struct etcd etcd;
     const char *name;
@@ -25,7 +25,7 @@ struct shard_key {
  *             gone, or memory has run out; see `error`. `map` is as before */
 bool server_shard_key_read(struct shard_key *key);
 
-/* Reads the secret of the cluster, which only its processes know, or makes it. It is in the key
+/* Reads the secret that only the processes of the cluster know, or makes it. It is in the key
  * NAME/secret.
  *   returns   false: etcd does not answer, or the value is no secret, see `error` */
 bool server_shard_key_secret(struct shard_key *key, uint64_t secret[2]);
@@ -162,16 +162,16 @@ void server_shards_find_masters(struct shards *shards);
 /* Returns what is known of the master of a node. Precondition: the lock is held. */
 struct shard_master server_shards_master(const struct shards *shards, const char *node);
 
-/* Does what an operator wants. Waits until the thread of the part has done it, at most a minute.
- * Precondition: the lock is not held. Only the thread of pages calls this. */
+/* Does what an operator wants. Waits until the thread of the part has done it, for a minute at
+ * most. Precondition: the lock is not held. Only the thread of pages calls this. */
 void server_shards_change(struct service *service, struct shard_change *change);
 
 /* Carries a change out. Only the thread of the part calls this. */
 void server_shards_carry_out(struct shards *shards, struct shard_change *change);
 
-/* These functions write the rows of a shard for its next owner, read them from the last owner, and
- * forget them. Each returns false after a failure, and when the mastership has ended.
- * shards->trouble names the failures of the store.
+/* These functions write the rows of a shard for its next owner, read what its last owner has
+ * written, and forget the rows. Each returns false if its work is not done, for example because the
+ * mastership has ended. shards->trouble names the failures of the store.
  *   move      the number of the move; 0: there is nothing to take
  *   is_lost   set to true if the rows of the move are gone */
 bool server_shard_give(struct shards *shards, size_t shard, uint64_t move);
@@ -194,35 +194,37 @@ void server_shards_work_again(struct shards *shards);
 
 /* Overrides and plans hold for a key wherever it is decided, so they are notes that all nodes
  * share, in etcd: KEY/notes/override/ID and KEY/notes/plan/ID, where KEY is that of --shards. Every
- * master knows all of them, also those about keys of other nodes. So a move needs to carry none.
+ * master knows all these notes, also for keys of other nodes. So a move carries no notes.
  *
  *    - Any master writes them. A write succeeds only if nobody has written since the writer has
  *      read all. Otherwise the writer reads again, checks its act again, and tries again. So if two
  *      acts come at the same time, one sees the other.
  *    - The id of a row comes from the revision of the last write before it. So ids grow in the
- *      order of the writes, and no two acts have the same one.
+ *      order of the writes, and no two acts have the same id.
  *    - Each master looks twice a second whether somebody has written, and if so, reads all notes. A
  *      new master reads them before it takes its first shard. While etcd does not answer, a master
  *      keeps the notes that it has read.
  *    - A node that had no --shards before has notes in its own store. Its new master moves them
  *      into etcd (server/admin/adopt.c).
- *    - The audit of an act is in the own store of the node that was asked. So the node first writes
- *      the row of the act with "known": false, then the notes, and then the row without it. */
+ *    - The audit of an act is in the store of the node that was asked. So the node first writes the
+ *      row of the act with "known": false, then the notes, and then the row without "known". */
 
-/* Lets the parts read the notes, if they have changed or this mastership has not read them. Returns
- * false after a failure: see server_store_error. Only the thread of the part calls this. */
+/* Lets the parts read the notes, unless this mastership has read and adopted all, and none has
+ * changed. Returns false after a failure: see server_store_error. Only the thread of the part calls
+ * this. */
 bool server_shard_notes_follow(struct shards *shards);
 
 /* Runs the call that waits, if there is one. Only the thread of the part calls this. */
 void server_shard_notes_run_call(struct shards *shards);
 
-/* Works like server_state_call, but on the thread of the part, with the notes of the cluster. */
+/* Works like server_state_call, but the call runs on the thread of the part and gets the notes of
+ * the cluster. */
 enum call_result server_shards_call(struct service *service, struct state_call *call,
                                     char why[CALL_TEXT]);
 
-/* Reads what other nodes have written to the notes of the cluster. A later write of this process
- * succeeds only if no other node has written since. Only a function that server_shards_call runs
- * may call this.
+/* Reads what other processes have written to the notes of the cluster. A later write of this
+ * process succeeds only if no other process has written since. Only a function that
+ * server_shards_call runs may call this.
  *   revision   out: of the last write
  *   returns    false: etcd does not answer, see server_store_error */
 bool server_shards_refresh(struct service *service, uint64_t *revision);

@@ -19,7 +19,7 @@ struct notes {
     pthread_t thread;
     bool is_started;
 
-    /* The lock of the service guards these. */
+    /* The lock of the service guards the fields below. */
     pthread_cond_t changed;  /* the thread waits for it */
     pthread_cond_t finished; /* the thread of pages waits for it */
     uint64_t victories;      /* how many masterships of this process have begun */
@@ -54,7 +54,8 @@ static void notes_report(struct notes *notes, bool is_read) {
     }
 }
 
-/* Begins a mastership, and lets the other parts read. Returns false after a failure. */
+/* Begins a mastership, and lets the other parts read what they keep. Returns false after a
+ * failure. */
 static bool notes_read(struct notes *notes, int64_t lease) {
     server_store_etcd_set_lease(notes->store, lease);
     bool is_read = server_store_begin(notes->store, 0) == STORE_OK;

@@ -10,18 +10,19 @@
 
 #define CALL_TEXT (STORE_TEXT + 128)
 
-/* How long a call waits. doormanctl gives up after 10 s, and must get the answer before. */
+/* How long a call waits. doormanctl gives up after 10 s by default, and must get the answer
+ * before. */
 #define CALL_SECONDS 8
 
-/* A function that runs on the thread of the store. */
+/* A function that runs on the thread that uses a store. */
 struct state_call {
-    /* Uses the store. Runs without the lock of the service, while this process is master and has
-     * read the rows. */
+    /* Uses the store, without the lock of the service. When it begins, this process is master, and
+     * has read the rows if this store has them. */
     void (*run)(struct service *service, struct store *store, void *context);
     void (*drop)(void *context); /* frees the context after CALL_LOST */
     void *context;
 
-    /* Private. The lock of the service guards these. */
+    /* Private. The lock of the service guards the fields below. */
     bool has_begun, is_over, is_lost;
 };
 
@@ -30,7 +31,7 @@ struct state_call {
 struct store *server_state_store(struct service *service);
 
 /* Lets the thread of the store call `read_store` of each part once more, while this process is
- * master. After a failure it tries again. Any thread calls this, without the lock. Precondition:
+ * master. After a failure it tries again. Any thread may call this, without the lock. Precondition:
  * server_keeps_acts. */
 void server_state_reread(struct service *service);
 
@@ -40,8 +41,8 @@ enum call_result {
     CALL_LOST     /* the disk or the network hangs: run returns later, and drop is called then */
 };
 
-/* Lets the thread of the store run a function, and waits for it, for 8 s at most. Only the thread
- * of pages calls this. Precondition: the lock is not held, and server_keeps_acts.
+/* Lets the thread of the store run a function, and waits for its end, for 8 s at most. Only the
+ * thread of pages calls this. Precondition: the lock is not held, and server_keeps_acts.
  *   call      must stay valid until run has returned, also after CALL_LOST
  *   why       out: if it is not CALL_OVER, the reason and what to do, as a phrase */
 enum call_result server_state_call(struct service *service, struct state_call *call,
@@ -61,7 +62,7 @@ bool server_state_is_flushed(struct service *service, uint64_t number);
 
 #define STATE_TEXT 512
 
-/* Guarded by the lock of the service. */
+/* The lock of the service guards all fields except those of the type `counter`. */
 struct state_status {
     bool is_reading;              /* not all rows have been read yet */
     doorman_time taken_since;     /* when the oldest change was made that is in a batch and not in

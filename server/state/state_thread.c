@@ -66,7 +66,7 @@
 #define REREAD_INTERVAL DOORMAN_SECOND      /* the same for what other parts keep */
 #define BEGIN_INTERVAL DOORMAN_SECOND       /* after a store that did not answer */
 
-/* How often rows are dropped that were fresh STORE_KEPT_SECONDS ago. Until then a limit that was
+/* How often rows are dropped that were fresh STORE_KEPT_SECONDS ago. Before that, a limit that was
  * removed by mistake can come back with its rows. */
 #define DROP_INTERVAL (3600 * DOORMAN_SECOND)
 
@@ -109,7 +109,7 @@ struct state {
     doorman_time drop_at;  /* when to drop old rows next; only for the thread */
     struct batch *written; /* being read or written; only for the thread */
 
-    /* The lock of the service guards these. */
+    /* The lock of the service guards the fields below. */
     uint64_t won;            /* the epoch of a mastership that is won and not in force; 0: none */
     uint64_t prepared;       /* the epoch that the thread has prepared last */
     struct planned planned;  /* what it has found in the store then */
@@ -244,7 +244,7 @@ static bool batch_take(struct batch *batch, doorman_permits *permits, doorman_ti
 }
 
 /* Returns whether the last row is of a reservation. state_take does not count such rows: the
- * library yields new reservations before older changes, which would then be left. */
+ * library yields new reservations first, so older changes would be left. */
 static bool batch_ends_in_reservation(const struct batch *batch) {
     assert(batch->count > 0);
     return batch->rows[batch->count - 1].is_reservation;
@@ -834,7 +834,8 @@ static bool state_begin_mastership(struct state *state) {
     return true;
 }
 
-/* Reads the store until it has succeeded. Returns false if the thread must leave first. */
+/* Reads the store, and tries again until that succeeds. Returns false if the thread must leave
+ * first. */
 static bool state_read_surely(struct state *state) {
     for (;;) {
         struct reading reading = {0};
@@ -968,8 +969,8 @@ static void *state_main(void *context) {
 static void state_init(void) { signal(SIGXFSZ, SIG_IGN); }
 
 /* Returns the place of the store. Several nodes can share a store, so the names of keys have
- * --node, or else the election key. The default of --node is an address, which can differ after a
- * restart. */
+ * --node, or else the election key. They never have the default of --node, an address that can
+ * differ after a restart. */
 static struct store_place state_place(const struct settings *settings) {
     return (struct store_place){.address = settings->state,
                                 .node = settings->node ? settings->node : settings->election_key,
@@ -1039,9 +1040,8 @@ static enum exit_status state_open(struct service *service) {
     return CONTINUE;
 }
 
-/* If the configuration is in the store, opens the store before it is loaded. If not, state_open
- * does so later, so that an invalid configuration does not spend the epoch of a planned stop
- * (D9). */
+/* If the configuration is in the store, opens the store. If not, state_open opens it later, so that
+ * an invalid configuration does not spend the epoch of a planned stop (D9). */
 static enum exit_status state_load(struct service *service) {
     return service->settings->config_in_store ? state_open(service) : CONTINUE;
 }
@@ -1175,8 +1175,8 @@ static enum exit_status state_start(struct service *service) {
                       : server_fatal_error(EXIT_ERROR, "cannot serve: %s", strerror(error));
 }
 
-/* Calls a drain off if its time has passed. A store that hangs must not stop the drain, and
- * messages, for ever. */
+/* Calls a drain off if its time has passed. A store that hangs must not hold up the drain and all
+ * messages for ever. */
 static void state_update_drain(struct service *service, doorman_time now) {
     const struct drain *drain = &service->drain;
     bool waits = drain->phase == DRAIN_WRITING || drain->phase == DRAIN_PAUSED;
@@ -1184,7 +1184,6 @@ static void state_update_drain(struct service *service, doorman_time now) {
     server_drain_call_off(service, "the store of counters did not take all changes in time");
 }
 
-/* Wakes the thread. */
 static void state_follow_drain(struct service *service) {
     if (service->state) pthread_cond_signal(&service->state->changed);
 }
@@ -1239,14 +1238,14 @@ bool server_state_is_flushed(struct service *service, uint64_t number) {
     return is_done;
 }
 
-/* Takes into the batch what has changed since state_flush. */
+/* Takes into the batch what state_flush has not written. */
 static void state_before_configuration(struct service *service) {
     struct state *state = service->state;
     if (state && !state->status.is_reading) (void)state_take(state, false);
 }
 
-/* Has the store read again if the durable limits have changed, because it may have rows of the new
- * ones. Until then permits of durable limits wait, as at the start. */
+/* Has the store read again if the durable limits have changed, because it may have rows of new
+ * limits. Until it is read, permits of durable limits wait, as at the start. */
 static void state_in_force(struct service *service) {
     struct state *state = service->state;
     if (!state) return;
@@ -1288,8 +1287,8 @@ static void state_give_back(struct state *state, doorman_time now) {
     EACH_PART(part, gives_back)(*part)->gives_back(service);
 }
 
-/* Waits until the thread has ended. Returns NULL, or why the wait is over. Precondition: the lock
- * is held. */
+/* Waits until the thread has ended. Returns NULL, or why the wait is over before that.
+ * Precondition: the lock is held. */
 static const char *state_await_end(struct state *state) {
     assert(server_lock_is_held(&state->service->lock));
     const char *why = "25 s have passed";

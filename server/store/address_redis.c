@@ -18,7 +18,7 @@ static bool part_copy(char *to, size_t room, const char *from, size_t bytes) {
     return true;
 }
 
-/* Replaces each %XX by its byte. Returns false if one is not valid, or is a zero. */
+/* Replaces each %XX by its byte. Returns false if a %XX is not valid, or is a zero. */
 static bool part_decode(char *text) {
     char *to = text;
     for (const char *from = text; *from; from++) {
@@ -53,7 +53,7 @@ static bool credentials_read(const char *text, const char *end, struct redis_add
            part_decode(out->user) && part_decode(out->password);
 }
 
-/* Reads :PORT/DATABASE, and both may be missing. Returns NULL, or what is wrong. */
+/* Reads :PORT/DATABASE. Both parts may be missing. Returns NULL, or what is wrong. */
 static const char *number_parts_read(const char *text, struct redis_address *out) {
     char port[8] = "";
     size_t port_bytes = strcspn(text, "/");

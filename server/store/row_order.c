@@ -2,13 +2,13 @@
  * arguments.
  *
  * Rows are sorted by their identities, as in a file, so that each page is visited once. Of rows
- * with the same identity, the one that was taken later comes later. Rows of reservations come
- * before all counters, and those of open reservations a second time after the counters, with
- * is_last: see >>reservations of doorman_permits.h.
+ * with the same identity, the row that was taken later comes later. Rows of reservations come
+ * before all counters. Rows of open reservations come once more after the counters, with is_last:
+ * see >>reservations of doorman_permits.h.
  *
- * While rows are taken, the lock of the service is free in between. So a reservation may be settled
- * after its row with is_last was taken, and have a later row without is_last. The store must keep
- * the later row, so the row with is_last is left out. */
+ * Rows are taken in steps, between which the lock of the service is free. So a reservation may be
+ * settled after its row with is_last was taken, and then have a later row without is_last. The
+ * store must keep the later row, so the row with is_last is left out. */
 #include "store.h"
 
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static int row_compare(const void *left, const void *right) {
     return one->identity < other->identity ? -1 : one->identity > other->identity;
 }
 
-/* Leaves out each row with is_last if the other rows have a later one with its identity. Both kinds
+/* Leaves out each row with is_last if a later row without is_last has the same identity. Both kinds
  * are sorted.
  *   others   how many rows do not have is_last */
 static size_t rows_without_outdated(struct store_row *rows, size_t count, size_t others) {

@@ -2,15 +2,16 @@
  * SQLite, or a Redis. This interface knows no permits: a row is an identity and a record, whose
  * bytes only the library understands.
  *
- * D9 Each mastership has an epoch, and a later one has a larger number. Only the process whose
- *    epoch is the last one in the store can write. One process has a file at a time: the second one
- *    is refused. Each start raises the epoch in a file. What a planned stop leaves is valid for the
- *    next epoch alone, in the same file and not in a copy of it. It is removed before it is used.
+ * D9 Each mastership has an epoch, and a later mastership has a larger epoch. Only the process
+ *    whose epoch is the last one in the store can write. One process has a file at a time: a second
+ *    process is refused. Each start raises the epoch in a file. What a planned stop leaves is valid
+ *    for the next epoch alone, in the same file and not in a copy of it. It is removed before it is
+ *    used.
  * D10 A row that the library cannot read, or whose limit is not configured, stays in the store
  *    until a day after it is fresh. A store of a newer schema is refused.
  *
  * One thread uses a store at a time. Functions that use the store may wait for the disk or the
- * network, but not for ever. */
+ * network. Only waits for the network have a time limit. */
 #ifndef DOORMAN_SERVER_STORE_H
 #define DOORMAN_SERVER_STORE_H
 
@@ -26,7 +27,8 @@
 struct settings;
 struct store;
 
-/* Where a store is, and for whom. The strings must stay valid until the store is closed. */
+/* Where a store is, and for whom. The struct and its strings must stay valid until the store is
+ * closed. */
 struct store_place {
     const char *address;       /* a path, or redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE],
                                   or rediss://... with TLS */
@@ -165,7 +167,7 @@ typedef bool store_visitor(void *context, const struct store_note *note);
 enum store_result server_store_list_notes(struct store *store, const char *kind, const char *before,
                                           store_visitor *visit, void *context);
 
-/* Finds the note of a kind with the largest identity. A Redis sends no text of a note for this, so
+/* Finds the largest identity of the notes of a kind. A Redis sends no text of a note for this, so
  * it costs a few bytes even if the notes are long.
  *   identity   out: "": there is none
  *   returns    STORE_OK | STORE_FAILED */
@@ -236,7 +238,7 @@ struct store *server_store_etcd_open_cluster(const struct settings *settings);
  *   lease   0: there is no election */
 void server_store_etcd_set_lease(struct store *store, int64_t lease);
 
-/* Lets the current call and all later ones fail at once. Any thread calls this. */
+/* Lets the current call and all later ones fail at once. Any thread may call this. */
 void server_store_etcd_cancel(struct store *store);
 
 #endif

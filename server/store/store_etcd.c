@@ -1,5 +1,5 @@
-/* doorman_server, part NOTES: notes in etcd, for nodes whose configuration is there and that have
- * no --state (E7). There are no rows: counters and bans are not kept.
+/* doorman_server, part NOTES: notes in etcd, for a cluster, or for a node without --state whose
+ * configuration is in etcd (E7). There are no rows: counters and bans are not kept.
  *
  *     PREFIX/notes/epoch            the last write: NONCE BATCH
  *     PREFIX/notes/KIND/IDENTITY    a note: a line with ends_at, and then its text
@@ -9,16 +9,17 @@
  * PREFIX.
  *
  * A mastership begins with a write of the key "epoch". Each transaction that writes notes compares
- * the revision of this key with that of the last write of this process, and writes the key again.
- * With an election it also compares the etcd lease of the election key. So a process that has lost
- * its mastership writes nothing, and neither does a copy of a request that arrives late. If a
- * response is lost, the second try of the same transaction finds the number of its batch in the
- * key, so the process knows that the first try has succeeded. If no try has a response, the next
- * call begins the mastership again, with a new nonce.
+ * the revision of this key with the revision of the last write of this process, and writes the key
+ * again. With an election it also compares the etcd lease of the election key. So a process that
+ * has lost its mastership writes nothing, and neither does a copy of a request that arrives late.
+ * If a response is lost, the second try of the same transaction finds the number of its batch in
+ * the key, so the process knows that the first try has succeeded. If no try has a response, the
+ * next call begins the mastership again, with a new nonce.
  *
- * The notes of a cluster have many writers, and no mastership. There server_store_begin only reads
- * the key "epoch". So the next write of the process succeeds only if nobody has written since then.
- * Otherwise the result is STORE_OUTDATED, and the process reads the notes before it tries again.
+ * The notes of a cluster have many writers, and no mastership. For them server_store_begin only
+ * reads the key "epoch". So the next write of the process succeeds only if nobody has written since
+ * then. Otherwise the result is STORE_OUTDATED, and the process reads the notes before it tries
+ * again.
  *
  * Notes are listed in pages. etcd may need long for a page of large notes, or the page may be too
  * long for a response. Then the process asks for a shorter page. */
@@ -382,7 +383,7 @@ static bool kept_visit(const struct etcd_store *store, struct kept_list *list, c
     return has_memory;
 }
 
-/* Asks for a page: the notes before the last one that was read, or the last notes of the kind. */
+/* Asks for a page: the notes before list->last, or the last notes of the kind if it is empty. */
 static cJSON *kept_ask(struct etcd_store *store, const struct kept_list *list) {
     struct kept_body body = {.text = NULL};
     char name[NAME_BYTES], limit[32];

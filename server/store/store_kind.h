@@ -1,5 +1,5 @@
 /* doorman_server, part STATE: what each kind of store does for server/store/store.h. A kind has a
- * file of its own, and a struct whose first member is a struct store. */
+ * struct whose first member is a struct store. */
 #ifndef DOORMAN_SERVER_STORE_KIND_H
 #define DOORMAN_SERVER_STORE_KIND_H
 
@@ -13,7 +13,7 @@ struct store {
     char warning[STORE_TEXT];
 };
 
-/* The functions are those of store.h, where each is described. */
+/* store.h describes these functions. */
 struct store_kind {
     const char *prefix; /* of the address */
     bool is_shared, has_tls;
@@ -56,7 +56,7 @@ struct store_kind {
 
 extern const struct store_kind server_store_redis, server_store_redis_tls, server_store_sqlite;
 
-/* Returns what a row is about, in a word for people who read the store. */
+/* Returns what a row is, in a word for people who read the store. */
 static inline const char *server_store_what(const struct store_row *row) {
     if (row->is_reservation) return "reservation";
     return row->is_ban ? "ban" : "counter";

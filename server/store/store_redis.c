@@ -18,26 +18,27 @@
  *
  * A row is a key of its own, and not a field of one large hash, because a key can expire: Redis
  * removes the row a day after it is fresh, and no process has to look for old rows. The braces keep
- * a node in one slot of a Redis Cluster.
+ * all keys of a node in one slot of a Redis Cluster.
  *
  * Rows are written by a script, because nothing else compares the epoch and writes in one step. A
  * script has few rows, so that it does not stop other users of the Redis for long. The scripts of a
  * batch are sent together, so a batch costs one round trip. If the connection breaks, a part of the
- * batch may be written: the caller writes the same batch again. What is left of the first copy may
+ * batch may be written. Then the same batch is written again. What is left of the first copy may
  * still arrive, later than the batches after it. So each copy has a number, and a script with a
  * lower number than the last one writes nothing.
  *
- * Keys of rows are read with SCAN, and their values with MGET. No process writes meanwhile, because
- * server_store_begin has shut out all other writers. So SCAN finds each key at least once.
+ * Keys of rows are read with SCAN, and their values with MGET. SCAN finds each key at least once,
+ * unless a process adds or deletes the key meanwhile. server_store_begin shuts out all other
+ * writers.
  *
  * A call fails when Redis does not answer within COMMAND_SECONDS. The connection is then closed,
  * and the next call makes a new one.
  *
  * A standby may use its connection for the first time after weeks. Redis may have closed it by
- * then, because it was restarted, or because of its setting "timeout". So each call first looks
- * whether the connection is still open. If it is not, nothing was sent yet, so the call uses a new
- * one. Only a SCAN does not continue over a new connection, because its cursor means nothing to a
- * Redis that was restarted: the reading fails, and begins again. */
+ * then, after a restart or because of the setting "timeout". So each call first looks whether the
+ * connection is still open. If it is not, nothing was sent yet, so the call uses a new one. Only a
+ * SCAN does not continue over a new connection, because its cursor means nothing to a Redis that
+ * was restarted: the reading fails then, and begins again. */
 #include "address_redis.h"
 #include "store_kind.h"
 #include "tls_redis.h"
@@ -90,7 +91,7 @@ struct redis_store {
 };
 
 /* KEYS: the hash. ARGV: the schema; the epoch, 0 for the next one. Returns 'begun' and the epoch,
- * or 'later' and the epoch in force, or 'newer' if the schema is. */
+ * or 'later' and the epoch in force, or 'newer' if the keys have a newer schema. */
 static const char begin_script[] =
     "local kept = redis.call('HMGET', KEYS[1], 'schema', 'epoch')\n"
     "if kept[1] and tonumber(kept[1]) > tonumber(ARGV[1]) then return {'newer', 0} end\n"
@@ -224,7 +225,7 @@ static void redis_disconnect(struct redis_store *store) {
     store->context = NULL;
 }
 
-/* Notes a failure and a text of Redis, whose control characters become spaces. */
+/* Notes a failure and a text of Redis. Control characters become spaces. */
 static enum store_result redis_fail(struct redis_store *store, const char *what, const char *text) {
     char *error = store->base.error;
     snprintf(error, STORE_TEXT, "%s%s%.400s%s", what, text[0] ? " (" : "", text,
@@ -260,7 +261,7 @@ static enum store_result redis_fail_answer(struct redis_store *store, const redi
 
 /* ---- commands ------------------------------------------------------------------------------- */
 
-/* Sends a command, or keeps it in memory until the first answer is received. */
+/* Sends a command, or keeps it in memory until redis_get_reply sends it. */
 static int redis_append(struct redis_store *store, int count, const char **words,
                         const size_t *bytes) {
 #ifdef DOORMAN_SERVER_TLS
@@ -310,7 +311,7 @@ static bool redis_set(struct redis_store *store, int count, const char *const *w
     return reply != NULL;
 }
 
-/* Sends the password, if there is one. Its file is read each time, so a changed one needs no
+/* Sends the password, if there is one. Its file is read each time, so a new password needs no
  * restart. */
 static bool redis_authenticate(struct redis_store *store) {
     const char *path = store->place->password_file, *user = store->address.user;
@@ -327,8 +328,8 @@ static bool redis_authenticate(struct redis_store *store) {
     return redis_set(store, user[0] ? 3 : 2, words);
 }
 
-/* Returns whether the other side has closed a connection, on which no answer is expected. Bytes
- * that come nevertheless are an error that Redis sends before it closes. */
+/* Returns whether Redis has closed a connection. Precondition: no answer is expected. Bytes that
+ * come nevertheless are an error that Redis sends before it closes. */
 static bool redis_is_closed(const redisContext *context) {
     char byte;
     const ssize_t count = recv(context->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -403,7 +404,7 @@ static void redis_name(const char *text, char name[STORE_TEXT]) {
     if (why) snprintf(name, STORE_TEXT, "%s://...", scheme); /* its parts may be in wrong places */
 }
 
-/* Writes a pattern of SCAN that matches one text and all that follows it. */
+/* Writes a pattern of SCAN that matches each key with this prefix. */
 static void pattern_write(char *pattern, const char *prefix) {
     for (const char *at = prefix; *at; at++) {
         if (strchr("*?[]\\^", *at)) *pattern++ = '\\';
@@ -443,7 +444,6 @@ static void redis_close(struct store *base) {
     redis_disconnect(store);
 }
 
-/* Adds a warning. */
 static void redis_warn(struct redis_store *store, const char *text) {
     size_t bytes = strlen(store->base.warning);
     snprintf(store->base.warning + bytes, STORE_TEXT - bytes, "%s%s", bytes ? "; " : "", text);
@@ -469,7 +469,6 @@ static void redis_look(struct redis_store *store) {
     freeReplyObject(reply);
 }
 
-/* Reads the answer of begin_script. */
 static enum store_result redis_read_begun(struct redis_store *store, const redisReply *reply) {
     const redisReply *what = reply->elements == 2 ? reply->element[0] : NULL;
     if (!what || what->type != REDIS_REPLY_STRING ||
@@ -537,7 +536,6 @@ static void row_read(const struct redis_store *store, const redisReply *key,
                               .record_bytes = is_valid ? (size_t)(end - at) : value->len};
 }
 
-/* Receives the next keys. */
 static bool redis_scan(struct redis_store *store) {
     const char *const words[] = {"SCAN",  store->cursor[0] ? store->cursor : "0",
                                  "MATCH", store->pattern,
@@ -582,8 +580,8 @@ static bool redis_get(struct redis_store *store) {
     return is_valid || redis_fail_answer(store, store->values) == STORE_OK;
 }
 
-/* Finds the next row among those that were received. A key that has ended since, or is no string,
- * has no value. */
+/* Finds the next row among the received rows. A key that has expired since, or is no string, has no
+ * value. */
 static bool redis_take_row(struct redis_store *store, struct store_row *row) {
     const size_t prefix = strlen(store->prefix);
     while (store->values && store->at < store->values->elements) {
@@ -596,8 +594,8 @@ static bool redis_take_row(struct redis_store *store, struct store_row *row) {
     return false;
 }
 
-/* Returns whether a reading can begin or continue. One that continues needs the connection with
- * which it has begun. */
+/* Returns whether a reading can begin or continue. It can continue only on the connection on which
+ * it has begun. */
 static bool redis_reads_on(struct redis_store *store) {
     if (!store->cursor[0]) return redis_connect(store);
     if (!store->context) redis_fail(store, "Redis cannot be reached", "the connection has ended");
@@ -643,7 +641,7 @@ static char *script_copy(struct redis_store *store, struct script *script, const
     return to;
 }
 
-/* Returns the bytes that a row takes in a script. */
+/* Returns how many bytes a row takes in a script, at most. */
 static size_t row_bytes(const struct redis_store *store, const struct store_row *row) {
     size_t bytes = strlen(store->prefix) + row->identity_bytes + 2 * NUMBER_TEXT + 8;
     if (!row->record) return bytes;
@@ -666,14 +664,13 @@ static void script_add_value(struct redis_store *store, struct script *script,
     script_add(script, script_copy(store, script, number, strlen(number)), strlen(number));
 }
 
-/* Adds a number as a text. */
 static void script_add_number(struct redis_store *store, struct script *script, uint64_t number) {
     char text[NUMBER_TEXT];
     size_t bytes = (size_t)snprintf(text, sizeof text, "%" PRIu64, number);
     script_add(script, script_copy(store, script, text, bytes), bytes);
 }
 
-/* Makes a script of as many rows as fit. Returns how many. */
+/* Makes a script of as many rows as fit. Returns how many fit. */
 static size_t script_make(struct redis_store *store, struct script *script,
                           const struct store_row *rows, size_t count) {
     static const char *const heads[] = {"EVAL", write_script};
@@ -847,7 +844,6 @@ static bool note_call_make(struct note_call *call, const struct redis_store *sto
     return made;
 }
 
-/* Sends the words of a call, and receives the answer. */
 static enum store_result redis_send_notes(struct redis_store *store, struct note_call *call) {
     if (!redis_connect(store)) return STORE_FAILED;
     if (redis_append(store, call->count, call->words, call->bytes) != REDIS_OK) {
@@ -1030,7 +1026,6 @@ static const char *taken_text(const struct redis_store *store, const char *what)
                                      : "another process has begun a later mastership";
 }
 
-/* Copies the bytes of an answer. */
 static enum store_result redis_read_taken(struct redis_store *store, const redisReply *reply,
                                           unsigned char **bytes, size_t *count) {
     const redisReply *what = reply->elements > 0 ? reply->element[0] : NULL;

@@ -1,8 +1,8 @@
 /* doorman_server, part STATE: the store that is a file, over SQLite.
  *
  * The tables are for people too, so their names are words, and the view readable_counters has dates
- * (`sqlite3 FILE 'SELECT * FROM readable_counters'`). The figures are in the records, and only the
- * library reads those.
+ * (`sqlite3 FILE 'SELECT * FROM readable_counters'`). The figures are in the records, which only
+ * the library reads.
  *
  *     PRAGMA application_id   says that the file is of Doorman
  *     PRAGMA user_version     the schema; 0: the file is empty
@@ -78,7 +78,6 @@ static const char handover_schema[] =
     "    checksum INTEGER NOT NULL,"
     "    leases BLOB NOT NULL)"; /* and holds: see >>handover in doorman.h */
 
-/* An earlier server does not know this table, and ignores it. */
 static const char administration_schema[] = "CREATE TABLE IF NOT EXISTS administration ("
                                             "    kind TEXT NOT NULL,"
                                             "    identity TEXT NOT NULL,"
@@ -220,7 +219,7 @@ static void file_note_epoch(struct file_store *store) {
     (void)fsetxattr(store->lock, EPOCH_ATTRIBUTE, text, (size_t)count, 0);
 }
 
-/* Makes the tables if there are none, and raises the epoch. */
+/* Makes the tables that are missing, and raises the epoch. */
 static bool file_open_tables(struct file_store *store) {
     int64_t version = 0, epoch = 0;
     if (!file_check_schema(store, &version)) return false;
@@ -245,7 +244,7 @@ static bool file_prepare(struct file_store *store, sqlite3_stmt **statement, con
                               NULL) == SQLITE_OK;
 }
 
-/* Prepares the statements. The order of the columns is that of file_write_row and file_next. */
+/* Prepares the statements. file_write_row and file_next use the columns in this order. */
 static bool file_prepare_all(struct file_store *store) {
     return (file_prepare(
                 store, &store->read,
@@ -443,7 +442,7 @@ static uint64_t checksum_of(const unsigned char *bytes, size_t count) {
     return hash;
 }
 
-/* Binds a number as a signed one, because SQLite has no others. */
+/* Binds a number as a signed one, because SQLite has no unsigned numbers. */
 static bool file_bind_number(sqlite3_stmt *statement, int index, uint64_t number) {
     return sqlite3_bind_int64(statement, index, (sqlite3_int64)number) == SQLITE_OK;
 }

@@ -1,5 +1,5 @@
-/* doorman_server, part STATE: TLS of the connection to a Redis. The socket is that of the hiredis
- * context, and keeps the time limits of the context.
+/* doorman_server, part STATE: TLS of the connection to a Redis. TLS uses the socket of the hiredis
+ * context, with the time limits of the context.
  *
  * A Redis without TLS reads the first bytes of a handshake as a command. It answers with an error
  * that is no TLS, or waits for the end of a line. In both cases the handshake fails. */
@@ -154,9 +154,9 @@ void server_redis_tls_end(struct redis_tls *tls) {
 
 /* ---- commands and answers ------------------------------------------------------------------- */
 
-/* Notes why a connection has failed, in the fields of the context in which hiredis does so too. In
- * TLS 1.3 Redis checks the certificate of this server after the handshake. Its alert is lost in
- * some cases, and only the end of the connection is visible.
+/* Notes why a connection has failed, in the fields `err` and `errstr` of the context, as hiredis
+ * does. In TLS 1.3 Redis checks the certificate of this server after the handshake. Its alert is
+ * lost in some cases, and only the end of the connection is visible.
  *   result   of GnuTLS; 0: the connection has ended */
 static int tls_fail(struct redis_tls *tls, redisContext *context, int result) {
     const bool is_alert = result == GNUTLS_E_FATAL_ALERT_RECEIVED;

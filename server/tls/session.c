@@ -78,7 +78,7 @@ static int session_ask_protocol(struct tls_session *session) {
 }
 
 /* Returns whether the peer has chosen the protocol of the server, or the server has none. GnuTLS
- * accepts a peer that names none. */
+ * accepts a peer that names no protocol. */
 static bool session_has_protocol(const struct tls_session *session) {
     const char *protocol = session->server->protocol;
     gnutls_datum_t chosen = {NULL, 0};
@@ -168,7 +168,7 @@ static void session_refuse(struct tls_session *session) {
     session->is_ready = false; /* nothing follows an alert */
 }
 
-/* Turns a result of GnuTLS into one of recv or send. */
+/* Turns a result of GnuTLS into a result of recv or send. */
 static ssize_t session_result(ssize_t result) {
     if (result >= 0) return result;
     errno = result == GNUTLS_E_AGAIN || result == GNUTLS_E_INTERRUPTED ? EAGAIN : EPROTO;

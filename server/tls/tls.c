@@ -11,8 +11,8 @@
  * With the old connection, it would be noticed when that connection breaks, perhaps months later.
  *
  * nng accepts a certificate and a key that do not belong together: nng_tls_config_own_cert returns
- * 0 with nng 1.5.2 and 1.10.1. Only a handshake shows the difference. So the server first
- * connects to itself, with a socket of its own on loopback. The server signs this handshake with
+ * 0 with nng 1.5.2 and 1.10.1. Only a handshake shows the difference. So a process that serves TLS
+ * first connects to itself, with an extra socket on loopback. The server signs this handshake with
  * its key. The client verifies the signature with the certificate of the server, but accepts any
  * issuer and any name. A certificate that mbedTLS does not offer as a server fails too. An example
  * is a certificate whose extendedKeyUsage has only clientAuth. */
@@ -33,7 +33,6 @@ struct tls_watch {
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
-/* Writes an error, and returns false. */
 __attribute__((format(printf, 2, 3))) static bool tls_fail(doorman_error *error, const char *format,
                                                            ...) {
     va_list arguments;
@@ -200,8 +199,9 @@ static int handshake_try(const struct pem *pem) {
     return error;
 }
 
-/* Checks that the key belongs to the certificate. Another error than one of TLS says nothing about
- * the files, for example on a machine without loopback. Then the server only logs a warning. */
+/* Checks that the key belongs to the certificate. An error that does not come from TLS, for example
+ * on a machine without loopback, says nothing about the files. Then the server only logs a
+ * warning. */
 static bool handshake_check(const struct pem *pem, const struct settings *settings,
                             doorman_error *error) {
     int code = handshake_try(pem);
@@ -223,8 +223,8 @@ static bool handshake_check(const struct pem *pem, const struct settings *settin
 /* ---- validity ------------------------------------------------------------------------------- */
 /* nng accepts certificates that have ended, or that are not valid yet. All peers would then refuse
  * the node, or the node would refuse all peers. So such files are refused at the start, and never
- * replace others. The first certificate of --tls-cert is that of the node. Of the authorities, one
- * that is valid is enough. */
+ * replace others. The first certificate of --tls-cert belongs to the node. It is enough if one
+ * authority is valid. */
 
 /* Writes a time, for example 2026-11-22T22:00:00Z. */
 static void time_text(int64_t at, char text[32]) {
@@ -253,7 +253,7 @@ static bool validity_check(const char *pem, int file, const char *path, doorman_
                     flag, path, at, clock);
 }
 
-/* Notes the ends of the certificates in force. Precondition: the lock is held while workers run. */
+/* Notes the ends of the certificates in force. Precondition: if workers run, the lock is held. */
 static void tls_note_ends(struct service *service) {
     const struct pem *pem = &service->pem;
     int64_t *ends = service->certificate_ends;
@@ -392,9 +392,9 @@ static void tls_destroy(struct service *service) {
 }
 
 /* ---- failed handshakes ---------------------------------------------------------------------- */
-/* nng reports no failed handshake of its listeners, but counts those of tls+tcp in its statistics.
- * nng does not count those of wss. The statistics have a counter `auth` for each listener. After a
- * failed handshake, a listener of nng 1.5.2 waits 0.1 s before it takes the next connection. So its
+/* nng reports no failed handshake of its listeners. Its statistics count the failed handshakes of
+ * tls+tcp, but not of wss. The statistics have a counter `auth` for each listener. After a failed
+ * handshake, a listener of nng 1.5.2 waits 0.1 s before it takes the next connection. So its
  * counter rises at most ten times a second. */
 
 /* The time between two looks. A look is expensive in a process with many connections: it takes 3 ms

@@ -1,5 +1,5 @@
 /* doorman_server, part TLS: sessions of sockets that another part reads and writes by itself, as
- * HTTP and gRPC do. Those parts reach the functions by service->tls_calls, which is NULL if the
+ * HTTP and gRPC do. HTTP and gRPC reach the functions by service->tls_calls, which is NULL if the
  * build has no part TLS. */
 #ifndef DOORMAN_SERVER_TLS_H
 #define DOORMAN_SERVER_TLS_H
@@ -17,12 +17,13 @@ struct tls_session; /* of one connection */
 
 struct tls_calls {
     /* Makes what connections share. The caller releases it.
-     *   protocol   a peer must choose it by ALPN, such as "h2". A constant. NULL: any
+     *   protocol   such as "h2". A peer must choose it by ALPN. A constant. NULL: any
      *   why        out: on NULL, what is wrong with the files */
     struct tls_server *(*create)(const struct pem *pem, const char *protocol, char why[TLS_TEXT]);
     void (*release)(struct tls_server *server); /* NULL has no effect */
 
-    /* Begins a session. It keeps what it needs of the server. Returns NULL without memory. */
+    /* Begins a session. The session keeps what it needs of the server. Returns NULL without
+     * memory. */
     struct tls_session *(*begin)(struct tls_server *server, int socket);
     void (*end)(struct tls_session *session); /* NULL has no effect */
 
