@@ -50,7 +50,7 @@ static void request(struct site *site, const char *method, const char *body) {
     assert_non_null(site->response);
 }
 
-/* Sends a request with one entry. Returns whether the hold or transfer that it names is there. */
+/* Sends a request with one entry. Returns whether the hold or transfer in this entry exists. */
 static bool entry(struct site *site, const char *method, const char *client, const char *name,
                   double id, const char *more) {
     char body[512];

@@ -472,7 +472,7 @@ static void search(struct found *found, const struct fixture *fixture, const cha
     free(response);
 }
 
-/* Fails unless each lease was found once, except those of one resource. */
+/* Fails unless each lease was found once. Ignores the leases of the resource `except`. */
 static void expect_one_visit(const struct found *found, int except) {
     for (int resource = 0; resource < RESOURCES; resource++) {
         for (int client = 0; client < CLIENTS && resource != except; client++) {
@@ -611,7 +611,8 @@ TEST(a_search_visits_a_bounded_number_of_leases) {
     server_stop(&fixture.server);
 }
 
-/* S10: two servers without an election use one node name. The root says so, and tells both. */
+/* S10: two servers without an election use one node name. The root says so, and tells both
+ * servers. */
 TEST(two_nodes_of_one_name_are_told_and_shown) {
     static const char config[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 100, \"algorithm\": "
