@@ -1,5 +1,5 @@
 /* Who may do what with a hold (P8, P11, P16, P19), at a real server, over nng and HTTP. Each test
- * runs once with each transport. The limit has 2 units. */
+ * runs once with each transport. Most tests use a limit of 2 units. */
 #define _GNU_SOURCE
 #include "http.h"
 

@@ -182,8 +182,9 @@ TEST(a_reload_of_a_node_with_a_parent_ends_too) {
     unit_stop(&unit);
 }
 
-/* If nobody receives its messages, the server serves all the same. It logs each of READY and
- * STOPPING that it cannot send. If the address is wrong, it logs only that. */
+/* If nobody receives its messages, the server serves all the same. It logs that it cannot send
+ * READY, and later that it cannot send STOPPING. If NOTIFY_SOCKET is not an address, it logs only
+ * that. */
 TEST(a_server_serves_if_nobody_receives_its_messages) {
     static const struct {
         const char *variable, *logged;
