@@ -14,7 +14,6 @@
 
 static struct fixture start(void) { return fixture_start(PERMITS, NULL); }
 
-/* Writes the body of an acquire. */
 static const char *acquire_body(char body[256], const char *client, int cost, double wait) {
     snprintf(body, 256,
              "{\"client_id\": \"%s\", \"permit\": [{\"request_id\": 1, \"max_wait\": %g, "

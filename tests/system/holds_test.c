@@ -79,7 +79,6 @@ static struct line line_open(const struct server *server) {
     return (struct line){.fd = -1};
 }
 
-/* Writes a message that asks for some units. */
 static const char *acquire_text(char text[512], const char *client, int request_id, int cost,
                                 double wait) {
     snprintf(text, 512,

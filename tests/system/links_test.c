@@ -47,7 +47,6 @@ static struct fixture child_start(const struct fixture *parent, const char *name
     return child;
 }
 
-/* Waits until the response to a GET has this text. */
 static void await_text(const struct fixture *fixture, const char *path, const char *expected) {
     for (int ms = 0; ms < TIMEOUT_MS; ms += 20) {
         char *response = get(fixture, path, HOST);

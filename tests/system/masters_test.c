@@ -165,7 +165,6 @@ static struct fixture member_start(const struct etcd *etcd, const char *ttl) {
     return fixture_start(CONFIG("100", ""), more);
 }
 
-/* Waits until a GET has this status. */
 static void await_code(const struct fixture *fixture, const char *path, int code) {
     int got = 0;
     for (int waited = 0; waited < TIMEOUT_MS && got != code; waited += 50) {

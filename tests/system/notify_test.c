@@ -59,7 +59,6 @@ static void unit_receive(struct unit *unit) {
     if (strstr(unit->message, "the last configuration was refused: ")) unit->was_refused = true;
 }
 
-/* Waits for a message that starts with a text. */
 static void unit_await(struct unit *unit, const char *text) {
     time_t end = time(NULL) + TIMEOUT_MS / 1000;
     while (strncmp(unit->message, text, strlen(text)) != 0) {

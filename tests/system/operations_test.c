@@ -107,7 +107,6 @@ TEST(a_node_shows_whether_its_parent_answers) {
     server_stop(&leaf.server);
 }
 
-/* Reads the hash of the configuration. */
 static void hash_read(const struct fixture *fixture, char hash[17]) {
     char *response = get(fixture, "/metrics", HOST);
     const char *at = strstr(response, "\ndoorman_server_config_info{hash=\"");
