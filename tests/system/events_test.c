@@ -86,7 +86,7 @@ static cJSON *receive(struct subscriber *own, char topic[512]) {
     return json;
 }
 
-/* Adds the fields of an event to those that its kind has shown so far. */
+/* Records which fields an event of this kind has. */
 static void note_fields(struct subscriber *own, const cJSON *json) {
     const char *kind = text(json, "event");
     size_t i = 0;
@@ -103,8 +103,8 @@ static void note_fields(struct subscriber *own, const cJSON *json) {
     }
 }
 
-/* Receives events until one has this topic. Fails if an event before it was lost. The caller
- * deletes the JSON. */
+/* Receives events until one has this topic. Fails if there is a gap in the `seq` of the events. The
+ * caller deletes the JSON. */
 static cJSON *await(struct subscriber *own, const char *wanted) {
     char topic[512] = "";
     cJSON *json = NULL;
@@ -405,7 +405,7 @@ static void connect_by_reload(struct subscriber *own, const struct process *proc
     cJSON_Delete(receive(own, topic));
 }
 
-/* P33: each process has a stream of its own, and a subscriber can listen to all of them. */
+/* P33: each process has a stream of its own. */
 TEST(a_change_of_master_is_an_event_of_both_processes) {
     struct etcd etcd;
     struct subscriber first, second;
@@ -507,7 +507,7 @@ static cJSON *read_or_make(int fd, const struct fixture *fixture, double *count)
 }
 
 /* P33: a subscriber that does not read delays nobody. When it reads again, `seq` shows how many
- * events it has lost in all, and `topic_seq` how many of a topic. */
+ * events it has lost, and `topic_seq` shows how many events of one topic. */
 TEST(a_slow_subscriber_delays_nobody_and_sees_what_it_has_lost) {
     char url[128];
     struct fixture fixture = start_with(ALL, "1", url);
@@ -571,7 +571,7 @@ TEST(a_topic_has_its_own_numbers) {
     server_stop(&fixture.server);
 }
 
-/* P33: a random fraction of the grants of each key becomes events, and so does each refusal. */
+/* P33: a random fraction of each key's grants becomes events. Each refusal becomes an event. */
 TEST(grants_are_sampled_and_refusals_are_not) {
     char url[128];
     struct fixture fixture = start_with(ALL, "0.1", url);

@@ -1,5 +1,5 @@
-/* The form that gives one key other figures for a time (E10). The tests use real servers with a
- * file as their store. */
+/* The form that gives one key other figures for a time (E10). Most tests use a real server with a
+ * file as its store. */
 #define _GNU_SOURCE
 #include <sys/resource.h>
 

@@ -23,7 +23,7 @@ static void expect_at(int node, const char *path, const char *body, int code, co
     expect_post(&cluster.nodes[node].fixture, path, LINES, body, code, text);
 }
 
-/* Waits until the answer of a node to GET has a text. */
+/* Waits until a node's answer to a GET has a text. */
 static void expect_eventually(int node, const char *path, const char *text) {
     bool has_it = false;
     for (int i = 0; i < 500 && !has_it; i++) {

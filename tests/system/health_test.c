@@ -47,7 +47,7 @@ TEST(probes_need_no_token_and_get_nothing_else) {
     }
 }
 
-/* V5: neither silent peers nor endless heads keep a probe from its response. */
+/* V5: neither silent peers nor unfinished heads keep a probe from its response. */
 TEST(many_connections_do_not_block_probes) {
     struct fixture fixture = start_with_probes((const char *[]){"--http", "off", NULL});
     int peers[40];

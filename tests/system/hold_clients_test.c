@@ -1,5 +1,5 @@
-/* The holds of examples/clients, in Python, JavaScript and Go, with a real server over HTTP. The
- * limit has one unit, so a hold that is granted shows that another one has ended.
+/* The holds of examples/clients, in Python, JavaScript and Go, with a real server over HTTP. In
+ * most tests the limit has one unit, so a second hold is granted only when the first has ended.
  *
  * Each client prints a line for each change: "held", "refused", "gone" or "released". The tests
  * wait for these lines rather than for times where they can, because machines may be slow. */

@@ -1,5 +1,5 @@
 /* Who may do what with a hold (P8, P11, P16, P19), at a real server, over nng and HTTP. Each test
- * runs once with each transport. The limit has 2 units. */
+ * runs once with each transport. Most tests use a limit of 2 units. */
 #define _GNU_SOURCE
 #include "http.h"
 
@@ -50,7 +50,7 @@ static void request(struct site *site, const char *method, const char *body) {
     assert_non_null(site->response);
 }
 
-/* Sends a request with one entry. Returns whether the hold or transfer that it names is there. */
+/* Sends a request with one entry. Returns whether the hold or transfer in this entry exists. */
 static bool entry(struct site *site, const char *method, const char *client, const char *name,
                   double id, const char *more) {
     char body[512];

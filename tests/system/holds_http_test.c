@@ -1,5 +1,6 @@
 /* Holds over HTTP: a message whose permits wait is answered when they are decided (P7). No thread
- * of the server waits for the decision. The limit has 2 units, of which a test takes some first. */
+ * of the server waits for the decision. The limit has 2 units. Most tests take one of them
+ * first. */
 #define _GNU_SOURCE
 #include "etcd_fixture.h"
 #include "http.h"
@@ -13,7 +14,6 @@
 
 static struct fixture start(void) { return fixture_start(PERMITS, NULL); }
 
-/* Writes the body of an acquire. */
 static const char *acquire_body(char body[256], const char *client, int cost, double wait) {
     snprintf(body, 256,
              "{\"client_id\": \"%s\", \"permit\": [{\"request_id\": 1, \"max_wait\": %g, "
@@ -127,7 +127,7 @@ TEST(a_closed_connection_cancels_its_permit) {
     server_stop(&fixture.server);
 }
 
-/* A client that gives up releases its request_id over another connection. */
+/* A client that gives up sends a release over another connection. */
 TEST(a_release_cancels_a_permit_that_waits) {
     struct fixture fixture = start();
     acquire(&fixture, "a", 1);
@@ -191,7 +191,7 @@ TEST(a_server_that_ends_answers_those_who_wait) {
 }
 
 /* The test writes another address into etcd, as if another process had become master. The waiting
- * message is answered with the mastership. */
+ * message is answered with a `mastership`, not with a decision. */
 TEST(a_lost_mastership_answers_those_who_wait) {
     static struct etcd etcd;
     etcd_require(&etcd);

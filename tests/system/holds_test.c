@@ -1,6 +1,6 @@
 /* Holds over nng: a real server lets permits wait (P7). It answers them when units come back, when
  * their time is over, and when it stops. The limit has 2 units. In most tests, one client holds one
- * unit, and another client waits for both. */
+ * unit, and another client waits for both units. */
 #define _GNU_SOURCE
 #include "etcd_fixture.h"
 
@@ -79,7 +79,6 @@ static struct line line_open(const struct server *server) {
     return (struct line){.fd = -1};
 }
 
-/* Writes a message that asks for some units. */
 static const char *acquire_text(char text[512], const char *client, int request_id, int cost,
                                 double wait) {
     snprintf(text, 512,
@@ -207,7 +206,8 @@ TEST(at_most_100_permits_of_a_connection_wait) {
     server_stop(&server);
 }
 
-/* The permits of a closed connection no longer count, so the next one has room for 100. */
+/* The permits of a closed connection no longer count, so 100 permits of the next connection can
+ * wait. */
 TEST(a_closed_connection_cancels_100_permits) {
     struct server server = server_start(QUEUE_OF("100"), NULL);
     (void)acquire(&server, "a", 1);
@@ -324,7 +324,7 @@ static void await_mastership(const struct server *server) {
 }
 
 /* The test writes another address into etcd, as if another process had become master. The waiting
- * message is answered with the mastership. */
+ * message is answered with a `mastership`, not with a decision. */
 TEST(a_lost_mastership_answers_all_that_wait) {
     static struct etcd etcd;
     char message[512];
@@ -345,7 +345,7 @@ TEST(a_lost_mastership_answers_all_that_wait) {
     server_stop(&server);
 }
 
-/* A message has one permit that waits and one that may not. It is answered when both are
+/* A message has one permit that waits and one that may not wait. It is answered when both are
  * decided. */
 TEST(a_message_waits_for_all_its_permits) {
     struct server server = server_start(QUEUE_OF("1"), NULL);
@@ -365,7 +365,7 @@ TEST(a_message_waits_for_all_its_permits) {
     server_stop(&server);
 }
 
-/* P9. A message repeats a permit that waits, but without a wait, so it is answered at once. The
+/* P9. A message repeats a permit that waits, with a max_wait of 0. It is answered at once. The
  * earlier message is answered too. */
 TEST(a_repeat_without_a_wait_answers_both_messages) {
     struct server server = server_start(QUEUE_OF("1"), NULL);

@@ -16,7 +16,7 @@
 #define BEARER(token) "Authorization: Bearer " token "\r\n"
 #define JSON "Content-Type: application/json\r\n"
 
-/* A server. `server` has its address for nng, and `http` the one for HTTP. */
+/* A server. `server` has its address for nng, and `http` has its address for HTTP. */
 struct fixture {
     struct server server, http;
 };

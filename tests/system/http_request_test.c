@@ -1,5 +1,5 @@
-/* Requests to the server over HTTP: targets, the interim response, and bodies in chunks. Requests
- * are written by hand, and some tests send them in pieces of several sizes. */
+/* Requests to the server over HTTP: targets, the interim response, and bodies in chunks. Some tests
+ * send requests in pieces of several sizes. */
 #define _GNU_SOURCE
 #include "http.h"
 

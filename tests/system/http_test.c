@@ -1,6 +1,5 @@
-/* The server over HTTP: the status page, the metrics, the protocol as JSON, and access control.
- * Requests are written by hand, byte for byte. A test that needs a tool which is missing
- * (promtool, prometheus) says so and is skipped. */
+/* The server over HTTP: the status page, the metrics, the protocol as JSON, and access control. A
+ * test that needs a tool which is missing (promtool, prometheus) says so and is skipped. */
 #define _GNU_SOURCE
 #include "http.h"
 
@@ -265,7 +264,7 @@ TEST(the_metrics_count_events) {
     server_stop(&fixture.server);
 }
 
-/* Renews the lease `id` of the client "same", or asks for its first lease if `id` is 0. Returns the
+/* Renews the lease `id` of the client "same", or asks for a first lease if `id` is 0. Returns the
  * id of the new lease. */
 static double renew(const struct fixture *fixture, double id) {
     char body[300];
@@ -423,7 +422,7 @@ TEST(the_methods_answer_over_http_as_over_nng) {
     server_stop(&fixture.server);
 }
 
-/* The path /v1 takes whole messages, as every other transport does. */
+/* The path /v1 takes whole messages, as nng does. */
 TEST(a_whole_message_can_be_posted) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     const char *release = "{\"release_capacity\": {\"client_id\": \"a\", \"resource\": []}}";
@@ -680,8 +679,8 @@ static void await_capacity(const struct fixture *fixture, double capacity) {
     assert_true(now == capacity);
 }
 
-/* Rewrites the configuration file in place. The server is stopped by SIGSTOP until the file is
- * complete, because otherwise it could read half of it. */
+/* Rewrites the configuration file in place. SIGSTOP stops the server meanwhile, because otherwise
+ * it could read half of the file. */
 static void config_rewrite(const struct fixture *fixture, const char *config) {
     const struct process *process = fixture->server.process;
     process_signal(process, SIGSTOP);
@@ -788,8 +787,8 @@ static int64_t clock_ns(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Waits until a point in time. A sleep ends too late, so it sleeps until 0.2 ms before that point,
- * and then watches the clock. */
+/* Waits until a point in time. A sleep ends too late, so the function sleeps until 0.2 ms before
+ * that point, and then watches the clock. */
 static void await_ns(int64_t moment) {
     const int64_t early = moment - 200000;
     const struct timespec time = {early / 1000000000, early % 1000000000};
@@ -934,8 +933,8 @@ TEST(the_limits_can_be_configured) {
     expect_post(&fixture, "/v1/discovery", HOST JSON, body, 413, "RESOURCE_EXHAUSTED");
     body[1000] = 0;
     expect_post(&fixture, "/v1/discovery", HOST JSON, body, 200, "is_master");
-    /* Any one of the three connections may be the one that is closed: the server counts the
-     * greetings, and may read those of several connections in any order. */
+    /* The server may close any one of the three connections, because it counts greetings, and may
+     * read them in any order. */
     struct pollfd peers[3];
     for (int i = 0; i < 3; i++) {
         peers[i] = (struct pollfd){.fd = raw_greet(&fixture.server), .events = POLLIN};

@@ -1,4 +1,4 @@
-/* Addresses ipc://... of a server whose peers leave while nng greets them. */
+/* A server at an address ipc://..., and peers that leave while nng greets them. */
 #define _GNU_SOURCE
 #include "../test.h"
 #include "harness.h"
@@ -25,7 +25,7 @@ static bool ipc_ask(int fd) {
     return raw_send(fd, text, sizeof text - 1) && recv(fd, response, sizeof response, 0) > 20;
 }
 
-/* Connects and greets. Returns the connection; -1: the server does not answer a request. */
+/* Connects and greets. Returns the connection, or -1 if the server does not answer. */
 static int ipc_open(const struct process *process) {
     static const unsigned char hello[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
     unsigned char welcome[8];

@@ -229,7 +229,7 @@ static void expect_plan(const struct fixture *fixture, long index, const char *l
     if (!inspect_has(fixture, key, limit)) fail_msg("%s has not %s", key, limit);
 }
 
-/* E2: each row is written whole or not at all, and the answer and the audit say how many were
+/* E2: each row is written whole or not at all, and the answer and the audit say how many rows were
  * written. A row that replaces another one takes two notes in the store. */
 TEST(a_list_that_a_store_takes_in_part_is_whole_in_each_row) {
     struct place place = {.path = ""};

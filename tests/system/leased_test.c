@@ -1,7 +1,7 @@
 /* Leased limits of permits (P17) in real processes: a root and a child decide on permits, and an
- * agent has a lease, all out of one capacity. Grants are counted here. In any time t they are at
- * most capacity * (t + burst), as L1 promises. A slow machine makes t longer, so it cannot break
- * this bound. Nothing else is asserted about time. */
+ * agent has a lease, all out of one capacity. In any time t all their grants together are at most
+ * capacity * (t + burst), as L1 promises, apart from rounding. A slow machine makes t longer, so it
+ * cannot break this bound. Nothing else is asserted about time. */
 #define _GNU_SOURCE
 #include "harness.h"
 

@@ -41,7 +41,7 @@ static cJSON *read_limits(const struct fixture *fixture, const char *query) {
     return tree;
 }
 
-/* P18: the server counts what each limit has granted, and what it has refused for which reason. */
+/* P18: the server counts what each limit has granted, and what it has refused, by reason. */
 TEST(the_decisions_of_each_limit_are_counted) {
     struct fixture fixture = start_with_limits(false);
     acquire(&fixture, "ann", 2);

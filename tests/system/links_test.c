@@ -47,7 +47,6 @@ static struct fixture child_start(const struct fixture *parent, const char *name
     return child;
 }
 
-/* Waits until the response to a GET has this text. */
 static void await_text(const struct fixture *fixture, const char *path, const char *expected) {
     for (int ms = 0; ms < TIMEOUT_MS; ms += 20) {
         char *response = get(fixture, path, HOST);
@@ -472,7 +471,7 @@ static void search(struct found *found, const struct fixture *fixture, const cha
     free(response);
 }
 
-/* Fails unless each lease was found once, except those of one resource. */
+/* Fails unless each lease was found once. Ignores the leases of the resource `except`. */
 static void expect_one_visit(const struct found *found, int except) {
     for (int resource = 0; resource < RESOURCES; resource++) {
         for (int client = 0; client < CLIENTS && resource != except; client++) {
@@ -611,7 +610,8 @@ TEST(a_search_visits_a_bounded_number_of_leases) {
     server_stop(&fixture.server);
 }
 
-/* S10: two servers without an election use one node name. The root says so, and tells both. */
+/* S10: two servers without an election use one node name. The root says so, and tells both
+ * servers. */
 TEST(two_nodes_of_one_name_are_told_and_shown) {
     static const char config[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 100, \"algorithm\": "

@@ -213,7 +213,7 @@ TEST(an_administrator_ends_a_hold) {
     }
 }
 
-/* Reserves units of the resource "api". Returns the id. */
+/* Reserves units of "api". Returns the id of the reservation. */
 static double reserve_units(const struct fixture *fixture, int request_id, int units) {
     char message[256];
     snprintf(message, sizeof message,
@@ -275,7 +275,7 @@ static double waiting(const struct fixture *fixture) {
     return count;
 }
 
-/* A permit that waits is granted when the hold is ended, although no other request comes. */
+/* A permit that waits is granted when a hold is ended, although no other request comes. */
 TEST(the_end_of_a_hold_wakes_who_waits) {
     struct fixture fixture = start_listed(false);
     double first = hold_slot(&fixture, 1);

@@ -165,7 +165,6 @@ static struct fixture member_start(const struct etcd *etcd, const char *ttl) {
     return fixture_start(CONFIG("100", ""), more);
 }
 
-/* Waits until a GET has this status. */
 static void await_code(const struct fixture *fixture, const char *path, int code) {
     int got = 0;
     for (int waited = 0; waited < TIMEOUT_MS && got != code; waited += 50) {
@@ -177,7 +176,8 @@ static void await_code(const struct fixture *fixture, const char *path, int code
     assert_int_equal(got, code);
 }
 
-/* Waits until one process is master and the other one knows it. Returns the master's index. */
+/* Waits until one process is master and the other process knows this. Returns the master's
+ * index. */
 static int await_master(const struct fixture members[MEMBERS]) {
     int master = -1;
     for (int waited = 0; waited < TIMEOUT_MS && master < 0; waited += 50) {
@@ -193,7 +193,8 @@ static int await_master(const struct fixture members[MEMBERS]) {
     return master;
 }
 
-/* Fails unless a POST to a standby has this line in its head, and the status 307. */
+/* Fails unless the response of a standby to a POST has the status 307, and this line in its
+ * head. */
 static void expect_redirect(const struct fixture *standby, const char *path, const char *line) {
     char *response = post(standby, path, HOST JSON, REQUEST);
     if (code_of(response) != 307 || !strstr(response, line)) {
@@ -203,8 +204,8 @@ static void expect_redirect(const struct fixture *standby, const char *path, con
     free(response);
 }
 
-/* Fails unless a standby redirects /v1/allow with redirect=1 to the master, and answers it with 503
- * without redirect=1. */
+/* Fails unless a standby redirects /v1/allow with redirect=1 to the master. Without redirect=1 it
+ * must answer 503. */
 static void expect_allow_redirect(const struct fixture *standby, const char *address) {
     char line[256];
     snprintf(line, sizeof line, "\r\nLocation: %s/v1/allow?resource=db&key=a&redirect=1\r\n",
@@ -267,8 +268,8 @@ static void put_key(const struct etcd *etcd, const struct fixture *standby, cons
     assert_true(known);
 }
 
-/* The second line of the election key is the HTTP address. Earlier versions wrote only the
- * first. */
+/* The second line of the election key is the HTTP address. Earlier versions wrote only the first
+ * line. */
 TEST(the_key_of_another_version_is_understood) {
     static struct etcd etcd;
     etcd_require(&etcd);

@@ -186,7 +186,7 @@ static inline void node_show(void) {
 }
 
 /* Compares what the threads were granted in a round with what the master says is used. Fails if
- * more is used than was asked for, or if grants outside of a time are forgotten.
+ * more is used than was asked for, or if grants from before `since` or after `until` are forgotten.
  *   before         in/out: what each key had used before the round
  *   since, until   grants of this time may be forgotten
  *   returns        how many grants were forgotten */

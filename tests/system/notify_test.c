@@ -59,7 +59,6 @@ static void unit_receive(struct unit *unit) {
     if (strstr(unit->message, "the last configuration was refused: ")) unit->was_refused = true;
 }
 
-/* Waits for a message that starts with a text. */
 static void unit_await(struct unit *unit, const char *text) {
     time_t end = time(NULL) + TIMEOUT_MS / 1000;
     while (strncmp(unit->message, text, strlen(text)) != 0) {
@@ -182,8 +181,9 @@ TEST(a_reload_of_a_node_with_a_parent_ends_too) {
     unit_stop(&unit);
 }
 
-/* If nobody receives its messages, the server serves all the same. It logs each of READY and
- * STOPPING that it cannot send. If the address is wrong, it logs only that. */
+/* If nobody receives its messages, the server serves all the same. It logs that it cannot send
+ * READY, and later that it cannot send STOPPING. If NOTIFY_SOCKET is not an address, it logs only
+ * that. */
 TEST(a_server_serves_if_nobody_receives_its_messages) {
     static const struct {
         const char *variable, *logged;

@@ -1,6 +1,6 @@
 /* A day in the office: what an operator and a support engineer do with a node of three processes,
- * and what is left of it after all three were killed (E1, E3, E4, E5). The node has an etcd, and a
- * Redis with the configuration, the overrides and the audit. */
+ * and what is left after all three were killed (E1, E3, E4, E5). The node has an etcd, and a Redis
+ * with the configuration, the overrides and the audit. */
 #define _GNU_SOURCE
 #define ANN HOST JSON BEARER("top-1")
 #define ALICE HOST JSON BEARER("alice-2")

@@ -87,7 +87,7 @@ TEST(connections_are_counted_by_kind) {
 }
 
 /* V4: a node with a parent shows its connection to the parent. A node without a configuration of
- * its own has no hash of one. */
+ * its own shows no hash. */
 TEST(a_node_shows_whether_its_parent_answers) {
     const char *const series = "doorman_server_connections{kind=\"parent\"}";
     struct fixture root =
@@ -107,7 +107,6 @@ TEST(a_node_shows_whether_its_parent_answers) {
     server_stop(&leaf.server);
 }
 
-/* Reads the hash of the configuration. */
 static void hash_read(const struct fixture *fixture, char hash[17]) {
     char *response = get(fixture, "/metrics", HOST);
     const char *at = strstr(response, "\ndoorman_server_config_info{hash=\"");

@@ -1,5 +1,5 @@
-/* H11: servers behind a resource report over HTTP and nng what they had to refuse. The capacity in
- * force follows, in a tree too, and people see why. */
+/* H11: servers behind a resource report over HTTP and nng what they had to refuse. The reports
+ * lower the capacity in force, in a tree too, and people see why. */
 #define _GNU_SOURCE
 #include "http.h"
 
@@ -86,7 +86,7 @@ TEST(a_wrong_report_is_refused_by_name) {
     server_stop(&fixture.server);
 }
 
-/* Sends a report over nng. Returns the code of its error, or "". */
+/* Sends a report over nng. Returns the error code of the response, or "". */
 static const char *report_over_nng(const struct fixture *fixture, const char *client,
                                    const char *resource, const char *numbers) {
     static char code[64];
@@ -103,7 +103,7 @@ static const char *report_over_nng(const struct fixture *fixture, const char *cl
 }
 
 /* Whatever reports say, the capacity in force stays between capacity_min and the configured
- * capacity. A request for capacity whose report is wrong has no effect. */
+ * capacity. A request for capacity with a wrong report has no effect. */
 TEST(reports_that_lie_cannot_leave_the_bounds_of_the_capacity) {
     static const char *const wrong[] = {
         "\"interval\": 1e9, \"arrived\": 99, \"finished\": 0, \"refused\": 99",

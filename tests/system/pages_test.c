@@ -225,10 +225,10 @@ static bool requests_are_fast_beside_readers(void) {
            (sanitized() || hold < 5);
 }
 
-/* V3: the bound is 50 ms on a machine of its own. It is far larger here, because tests run in
- * parallel. Requests to a second server, which has no readers, show how slow the machine is at the
- * time. Without a sanitizer, the server must hold its lock for less than 5 ms of CPU time. In a
- * virtual machine this time can include the time of other machines, so there are several tries. */
+/* V3: the bound is large, because tests run in parallel. Requests to a second server, which has no
+ * readers, show how slow the machine is at the time. Without a sanitizer, the server must hold its
+ * lock for less than 5 ms of CPU time. In a virtual machine this time can include the time of other
+ * machines, so there are several tries. */
 MEASURES(eight_readers_of_large_pages_do_not_delay_requests)
 TEST(eight_readers_of_large_pages_do_not_delay_requests) {
     bool fast = false;

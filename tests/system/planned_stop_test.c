@@ -1,6 +1,6 @@
 /* Planned stops that nobody notices (D8): a real server with --state stops, and the next one knows
- * its leases and holds. With its configuration, the first server of a test learns for at most a
- * second. The later ones would learn for ten minutes. */
+ * its leases and holds. The first server of a test has a configuration with which it learns for at
+ * most a second. Later servers would learn for ten minutes. */
 #define _GNU_SOURCE
 #include "http.h"
 

@@ -237,8 +237,8 @@ TEST(a_long_reason_is_listed_whole) {
     server_stop(&fixture.server);
 }
 
-/* A change of the configuration that adds a plan, even with another window, or removes one drops no
- * counters of the limit. A change of the window of a plan does. */
+/* A configuration that adds a plan, even with another window, or removes a plan, drops no counters
+ * of the limit. A configuration that changes the window of a plan does. */
 TEST(a_plan_that_comes_drops_no_counters_of_its_limit) {
     static const char *const changes[] = {
         WITH(QUOTA_OF(", \"plans\": {\"free\": {\"limit\": 1}, \"pro\": {\"limit\": 50}, "

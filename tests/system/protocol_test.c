@@ -1,7 +1,7 @@
-/* The reference of the wire protocol, docs/protocol.md. Its examples are sent to a server in
- * their order, and each response must equal the one on the page. The ids of leases and holds differ
- * each time. So the test replaces each id of the page by the id from the server. Another test reads
- * the description of the API from a server. */
+/* The reference of the wire protocol, docs/protocol.md. Its examples are sent to servers in their
+ * order, and each response must equal the one on the page. The ids of leases and holds differ each
+ * time. So the test replaces each id of the page by the id from the server. Another test reads the
+ * description of the API from a server. */
 #define _GNU_SOURCE
 #include "http.h"
 
@@ -32,7 +32,7 @@ static char *next_block(const char **at, char *kind, size_t kind_room) {
 
 /* Replaces each id of the page in the text of a request by the id from the server. An id for which
  * the server has made none stays. The function changes the text rather than the JSON, because cJSON
- * can print an id with only 15 digits. The caller frees the new text. */
+ * may print only 15 digits of an id. The caller frees the new text. */
 static char *put_real_ids(const char *request, const struct ids *ids) {
     char *out = NULL;
     size_t bytes = 0;
@@ -54,7 +54,7 @@ static char *put_real_ids(const char *request, const struct ids *ids) {
     return out;
 }
 
-/* Remembers the real id for an id of the page. Fails if an earlier response had another one. */
+/* Remembers the real id for an id of the page. Fails if an earlier response had another real id. */
 static void add_id(struct ids *ids, double page, double real) {
     assert_true(ids->count < EXAMPLE_IDS_MAX);
     for (size_t i = 0; i < ids->count; i++) {
@@ -74,8 +74,8 @@ static bool is_of_the_moment(const char *name) {
     return false;
 }
 
-/* Fails unless a response equals that of the page, apart from ids and numbers that depend on when
- * the test runs. */
+/* Fails unless a response equals the one on the page, apart from ids and numbers that depend on
+ * when the test runs. */
 static void expect_equal(const cJSON *page, const cJSON *real, struct ids *ids) {
     const char *name = page->string ? page->string : "";
     if ((page->type & 0xff) != (real->type & 0xff)) fail_msg("%s: another type", name);
@@ -101,7 +101,7 @@ static void expect_equal(const cJSON *page, const cJSON *real, struct ids *ids) 
 }
 
 /* Replaces the addresses of the master on the page with the addresses of the server. Responses over
- * HTTP have its HTTP address, and so do all responses to nodes. */
+ * HTTP, and all responses to nodes, have the HTTP address. */
 static void put_real_addresses(cJSON *page, const struct fixture *fixture, bool by_http) {
     char http[NNG_MAXADDRLEN + 8];
     cJSON *mastership = (cJSON *)(uintptr_t)find(page, "discovery.mastership");
@@ -161,7 +161,7 @@ static void try_example(sender send_message, const struct fixture *fixture, cons
     cJSON_Delete(page);
 }
 
-/* Sends a GET of the page, whose response has a JSON object in each line. */
+/* Sends a GET of the page. Its response has a JSON object in each line. */
 static void try_lines(const struct fixture *fixture, const char *request, const char *lines) {
     char path[128];
     assert_int_equal(sscanf(request, "GET %127s", path), 1);

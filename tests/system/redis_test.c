@@ -1,6 +1,6 @@
-/* A Redis in which the counters of a node of several processes last (V8): first the store alone
- * (server/store/store.h), then real servers with a Redis, and with an etcd. DOORMAN_RESTARTS and
- * DOORMAN_KILLS in the environment set the numbers of rounds. */
+/* A Redis keeps the counters of a node of several processes (V8). First come tests of the store
+ * alone (server/store/store.h), then tests of real servers with a Redis, and with an etcd.
+ * DOORMAN_RESTARTS and DOORMAN_KILLS in the environment set the numbers of rounds. */
 #define _GNU_SOURCE
 #define DOORMAN_SERVER_REDIS
 #define COMMAND_SECONDS 1 /* a Redis that hangs is noticed soon */
@@ -22,7 +22,7 @@ struct world {
     struct store *store; /* NULL: closed */
 };
 
-/* Opens the store for one more process, which begins no mastership. */
+/* Opens the store as one more process would. Begins no mastership. */
 static struct store *open_one(struct world *w) {
     struct store *store = NULL;
     if (server_store_check(&w->place, w->error)) store = server_store_open(&w->place, w->error);
@@ -82,7 +82,7 @@ STORY(an_old_mastership_cannot_write) {
     server_store_close(other);
 }
 
-/* D9: the epochs 6 and 7 stand for those of an election. */
+/* D9: 6 and 7 stand for epochs of an election. */
 STORY(a_mastership_that_is_not_the_last_cannot_begin) {
     struct store *other = open_one(w);
     assert_int_equal(server_store_begin(other, 7), STORE_OK);
@@ -94,7 +94,7 @@ STORY(a_mastership_that_is_not_the_last_cannot_begin) {
 }
 
 /* After a timeout a batch is sent again. The first copy may arrive after later batches. Such a copy
- * writes nothing, because its number is lower than theirs. */
+ * writes nothing, because later batches have higher numbers. */
 STORY(a_late_copy_of_a_batch_writes_nothing) {
     struct redis_store *late = (struct redis_store *)open_one(w);
     put(w, "a", "1");
@@ -109,7 +109,7 @@ STORY(a_late_copy_of_a_batch_writes_nothing) {
     expect_rows(w, "a=4 b=3");
 }
 
-/* The names of these nodes are also patterns that match the names of others. */
+/* The names of these nodes are also patterns that match other names. */
 STORY(nodes_that_share_a_redis_have_rows_of_their_own) {
     static const char *const names[] = {"n*", "n?", "nn", "[n]n", "n\\*"};
     struct store_place place = w->place;
@@ -467,7 +467,7 @@ TEST(counters_are_read_when_the_redis_is_there) {
     server_stop(&fixture.server);
 }
 
-/* D9: the second server has the store, and the first one logs that it has lost it. */
+/* D9: the second server has the store, and the first one logs that it has lost the store. */
 TEST(of_two_servers_of_one_node_the_first_cannot_write) {
     struct redis redis;
     redis_require(&redis);
@@ -833,7 +833,7 @@ TEST(a_kill_of_the_master_forgets_at_most_the_changes_that_are_not_written) {
     }
 }
 
-/* Starts the only server of a Redis, to which all load goes. */
+/* Starts the only server of a Redis. All load goes to it. */
 static void only_start(void) {
     struct member *only = &node.members[0];
     only->fixture = start(QUOTA, node.redis.address, one_node);

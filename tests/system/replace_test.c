@@ -1,7 +1,7 @@
 /* A process whose file descriptors leak replaces itself (server/process/replace.c). The first test
- * makes the leak of nng 1.5.2. The others need no fault of nng: the server inherits sockets whose
- * peers have left, and which nothing closes. The server ignores a leak while few of the allowed
- * descriptors are open, so a test lowers the limit when the server must act. */
+ * makes the leak of nng 1.5.2. The other tests need no fault of nng: the server inherits sockets
+ * whose peers have left, and which nothing closes. The server ignores a leak while few of the
+ * allowed descriptors are open, so a test lowers the limit when the server must act. */
 #define _GNU_SOURCE
 #include "etcd_fixture.h"
 #include "http.h"
@@ -153,7 +153,7 @@ TEST(a_server_that_nng_makes_leak_replaces_itself_once_and_forgets_nothing) {
 
 /* ---- the replacement ------------------------------------------------------------------------ */
 
-/* The next run keeps all addresses, also those whose ports the system has chosen, and one of
+/* The next run keeps all addresses, also ports that the system has chosen, and an address of
  * IPC. */
 TEST(the_next_run_has_the_addresses_of_the_last_one) {
     char ipc[128];
@@ -182,7 +182,7 @@ TEST(the_next_run_has_the_addresses_of_the_last_one) {
     server_stop(&fixture.server);
 }
 
-/* Writes the variable of a process that has replaced itself three times, the last time
+/* Writes DOORMAN_REPLACED for a process that has replaced itself three times, last
  * `seconds_ago`. */
 static void variable_write(char text[64], int64_t seconds_ago) {
     struct timespec now;
@@ -292,8 +292,8 @@ static bool is_master(const struct fixture *fixture) {
     return metric(fixture, "doorman_server_is_master") > 0;
 }
 
-/* V2: the election key is free at once, so nobody waits for the TTL of an hour. The next master is
- * the one that looks first: another process, or the next run of this one. */
+/* V2: the election key is free at once, so nobody waits for the TTL of an hour. The first process
+ * that asks etcd becomes master: another process, or the next run of this one. */
 TEST(a_master_resigns_before_it_replaces_itself) {
     struct etcd etcd;
     etcd_require(&etcd);

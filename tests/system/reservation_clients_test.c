@@ -1,9 +1,9 @@
 /* The reservations of examples/clients, in Python, JavaScript and Go, with a real server over HTTP.
  *
- * Each client reserves 6 units and prints "granted". At a signal from the test it settles 1 unit,
- * and reserves 3 more. Then an exception ends its scope, so it settles these 3 as reserved, and
- * prints "failed". So the server has charged 4 units in the end, even if it was killed and started
- * again. */
+ * Each client reserves 6 units and prints "granted". At a signal from the test it settles them at a
+ * cost of 1 unit, and reserves 3 units more. Then an exception makes it settle the 3 units as
+ * reserved, and it prints "failed". So the server has charged 4 units in the end, even if it was
+ * killed and started again. */
 #define _GNU_SOURCE
 #include "etcd_fixture.h"
 #include "http.h"
@@ -127,7 +127,8 @@ static void try_settle(const struct language *language) {
 }
 
 /* The second server does not know the first reservation, so a settle charges the real cost there.
- * While no server runs, the client grants by itself. It settles that at the second server too. */
+ * While no server runs, the client grants by itself. It settles this reservation at the second
+ * server too. */
 static void try_restart(const struct language *language) {
     char program[256];
     language_require(language, program);

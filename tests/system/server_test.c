@@ -32,8 +32,7 @@ static double capacity_of(const struct server *server, const char *request) {
     return capacity;
 }
 
-/* Fails unless the server has logged a text, and at most once a minute. In most runs that is
- * once. */
+/* Fails unless the server has logged a text at least once, and at most once a minute. */
 static void assert_logged_each_minute(const struct server *server, const char *text, time_t from) {
     int most = 1 + (int)((time(NULL) - from) / 60);
     assert_in_range(process_logged(server->process, text), 1, most);
@@ -188,7 +187,7 @@ static double shared_id_renew(const struct server *server, int number_of_id, dou
     return next;
 }
 
-/* S10, V6: eight ids have a line of their own. Later ids share a line. */
+/* S10, V6: each of eight ids has a line of its own. Later ids share a line. */
 TEST(each_id_that_two_processes_use_is_logged) {
     const char *const more[] = {"--node", "n", NULL};
     struct server server = server_start(CONFIG_120, more);
@@ -235,9 +234,9 @@ TEST(two_servers_at_once_do_not_affect_each_other) {
     "}]}}"
 #define HAS(field) WITH("\"wants\":1,\"has\":{" field "}")
 
-/* Messages, and the error that each must cause: its code, and a part of its text. The text has the
- * path of the field; or the number of the byte, if the message is not JSON or has a character that
- * no field may have. */
+/* Messages, and the error that each must cause: its code, and a part of its text. Most texts have
+ * the path of the field, or the number of the byte if the message is not JSON or has a character
+ * that no field may have. */
 static const struct invalid {
     const char *text;
     size_t bytes; /* 0: up to the NUL */
@@ -479,9 +478,9 @@ static bool is_disconnected_if_it_does_not_read(const struct server *server, con
 }
 
 /* V5: a client that sends requests and does not read the responses fills its connection, and then
- * the server's slots for requests. The server closes the connection, so that others are answered.
- * nng 1.5.2 can block the thread that closes the file descriptors of ended connections. Then the
- * peer does not see the end of its connection, so one of three servers is enough. */
+ * the server's slots for requests. The server closes the connection, so that other clients are
+ * answered. nng 1.5.2 can block the thread that closes the file descriptors of ended connections.
+ * Then the peer does not see the end of its connection, so one of three servers is enough. */
 TEST(a_peer_that_does_not_read_its_responses_is_disconnected) {
     enum { RESOURCES = 2000, TRIES = 3 };
     static char request[RESOURCES * 64];

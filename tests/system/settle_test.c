@@ -122,7 +122,7 @@ TEST(a_reservation_outlasts_a_crash) {
 static long used_by_all(const struct fixture *fixture) { return used(fixture, "nobody"); }
 
 /* P27, D5: after a crash, a reservation that is settled or ends returns units to each counter that
- * was charged, and to no other one. */
+ * was charged, and to no other counter. */
 TEST(after_a_crash_units_come_back_to_the_counters_that_were_charged) {
     char path[96];
     state_path(path);
@@ -147,7 +147,7 @@ TEST(after_a_crash_units_come_back_to_the_counters_that_were_charged) {
     MAPS("{\"name\": \"pool\", \"kind\": \"TOKEN_BUCKET\", \"per\": \"resource\", \"fair\": "      \
          "true, \"rate\": 0.01, \"size\": 1000000}")
 
-/* P27, P29: what a key has reserved, but has not used, is there for another key. */
+/* P27, P29: units that a key has reserved, but not used, can go to another key. */
 TEST(what_a_key_of_a_fair_limit_did_not_use_is_there_for_others) {
     struct fixture fixture = fixture_start(FAIR, NULL);
     reserve(&fixture, OF("ann", 1, 3000, 900000));

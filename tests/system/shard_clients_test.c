@@ -66,7 +66,7 @@ static struct process *client_start(const char *language, const char *script, ch
 }
 
 /* Waits until a client has done a number of rounds. Fails unless servers have granted all permits
- * of each round, and have counted its settle. */
+ * of each round, and have counted the settle of the round. */
 static void await_rounds(const struct process *client, int count) {
     char wanted[256] = "";
     for (int i = 0; i < count; i++) {

@@ -126,7 +126,7 @@ static inline int cluster_owned(int index) { return cluster_number(index, "owned
 /* Returns whether no shard is moving, according to a node. */
 static inline bool cluster_rests(int index) { return cluster_number(index, "moving") == 0; }
 
-/* Starts some nodes. The first one owns all shards. */
+/* Starts some nodes. The first node owns all shards. */
 static inline void cluster_start(const char *config, int count) {
     memset(&cluster, 0, sizeof cluster);
     cluster.config = config;

@@ -391,7 +391,8 @@ TEST(the_number_of_shards_stays) {
 
 /* Takes units of one resource from both nodes, until each node has granted 100. After a refusal it
  * waits 1 ms, less than the time in which a unit comes. Fails if the units are ever more than the
- * capacity allows, with a burst of 0.1 s for each node, and one unit that each may round up. */
+ * capacity allows, with a burst of 0.1 s for each node, and one unit that each node may round
+ * up. */
 static void share_take(int64_t start) {
     double granted[2] = {0}, all = 0;
     for (int i = 0; granted[0] < 100 || granted[1] < 100; i++) {
@@ -573,7 +574,7 @@ TEST(shards_need_an_election_and_a_redis) {
     expect_refusal((const char *[]){"--shards", "k", NULL}, 2, "--shards needs --election-key");
 }
 
-/* Starts a job that fills the limit of its key. Returns whether it was granted. */
+/* Acquires a hold that fills the limit of a key. Returns whether the hold was granted. */
 static bool job_start(int node, const char *key, int request_id) {
     char body[256];
     snprintf(

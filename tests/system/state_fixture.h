@@ -41,7 +41,7 @@ static inline void take(const struct fixture *fixture, const char *key, int cost
     expect(fixture, path, LINES, 200, "\"decision\":\"GRANTED\"");
 }
 
-/* Returns how much of a key is used. */
+/* Returns how many units a key has used. */
 static inline long used(const struct fixture *fixture, const char *key) {
     char path[512];
     snprintf(path, sizeof path, "/v1/allow?resource=maps&key=%s&cost=0", key);

@@ -260,7 +260,7 @@ static void loads_join(void) {
     for (int i = 0; i < LOADS; i++) assert_int_equal(pthread_join(loads[i].thread, NULL), 0);
 }
 
-/* Returns how many grants of a key, or of all keys if it is -1, a thread had since a time. */
+/* Returns how many grants of a key, or of all keys if `key` is -1, a thread had since a time. */
 static long granted_since(const struct load *load, int key, int64_t since) {
     long sum = 0;
     for (size_t i = 0; i < load->count; i++) {
