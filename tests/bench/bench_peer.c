@@ -163,7 +163,7 @@ static void peer_fork(peer *p, const char *const *arguments) {
 #define LISTENS_NNG " listen=tcp://127.0.0.1:"
 #define LISTENS_HTTP " http=http://127.0.0.1:"
 
-/* Starts a peer, and waits until its port is in its log, behind a text. */
+/* Starts a peer, and waits until its port is in its log, after a text. */
 static void peer_start(peer *p, const char *const *arguments, const char *text_before) {
     peer_fork(p, arguments);
     doorman_time end = doorman_clock() + TIMEOUT;
@@ -408,8 +408,8 @@ peer *peer_etcd(const char *program) {
     return p;
 }
 
-/* Writes a configuration of two limits with a counter for each key. Only those of `quota` are
- * durable. */
+/* Writes a configuration of two limits with a counter for each key. Only the counters of `quota`
+ * are durable. */
 static bool write_shard_config(const peer *p) {
     FILE *file = fopen(p->config, "w");
     if (!file) return false;

@@ -5,7 +5,8 @@
 #include <sys/resource.h>
 
 enum { ROUNDS_MAX = 64 };
-#define GO_DOORMAN 28000 /* the Go Doorman: requests a second of 10 clients, on two such cores */
+#define GO_DOORMAN                                                                                 \
+    28000 /* requests a second of the original Doorman, in Go: 10 clients, two cores */
 
 /* Rounds are short, so that other work of the machine affects both sides of most pairs equally. */
 static size_t rounds_of(const bench *b) { return b->quick ? 12 : 48; }

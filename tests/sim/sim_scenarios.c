@@ -262,9 +262,9 @@ static double leases_in_force(sim_world *world, size_t node) {
     return leaf ? world->nodes[node].leases[0] : sum;
 }
 
-/* Returns by how much the leases of a node's holders exceed the capacity of the root, or what the
- * parent has committed for the node. With confirmed handover no node is ever over. If the parent
- * does not know all its holders, the result is INFINITY. */
+/* Returns by how much the leases of a node's holders exceed what the parent has committed for the
+ * node; at the root, by how much they exceed the capacity. With confirmed handover no node is ever
+ * over. If the parent does not know all its holders, the result is INFINITY. */
 static double true_overshoot(sim_world *world, size_t node, doorman_handover handover) {
     size_t parent = world->nodes[node].parent;
     if (handover == DOORMAN_CONFIRMED) return 0;

@@ -131,7 +131,7 @@ void sim_shards_account_inspect(shards_world *world, size_t process, size_t shar
 
 /* ---- permits that wait, in exact runs */
 
-/* Takes the decisions of the single permits of a shard. */
+/* Takes the decisions of a shard's account on permits that have waited. */
 static void drain_single(shards_world *world, size_t shard) {
     uint64_t ticket = 0;
     doorman_permit out;

@@ -2,7 +2,7 @@
  *
  * A master claims the store of its node, reads all rows, and then does what its mover says. Some
  * rows may be of shards that the node does not own any more. The master forgets these when it has
- * read the map from etcd. It writes what has changed about twice a second. */
+ * read the map from etcd. About twice a second it writes what has changed. */
 #include "sim_shards.h"
 
 #include <stdlib.h>

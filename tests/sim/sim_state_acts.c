@@ -1,7 +1,7 @@
 /* Override rows and plan rows that last, in a simulated system: see sim_state.c.
  *
  * The resource "raised" has one limit, and clients ask nothing of it. Administrators set and end
- * rows of its keys. An act is in the store, and then in the memory of the master:
+ * rows of its keys. Such an act changes the store, and then the memory of the master:
  *
  *     the store is there       the row is in both. Or the master crashes in between, and the next
  *                              master reads the row
