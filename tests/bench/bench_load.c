@@ -11,7 +11,7 @@
  * A request names the lease of the last response, as a client does. Its text is put together from
  * parts, and in a response only the few numbers that are needed are searched for, so that little of
  * the measured time is spent here. With an echo the leases are invented, so that requests are as
- * long as those to the server, and responses are read in the same way. */
+ * long as requests to the server, and responses are read in the same way. */
 #define _GNU_SOURCE /* memmem, ppoll */
 #include "bench.h"
 

@@ -293,7 +293,7 @@ static void operate(shards_world *world) {
 
 /* ---- faults */
 
-/* Lets all processes of a node die. They start again later. */
+/* The processes start again later. */
 static void kill_node(shards_world *world, size_t node) {
     const doorman_time until = world->now + sim_shards_between(world, 8 * SECOND, 25 * SECOND);
     world->dead[node] = true;

@@ -136,7 +136,7 @@ static doorman_config *create_config(const sim_states *states, unsigned present)
     abort();
 }
 
-/* Adds a configuration. It may drop a limit of the last one, bring limits back, or do both. */
+/* Adds a configuration. It may drop a limit of the previous one, or bring limits back, or both. */
 bool sim_states_add_version(sim_world *world, uint64_t *random) {
     sim_states *states = world->states;
     size_t index = world->version_count;

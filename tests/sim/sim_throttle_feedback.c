@@ -150,8 +150,8 @@ static void do_work(feedback_world *world, worker *own, double use, double capac
 }
 
 /* Notes when the use has settled in its range after the loss, and when it is back at 95 %. The use
- * can be in the range for a moment before it settles, because clients confirm a cut before others
- * get the difference. */
+ * can be in the range for a moment before it settles, because clients confirm a cut before other
+ * clients get the difference. */
 static void measure(feedback_world *world, double use, doorman_time passed) {
     sim_feedback *result = &world->result;
     double part = use / CAPACITY;
