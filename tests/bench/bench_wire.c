@@ -5,8 +5,7 @@
 #include <sys/resource.h>
 
 enum { ROUNDS_MAX = 64 };
-#define GO_DOORMAN                                                                                 \
-    28000 /* requests a second of the original Doorman, in Go: 10 clients, two cores */
+#define GO_DOORMAN 28000 /* requests a second of the original Doorman, in Go: 10 clients, 2 cores */
 
 /* Rounds are short, so that other work of the machine affects both rounds of most pairs equally. */
 static size_t rounds_of(const bench *b) { return b->quick ? 12 : 48; }
