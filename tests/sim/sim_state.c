@@ -3,7 +3,7 @@
  * The processes of each node elect a master, and the node has a store (sim_state_store.c). Once a
  * second the master writes the changed rows of counters and bans into the store. A new master reads
  * all rows. An account (sim_state_account.c) follows the units through the store, and checks each
- * decision of each master, and that the store lacks no change for longer than D5 allows.
+ * decision of each master, and that after a round of writing the store has all earlier changes.
  *
  * Processes crash, also while a batch is under way. They stop as planned. The store is slow, gone,
  * or replaced by an older copy of itself. A process that has lost its mastership may still write.
