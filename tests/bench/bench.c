@@ -4,7 +4,7 @@
  *
  * prints a table with the goal of each figure, and writes bench.csv and, for the pictures,
  * bench_cost.dat and bench_permits.dat to the folder. With --only it measures one of the parts
- * below, such as `shards`, and with --part 2/3 every third one, from the second one on.
+ * below, such as `shards`, and with --part 2/3 every third part, from the second on.
  * `build/bench echo` and `build/bench http2` are peers that the server is compared with.
  *
  * The machine is noisy, so figures are medians of several rounds. Two loads that are compared are

@@ -3,8 +3,8 @@
  * malloc reports as in use, with its own headers.
  *
  * Only the server's work is measured. A real request comes from the network and is therefore in the
- * cache. Here holders are chosen at random from up to a million, so each is one cache line, which
- * is prefetched while the previous holder is served. */
+ * cache. Here each holder is one cache line, which is prefetched while the previous holder is
+ * served. */
 #include "bench.h"
 
 #include <stdlib.h>

@@ -87,7 +87,7 @@ static void run_round(side *s, size_t round) {
     s->permits += PERMITS * (double)(load_answered(s->load) - answered);
 }
 
-/* Compares CPU time, because the rates of servers that take turns depend more on the machine. */
+/* Compares CPU time, because it depends less on other work of the machine than rates do. */
 static void report(bench *b, side *sides, size_t rounds) {
     static const char *const names[SIDES] = {"messages of 100 permits, 16 connections",
                                              "  CPU time, with --events and no subscriber",

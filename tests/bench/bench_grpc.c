@@ -1,9 +1,10 @@
 /* ShouldRateLimit of gRPC, over 16 connections with 1 and with 16 requests in flight on each. It is
  * compared with a bare server of HTTP/2 that answers with the same bytes (bench_http2.c), and with
- * a script in Redis, which is what Envoy's own service needs for its second hop. h2load is the
- * client of the first two, in one thread. The client of Redis is hiredis, in one thread too. It has
- * a connection for each request in flight, as Envoy's service has unless REDIS_PIPELINE_WINDOW is
- * set (its README, "Pipelining"). All requests have the same key, whose bucket never refuses. */
+ * a script in Redis, because Envoy's own service also calls Redis for a request. h2load is the
+ * client of the server and of the bare server, in one thread. The client of Redis is hiredis, in
+ * one thread too. It has a connection for each request in flight, as Envoy's service has unless
+ * REDIS_PIPELINE_WINDOW is set (its README, "Pipelining"). All requests have the same key, whose
+ * bucket never refuses. */
 #define _GNU_SOURCE /* memfd_create */
 #include "bench.h"
 

@@ -1,5 +1,5 @@
 /* Holds in one process on one core: 100,000 holds of 1,000 clients on 1,000 keys. A pair releases a
- * hold that is chosen at random, and acquires another one for the same client and key. A pause is
+ * hold that is chosen at random, and acquires a new hold for the same client and key. A pause is
  * the longest time of one call, with the reading of its decisions. Memory is what malloc reports as
  * in use. */
 #include "bench.h"

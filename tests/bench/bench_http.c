@@ -1,7 +1,7 @@
 /* GET /v1/allow, compared with limit_req of nginx. wrk sends the requests over 16 connections that
- * stay open, to the server and to nginx in turn. All requests have the same key, which neither of
- * them refuses. nginx is one process. wrk is one thread, and needs as much CPU time for a request
- * as nginx does, about 7 us. So a second process of nginx would have little to do. */
+ * stay open, to the server and to nginx in turn. All requests have the same key, and none is
+ * refused. nginx is one process. wrk is one thread, and needs as much CPU time for a request as
+ * nginx does, about 7 us. So a second process of nginx would have little to do. */
 #define _GNU_SOURCE /* popen */
 #include "bench.h"
 

@@ -211,7 +211,7 @@ static void await_lease(pacing *p, double rate) {
     must(info.leased && !(info.capacity < rate), "no lease was received");
 }
 
-/* Returns the largest number of times within any 10 ms. The times are sorted. */
+/* Returns how many of the times are in the busiest 10 ms. The times are sorted. */
 static size_t busiest(const double *times, size_t count) {
     size_t most = 0, first = 0;
     for (size_t i = 0; i < count; i++) {
@@ -221,8 +221,8 @@ static size_t busiest(const double *times, size_t count) {
     return most;
 }
 
-/* Returns the number of times in the busiest 10 ms of a second: the median over all seconds, so
- * that a pause of the whole machine does not count against the limiter. */
+/* Returns how many of the times are in the busiest 10 ms of a second: the median over all seconds,
+ * so that a pause of the whole machine does not count against the limiter. */
 static double usual_busiest(const double *times, size_t count, size_t seconds) {
     double most[WINDOWS_MAX];
     size_t first = 0;
@@ -236,8 +236,8 @@ static double usual_busiest(const double *times, size_t count, size_t seconds) {
     return median(most, seconds);
 }
 
-/* Returns what this machine can do now, with a thread that only sleeps until each of its times: the
- * times in the busiest 10 ms, as a multiple of the average. */
+/* Measures how evenly this machine wakes a thread that only sleeps. Returns the wake-ups in the
+ * busiest 10 ms, as a multiple of the average. */
 static double sleeper_busiest(size_t seconds, double rate) {
     size_t count = 0, max = seconds * (size_t)rate;
     double *times = calloc(max, sizeof *times);

@@ -1,6 +1,6 @@
 /* The clients: any number of connections from one thread, with epoll. They speak nng's wire
- * protocol on plain sockets, because nng as a client would use more of the two cores than the
- * server does. A holder never has two requests in flight.
+ * protocol on plain sockets, because nng as a client would use more CPU time than the server does.
+ * A holder never has two requests in flight.
  *
  * A connection opens with a greeting of eight bytes in each direction, which names the protocols
  * REQ and REP (0x30, 0x31). A message is its length in eight bytes, the most significant first; the
@@ -8,10 +8,10 @@
  * which slot of a connection the request belongs to. Each slot has one request in flight at a time,
  * and its holders take turns.
  *
- * A request names the lease of the last response, as a client's would. Its text is put together
- * from parts, and in a response only the few numbers that are needed are searched for, so that
- * little of the measured time is spent here. With an echo the leases are invented, so that requests
- * are as long as those to the server, and responses are read in the same way. */
+ * A request names the lease of the last response, as a client does. Its text is put together from
+ * parts, and in a response only the few numbers that are needed are searched for, so that little of
+ * the measured time is spent here. With an echo the leases are invented, so that requests are as
+ * long as requests to the server, and responses are read in the same way. */
 #define _GNU_SOURCE /* memmem, ppoll */
 #include "bench.h"
 

@@ -41,8 +41,8 @@ static const struct {
     {"pace/*", "NO_ALGORITHM", 0},
 };
 
-/* Two limits of permits. The counters of the first one last over a restart. Those of the second one
- * are fresh after a nanosecond. */
+/* Two limits of permits. The counters of the first one last over a restart. The counters of the
+ * second one are fresh after a nanosecond. */
 #define LASTING                                                                                    \
     "{\"identifier_glob\": \"quota\", \"limits\": [{\"name\": \"per-key\", "                       \
     "\"kind\": \"FIXED_WINDOW\", \"limit\": 1e9, \"window\": \"month\", "                          \
@@ -73,7 +73,7 @@ static bool write_config(const char *path) {
                 i ? ", " : "", templates[i].glob, templates[i].capacity, templates[i].kind);
     }
     /* Each key has a bucket that never refuses. Under load it is not full again before the next
-     * permit, so its counter stays, as those of nginx and of Redis do. */
+     * permit, so its counter stays, as counters of nginx and Redis do. */
     fputs(", {\"identifier_glob\": \"permits/*\", \"limits\": [{\"name\": \"per-key\", "
           "\"kind\": \"TOKEN_BUCKET\", \"rate\": 1e3, \"size\": 1e9}]}",
           file);
@@ -163,7 +163,7 @@ static void peer_fork(peer *p, const char *const *arguments) {
 #define LISTENS_NNG " listen=tcp://127.0.0.1:"
 #define LISTENS_HTTP " http=http://127.0.0.1:"
 
-/* Starts a peer, and waits until its port is in its log, behind a text. */
+/* Starts a peer, and waits until its port is in its log, after a text. */
 static void peer_start(peer *p, const char *const *arguments, const char *text_before) {
     peer_fork(p, arguments);
     doorman_time end = doorman_clock() + TIMEOUT;
@@ -408,8 +408,8 @@ peer *peer_etcd(const char *program) {
     return p;
 }
 
-/* Writes a configuration of two limits with a counter for each key. Only those of `quota` are
- * durable. */
+/* Writes a configuration of two limits with a counter for each key. Only the counters of `quota`
+ * are durable. */
 static bool write_shard_config(const peer *p) {
     FILE *file = fopen(p->config, "w");
     if (!file) return false;

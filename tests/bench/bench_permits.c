@@ -246,7 +246,7 @@ static void add_permits_beside(key_fleet *f, bench *b) { add_permits(f, b, 0); }
 static void add_reservations(key_fleet *f, bench *b) { add_permits(f, b, 3600 * DOORMAN_SECOND); }
 
 /* Returns the time of decisions of the second fleet, divided by that of the first. The fleets
- * decide in turn, so that what disturbs one of them disturbs the other one as well. */
+ * decide in turn, so that what disturbs one fleet disturbs the other one too. */
 static double time_ratio(bench *b, key_fleet *fleets) {
     double ratios[7];
     const size_t rounds = b->quick ? 3 : sizeof ratios / sizeof *ratios;

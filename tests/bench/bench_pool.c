@@ -225,7 +225,7 @@ static size_t next_granted(pool_connection *all, const bool *served, size_t coun
 }
 
 /* Lets 100 callers arrive one after the other behind 4 slots. Then each holder releases. Returns
- * how many callers were served before one that had arrived earlier. */
+ * how many callers were served before a caller that had arrived earlier. */
 static size_t pool_order(const pool_side *side) {
     static pool_connection all[QUEUE + SLOTS];
     bool served[QUEUE + SLOTS] = {false};

@@ -156,7 +156,7 @@ static size_t cluster_change(const cluster *c, const char *change) {
     return count;
 }
 
-/* Finds keys of each node by the map. */
+/* Finds keys of each node with the map. */
 static void cluster_find_keys(cluster *c, unsigned number) {
     doorman_shard_map *map = NULL;
     cJSON *tree = node_request(c->nodes[0], "POST /v1/discovery", "{\"map_epoch\": 0}");

@@ -5,9 +5,9 @@
 #include <sys/resource.h>
 
 enum { ROUNDS_MAX = 64 };
-#define GO_DOORMAN 28000 /* the Go Doorman: requests a second of 10 clients, on two such cores */
+#define GO_DOORMAN 28000 /* requests a second of the original Doorman, in Go: 10 clients, 2 cores */
 
-/* Rounds are short, so that other work of the machine affects both sides of most pairs equally. */
+/* Rounds are short, so that other work of the machine affects both rounds of most pairs equally. */
 static size_t rounds_of(const bench *b) { return b->quick ? 12 : 48; }
 #define ROUND_LENGTH (DOORMAN_SECOND / 10)
 
@@ -159,7 +159,7 @@ static measurement measure(bench *b, const load_options *options, doorman_time l
     return c;
 }
 
-/* Each connection is a file here and one in the peer, and a few more files are needed. Returns
+/* Each connection is a file here and a file in the peer, and a few more files are needed. Returns
  * whether `count` connections are possible. */
 static bool can_open(size_t count) {
     struct rlimit limit;

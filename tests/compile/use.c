@@ -1,4 +1,4 @@
-/* Uses the public part from C99, C11 and C++11. The compiler command says whether the
+/* Uses doorman.h from C99, C11 and C++11. The compiler command says whether the
  * implementation is in this file or in another one. */
 #include "doorman.h"
 #include "doorman.h" /* including it twice must work */

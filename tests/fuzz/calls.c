@@ -19,7 +19,7 @@
 
 static const char *const ids[RESOURCES] = {"db", "pr"};
 
-/* A request or a response. There may be any number of copies of it. */
+/* A request or a response, or a copy of one. */
 typedef struct call_message {
     doorman_buffer text; /* "": no message */
     bool is_response;
@@ -175,7 +175,7 @@ static void copy_message(call_world *world, const call_message *message) {
     memcpy(copy->text.text, message->text.text, message->text.bytes + 1);
 }
 
-/* Sends a request in which an unknown holder claims a lease that was never granted. */
+/* Sends a request in which a further holder claims any lease. */
 static void send_false_claim(call_world *world, doorman_server *server, unsigned argument) {
     doorman_demand demand = {
         .wants = 0, .subclients = 1 + argument / 64, .priority = (int)argument % 16};

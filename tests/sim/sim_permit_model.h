@@ -86,7 +86,7 @@ typedef struct sim_model {
 
 /* Returns an ask that is free, or NULL. */
 sim_ask *sim_model_free_ask(sim_model *model);
-/* The following functions must be called before or after the call of the client that they name. */
+/* sim_model_before_X and sim_model_after_X must be called before and after the client's call X. */
 void sim_model_before_acquire(sim_model *model, sim_ask *ask, doorman_time now);
 void sim_model_before_report(sim_model *model, sim_ask *ask, doorman_time now);
 void sim_model_before_kill_switch(sim_model *model, bool on);

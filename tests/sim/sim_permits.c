@@ -23,9 +23,9 @@ static const char marker[] = "marker"; /* a resource: see handle_acquire */
 
 static sim_permits the_permits; /* one at a time */
 
-/* The events of the message that a process handles now. They wait until the response is known. */
+/* The events of the permits that a process decides on. They wait until the response is known. */
 static struct {
-    const sim_permit_process *process; /* NULL: no message is handled now */
+    const sim_permit_process *process; /* NULL: none */
     doorman_permit_event events[SIM_EVENTS];
     size_t count;
 } queue;
@@ -36,7 +36,7 @@ static doorman_time local_of(const sim_world *world, size_t process) {
     return sim_local(&world->processes[process].machine.clock, world->now);
 }
 
-/* Returns the time of day that the server now computes from the one it was given last. */
+/* Returns the server's time of day: the last one that it was given, plus the time since. */
 static doorman_time epoch_of(const sim_world *world, size_t process) {
     const sim_permit_process *own = &world->permits->processes[process];
     return own->epoch + local_of(world, process) - own->epoch_at;
@@ -58,7 +58,7 @@ static sim_account *move_account(sim_world *world, size_t process) {
     return account;
 }
 
-/* Lets a process visit all its counters, and compares their number with the account. */
+/* Lets a process visit all its counters, and compares their number with the account's. */
 static void update(sim_world *world, size_t process) {
     doorman_permits *permits = doorman_server_permits(world->processes[process].server);
     sim_account *account = move_account(world, process);
@@ -227,8 +227,8 @@ static size_t take_marker(sim_account *account, size_t next) {
     return next + 1;
 }
 
-/* Checks the decisions on the permits of a message. Gives the account their events and those of the
- * markers. */
+/* Checks the decisions on the permits of a message. Gives the account the events of these permits
+ * and of the markers. */
 static void check_permits(sim_world *world, size_t process, size_t call,
                           const doorman_request *request, const doorman_response *response) {
     sim_account *account = &world->permits->processes[process].account;
@@ -493,8 +493,8 @@ void sim_plan_call(sim_world *world, size_t call, doorman_time at) {
 
 /* ---- what reaches a client */
 
-/* Returns whether a client does not receive a message now. A client that stands still receives it
- * when it runs again, or never. A client that was started again receives no message from before. */
+/* Returns whether a client does not receive an answer now. A client that stands still receives it
+ * when it runs again, or never. A client that was started again receives no earlier answer. */
 static bool client_misses(sim_world *world, const sim_event *event, const sim_call *call) {
     const sim_machine *machine = &world->clients[call->client].machine;
     if (machine->incarnation != call->incarnation) return true;

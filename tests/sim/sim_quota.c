@@ -2,8 +2,9 @@
  *
  * The server object and the state machine of quotas are real. The model of a client follows the
  * source of Envoy. The client reports its bucket in each interval, even if there were no requests.
- * If a new assignment has the same numbers, it keeps its tokens; otherwise it begins with a full
- * bucket. A time to live counts from the arrival of the assignment. The client never confirms.
+ * If a new assignment has the numbers of the one in force, the bucket keeps its tokens; otherwise
+ * it becomes full. A time to live counts from the arrival of the assignment. The client never
+ * confirms.
  *
  * A run has three processes, streams, and faults. A stream delivers messages in order, at most
  * DELAY_MAX late, or it breaks: then nothing passes, and each end notices that at its own time. The
@@ -13,8 +14,8 @@
  *
  * Checks in each step: the sum of the assignments in force is at most the largest capacity within
  * about the last lease length. The requests that have passed are at most what this capacity allows,
- * plus a full bucket for each assignment with other numbers. When the faults have ended, shares are
- * exact; then something changes, and two leases later they are exact again (W5). */
+ * plus each bucket that an assignment has filled. When the faults have ended, shares are exact;
+ * then something changes, and two leases later they are exact again (W5). */
 #include "sim_quota.h"
 
 #include "server/grpc/quota.h"

@@ -3,7 +3,7 @@
  * Scenarios one to three have a root and 5 clients. Four has a root, a region and its 5 clients.
  * Five to seven have a root, 3 regions, 3 data centres in each region, and 5 clients in each data
  * centre. Each node has three processes. The capacity is 500, and leases last 60 s. The holders of
- * the root ask every 8 s, those of each lower level twice as often as the level above, but no
+ * the root ask every 8 s. The holders of each lower level ask twice as often as those above, but no
  * holder asks twice within 2 s. Messages are instant and none is lost. Each client starts with the
  * wants of its sim_shape. Then, at once and every 10 s, its wants w become w * (1 + 0.1 * (1 -
  * 2U)), with U uniform in [0, 1). Time is continuous. (The original ticks in whole seconds, but the
@@ -262,9 +262,9 @@ static double leases_in_force(sim_world *world, size_t node) {
     return leaf ? world->nodes[node].leases[0] : sum;
 }
 
-/* Returns by how much the leases of a node's holders exceed the capacity of the root, or what the
- * parent has committed for the node. With confirmed handover no node is ever over. If the parent
- * does not know all its holders, the result is INFINITY. */
+/* Returns by how much the leases of a node's holders exceed what the parent has committed for the
+ * node; at the root, by how much they exceed the capacity. With confirmed handover no node is ever
+ * over. If the parent does not know all its holders, the result is INFINITY. */
 static double true_overshoot(sim_world *world, size_t node, doorman_handover handover) {
     size_t parent = world->nodes[node].parent;
     if (handover == DOORMAN_CONFIRMED) return 0;

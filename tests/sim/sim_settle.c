@@ -6,8 +6,8 @@
  * and the most that the counter may have counted:
  *
  *     P27  a reservation counts what it has reserved, and after its settlement what it has cost.
- *          What was settled too late counts the larger of both. Repeats change nothing, also at
- *          another master. So a request never counts more than the larger of both
+ *          What was settled too late counts the larger amount. Repeats change nothing, also at
+ *          another master. So a request never counts more than the larger amount
  *     D5   a crash forgets at most what came after the last round of writing
  *
  * If a store is replaced by an older copy, any of these charges may be missing, and a batch that is
@@ -133,8 +133,7 @@ static void reserve(sim_world *world, size_t process, sim_settle_slot *slot, uin
     slot->passed = world->states->ledgers[world->processes[process].node].passed;
 }
 
-/* Checks the first settlement of a known reservation: whether it is rightly late, and what it
- * charged. */
+/* Checks the first settlement of a known reservation: whether `late` is right, and the charge. */
 static void check_settled(sim_world *world, const sim_settle_ledger *ledger,
                           const sim_settle_slot *slot, const doorman_settlement *out) {
     const doorman_settled_item *item = &out->items[0];

@@ -293,7 +293,7 @@ static void operate(shards_world *world) {
 
 /* ---- faults */
 
-/* Lets all processes of a node die. They start again later. */
+/* The processes start again later. */
 static void kill_node(shards_world *world, size_t node) {
     const doorman_time until = world->now + sim_shards_between(world, 8 * SECOND, 25 * SECOND);
     world->dead[node] = true;
@@ -439,7 +439,7 @@ static void tear_down(shards_world *world) {
     doorman_config_destroy(world->single_config);
 }
 
-/* Returns whether the target of each shard owns it and has a master that decides for it. */
+/* Returns whether each shard is at its target, with `from` 0, and a master decides for it. */
 static bool has_arrived(const shards_world *world) {
     for (size_t i = 0; i < world->shards.count; i++) {
         const doorman_shard *shard = &world->map.owners[i];

@@ -59,7 +59,7 @@ typedef struct shards_answer {
     doorman_time waited, expires_in;
 } shards_answer;
 
-/* A call that a client repeats until it is answered. */
+/* A call that a client repeats until it is decided or given up. */
 typedef struct shards_task {
     bool used;
     uint64_t number;
@@ -327,7 +327,7 @@ void sim_shards_load(shards_world *world);
 void sim_shards_handle(shards_world *world, size_t process, const shards_message *message);
 /* Takes the decisions on permits that have waited. */
 void sim_shards_drain(shards_world *world, size_t process);
-/* Fails if clients use more units of holds than the limit, each by its own clock. */
+/* Fails if clients, each by its own clock, use more units of holds than the limit. */
 void sim_shards_check_holds(shards_world *world);
 /* Calls the permits. Fails and returns false if they do not accept the call. */
 bool sim_shards_do(shards_world *world, doorman_permits *permits, const shards_call *call,
@@ -346,8 +346,8 @@ void sim_shards_account(shards_world *world, size_t process, const shards_messag
                         const shards_answer *answer, uint64_t ticket);
 /* Must be called when a permit that has waited is decided. */
 void sim_shards_account_decided(shards_world *world, shards_wait *wait);
-/* Must be called when a node begins to decide for a shard. `upto` is for each counter the last
- * decision that the node knows. It has perhaps forgotten the later ones. */
+/* Must be called when a node begins to decide for a shard. `upto` has, for each counter, the last
+ * decision that the node knows. The node has perhaps forgotten later decisions. */
 void sim_shards_account_taken(shards_world *world, size_t shard, const uint64_t *upto);
 /* Compares all counters of a shard. Must be called only in exact runs. */
 void sim_shards_account_inspect(shards_world *world, size_t process, size_t shard);

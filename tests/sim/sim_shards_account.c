@@ -3,7 +3,7 @@
  * Each shard has a doorman_permits without shards. It gets the same calls as the owners of the
  * shard, in the order of their decisions.
  *
- *     exact runs     it decides the same: grants, reasons, units, and the state of each counter
+ *     exact runs     it decides as the owners do: grants, reasons, units, and each counter's state
  *     other runs     it gets only what was granted or charged, and there are no resets. When a node
  *                    takes a shard, the calls that the node may have forgotten (D5) are taken out
  *                    again. So each counter of the owner has used at least as much as the
@@ -131,7 +131,7 @@ void sim_shards_account_inspect(shards_world *world, size_t process, size_t shar
 
 /* ---- permits that wait, in exact runs */
 
-/* Takes the decisions of the single permits of a shard. */
+/* Takes the decisions of a shard's account on permits that have waited. */
 static void drain_single(shards_world *world, size_t shard) {
     uint64_t ticket = 0;
     doorman_permit out;

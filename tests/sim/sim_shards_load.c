@@ -106,7 +106,7 @@ static bool do_hold(const permits_call *at, shards_answer *out, doorman_error *e
     return true;
 }
 
-/* Sets the reason of a call that returns a status. Returns whether the call was correct. */
+/* Sets the reason that belongs to a status. Returns whether the call was correct. */
 static bool take_status(doorman_status status, shards_answer *out) {
     if (status == DOORMAN_UNAVAILABLE) out->reason = DOORMAN_REASON_MOVED;
     return status == DOORMAN_OK || status == DOORMAN_UNAVAILABLE;
@@ -433,8 +433,8 @@ static bool is_under_way(const shards_world *world, shards_kind kind, const shar
     return false;
 }
 
-/* Returns whether a reservation or a reset must not be made now. If a reservation charges a window
- * after a reset, reservations from before the reset can get units back too, until the counter is
+/* Returns whether a reservation or a reset must not be made now. After a reset, a new reservation
+ * of a window lets reservations from before the reset get units back too, until the counter is
  * fresh and is forgotten. A node may forget the counter earlier than the account does. So a window
  * that was reset gets no new reservation while an earlier reservation may be open. */
 static bool is_left_alone(const shards_world *world, const shards_call *call) {

@@ -2,7 +2,7 @@
  *
  * A master claims the store of its node, reads all rows, and then does what its mover says. Some
  * rows may be of shards that the node does not own any more. The master forgets these when it has
- * read the map from etcd. It writes what has changed about twice a second. */
+ * read the map from etcd. About twice a second it writes what has changed. */
 #include "sim_shards.h"
 
 #include <stdlib.h>
@@ -345,7 +345,7 @@ static void note_round(const shards_world *world, shards_process *own) {
     }
 }
 
-/* Writes the rows that have changed, or those of the last write if it was not answered. */
+/* Writes the rows that have changed, or again the rows of a write that was not answered. */
 static void write_rows(shards_world *world, size_t process) {
     unsigned char bytes[DOORMAN_PERMIT_ROW_BYTES_MAX];
     shards_process *own = process_of(world, process);

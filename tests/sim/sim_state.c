@@ -1,10 +1,9 @@
 /* Counters and bans that last, in a simulated system: processes, permits, configurations, faults.
  *
- * The processes of each node elect a master, and the node has a store (sim_state_store.c). The
- * master writes the rows of counters and bans that have changed into the store, once a second. A
- * new master reads all rows. An account (sim_state_account.c) follows the units through the store,
- * and checks each decision of each master, and that the store lacks no change for longer than D5
- * allows.
+ * The processes of each node elect a master, and the node has a store (sim_state_store.c). Once a
+ * second the master writes the changed rows of counters and bans into the store. A new master reads
+ * all rows. An account (sim_state_account.c) follows the units through the store, and checks each
+ * decision of each master, and that after a round of writing the store has all earlier changes.
  *
  * Processes crash, also while a batch is under way. They stop as planned. The store is slow, gone,
  * or replaced by an older copy of itself. A process that has lost its mastership may still write.
@@ -137,7 +136,7 @@ static doorman_config *create_config(const sim_states *states, unsigned present)
     abort();
 }
 
-/* Adds a configuration. It may drop a limit of the last one, bring limits back, or do both. */
+/* Adds a configuration. It may drop a limit of the previous one, or bring limits back, or both. */
 bool sim_states_add_version(sim_world *world, uint64_t *random) {
     sim_states *states = world->states;
     size_t index = world->version_count;
@@ -233,7 +232,7 @@ static void on_restart(sim_world *world, const sim_event *event) {
     }
 }
 
-/* Ends a process, and starts it again within 40 s, or within 5 s if that is planned. */
+/* Ends a process, and starts it again within 40 s, or within 5 s if the end is planned. */
 void sim_state_restart(sim_world *world, size_t process, bool is_planned) {
     doorman_time most = (is_planned ? 5 : 40) * SECOND;
     doorman_time back = world->now + sim_time_between(&world->states->random, 0, most);

@@ -233,7 +233,7 @@ void sim_settle_put_back(sim_world *world, size_t node);
 /* Makes the template of SIM_ACT_RESOURCE. The limit must stay valid as long as the template. */
 void sim_acts_define(doorman_template *template_, doorman_permit_limit *limit);
 void sim_acts_opened(sim_world *world, size_t process);
-/* Gives a process the rows of its store, and no others. */
+/* Gives a process the rows of its store, and ends its other rows. */
 void sim_acts_restore(sim_world *world, size_t process, const sim_act_rows *rows);
 void sim_acts_load(sim_world *world, size_t process);
 void sim_acts_tick(sim_world *world, size_t process);

@@ -7,10 +7,10 @@
  *
  *     D3  the row of a counter that has no units is deleted, and a new row replaces the old one
  *     D4  while rows are awaited, permits of durable limits are refused with LEARNING
- *     D5  times in a row are since 1970. A row without a counter in memory keeps its slices. If
- *         there is a counter already, the units of both move to slices whose last one begins now,
- *         and no unit returns earlier. A row that was yielded or restored before does not count
- *         twice. The epoch moves forward to the time of a row. A ban keeps the rest that it had
+ *     D5  a row has times since 1970. A row without a counter in memory keeps its slices. If there
+ *         is a counter already, the units of row and counter move to new slices. The last slice
+ *         begins now, and no unit returns earlier. A row that was yielded or restored before does
+ *         not count twice. The epoch moves forward to the time of a row. A ban keeps its time left
  *     D5, D6  when a round of writing has ended, the store has all changes that were made before
  *         the round. So a crash forgets at most what came after the last round, and a planned stop
  *         forgets nothing */

@@ -1,7 +1,7 @@
 /* Override rows and plan rows that last, in a simulated system: see sim_state.c.
  *
  * The resource "raised" has one limit, and clients ask nothing of it. Administrators set and end
- * rows of its keys. An act is in the store, and then in the memory of the master:
+ * rows of its keys. Such an act changes the store, and then the memory of the master:
  *
  *     the store is there       the row is in both. Or the master crashes in between, and the next
  *                              master reads the row
@@ -116,7 +116,7 @@ static doorman_plan_row plan_of(const sim_act_row *row, size_t key) {
                               .ends_at = row->ends_at};
 }
 
-/* Sets a row of an administrator, or restores one of the store. */
+/* Sets a row of an administrator, or restores a row of the store. */
 static doorman_status set(doorman_permits *permits, row_kind kind, size_t key,
                           const sim_act_row *row, bool restores, doorman_time now) {
     const doorman_override_row override_ = override_of(row, key);
@@ -135,7 +135,7 @@ static doorman_status end(doorman_permits *permits, row_kind kind, size_t key, d
     return doorman_permits_end_override(permits, &override_, NULL, now);
 }
 
-/* Ends a row that a process has. The process may have forgotten one that has ended by itself. */
+/* Ends a row that a process has. The process may have forgotten a row whose end has passed. */
 static void end_own(sim_world *world, size_t process, row_kind kind, size_t key) {
     const sim_state_account *account = sim_state_account_move(world, process);
     sim_act_row *own = &world->states->processes[process].acts.rows[kind][key];

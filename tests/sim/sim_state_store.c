@@ -6,8 +6,8 @@
  * have written the batch, may still write it, or may never do so. The process keeps the batch and
  * writes it again, or marks its rows as changed.
  *
- * The store takes no batch of a term before the one that has claimed it last. Within a term, it
- * takes no batch that was sent before the last batch it took. */
+ * The store takes no batch of an earlier term than the one that has claimed it last. Within a term,
+ * it takes no batch that was sent before the last batch it took. */
 #include "sim_state.h"
 
 #include <assert.h>

@@ -137,7 +137,7 @@ static const figure figures[] = {
      {.load = 2, .tasks = true}},
 };
 
-/* Returns the length of a run in which as many requests arrive as with 16 workers. */
+/* Returns the length of a run in which as many requests arrive as in `seconds` at 16 workers. */
 static doorman_time length_of(double seconds, size_t workers) {
     return (doorman_time)(seconds * 16 / (double)workers * (double)DOORMAN_SECOND);
 }

@@ -7,7 +7,7 @@
  *   sim_throttle_policy.c   the policies that decide which requests the server works on
  *
  * A policy takes a request or refuses it, and gives the requests to workers. The policies are the
- * real throttle of doorman_throttle.h, and others to compare it with.
+ * real throttle of doorman_throttle.h, and other policies to compare it with.
  */
 #ifndef SIM_THROTTLE_H
 #define SIM_THROTTLE_H
@@ -125,7 +125,7 @@ void sim_throttle_refused(sim_throttle_world *world, uint32_t index, doorman_tim
 const char *sim_policy_name(sim_policy_kind kind);
 void sim_policy_start(sim_policy *policy, const sim_throttle_load *load, sim_throttle_world *world);
 void sim_policy_stop(sim_policy *policy);
-/* Offers a request to the policy, which may refuse it or others. */
+/* Offers a request to the policy, which may refuse it or other requests. */
 void sim_policy_offer(sim_policy *policy, sim_throttle_request *request, doorman_time now);
 /* Returns the request that a free worker should start, or SIM_THROTTLE_NONE. */
 uint32_t sim_policy_next(sim_policy *policy, doorman_time now);

@@ -86,7 +86,7 @@ static doorman_server *asked(const feedback_world *world) {
     return world->child ? world->child : world->root;
 }
 
-/* Renews the lease of a client. After a cut the client confirms the smaller lease at once (R12). */
+/* Renews the lease of a client. After a cut it confirms its lease in the next step (R12). */
 static void renew(feedback_world *world, client *own) {
     const doorman_demand demand = {CAPACITY, 1, 1};
     if (world->now >= own->end) own->has = (doorman_lease){.id = 0};
@@ -117,8 +117,8 @@ static void report(feedback_world *world, worker *own) {
     own->counted = (doorman_overload_report){.interval = 0};
 }
 
-/* Sends the requests of a node that are due to the root. The root sends none, but does its own work
- * that is due. */
+/* Sends a node's due requests to the root. The root sends none, but does its own work that is
+ * due. */
 static void pass_on(feedback_world *world, doorman_server *from) {
     doorman_upstream *upstream = doorman_server_upstream(from);
     doorman_request request;
@@ -150,8 +150,8 @@ static void do_work(feedback_world *world, worker *own, double use, double capac
 }
 
 /* Notes when the use has settled in its range after the loss, and when it is back at 95 %. The use
- * can be in the range for a moment before it settles, because clients confirm a cut before others
- * get the difference. */
+ * can be in the range for a moment before it settles, because clients confirm a cut before other
+ * clients get the difference. */
 static void measure(feedback_world *world, double use, doorman_time passed) {
     sim_feedback *result = &world->result;
     double part = use / CAPACITY;

@@ -227,7 +227,6 @@ void sim_policy_finish(sim_policy *policy, const sim_throttle_request *request, 
     if (policy->kind == SIM_DOORMAN) doorman_finish(policy, request, now);
 }
 
-/* Returns when requests must be refused, even if no worker is free. */
 doorman_time sim_policy_due(const sim_policy *policy) {
     return policy->kind == SIM_DOORMAN ? doorman_throttle_due(policy->throttle) : DOORMAN_NEVER;
 }

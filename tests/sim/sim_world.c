@@ -389,8 +389,8 @@ bool sim_leased(const sim_world *world, size_t client, size_t resource,
     return info->leased;
 }
 
-/* Starts a client. It knows the processes of its node. Where clients roam, it also knows those of
- * another node. */
+/* Starts a client. It knows the processes of its node. Where clients roam, it also knows the
+ * processes of another node. */
 void sim_start_client(sim_world *world, size_t index) {
     sim_client *client = &world->clients[index];
     const char *addresses[2 * SIM_PROCESSES];

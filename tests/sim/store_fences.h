@@ -19,7 +19,7 @@ bool sim_handover_is_next(const sim_handover *handover, uint64_t term) {
     return handover->term + 1 == term;
 }
 
-/* D9: a master looks at what was handed over once in a term, because it may have granted since. */
+/* D9: a master looks only once in a term at what was handed over: it may have granted since. */
 bool sim_handover_is_new(const sim_process *process, uint64_t term) {
     return process->looked_term != term;
 }
