@@ -51,7 +51,7 @@ struct election {
     enum drain_phase drain_seen; /* the phase that the thread has followed */
     bool is_forbidden;           /* a part does not let this process become master */
     bool stops;   /* the thread must resign and end. service->stopping is true before, while other
-                       parts still need the mastership: the store gets its last changes (D5) */
+                       parts still need the mastership: the store gets its last changes (V8) */
     bool resigns; /* the thread deletes the key, and its call must not be cancelled */
     doorman_election_state state;           /* the state that was applied last */
     doorman_time until;                     /* the end of the mastership that was applied last */

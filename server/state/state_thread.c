@@ -82,7 +82,7 @@
 #define STOP_SECONDS 25
 
 /* How long a stop keeps the mastership while no batch can be written. A node without a master is
- * worse than the loss of the last changes, which a crash would lose too (D5). An answer that
+ * worse than the loss of the last changes, which a crash would lose too (V8). An answer that
  * takes longer than 5 s has failed, see COMMAND_SECONDS. */
 #define GIVE_BACK_SECONDS 5
 #define GIVE_BACK_FAILING_SECONDS 1 /* the same if the store fails already when the stop begins */

@@ -449,7 +449,7 @@ static void redis_warn(struct redis_store *store, const char *text) {
     snprintf(store->base.warning + bytes, STORE_TEXT - bytes, "%s%s", bytes ? "; " : "", text);
 }
 
-/* Warns if this Redis may lose rows (D5). */
+/* Warns if this Redis may lose rows (V8). */
 static void redis_look(struct redis_store *store) {
     redisReply *reply = redis_ask(store, REDIS_REPLY_STRING, 1, (const char *const[]){"INFO"});
     store->base.warning[0] = 0;

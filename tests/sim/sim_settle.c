@@ -8,7 +8,7 @@
  *     P27  a reservation counts what it has reserved, and after its settlement what it has cost.
  *          What was settled too late counts the larger amount. Repeats change nothing, also at
  *          another master. So a request never counts more than the larger amount
- *     D5   a crash forgets at most what came after the last round of writing
+ *     V8   a crash forgets at most what came after the last round of writing
  *
  * If a store is replaced by an older copy, any of these charges may be missing, and a batch that is
  * on its way is written into the copy. So after a replacement the ledger is not used any more. */
@@ -76,7 +76,7 @@ static void check(sim_world *world, size_t process) {
              world->processes[process].address, used, least, most);
 }
 
-/* Must be called when a mastership begins: what was not written is perhaps lost (D5). */
+/* Must be called when a mastership begins: what was not written is perhaps lost (V8). */
 void sim_settle_opened(sim_world *world, size_t process) {
     sim_settle_ledger *ledger = &world->states->ledgers[world->processes[process].node];
     for (size_t i = 0; i < SIM_SETTLE_SLOTS; i++) {

@@ -88,7 +88,7 @@ typedef struct shards_hold {
     doorman_time until, renew_at; /* by the clock of the client */
 } shards_hold;
 
-/* A decision of a process, and which of its items were lost in a crash (D5). */
+/* A decision of a process, and which of its items were lost in a crash (V8). */
 typedef struct shards_op {
     doorman_time at;
     uint64_t number;

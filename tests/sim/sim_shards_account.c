@@ -5,7 +5,7 @@
  *
  *     exact runs     it decides as the owners do: grants, reasons, units, and each counter's state
  *     other runs     it gets only what was granted or charged, and there are no resets. When a node
- *                    takes a shard, the calls that the node may have forgotten (D5) are taken out
+ *                    takes a shard, the calls that the node may have forgotten (V8) are taken out
  *                    again. So each counter of the owner has used at least as much as the
  *                    account's, and the account must grant what the owner grants. A sliding window
  *                    is a slice shorter than that of the owner, because slices begin at other times

@@ -215,7 +215,7 @@ doorman_status sim_state_account_restore(sim_world *world, size_t process,
                                          const sim_state_row *row);
 /* Must be called when a process has taken all its changes. */
 void sim_state_account_took_all(sim_world *world, size_t process);
-/* D5: fails if the store of a node lacks a change that its master has made before `since`. */
+/* D3: fails if the store of a node lacks a change that its master has made before `since`. */
 void sim_state_account_check_kept(sim_world *world, size_t process, doorman_time since);
 
 void sim_state_row_copy(sim_state_row *to, const sim_state_row *from);

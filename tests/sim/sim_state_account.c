@@ -11,7 +11,7 @@
  *         is a counter already, the units of row and counter move to new slices. The last slice
  *         begins now, and no unit returns earlier. A row that was yielded or restored before does
  *         not count twice. The epoch moves forward to the time of a row. A ban keeps its time left
- *     D5, D6  when a round of writing has ended, the store has all changes that were made before
+ *     D3, D6  when a round of writing has ended, the store has all changes that were made before
  *         the round. So a crash forgets at most what came after the last round, and a planned stop
  *         forgets nothing */
 #include "sim_state.h"
@@ -494,7 +494,7 @@ doorman_status sim_state_account_restore(sim_world *world, size_t process,
     return DOORMAN_OK;
 }
 
-/* ---- what may be forgotten (D5) */
+/* ---- what may be forgotten (V8) */
 
 /* Returns whether a process that read the row of an item now would know the same as the account. */
 static bool is_kept(const sim_world *world, const sim_state_account *account,

@@ -352,7 +352,7 @@ static void read_again(sim_world *world, size_t process) {
     send_call(world, process);
 }
 
-/* D5, D6: the round is over, so all changes before it are in the store. */
+/* D3, D6: the round is over, so all changes before it are in the store. */
 static void end_round(sim_world *world, size_t process) {
     sim_state_process *own = process_of(world, process);
     sim_state_account_check_kept(world, process, own->round_began_at);

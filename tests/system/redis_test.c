@@ -312,7 +312,7 @@ STORY(a_redis_that_refuses_is_named_at_the_start) {
     expect_refused(w, "Redis needs a password");
 }
 
-/* D5 */
+/* V8 */
 STORY(a_redis_that_may_forget_is_named) {
     assert_string_equal(server_store_warning(w->store), "");
     redis_run(&w->redis, "CONFIG SET appendonly no");
@@ -766,7 +766,7 @@ TEST(an_unknown_scheme_is_a_failure) {
 
 /* ---- a node of three processes -------------------------------------------------------------- */
 
-/* D5, D9: the standbys are restarted first, and the master last, as docs/operations.md says. */
+/* V8, D9: the standbys are restarted first, and the master last, as docs/operations.md says. */
 TEST(rolling_restarts_under_load_forget_nothing) {
     static long before[LOADS][KEYS];
     memset(before, 0, sizeof before);
@@ -790,7 +790,7 @@ TEST(rolling_restarts_under_load_forget_nothing) {
     }
 }
 
-/* D5: a master that stops keeps its election key until a slow store has the last changes. Its
+/* V8: a master that stops keeps its election key until a slow store has the last changes. Its
  * requests to etcd, every fifth of the TTL, do not end this wait. */
 TEST(a_master_that_stops_resigns_after_the_last_write) {
     node_start(QUOTA, "6");
@@ -811,7 +811,7 @@ TEST(a_master_that_stops_resigns_after_the_last_write) {
     assert_int_equal(used(&node.members[next].fixture, "ann"), 1110);
 }
 
-/* D5, D7: the next master knows all but the last changes. */
+/* V8, D7: the next master knows all but the last changes. */
 TEST(a_kill_of_the_master_forgets_at_most_the_changes_that_are_not_written) {
     static long before[LOADS][KEYS];
     memset(before, 0, sizeof before);
@@ -845,7 +845,7 @@ static void only_start(void) {
     pthread_mutex_unlock(&node.lock);
 }
 
-/* D5, D6: the Redis dies too, in each second round. It is back before the server dies, or later. */
+/* V8, D6: the Redis dies too, in each second round. It is back before the server dies, or later. */
 TEST(kills_of_a_server_and_its_redis_forget_at_most_the_changes_that_are_not_written) {
     static long before[LOADS][KEYS];
     unsigned random = (unsigned)time(NULL);
@@ -934,7 +934,7 @@ TEST(a_master_that_comes_back_does_not_write_what_is_outdated) {
     assert_string_equal(redis_run(&node.redis, "HGET %s epoch", beginnings), "3");
 }
 
-/* D5, D7: an etcd that does not answer for longer than the TTL ends the mastership of a process
+/* V8, D7: an etcd that does not answer for longer than the TTL ends the mastership of a process
  * that lives. The next master, which may be the same process, knows all that was written. */
 TEST(a_stalled_etcd_forgets_nothing_that_is_written) {
     static const char lost[] = "this server is no longer the master";
@@ -1120,7 +1120,7 @@ static bool standby_follows(int old) {
     return follows;
 }
 
-/* D5: the last second of changes may be lost, as in a crash. What was written is not lost, and what
+/* V8: the last second of changes may be lost, as in a crash. What was written is not lost, and what
  * the old master still tries to write does no harm. */
 TEST(a_master_that_stops_gives_way_when_the_redis_does_not_answer) {
     node_start(QUOTA, "6");

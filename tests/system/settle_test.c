@@ -91,7 +91,7 @@ TEST(a_reservation_outlasts_planned_restarts) {
     server_stop(&fixture.server);
 }
 
-/* D5: what is written outlasts a crash. Nothing is charged twice. */
+/* V8: what is written outlasts a crash. Nothing is charged twice. */
 TEST(a_reservation_outlasts_a_crash) {
     char path[96];
     state_path(path);
@@ -121,7 +121,7 @@ TEST(a_reservation_outlasts_a_crash) {
  * a key that has used nothing, this is the shared limit. */
 static long used_by_all(const struct fixture *fixture) { return used(fixture, "nobody"); }
 
-/* P27, D5: after a crash, a reservation that is settled or ends returns units to each counter that
+/* P27, V8: after a crash, a reservation that is settled or ends returns units to each counter that
  * was charged, and to no other counter. */
 TEST(after_a_crash_units_come_back_to_the_counters_that_were_charged) {
     char path[96];

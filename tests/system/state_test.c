@@ -9,7 +9,7 @@
 
 /* ---- what lasts ----------------------------------------------------------------------------- */
 
-/* D5 */
+/* V8 */
 TEST(a_planned_restart_forgets_nothing) {
     char path[96];
     state_path(path);
@@ -37,7 +37,7 @@ TEST(without_a_file_a_restart_forgets_everything) {
     }
 }
 
-/* D5: what is written outlasts a crash. */
+/* V8: what is written outlasts a crash. */
 TEST(what_is_written_outlasts_a_crash) {
     char path[96];
     state_path(path);
@@ -305,7 +305,7 @@ static int64_t run_for(const struct fixture *fixture, int64_t duration) {
     return since;
 }
 
-/* D5: the server says up to which time all changes are written. A kill forgets only grants after
+/* V8: the server says up to which time all changes are written. A kill forgets only grants after
  * that time, and in at least one round only grants of the last two seconds. */
 TEST(a_kill_forgets_at_most_the_changes_that_are_not_written) {
     static long before[LOADS][KEYS];
@@ -339,7 +339,7 @@ TEST(a_kill_forgets_at_most_the_changes_that_are_not_written) {
     server_stop(&fixture.server);
 }
 
-/* D5: a restart keeps even the units that are granted at the moment of the signal. */
+/* V8: a restart keeps even the units that are granted at the moment of the signal. */
 TEST(restarts_under_load_forget_nothing) {
     static long before[LOADS][KEYS];
     char path[96];

@@ -79,7 +79,7 @@ TEST_WITH(world, rows_are_dropped_after_a_time) {
     expect_rows(w, "b=2 c=3");
 }
 
-/* D5: the mode FULL lets a commit outlast a loss of power. No test causes such a loss. */
+/* V8: the mode FULL lets a commit outlast a loss of power. No test causes such a loss. */
 TEST_WITH(world, a_commit_waits_for_the_disk) {
     int64_t synchronous = 0, tables = 0;
     struct file_store *file = (struct file_store *)w->store;
