@@ -64,7 +64,7 @@ TEST(a_role_decides_what_a_token_allows) {
 #define REPORT "{\"client_id\": \"c\", \"entry\": [{\"resource_id\": \"login\", \"cost\": 1}]}"
 
 /* P20: to ask for permits needs the role write, and to inspect a key the role read. To change a key
- * needs a higher role than both, here admin. */
+ * needs an even higher role, here admin. */
 TEST(permits_need_the_role_of_their_method) {
     static const struct {
         const char *path, *body;
