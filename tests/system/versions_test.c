@@ -423,7 +423,7 @@ TEST(a_broken_key_is_named_and_can_be_replaced) {
     etcd_stop(&etcd);
 }
 
-/* The audit does not list a change that was not made. */
+/* The audit never says that a change was made if it was not. */
 TEST(an_etcd_that_is_away_changes_nothing) {
     struct etcd etcd;
     struct place place;
