@@ -100,8 +100,7 @@ TEST(the_leases_of_a_resource_are_listed_in_pages) {
     server_stop(&fixture.server);
 }
 
-/* Without `limit` a page has at most 1,000 leases. The last page has no `next`, even if it is
- * full. */
+/* Without `limit` a page has at most 1,000 leases. The last page never has a `next`. */
 TEST(a_page_that_has_all_leases_is_the_last) {
     struct fixture fixture = fixture_start(CONFIG("1000000", ""), NULL);
     for (int i = 0; i < CLIENTS; i++) request_for(&fixture, i, "3");
@@ -212,7 +211,6 @@ static double renew(const struct fixture *fixture, double id, double has) {
     return next;
 }
 
-/* Waits until a page has a text. */
 static void await_page(const struct fixture *fixture, const char *path, const char *expected) {
     bool found = false;
     for (int waited = 0; waited < TIMEOUT_MS && !found; waited += 50) {
@@ -224,9 +222,8 @@ static void await_page(const struct fixture *fixture, const char *path, const ch
     if (!found) fail_msg("%s: no %s", path, expected);
 }
 
-/* The client "renews" has all units, so another client that asks once gets nothing. Then the first
- * client gives half back. This half stays reserved for the other client, which does not fetch
- * it. */
+/* The client "renews" has all, so another client that asks once gets nothing. Then the first client
+ * gives half back. This half stays reserved for the other client, which does not fetch it. */
 TEST(the_share_of_a_client_that_asks_once_is_shown_as_reserved) {
     static const char config[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 100, \"algorithm\": "
@@ -275,7 +272,6 @@ TEST(the_status_has_no_digits_that_come_from_rounding) {
     server_stop(&fixture.server);
 }
 
-/* Waits until a series has a value. */
 static void await_metric(const struct fixture *fixture, const char *series, double value) {
     double now = -1;
     for (int waited = 0; waited < TIMEOUT_MS; waited += 50) {

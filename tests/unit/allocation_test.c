@@ -618,7 +618,6 @@ static void prepare_override(fixture *s) {
     assert_int_equal(set_override(s), DOORMAN_OK);
 }
 
-/* Replaces a row by one with other figures. */
 static doorman_status replace_override(fixture *s) {
     doorman_override_info info;
     doorman_override_row other = override_row;
@@ -1291,8 +1290,7 @@ static void prepare_waiting_message(fixture *s) {
 }
 
 /* Without memory, the decision on a permit that has waited is lost, as if its response were lost.
- * Each call of this function reads the message again, so its permit replaces the previous
- * permit. */
+ * Each call of this function reads the message again, so its permit replaces the previous one. */
 static doorman_status settle_message(fixture *s) {
     static const char message[] =
         "{\"acquire\": {\"client_id\": \"bob\", \"permit\": [{\"request_id\": 1, "

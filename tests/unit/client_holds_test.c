@@ -480,7 +480,6 @@ TEST(a_canceled_wait_is_released_in_the_queue) {
 
 /* ---- numbers that the application knows before it asks --------------------------------------- */
 
-/* Acquires with the number that the world has in `hold`. */
 static doorman_status acquire_as(world *w, double cost, doorman_error *error) {
     const doorman_permit_item item = {.resource_id = "job", .key = "a", .cost = cost};
     const doorman_permit_request request = {.items = &item, .item_count = 1, .request_id = w->hold};
@@ -853,10 +852,10 @@ TEST(a_broken_answer_for_a_hold_whose_caller_is_gone_is_refused) {
 
 /* ---- clients, a server, a network and an account -------------------------------------------- */
 /*
- * For each client, the account adds up the units that its application may use, by its clock: from
- * the decision until the application releases or transfers them, or until ends_at. The sum must
- * never exceed the limit. At the end there are no more faults, and every hold is released. Then the
- * server must soon count no units, before a hold could end by itself.
+ * For each client and by its clock, the account adds up the units that the application may use:
+ * from the decision until the application releases or transfers them, or until ends_at. The sum
+ * must never exceed the limit. At the end there are no more faults, and every hold is released.
+ * Then the server must soon count no units, before a hold could end by itself.
  */
 
 #define CLIENTS 3

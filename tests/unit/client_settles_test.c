@@ -180,7 +180,6 @@ TEST(what_a_reservation_did_not_cost_comes_back) {
     world_end(w);
 }
 
-/* A second settle with another cost is refused. */
 TEST(a_reservation_is_settled_once) {
     world *w = world_start((doorman_permit_policy){.shadow = false});
     const uint64_t number = reserved(w, 40);

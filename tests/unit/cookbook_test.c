@@ -382,7 +382,7 @@ static void player_ask(player *p, const row *asked, facts *out) {
     if (status != DOORMAN_OK) fail_msg(PAGE ":%d: %s", asked->line, error.text);
 }
 
-/* Plays a row. If the row has several permits, the first clause holds for each of them. */
+/* Plays a row. If the row has several permits, the first clause applies to each permit. */
 static void player_row(player *p, const char *line, int number) {
     static row asked;
     static facts real;
