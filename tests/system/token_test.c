@@ -299,7 +299,7 @@ TEST(the_role_support_reads_everything_and_takes_nothing) {
     server_stop(&fixture.server);
 }
 
-/* Other transports do not know who sends a message. */
+/* Over nng the server does not know who sends a message. */
 TEST(a_key_is_inspected_and_reset_only_over_http_with_a_token) {
     struct fixture open = fixture_start(LIMITED, NULL);
     expect_post(&open, "/v1/acquire", HOST JSON, ACQUIRE, 200, "GRANTED");

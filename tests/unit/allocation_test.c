@@ -1420,8 +1420,8 @@ static void prepare_permit_client(fixture *s) {
 static const doorman_permit_item one_item = {.resource_id = "r", .key = "a", .cost = 1};
 static const doorman_permit_request one_request = {.items = &one_item, .item_count = 1};
 
-/* Checks that one permit or report waits and a message is due, or neither if the call has
- * failed. */
+/* Checks that one permit or report waits and a message is due. If the call has failed, nothing
+ * waits and no message is due. */
 static void check_permit_client(fixture *s, doorman_status status) {
     doorman_permit_client_info info;
     doorman_permit_client_read(s->permit_client, &info);
@@ -2184,7 +2184,7 @@ static bool try_without_memory(size_t nth, bool once, size_t *kept) {
 }
 
 /* On a busy machine nng 1.5.2 sometimes closes a socket late or never, and the socket keeps its
- * memory: see doorman__socket_close. So it is enough if one of three tries leaves nothing. */
+ * memory: see doorman__socket_close. So it is enough if one of three tries keeps no memory. */
 static bool try_without_memory_again(size_t nth, bool once) {
     bool worked = false;
     size_t kept = 1;

@@ -1,6 +1,6 @@
 /* Tests every public function with NULL for each argument that must not be NULL. The last test
- * checks that this file names each public function that takes pointers. The errors of all calls
- * name arguments and fields as their caller knows them (C10). */
+ * checks that this file names each public function that takes pointers. Errors name arguments and
+ * fields as the caller knows them (C10). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

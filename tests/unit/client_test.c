@@ -695,7 +695,7 @@ TEST(two_clients_that_share_read_the_reason_of_the_server) {
     world_stop(&w);
 }
 
-/* K4: the client's own wants are its capacity only without a lease. */
+/* K4: an OPTIMISTIC resource has its wants as capacity only without a lease. */
 TEST(without_a_lease_an_optimistic_capacity_follows_its_wants) {
     world w;
     world_start(&w, 100);
@@ -1116,7 +1116,7 @@ TEST(capacity_moves_to_another_client_as_a_gauge_releases) {
     world_stop(&w);
 }
 
-/* Returns what a client has in use, or what its lease allows it to have in use if that is more. */
+/* Returns the larger of what a client has in use and what its lease allows. */
 static double in_force(const world *w, const doorman_client_resource *resource) {
     if (!resource) return 0;
     doorman_resource_info info = read_now(w, resource);

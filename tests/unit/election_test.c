@@ -349,8 +349,7 @@ TEST(a_master_that_misses_its_key_steps_down_before_it_tries_again) {
     win(&f, 8);
 }
 
-/* A master whose store lease is still there steps down too, because somebody has deleted the
- * key. */
+/* Somebody has deleted the key, so the master steps down although its store lease still exists. */
 TEST(a_master_whose_key_was_deleted_steps_down_first_too) {
     fixture f = start();
     win(&f, 7);

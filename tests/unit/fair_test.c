@@ -762,7 +762,7 @@ TEST(keys_of_fair_limits_stay_within_memory_max) {
     stop(f);
 }
 
-/* A key needs 24 bytes more than a bucket of its own on 64-bit systems. P14: keys that are silent
+/* On 64-bit systems a key needs 24 bytes more than a bucket of its own. P14: keys that are silent
  * are forgotten, and so is the pool. */
 TEST(silent_keys_are_forgotten) {
     if (sizeof(void *) == 8) {
