@@ -361,7 +361,7 @@ TEST(restarts_under_load_forget_nothing) {
 
 /* ---- a file that fails ---------------------------------------------------------------------- */
 
-/* Bounds the size of the files that a server may write, as a full disk does. */
+/* Bounds the size of the files of a server. Writes beyond the bound fail, as on a full disk. */
 static void limit_files(const struct fixture *fixture, rlim_t bytes) {
     const struct rlimit limit = {bytes, RLIM_INFINITY};
     assert_int_equal(prlimit(fixture->server.process->pid, RLIMIT_FSIZE, &limit, NULL), 0);
@@ -410,7 +410,7 @@ TEST(a_file_that_is_gone_is_written_when_it_is_back) {
     server_stop(&fixture.server);
 }
 
-/* D8: a stop waits at most 25 s for the file. The changes that were written before are not lost. */
+/* D8: a stop waits at most 25 s for the file. Changes that were written earlier are not lost. */
 TEST(a_stop_gives_up_a_file_that_cannot_be_written) {
     char path[96], other[112];
     state_path(path);

@@ -80,7 +80,7 @@ static void read_page(struct leases *leases, const struct fixture *fixture, cons
 }
 
 /* Each lease appears on exactly one page. A lease that is granted after the first page was read
- * appears on at most one. */
+ * appears on at most one page. */
 TEST(the_leases_of_a_resource_are_listed_in_pages) {
     struct fixture fixture = fixture_start(CONFIG("1000000", ""), NULL);
     for (int i = 0; i < 200; i++) request_for(&fixture, i, "3");
@@ -100,7 +100,7 @@ TEST(the_leases_of_a_resource_are_listed_in_pages) {
     server_stop(&fixture.server);
 }
 
-/* Without `limit` a page has at most 1,000 leases. The last page has no `next`, even if full. */
+/* Without `limit` a page has at most 1,000 leases. The last page never has a `next`. */
 TEST(a_page_that_has_all_leases_is_the_last) {
     struct fixture fixture = fixture_start(CONFIG("1000000", ""), NULL);
     for (int i = 0; i < CLIENTS; i++) request_for(&fixture, i, "3");
@@ -154,7 +154,7 @@ TEST(a_process_that_is_not_master_has_no_leases) {
     server_stop(&fixture.server);
 }
 
-/* If a client never names its last lease, the server keeps its first lease committed. */
+/* If a client never names its last lease, the server keeps the client's first lease committed. */
 TEST(a_holder_that_never_confirms_is_shown) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     request_for(&fixture, 1, "100");
@@ -211,7 +211,6 @@ static double renew(const struct fixture *fixture, double id, double has) {
     return next;
 }
 
-/* Waits until a page has a text. */
 static void await_page(const struct fixture *fixture, const char *path, const char *expected) {
     bool found = false;
     for (int waited = 0; waited < TIMEOUT_MS && !found; waited += 50) {
@@ -223,8 +222,8 @@ static void await_page(const struct fixture *fixture, const char *path, const ch
     if (!found) fail_msg("%s: no %s", path, expected);
 }
 
-/* The client "renews" has all, so another client that asks once gets nothing. "renews" gives half
- * back. This half stays reserved for the other client, which does not fetch it. */
+/* The client "renews" has all, so another client that asks once gets nothing. Then the first client
+ * gives half back. This half stays reserved for the other client, which does not fetch it. */
 TEST(the_share_of_a_client_that_asks_once_is_shown_as_reserved) {
     static const char config[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 100, \"algorithm\": "
@@ -245,7 +244,7 @@ TEST(the_share_of_a_client_that_asks_once_is_shown_as_reserved) {
     server_stop(&fixture.server);
 }
 
-/* With a long refresh interval nobody is late. */
+/* The refresh interval is 5 s, so the client is not late yet. */
 TEST(a_client_that_has_just_asked_is_not_late) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     request_for(&fixture, 1, "1");
@@ -273,7 +272,6 @@ TEST(the_status_has_no_digits_that_come_from_rounding) {
     server_stop(&fixture.server);
 }
 
-/* Waits until a series has a value. */
 static void await_metric(const struct fixture *fixture, const char *series, double value) {
     double now = -1;
     for (int waited = 0; waited < TIMEOUT_MS; waited += 50) {

@@ -169,7 +169,7 @@ STORY(an_etcd_without_space_is_named_and_has_written_nothing) {
     cJSON_Delete(alarm);
 }
 
-/* The texts are those of etcd 3.4 and of its library for gRPC. */
+/* The texts come from etcd 3.4 and from its library for gRPC. */
 TEST(errors_of_etcd_are_told_apart) {
     static const struct {
         struct etcd_error error;

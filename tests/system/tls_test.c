@@ -1,5 +1,5 @@
-/* TLS of the server: the files of certificates, and which peers get in. A test that needs openssl
- * or curl is skipped, with a message, if that program is missing. */
+/* Tests TLS: the files of certificates, and which peers get in. A test that needs openssl or curl
+ * is skipped, with a message, if that program is missing. */
 #define _GNU_SOURCE
 #include "http.h"
 
@@ -11,7 +11,7 @@
 
 /* ---- TLS ------------------------------------------------------------------------------------ */
 
-/* Makes a certificate authority (CA) and a certificate for localhost that it signs, in a folder. */
+/* Makes a certificate authority (CA) in a folder, and a certificate for localhost that it signs. */
 static bool make_certificates(const char *folder) {
     char command[2048];
     snprintf(command, sizeof command,
@@ -67,7 +67,7 @@ TEST(files_that_are_no_certificates_are_refused_at_the_start) {
         "it must hold certificates, in PEM");
 }
 
-/* V7: nng itself accepts the key of another certificate, so the server checks it. */
+/* V7: nng itself accepts the key of another certificate, so the server checks the key. */
 TEST(a_key_of_another_certificate_is_refused_at_the_start) {
     require_program("openssl");
     struct process *files = process_new();
@@ -229,7 +229,7 @@ static void read_listener(const struct fixture *fixture, const char *address, ch
     free(log_text);
 }
 
-/* Checks a server with two listeners: tls+tcp at 127.0.0.1 and at localhost. The second is
+/* Checks a server with two listeners: tls+tcp at 127.0.0.1 and at localhost. The second listener is
  * necessary, because localhost can mean ::1, and nng only tries the first IP address of a name.
  *   own      the folder of the server's CA
  *   others   the folder of another CA */
@@ -314,7 +314,7 @@ TEST(a_refused_peer_is_logged) {
     server_stop(&fixture.server);
 }
 
-/* Replaces a file with one of another folder, as a program that renews certificates does. */
+/* Replaces a file with a file from another folder, as a program that renews certificates does. */
 static void replace(const char *to_folder, const char *to, const char *from_folder,
                     const char *from) {
     char command[512];
@@ -323,8 +323,8 @@ static void replace(const char *to_folder, const char *to, const char *from_fold
     assert_int_equal(system(command), 0);
 }
 
-/* Writes a certificate for own.key whose validity has the given times, for example "20200101000000Z
- * 20200201000000Z". Returns false if this version of openssl cannot do that. */
+/* Writes a certificate for own.key. It is valid from `begin` to `end`, for example
+ * "20200101000000Z". Returns false if this version of openssl cannot do that. */
 static bool make_dated(const char *folder, const char *out, const char *begin, const char *end) {
     char command[1024];
     snprintf(
@@ -454,7 +454,6 @@ TEST(a_refused_certificate_is_named_in_the_response) {
     server_stop(&fixture.server);
 }
 
-/* A peer that speaks plain HTTP to the port of HTTPS is told so in plain HTTP. */
 TEST(plain_http_to_a_port_of_https_gets_a_plain_answer) {
     require_program("openssl");
     struct process *files = process_new();
@@ -473,7 +472,7 @@ TEST(plain_http_to_a_port_of_https_gets_a_plain_answer) {
     server_stop(&fixture.server);
 }
 
-/* V1: the folder `used` starts with the certificate of one CA, and then gets that of another. */
+/* V1: the folder `used` starts with the certificate of one CA, and then gets one of another CA. */
 TEST(a_changed_certificate_is_used_without_a_restart) {
     struct process *used = process_new(), *old = process_new(), *other = process_new();
     char cert[128], key[128], url[64];
@@ -644,7 +643,7 @@ static void expect_lease(const struct tls_tree *tree, const char *resource) {
 
 /* Starts a root and a leaf with certificates of the first authority. The leaf renews its leases
  * every second.
- *   mutual   both check the certificate of the other one. Otherwise the leaf has no certificate */
+ *   mutual   each checks the certificate of the other. If false, the leaf has no certificate */
 static struct tls_tree tls_tree_start(bool mutual) {
     struct tls_tree tree = {.root = process_new(), .leaf = process_new()};
     tree.first = process_new();

@@ -64,7 +64,7 @@ TEST(a_role_decides_what_a_token_allows) {
 #define REPORT "{\"client_id\": \"c\", \"entry\": [{\"resource_id\": \"login\", \"cost\": 1}]}"
 
 /* P20: to ask for permits needs the role write, and to inspect a key the role read. To change a key
- * needs a higher role than both, here admin. */
+ * needs an even higher role, here admin. */
 TEST(permits_need_the_role_of_their_method) {
     static const struct {
         const char *path, *body;
@@ -299,7 +299,7 @@ TEST(the_role_support_reads_everything_and_takes_nothing) {
     server_stop(&fixture.server);
 }
 
-/* Other transports do not know who sends a message. */
+/* Over nng the server does not know who sends a message. */
 TEST(a_key_is_inspected_and_reset_only_over_http_with_a_token) {
     struct fixture open = fixture_start(LIMITED, NULL);
     expect_post(&open, "/v1/acquire", HOST JSON, ACQUIRE, 200, "GRANTED");

@@ -84,8 +84,6 @@ static void tree_stop(struct tree *tree) {
     }
 }
 
-/* Other tests cover the kinds of shares. These tests use FAIR_SHARE. */
-
 /* T2, T7. */
 TEST(a_tree_shares_as_one_server_would_and_never_exceeds_the_capacity) {
     static struct tree tree;
@@ -104,8 +102,8 @@ TEST(a_tree_shares_as_one_server_would_and_never_exceeds_the_capacity) {
     tree_stop(&tree);
 }
 
-/* T5, T6, T7. The next process of the leaf learns the leases of its clients. If it starts after
- * these leases have ended, other clients have their capacity until then. */
+/* T5, T6, T7. The next process of the leaf learns the leases of its clients. If that process starts
+ * after the leases have ended, other clients have the capacity meanwhile. */
 TEST(a_leaf_recovers_after_a_kill) {
     static struct tree tree;
     tree_start(&tree, 100);
@@ -231,8 +229,8 @@ static doorman_time leases_got(const struct node *leaf, int first, int count) {
     return doorman_clock() - from;
 }
 
-/* Requests new resources, and then the same resources again, which the leaf can answer alone.
- * Returns how much longer the first requests take. */
+/* Requests new resources, and then the same resources again. The leaf answers the second requests
+ * alone. Returns how much longer the first requests take. */
 static doorman_time parent_delay(const struct node *leaf, int first, int count) {
     doorman_time new_ = leases_got(leaf, first, count);
     return new_ - leases_got(leaf, first, count);
@@ -316,7 +314,7 @@ TEST(a_restarted_server_leaves_the_safe_capacity_in_force) {
     server_stop(&root.server);
 }
 
-/* G8, V1: SIGHUP has no effect on a node with a parent. */
+/* G8, V1: SIGHUP loads no configuration at a node with a parent. */
 TEST(a_node_with_a_parent_cannot_reload_a_configuration) {
     struct node root = {.name = "root", .config = CONFIG("")}, leaf = {.name = "leaf"};
     node_prepare(&root);

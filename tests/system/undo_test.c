@@ -56,7 +56,6 @@ static void undo(const struct office *office, const char *lines, int id, int cod
     act(office, "POST", path, lines, "", code, text);
 }
 
-/* Expects a key to have this limit. */
 static void expect_limit(const struct office *office, const char *key, int limit) {
     char body[256], text[64];
     snprintf(body, sizeof body,

@@ -201,8 +201,8 @@ TEST(what_is_wrong_with_a_change_is_named_and_nothing_changes) {
     server_stop(&fixture.server);
 }
 
-/* The list of versions is complete, even if the last one was written a moment before the process
- * was killed. */
+/* The list of versions is complete, even if the last version was written a moment before the
+ * process was killed. */
 TEST(versions_are_there_after_kill_9) {
     struct place place;
     place_init(&place);
@@ -392,7 +392,7 @@ TEST(a_key_that_another_program_has_written_becomes_a_version) {
 }
 
 /* Another program has broken the key. So the server must not name the author and the reason of the
- * version before. */
+ * previous version. */
 TEST(a_broken_key_is_named_and_can_be_replaced) {
     struct etcd etcd;
     struct place place;
@@ -423,7 +423,7 @@ TEST(a_broken_key_is_named_and_can_be_replaced) {
     etcd_stop(&etcd);
 }
 
-/* The audit never says that something was done which was not. */
+/* The audit never says that a change was made if it was not. */
 TEST(an_etcd_that_is_away_changes_nothing) {
     struct etcd etcd;
     struct place place;
@@ -452,7 +452,7 @@ static void etcd_allow(const struct etcd *etcd, const char *what) {
                                         "--prefix", NULL});
 }
 
-/* A right that the user of etcd lacks changes nothing, and the error says which one it is. */
+/* If the user of etcd lacks a right, nothing changes, and the error names the right. */
 TEST(a_change_that_etcd_denies_is_not_made) {
     struct etcd etcd;
     struct place place;
@@ -521,7 +521,6 @@ TEST(a_change_whose_outcome_is_not_known_is_marked_so_after_kill_9) {
     etcd_stop(&etcd);
 }
 
-/* A later master of the node begins with the newest version of the store. */
 TEST(a_later_master_reads_the_newest_version) {
     struct etcd etcd;
     struct redis redis;
@@ -583,7 +582,7 @@ static void pair_start_one(struct pair *pair, int index) {
     pair->fixtures[index] = fixture_start("{}", flags);
 }
 
-/* Starts both. The first one is the master. */
+/* Starts both processes. The first process is the master. */
 static void pair_start(struct pair *pair) {
     redis_require(&pair->redis);
     etcd_require(&pair->etcd);
@@ -649,8 +648,8 @@ TEST(a_standby_follows_the_versions_in_the_store_and_copies_them) {
     redis_kill(&pair.redis);
 }
 
-/* After a planned stop another process is the master at once. So it cannot wait until it next looks
- * into the store. */
+/* After a planned stop another process is the master at once. So that process cannot wait for its
+ * next regular look into the store. */
 TEST(the_next_master_decides_by_the_newest_version_from_the_first_permit_on) {
     struct pair pair;
     pair_start(&pair);
@@ -718,8 +717,8 @@ TEST(the_next_master_has_the_limits_also_if_the_store_is_lost_with_the_last_one)
     etcd_stop(&pair.etcd);
 }
 
-/* An empty configuration limits nothing. So a process that has only an empty one must not decide
- * while it cannot read the store. */
+/* An empty configuration limits nothing. So a process that has no other configuration must not
+ * decide while it cannot read the store. */
 TEST(a_process_without_any_version_is_no_master_while_the_store_is_away) {
     struct pair pair;
     pair_start(&pair);

@@ -1,9 +1,9 @@
-/* C4: every call reports running out of memory as a status, and then changes nothing. Each function
- * of the test cases is called while its first allocation fails, then while its second allocation
- * fails, and so on, until no allocation fails. Each test runs twice: one run fails a single
- * allocation, and the other run also fails all later allocations. After each failure the visible
- * state has not changed. The same call then has the result that it has without a failure. At the
- * end no memory is left allocated. */
+/* C4: a call that runs out of memory says so in its status, and changes nothing. P9 is an
+ * exception. Each function of the test cases is called while its first allocation fails, then while
+ * its second allocation fails, and so on, until no allocation fails. Each test runs twice: one run
+ * fails a single allocation, and the other run also fails all later allocations. After each failure
+ * the visible state has not changed. The same call then has the result that it has without a
+ * failure. At the end no memory is left allocated. */
 #include "unit.h"
 
 #include <arpa/inet.h>
@@ -210,8 +210,8 @@ static void fixture_stop(fixture *s) {
 /* ---- the visible state ---------------------------------------------------------------------- */
 
 /* Writes the leases of a resource. Checks that they add up to its sums, and that a root commits no
- * more than its capacity. This need not be so at a node whose own lease has ended: it has no
- * capacity, although the leases of its holders may last a little longer. */
+ * more than its capacity. A node whose own lease has ended may commit more: it has no capacity,
+ * although the leases of its holders may last a little longer. */
 static void dump_resource(text *output, doorman_server *server,
                           const doorman_server_resource *resource, doorman_time now) {
     add(output,
@@ -618,7 +618,6 @@ static void prepare_override(fixture *s) {
     assert_int_equal(set_override(s), DOORMAN_OK);
 }
 
-/* Replaces a row by one with other figures. */
 static doorman_status replace_override(fixture *s) {
     doorman_override_info info;
     doorman_override_row other = override_row;
@@ -980,8 +979,8 @@ static doorman_status handle_request(fixture *s, doorman_server *server,
     return status;
 }
 
-/* Sends a request of a holder that names no lease, for the first of MANY resources. At the root and
- * at the node some of these exist. */
+/* Requests the first `count` of MANY resources for a holder, without a lease. Some of the resources
+ * exist at the root and at the node. */
 enum { MANY = 11 };
 
 static doorman_status request_resources(fixture *s, doorman_server *server, const char *holder_id,
@@ -1291,7 +1290,7 @@ static void prepare_waiting_message(fixture *s) {
 }
 
 /* Without memory, the decision on a permit that has waited is lost, as if its response were lost.
- * Each call of this function reads the message again, so its permit replaces the one before. */
+ * Each call of this function reads the message again, so its permit replaces the previous one. */
 static doorman_status settle_message(fixture *s) {
     static const char message[] =
         "{\"acquire\": {\"client_id\": \"bob\", \"permit\": [{\"request_id\": 1, "
@@ -1421,8 +1420,8 @@ static void prepare_permit_client(fixture *s) {
 static const doorman_permit_item one_item = {.resource_id = "r", .key = "a", .cost = 1};
 static const doorman_permit_request one_request = {.items = &one_item, .item_count = 1};
 
-/* Checks that one permit or report waits and a message is due, or neither if the call has
- * failed. */
+/* Checks that one permit or report waits and a message is due. If the call has failed, nothing
+ * waits and no message is due. */
 static void check_permit_client(fixture *s, doorman_status status) {
     doorman_permit_client_info info;
     doorman_permit_client_read(s->permit_client, &info);
@@ -1489,7 +1488,7 @@ static void prepare_number(fixture *s) {
     assert_int_equal(new_hold_of_permit_client(s), DOORMAN_OK);
 }
 
-/* Acquires with the number client_hold, which exists. After an error it has no permit yet. */
+/* Acquires with the number client_hold. After an error the number still exists. */
 static doorman_status acquire_number_by_permit_client(fixture *s) {
     doorman_permit_request request = one_request;
     request.request_id = client_hold;
@@ -2185,7 +2184,7 @@ static bool try_without_memory(size_t nth, bool once, size_t *kept) {
 }
 
 /* On a busy machine nng 1.5.2 sometimes closes a socket late or never, and the socket keeps its
- * memory: see doorman__socket_close. So it is enough if one of three tries leaves nothing. */
+ * memory: see doorman__socket_close. So it is enough if one of three tries keeps no memory. */
 static bool try_without_memory_again(size_t nth, bool once) {
     bool worked = false;
     size_t kept = 1;

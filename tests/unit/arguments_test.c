@@ -1,6 +1,6 @@
 /* Tests every public function with NULL for each argument that must not be NULL. The last test
- * compares the functions that this file calls with those that the headers declare. The errors of
- * all calls name arguments and fields as their caller knows them (C10). */
+ * checks that this file names each public function that takes pointers. Errors name arguments and
+ * fields as the caller knows them (C10). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -1125,7 +1125,7 @@ static const struct {
 };
 #undef GET
 
-/* The error of a wrong message has the names of C, or those of the wire if JSON was read. */
+/* The error of a wrong message has the names of C, or the names of the wire if JSON was read. */
 TEST(errors_of_messages_have_the_names_of_their_caller) {
     doorman_config *config = config_create();
     doorman_server *server = NULL;
@@ -1205,7 +1205,7 @@ static const struct {
      "ban.duration: "},
 };
 
-/* Creates each wrong configuration, and reads the same one from JSON. */
+/* Creates each wrong configuration, and reads the same configuration from JSON. */
 TEST(errors_of_configurations_have_the_names_of_their_caller) {
     for (size_t i = 0; i < COUNT(wrong_limits); i++) {
         const doorman_template template_ = {.identifier_glob = "*",
@@ -1401,7 +1401,7 @@ static bool has_pointers(const char *name, size_t bytes) {
     return true;
 }
 
-/* Checks that this file names each public function of a header, except those without pointers.
+/* Checks that this file names each public function of a header, except functions without pointers.
  * Returns how many public functions the header has. */
 static size_t check_functions_of(const char *path) {
     char *header = read_file(path), *here = read_file("tests/unit/arguments_test.c");

@@ -1,5 +1,5 @@
-/* Tests which rows of the audit are removed (E5): compares them with those that slow, simple code
- * removes, for random audits. SEED=N repeats a run. The store is a list in memory. */
+/* Tests which rows of the audit are removed (E5): slow, simple code must remove the same rows of
+ * random audits. SEED=N repeats a run. The store is a list in memory. */
 #define AUDIT_BYTES_MAX ((size_t)20000)
 #include "../../server/admin/audit_trim.c"
 #include "../../server/admin/reset_count.c"
@@ -227,7 +227,7 @@ TEST(the_last_day_of_the_role_support_stays_also_above_the_bound) {
     store_free(store);
 }
 
-/* A file has at most 64 tokens, but they can change. So the audit can have rows of many more. */
+/* A file has at most 64 tokens, but they can change. So the audit can have rows of more tokens. */
 TEST(tokens_without_a_bound_of_their_own_share_one) {
     struct audit_size size = {.bytes = 0};
     struct token_identity token = {.role = ROLE_SUPPORT};

@@ -212,9 +212,9 @@ TEST(a_wrong_byte_is_found_anywhere_in_an_id) {
     }
 }
 
-/* C5. The valid ids of two bytes are 95 by 95 ids of ASCII, and U+00A0 to U+07FF. Of the ids of
- * three bytes the test takes those whose first byte cannot begin a shorter character. The valid
- * ones are U+0800 to U+FFFF without the surrogates. */
+/* C5. The valid ids of two bytes are 95 by 95 ids of ASCII, and U+00A0 to U+07FF. The test takes
+ * only ids of three bytes whose first byte cannot begin a shorter character. Of these ids, U+0800
+ * to U+FFFF are valid, without the surrogates. */
 TEST(overlong_encodings_are_refused_in_an_id) {
     size_t of_two = 0, of_three = 0;
     for (unsigned first = 1; first < 256; first++) {
@@ -234,8 +234,8 @@ TEST(overlong_encodings_are_refused_in_an_id) {
 /* ---- the hash and the table ---------------------------------------------------------------- */
 
 /* C8. The values for the key 0 are from CPython 3.11, whose hash of bytes is SipHash-1-3. The
- * values for the paper's key, the bytes 0 to 15, are from another program. That program agrees with
- * CPython for the key 0. */
+ * values for the key of the SipHash paper, the bytes 0 to 15, are from another program. That
+ * program agrees with CPython for the key 0. */
 TEST(the_hash_is_siphash_1_3) {
     static const uint64_t none[2] = {0, 0};
     static const uint64_t key[2] = {UINT64_C(0x0706050403020100), UINT64_C(0x0f0e0d0c0b0a0908)};

@@ -81,8 +81,8 @@ TEST(a_certificate_is_valid_from_its_begin_to_its_end) {
     }
 }
 
-/* In the file of a node the first certificate must be valid. In a file of authorities one is
- * enough. */
+/* In the file of a node the first certificate must be valid. In a file of authorities one valid
+ * certificate is enough. */
 TEST(one_valid_authority_is_enough) {
     struct certificate_period first;
     char text[4096];

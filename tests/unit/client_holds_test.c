@@ -141,7 +141,7 @@ static size_t hold_count(const world *w) {
     return info.hold_count;
 }
 
-/* Returns a client with a hold of 2 units that lasts 15 s from 100 s on. */
+/* Returns a client with a hold of 2 units that lasts from 100 s to 115 s. */
 static world *world_with_hold(void) {
     world *w = world_start();
     acquire_for(w, 2, 0, SECOND);
@@ -408,7 +408,7 @@ TEST(a_permit_that_waits_delays_no_other_message) {
     world_end(w);
 }
 
-/* Without a lane, the client waits for the answer for as long as with one. */
+/* Without a lane, the client waits for the answer for as long as with a lane. */
 TEST(without_a_lane_a_permit_that_waits_delays_the_next_message) {
     world *w = world_start();
     acquire_for(w, 1, 20 * SECOND, 30 * SECOND);
@@ -434,7 +434,7 @@ TEST(a_queue_leaves_time_for_its_answer) {
     world_end(w);
 }
 
-/* P7: all waits together last at most max_wait, also if servers change. */
+/* P7: all waits of a permit together last at most max_wait, also if servers change. */
 TEST(a_repeated_wait_asks_for_the_rest_of_its_time) {
     world *w = world_start();
     acquire_for(w, 1, 10 * SECOND, 60 * SECOND);
@@ -480,7 +480,6 @@ TEST(a_canceled_wait_is_released_in_the_queue) {
 
 /* ---- numbers that the application knows before it asks --------------------------------------- */
 
-/* Acquires with the number that the world has in `hold`. */
 static doorman_status acquire_as(world *w, double cost, doorman_error *error) {
     const doorman_permit_item item = {.resource_id = "job", .key = "a", .cost = cost};
     const doorman_permit_request request = {.items = &item, .item_count = 1, .request_id = w->hold};
@@ -853,10 +852,10 @@ TEST(a_broken_answer_for_a_hold_whose_caller_is_gone_is_refused) {
 
 /* ---- clients, a server, a network and an account -------------------------------------------- */
 /*
- * The account adds up, by the clock of each client, the units that the application of this client
- * may use: from the decision until the application releases or transfers them, or until ends_at.
- * The sum must never exceed the limit. At the end there are no more faults, and every hold is
- * released. Then the server must soon count no units, before a hold could end by itself.
+ * For each client and by its clock, the account adds up the units that the application may use:
+ * from the decision until the application releases or transfers them, or until ends_at. The sum
+ * must never exceed the limit. At the end there are no more faults, and every hold is released.
+ * Then the server must soon count no units, before a hold could end by itself.
  */
 
 #define CLIENTS 3

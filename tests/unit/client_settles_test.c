@@ -180,7 +180,6 @@ TEST(what_a_reservation_did_not_cost_comes_back) {
     world_end(w);
 }
 
-/* A second settle with another cost is refused. */
 TEST(a_reservation_is_settled_once) {
     world *w = world_start((doorman_permit_policy){.shadow = false});
     const uint64_t number = reserved(w, 40);
@@ -315,7 +314,7 @@ TEST(a_settle_that_no_server_takes_is_lost_after_5_minutes) {
     world_end(w);
 }
 
-/* The new master does not know the reservation, so the real cost is charged there. */
+/* The new master does not know the reservation, so it charges the real cost. */
 TEST(a_settle_survives_a_change_of_master) {
     world *w = world_start((doorman_permit_policy){.shadow = false});
     settle(w, "llm", reserved(w, 40), 15, SECOND);
@@ -575,8 +574,8 @@ static size_t change_master_with_rows(world *w, unsigned char rows[][DOORMAN_PER
     return count;
 }
 
-/* P28: the answer of the old master is lost, and the new one does not know yet what the old one has
- * counted. */
+/* P28: the answer of the old master is lost, and the new master does not know yet what the old
+ * master has counted. */
 TEST(a_report_keeps_its_id_while_a_new_master_learns) {
     static unsigned char rows[8][DOORMAN_PERMIT_ROW_BYTES_MAX];
     size_t bytes[8];
@@ -619,7 +618,7 @@ static void refuse_to_learn(world *w) {
                      DOORMAN_OK);
 }
 
-/* P28: a server refuses a report for at most 10 minutes. A client gives up after 11. */
+/* P28: a server refuses a report for at most 10 minutes. A client gives up after 11 minutes. */
 TEST(a_report_is_lost_if_servers_learn_for_longer_than_they_may) {
     world *w = world_start((doorman_permit_policy){.report_once = true});
     report(w, 5);
@@ -635,8 +634,8 @@ TEST(a_report_is_lost_if_servers_learn_for_longer_than_they_may) {
     world_end(w);
 }
 
-/* A report that a server did not count while it learned counts towards the bound of 10,000. An
- * outage does not lose it, unlike the other reports. */
+/* A report that a server did not count while it learned counts towards the bound of 10,000. This
+ * report survives an outage, but the other reports are lost. */
 TEST(reports_that_wait_are_bounded_and_stay_in_an_outage) {
     world *w = world_start((doorman_permit_policy){.report_once = true});
     report(w, 5);

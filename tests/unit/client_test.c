@@ -80,7 +80,6 @@ static void server_restart(world *w, double capacity) {
     server_start(w);
 }
 
-/* Destroys everything, and checks that all memory was freed. */
 static void world_stop(world *w) {
     for (size_t i = 0; i < w->client_count; i++) doorman_client_destroy(w->clients[i]);
     doorman_server_destroy(w->server);
@@ -141,7 +140,8 @@ static void work(doorman_client *client, doorman_time now) {
     (void)doorman_upstream_request(doorman_client_upstream(client), &request, now);
 }
 
-/* Delivers a client's request to the server, and the response to the client, unless one is lost. */
+/* Delivers a client's request to the server, and the response to the client, unless a message is
+ * lost. */
 static void exchange(world *w, doorman_client *client) {
     doorman_upstream *upstream = doorman_client_upstream(client);
     doorman_request request;
@@ -162,7 +162,6 @@ static void exchange_all(world *w) {
     for (size_t i = 0; i < w->client_count; i++) exchange(w, w->clients[i]);
 }
 
-/* Handles everything that is due until a point in time. */
 static void run_until(world *w, doorman_time until) {
     for (int i = 0; i < 100000; i++) {
         doorman_time due = DOORMAN_NEVER;
@@ -201,7 +200,6 @@ static size_t holder_count(world *w) {
 
 /* ---- without a server, for tests of one response ---- */
 
-/* Answers a client's request, which must have one item. */
 static void respond(world *w, doorman_client *client, doorman_capacity_response item_response) {
     doorman_upstream *upstream = doorman_client_upstream(client);
     doorman_request request;
@@ -230,7 +228,6 @@ static doorman_capacity_response with_safe_capacity(doorman_capacity_response it
     return item_response;
 }
 
-/* Lets time pass until work of the client is due. */
 static void sleep_until_due(world *w, doorman_client *client) {
     doorman_time due = due_of(client);
     assert_true(due != DOORMAN_NEVER);
@@ -698,7 +695,7 @@ TEST(two_clients_that_share_read_the_reason_of_the_server) {
     world_stop(&w);
 }
 
-/* K4: the client's own wants are its capacity only without a lease. */
+/* K4: an OPTIMISTIC resource has its wants as capacity only without a lease. */
 TEST(without_a_lease_an_optimistic_capacity_follows_its_wants) {
     world w;
     world_start(&w, 100);
@@ -722,8 +719,8 @@ TEST(without_a_lease_an_optimistic_capacity_follows_its_wants) {
 
 /* ---- leases ---- */
 
-/* K4: the test reads the state just before, at and just after the end, without an update in
- * between. */
+/* K4: the test reads the state just before, at and just after the end of the lease, without an
+ * update in between. */
 TEST(a_lease_is_over_at_its_end) {
     for (int i = 0; i < 6; i++) {
         doorman_time late = i % 3 - 1;
@@ -745,7 +742,7 @@ TEST(a_lease_is_over_at_its_end) {
     }
 }
 
-/* K4. The Go client keeps the rate of an expired lease. */
+/* K4. The client of the original Doorman keeps the rate of an expired lease. */
 TEST(an_expired_rate_is_not_kept) {
     world w;
     world_start(&w, 1000);
@@ -768,7 +765,7 @@ TEST(an_expired_rate_is_not_kept) {
     world_stop(&w);
 }
 
-/* C1: the clock runs while the machine is suspended, and nothing else does. */
+/* C1: while the machine is suspended, only the clock runs. */
 TEST(a_lease_ends_while_the_machine_is_suspended) {
     world w;
     world_start(&w, 100);
@@ -785,8 +782,8 @@ TEST(a_lease_ends_while_the_machine_is_suspended) {
     world_stop(&w);
 }
 
-/* S8. The Go Doorman ends leases by the wall clock. Here each side uses its own clock, and any
- * difference between the clocks is harmless. */
+/* S8. The original Doorman ends leases by the wall clock. Here each side uses its own clock, and
+ * any difference between the clocks is harmless. */
 TEST(leases_do_not_depend_on_the_clocks_of_other_machines) {
     world w;
     world_start(&w, 100);
@@ -802,7 +799,7 @@ TEST(leases_do_not_depend_on_the_clocks_of_other_machines) {
     world_stop(&w);
 }
 
-/* K7. The Go client hangs when its server is gone. */
+/* K7. The client of the original Doorman hangs when its server is gone. */
 TEST(a_lost_server_costs_few_requests_and_is_found_again) {
     world w;
     world_start(&w, 100);
@@ -1057,8 +1054,8 @@ TEST(a_resource_opened_again_takes_the_new_options) {
     world_stop(&w);
 }
 
-/* R10. In the Go client a release races with requests. Here a release arrives late, and names a
- * lease that is no longer the last one. */
+/* R10. In the original Doorman a release races with requests. Here a release arrives late, and
+ * names a lease that is no longer the last one. */
 TEST(a_late_release_does_not_end_a_new_lease) {
     world w;
     world_start(&w, 100);
@@ -1083,7 +1080,7 @@ TEST(a_late_release_does_not_end_a_new_lease) {
     world_stop(&w);
 }
 
-/* K5. In the Go client two clients in one process have the same id. */
+/* K5. In the original Doorman two clients in one process have the same id. */
 TEST(two_clients_in_one_process_are_two_holders) {
     world w;
     world_start(&w, 100);
@@ -1119,14 +1116,13 @@ TEST(capacity_moves_to_another_client_as_a_gauge_releases) {
     world_stop(&w);
 }
 
-/* Returns what a client has in use, or what its lease allows it to have in use if that is more. */
+/* Returns the larger of what a client has in use and what its lease allows. */
 static double in_force(const world *w, const doorman_client_resource *resource) {
     if (!resource) return 0;
     doorman_resource_info info = read_now(w, resource);
     return fmax(info.leased ? info.capacity : 0, info.in_use);
 }
 
-/* Loads a configuration with another lease length. */
 static void change_lease_length(world *w, double capacity, doorman_time lease_length) {
     doorman_config *config = config_of(capacity, lease_length);
     assert_int_equal(doorman_server_configure(w->server, config, w->now), DOORMAN_OK);
@@ -1156,7 +1152,6 @@ static void open_gauge_randomly(world *w, doorman_client *client, doorman_client
     release_without_lease(gauge, &info);
 }
 
-/* Makes one random call of an application. */
 static void call_randomly(world *w, doorman_client *client, doorman_client_resource **resource) {
     if (!*resource) {
         open_gauge_randomly(w, client, resource);
@@ -1235,7 +1230,7 @@ static doorman_client_resource *open_with_wants_from_use(world *w,
     return open_with(w, add_client(w, "client"), options);
 }
 
-/* L4. The Go client wants 0.1 at a steady demand of 10 a second. */
+/* L4. The client of the original Doorman wants 0.1 at a steady demand of 10 a second. */
 TEST(wants_settle_on_a_steady_demand) {
     static const double rates[] = {2, 10, 137, 1000};
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
@@ -1586,7 +1581,7 @@ TEST(a_gauge_forgets_a_large_request_that_was_served) {
     world_stop(&g.w);
 }
 
-/* K6: with more clients than units, each client that tries gets a unit some time. */
+/* K6: with more clients than units, each client that tries gets a unit at some time. */
 TEST(without_a_lease_a_gauge_still_wants_a_unit) {
     gauges g;
     bool had[IDLE_GAUGES] = {false};
@@ -1608,7 +1603,7 @@ TEST(without_a_lease_a_gauge_still_wants_a_unit) {
     world_stop(&g.w);
 }
 
-/* K6: a minimum that is given holds, even if it is 0. */
+/* K6: a minimum that is given applies, even if it is 0. */
 TEST(the_minimum_of_wants_is_1_for_a_rate_and_0_for_a_gauge) {
     static const struct {
         doorman_resource_options options;
@@ -1750,7 +1745,7 @@ static doorman_time time_to_grow(world *w, doorman_client_resource *resource, do
 
 static const double safe_capacities[] = {-1, 0, 10, 500};
 
-/* L4: the 250 ms hold at the start and after idle times, with each of these safe capacities. */
+/* L4: the bound of 250 ms applies at the start and after idle times, with each safe capacity. */
 TEST(a_free_resource_is_granted_within_250_ms_of_the_first_refusal) {
     static const doorman_time idle[] = {0, 3 * SECOND, 25 * SECOND, 10 * MINUTE};
     for (size_t i = 0; i < sizeof safe_capacities / sizeof *safe_capacities; i++) {
@@ -1767,7 +1762,7 @@ TEST(a_free_resource_is_granted_within_250_ms_of_the_first_refusal) {
     }
 }
 
-/* L4: the loads begin at random times between two observations. The smallest may take 500 ms. */
+/* L4: the loads begin at random times between observations. The smallest load may take 500 ms. */
 TEST(a_new_load_is_seen_within_250_ms) {
     static const double loads[] = {60, 200, 2400, 100000};
     for (int i = 0; i < 200; i++) {
@@ -2049,8 +2044,8 @@ TEST(a_refusal_says_when_to_try_again) {
     world_stop(&w);
 }
 
-/* L2: retry_after is 250 ms and the time in which the largest possible wants save the units up.
- * Wants that are set do not grow. Others grow until that time is a fifth of the window. */
+/* L2: retry_after is 250 ms plus the time in which the largest possible wants save the units. Wants
+ * that are set do not grow. Other wants grow until this time is a fifth of the window. */
 TEST(a_refusal_of_many_units_knows_how_far_wants_can_grow) {
     static const struct {
         doorman_resource_options options;
@@ -2073,7 +2068,8 @@ TEST(a_refusal_of_many_units_knows_how_far_wants_can_grow) {
 }
 
 /* L2, L4: the client does not know the capacity of a gauge. But the client knows when it next asks
- * the server for 50 units. retry_after is that time, so its callers rarely try 50 units of 20. */
+ * the server for 50 units. retry_after ends then, so callers rarely try for more units than the
+ * gauge has. */
 TEST(a_gauge_that_is_too_small_is_tried_rarely) {
     world w;
     world_start(&w, 20);

@@ -187,7 +187,7 @@ TEST(an_equal_id_precedes_the_first_matching_glob) {
     doorman_config_destroy(config);
 }
 
-/* G1. The Go server crashes on a slash if only `*` is configured. */
+/* G1. The original Doorman crashes on a slash if only `*` is configured. */
 TEST(a_resource_id_can_look_like_a_glob_or_a_path) {
     const doorman_template all = {.identifier_glob = "*", .capacity = 1};
     doorman_config *config = config_of(&all, 1);
@@ -592,7 +592,7 @@ static doorman_status create_many(size_t count, size_t most, doorman_error *erro
     return status;
 }
 
-/* G4: the second template could never be used. */
+/* G4: the second template with a glob could never be used. */
 TEST(no_two_templates_have_the_same_glob) {
     const doorman_template templates[] = {
         {.identifier_glob = "db/7"}, {.identifier_glob = "db/8"}, {.identifier_glob = "db/7"}};
@@ -662,7 +662,7 @@ TEST(a_warning_has_the_durations_and_the_number_of_warnings) {
     doorman_config *config = NULL;
     doorman_error error = {0};
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_OK);
-    /* The second template takes the algorithm of the third (G3). It has no warning of its own. */
+    /* The second template takes the algorithm of the third (G3), but has no warning of its own. */
     assert_string_equal(error.text,
                         "templates[0].algorithm.learning_mode_duration: 60 s is shorter than the "
                         "longest lease, 63 s with clock drift: after a change of master, more than "

@@ -262,7 +262,7 @@ static const struct tree *model_step(const struct tree *at, const char *key, con
     return NULL;
 }
 
-/* Returns the node whose limit counts, or NULL. Writes the name of its counter. */
+/* Returns the node whose limit applies, or NULL. Writes the name of its counter. */
 static const struct tree *model_find(const struct tree *root, size_t count,
                                      const char *const pairs[][2], char counter[128]) {
     const struct tree *at = root;
@@ -284,7 +284,7 @@ struct decided {
     int limit;
 };
 
-/* Compares the result for a random descriptor with that of the model. */
+/* Compares the result for a random descriptor with the result of the model. */
 static void compare_one(const struct tree *root, const doorman_config *config,
                         struct decided *out) {
     static const char *const given[] = {"", "a", "b", "ab", "abc", "x/y", "x", "[a]", "a/"};

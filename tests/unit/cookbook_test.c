@@ -40,7 +40,7 @@ static char *page_read(void) {
     return text;
 }
 
-/* Returns what follows `word` at the beginning of a text, or NULL. */
+/* Returns the rest of a text that begins with `word`, or NULL if it does not. */
 static const char *after(const char *text, const char *word) {
     return strncmp(text, word, strlen(word)) == 0 ? text + strlen(word) : NULL;
 }
@@ -83,7 +83,7 @@ static doorman_time duration_of(const char *text) {
     return sum;
 }
 
-/* Writes `word`, and then a duration as duration_of reads it, rounded to milliseconds. */
+/* Writes `word`, and then a duration in the format of duration_of, rounded to milliseconds. */
 static void put_duration(char out[CELL_BYTES], const char *word, doorman_time duration) {
     doorman_time rest = (duration + 500000) / 1000000 * 1000000;
     size_t used = (size_t)snprintf(out, CELL_BYTES, "%s", word);
@@ -382,7 +382,7 @@ static void player_ask(player *p, const row *asked, facts *out) {
     if (status != DOORMAN_OK) fail_msg(PAGE ":%d: %s", asked->line, error.text);
 }
 
-/* Plays a row. If the row has several permits, the first clause holds for each of them. */
+/* Plays a row. If the row has several permits, the first clause applies to each permit. */
 static void player_row(player *p, const char *line, int number) {
     static row asked;
     static facts real;

@@ -57,7 +57,6 @@ static doorman_status next(struct fixture *f, const char *limit, doorman_counter
     return doorman_permits_next_counter(f->permits, limit, cursor, out, f->now);
 }
 
-/* Counts the counters of a limit. */
 static size_t count_of(struct fixture *f, const char *limit) {
     doorman_counter_cursor cursor = {.table = 0};
     doorman_permits_counter found;
@@ -125,7 +124,7 @@ TEST(a_counter_is_shown_with_the_figures_of_an_inspection) {
     stop(&f);
 }
 
-/* The counter of a limit of holds shows the units that holds have taken. */
+/* The counter of a CONCURRENCY limit shows the units that holds have taken. */
 TEST(units_that_are_held_are_shown) {
     struct fixture f = start(
         CONFIG(TEMPLATE("jobs", "{\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 5, "
@@ -178,7 +177,7 @@ TEST(bans_come_first_with_the_limit_that_has_set_them) {
 }
 
 /* P15: a resource that gets another template keeps its counters. They are shown with their present
- * limit, and with its figures. A counter whose limit is gone is shown without one. */
+ * limit, and with its figures. A counter whose limit is gone is shown without a limit. */
 TEST(a_counter_is_shown_with_the_limit_that_it_has_now) {
     struct fixture f = start(CONFIG(TEMPLATE("*", QUOTA("q", "") ", " QUOTA("old", ""))));
     assert_true(take(&f, "api", "acme", 60));
@@ -303,7 +302,7 @@ TEST(keys_whose_hashes_are_alike_are_both_visited) {
 }
 
 /* A configuration that removes a limit moves tables when the last counter of the limit is gone. A
- * configuration that adds one does not. */
+ * configuration that adds a limit moves no tables. */
 TEST(an_iteration_begins_again_after_a_limit_was_removed) {
     struct fixture f =
         start(CONFIG(TEMPLATE("a", QUOTA("q", "")) ", " TEMPLATE("b", QUOTA("q", ""))));

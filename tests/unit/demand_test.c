@@ -36,7 +36,7 @@ static fixture start(double minimum) { return start_kind(false, minimum); }
 
 static uint64_t units(double n) { return (uint64_t)(n * 4096); }
 
-/* Counts allowed and refused units during `duration`. The first refusal comes at its start. */
+/* Counts allowed and refused units during `duration`. The first refusal comes at the start. */
 static void count(fixture *f, double allowed, double refused, doorman_time duration) {
     f->reading.unmet_since = refused > 0 ? f->reading.at : DOORMAN_NEVER;
     f->reading.at += duration;
@@ -134,7 +134,7 @@ TEST(the_first_refusal_only_starts_the_measurement) {
 }
 
 /* L4: a sample between a refusal and its poll must keep the counts that the poll needs, and remove
- * older ones. */
+ * older counts. */
 TEST(a_sample_between_a_refusal_and_its_poll_loses_nothing) {
     fixture f = start(1);
     for (int i = 0; i < 5; i++) run_for(&f, 1, 0);

@@ -96,7 +96,7 @@ TEST(a_name_that_is_too_long_is_hashed) {
     assert_true(item.hashed);
 }
 
-/* The digits are those of sha256sum. */
+/* The digits come from sha256sum. */
 TEST(a_name_that_is_not_valid_is_hashed) {
     doorman_descriptor_item item = RESOLVE(NULL, "d", {"k", "\xff"});
     assert_true(item.hashed);
@@ -131,7 +131,7 @@ TEST(a_zero_byte_is_hashed) {
     assert_true(first.hashed && !second.hashed);
 }
 
-/* The vectors of FIPS 180-4, and lengths around the ends of a block. */
+/* Tests the vectors of FIPS 180-4, and lengths around the ends of a block. */
 TEST(sha256_has_the_published_results) {
     static const struct {
         const char *text;
@@ -162,8 +162,8 @@ TEST(sha256_has_the_published_results) {
     assert_string_equal(digits, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-/* Compares the hash of two pieces with that of one, for all lengths up to a little over two
- * blocks. */
+/* Compares the hash of a text in two pieces with the hash of the whole text, for all lengths up to
+ * a little over two blocks. */
 TEST(sha256_does_not_depend_on_the_pieces) {
     char text[130], one[65], two[65];
     for (size_t i = 0; i < sizeof text; i++) text[i] = (char)random_bits();
@@ -488,7 +488,8 @@ static void model_expand(model_text *to, const char *text, size_t count,
     }
 }
 
-/* Compares a name with what the model makes. A name that is not valid must be a hash. */
+/* Compares a name with what the model makes. If the text of the model is no valid name, the name
+ * must be a hash. */
 static void model_compare(const model_text *wanted, const char *name, bool is_key) {
     char text[513];
     memcpy(text, wanted->text, wanted->bytes);

@@ -1,6 +1,6 @@
 /* Tests the section >>election of doorman.h: rule V2. The first tests make the calls of one process
- * by hand. At the end, several processes with random histories use a simple model of a store, with
- * clocks that differ and calls that are lost, late or made twice. */
+ * by hand. At the end, several processes with random histories use a simple model of a store. Their
+ * clocks differ, and calls are lost, late or made twice. */
 #include "unit.h"
 
 #include <string.h>
@@ -33,13 +33,11 @@ static fixture start_with_ttl(doorman_time ttl) {
 
 static fixture start(void) { return start_with_ttl(TTL); }
 
-/* Expects that the next call is of this kind. */
 static void expect(fixture *f, doorman_election_call_kind kind) {
     assert_true(doorman_election_next(&f->election, &f->call, f->now));
     assert_int_equal(f->call.kind, kind);
 }
 
-/* Expects that no call is due before this time. */
 static void expect_pause(fixture *f, doorman_time due) {
     assert_false(doorman_election_next(&f->election, &f->call, f->now));
     assert_int_equal(f->call.kind, DOORMAN_NO_CALL);
@@ -351,8 +349,7 @@ TEST(a_master_that_misses_its_key_steps_down_before_it_tries_again) {
     win(&f, 8);
 }
 
-/* A master whose store lease is still there steps down too, because somebody has deleted the
- * key. */
+/* Somebody has deleted the key, so the master steps down although its store lease still exists. */
 TEST(a_master_whose_key_was_deleted_steps_down_first_too) {
     fixture f = start();
     win(&f, 7);
@@ -382,7 +379,7 @@ TEST(a_master_that_finds_another_key_becomes_a_standby) {
     assert_string_equal(expect_state(&f, DOORMAN_STANDBY).address, OTHER);
 }
 
-/* The process slept while its answer waited. */
+/* The process slept while the answer of the store waited. */
 TEST(a_result_that_is_too_old_when_it_arrives_does_not_count) {
     for (doorman_time late = -1; late <= 1; late++) {
         fixture f = start();
@@ -805,7 +802,7 @@ static void disturb(void) {
     }
 }
 
-/* V2: checks that at most one process is master now. Returns how many are. */
+/* V2: checks that at most one process is master now. Returns the number of masters. */
 static size_t check_masters(void) {
     size_t masters = 0;
     for (size_t i = 0; i < model.process_count; i++) {

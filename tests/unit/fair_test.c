@@ -16,9 +16,9 @@
 /* ---- mixes of keys (P29) */
 
 /* Simulates mixes of keys at new random times. Checks how much of the limit is in use, and what the
- * first group of keys gets. If the mix has a bound `within`, checks that in ten windows no key gets
- * less or more than its exact share by more than this part of it. Runs a quarter of the mixes, and
- * fewer with a sanitizer, because `make sim FAIR=1` runs all. */
+ * first group of keys gets. If the mix has a bound `within`, checks that in ten windows what each
+ * key gets differs from its exact share by at most this part of the share. Runs a quarter of the
+ * mixes, and fewer with a sanitizer, because `make sim FAIR=1` runs all. */
 TEST(keys_get_their_exact_shares_in_mixes_of_keys) {
     const size_t step = FAIR_MIXES / random_runs(FAIR_MIXES / 4);
     for (size_t i = random_below(step); i < FAIR_MIXES; i += step) {
@@ -136,7 +136,7 @@ static doorman_permits_limit first_limit(const fixture *f) {
     "{\"name\": \"f\", \"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 100, "         \
     "\"size\": 100}"
 
-/* P29: a lone key gets all: each decision is that of the same limit without `fair`. */
+/* P29: a lone key gets all: the same limit without `fair` makes the same decisions. */
 TEST(a_lone_key_is_decided_on_as_without_fair) {
     fixture *fair = start(FAIR), *plain = start(PLAIN);
     for (int i = 0; i < 5000; i++) {
@@ -205,7 +205,7 @@ TEST(the_level_is_where_the_demands_sum_up_to_the_rate) {
     stop(f);
 }
 
-/* After a million changes, the sums of the index are still those of all demands. */
+/* After a million changes, the index still has the sums of all demands. */
 TEST(the_sums_of_demands_do_not_drift) {
     enum { KEYS = 500, CHANGES = 1000000 };
     static doorman__demand own[KEYS];
@@ -537,7 +537,7 @@ TEST(a_permit_is_refused_if_one_of_its_keys_has_used_its_share) {
     stop(f);
 }
 
-/* P29: a key whose permits name another key first gets no more than its share. */
+/* P29: a key gets no more than its share, even if its permits name another key before it. */
 TEST(a_key_gets_its_share_behind_any_other_key) {
     fixture *f = start(FAIR);
     double got = 0, all = 0;
@@ -597,7 +597,7 @@ TEST(a_settlement_takes_back_the_demand_of_each_key) {
     stop(f);
 }
 
-/* P19, P29: a new key takes the room of an older newcomer, also of one in the same permit. */
+/* P19, P29: a new key takes the room of an older newcomer, even if both are in the same permit. */
 TEST(keys_of_one_permit_stay_within_max_keys) {
     fixture *f = start("{\"name\": \"f\", \"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", "
                        "\"rate\": 1000, \"size\": 1000, \"fair\": true, \"max_keys\": 3}");
@@ -762,7 +762,7 @@ TEST(keys_of_fair_limits_stay_within_memory_max) {
     stop(f);
 }
 
-/* A key needs 24 bytes more than a bucket of its own on 64-bit systems. P14: keys that are silent
+/* On 64-bit systems a key needs 24 bytes more than a bucket of its own. P14: keys that are silent
  * are forgotten, and so is the pool. */
 TEST(silent_keys_are_forgotten) {
     if (sizeof(void *) == 8) {
@@ -783,7 +783,7 @@ TEST(silent_keys_are_forgotten) {
     stop(f);
 }
 
-/* Memory that runs out changes no decision of the limit: the key is not measured then. */
+/* If memory runs out, the call fails, or the limit decides as usual without measuring the key. */
 TEST(a_decision_without_memory_is_made_without_the_key) {
     for (size_t n = 2; n < 48; n++) {
         fixture *f = start(FAIR);

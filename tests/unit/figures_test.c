@@ -547,8 +547,8 @@ TEST(each_figure_of_json_has_a_row_in_the_table_of_figures) {
     assert_int_equal(count, DOORMAN__FIGURE_COUNT);
 }
 
-/* Figures that differ in any one field are unequal. Each figure counts as given, and replaces that
- * of the limit. */
+/* Figures that differ in any one field are unequal. Each figure counts as given, and replaces the
+ * figure of the limit. */
 TEST(each_figure_of_an_override_replaces_that_of_the_limit) {
     static const doorman_tier one = {.limit = 1, .window = SECOND, .active = SECOND};
     static const doorman_figures none = {.rate = 0}, all = {.rate = 1,

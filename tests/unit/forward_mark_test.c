@@ -1,6 +1,6 @@
-/* The mark of messages between nodes (N4): its hash is SipHash-2-4, which is compared with the
- * values that its authors have published. Only a whole message with the right secret and time has a
- * right mark. */
+/* Tests the mark of messages between nodes (N4). Its hash is SipHash-2-4, which is compared with
+ * the values that the authors of SipHash have published. Only a whole message with the right secret
+ * and time has a right mark. */
 #define _GNU_SOURCE
 #include "../../server/forward/forward_mark.c"
 #include "../../server/util/siphash.c"
@@ -10,7 +10,7 @@
 
 static const uint64_t secret[2] = {0x0706050403020100, 0x0f0e0d0c0b0a0908};
 
-/* The text with N bytes is 0, 1, 2, ... N - 1. The last value is also in the paper. */
+/* The text for value N has the bytes 0 to N - 1. The last value is also in the paper on SipHash. */
 TEST(the_hash_has_the_published_values) {
     static const uint64_t values[] = {
         0x726fdb47dd0e0e31, 0x74f839c593dc67fd, 0x0d6c8009d9a94f5a, 0x85676696d7fb7e2d,

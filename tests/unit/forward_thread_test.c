@@ -1,5 +1,5 @@
-/* The thread that forwards messages (N4), without threads and other nodes: a test takes its steps,
- * and answers its questions in place of the nodes. */
+/* Tests the thread that forwards messages (N4), without threads and other nodes: a test takes the
+ * steps of the thread, and answers its questions in place of the nodes. */
 #define _GNU_SOURCE
 #define main server_main
 int server_main(int argc, char **argv);
@@ -265,8 +265,8 @@ TEST_WITH(world, messages_of_one_turn_are_sent_at_its_end) {
     assert_int_equal(w->answers, 4);
 }
 
-/* If a node has equally many addresses of both kinds, those at the same position belong
- * together. */
+/* If a node has as many HTTP addresses as other addresses, the addresses at the same position
+ * belong to one process. */
 TEST_WITH(world, a_link_is_offered_the_http_address_of_its_process) {
     const char *const one[] = {key_of(w, 1)}, *const other[] = {key_of(w, 2)};
     assert_null(ask(w, one, 1));
