@@ -298,7 +298,7 @@ TEST(a_kind_that_does_not_divide_the_capacity_is_not_cut) {
     fixture_stop(&f);
 }
 
-/* A1. The Go Doorman uses the sums from before the request. In this library the request counts.
+/* A1. The original Doorman uses the sums from before the request. Here the request counts too.
  * Example: two holders want 1000 and 50 of 120. A third holder wants 10, which is below an equal
  * part, and gets 10. When a holder changes its demand, the earlier one no longer counts. */
 TEST(a_share_includes_the_demand_of_the_request) {
@@ -315,7 +315,7 @@ TEST(a_share_includes_the_demand_of_the_request) {
 
 /* ---- a cut in capacity --------------------------------------------------------------------- */
 
-/* G5. In the Go Doorman a cut makes the lease negative, and a negative lease counts as
+/* G5. In the original Doorman a cut makes the lease negative, and a negative lease counts as
  * unlimited. */
 TEST(a_cut_in_capacity_never_gives_a_negative_lease) {
     static const char *const ids[] = {"a", "b", "c", "d"};
@@ -575,7 +575,7 @@ TEST(while_learning_holders_keep_their_leases_and_none_grows) {
     fixture_stop(&f);
 }
 
-/* S4, R6. While the Go Doorman learns, it accepts a claim of 1e9. */
+/* S4, R6. While the original Doorman learns, it accepts a claim of 1e9. */
 TEST(while_learning_claims_are_limited_to_the_capacity) {
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
         fixture f;

@@ -1092,7 +1092,7 @@ TEST(static_amounts_are_per_client) {
     world_stop(w);
 }
 
-/* G5. In the Go server a cut causes a negative lease. */
+/* G5. In the original Doorman a cut causes a negative lease. */
 TEST(after_a_cut_no_holder_grows_until_the_sum_fits) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 60}, b = {.id = "b", .wants = 40}, c = {.id = "c", .wants = 90};
@@ -1743,7 +1743,7 @@ TEST(an_iteration_over_leases_ends_with_the_mastership) {
     world_stop(w);
 }
 
-/* G1. In the Go server a slash in an id causes a crash if * is the only template. */
+/* G1. In the original Doorman a slash in an id causes a crash if * is the only template. */
 TEST(ids_can_contain_slashes_stars_and_brackets) {
     world *w = world_start(100, NULL);
     const char *const ids[] = {"a/b/c", "*", "[", "[a", "\\", "?", "../..", "\xc3\xa9"};

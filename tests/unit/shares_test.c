@@ -85,7 +85,7 @@ TEST(no_algorithm_grants_the_wants) {
     assert_shares(ALGORITHM(.kind = DOORMAN_NO_ALGORITHM), 120, demands, expected, 3);
 }
 
-/* ---- known faults of the Go Doorman -------------------------------------------------------- */
+/* ---- known faults of the original Doorman ---------------------------------------------------- */
 
 /* A4 */
 TEST(fair_shares_never_exceed_the_wants) {
