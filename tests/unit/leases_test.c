@@ -130,8 +130,8 @@ static size_t expire(fixture *f) {
     return count;
 }
 
-/* Iterates over the entries of both lists, beginning with those that drain. NULL gets the first
- * entry. */
+/* Iterates over the entries of both lists, beginning with the entries that drain. NULL gets the
+ * first entry. */
 static const doorman__lease_entry *next_of(const doorman__lease_table *leases,
                                            const doorman__lease_entry *entry) {
     if (!entry && leases->draining) return leases->draining;
@@ -298,9 +298,10 @@ TEST(a_kind_that_does_not_divide_the_capacity_is_not_cut) {
     fixture_stop(&f);
 }
 
-/* A1. The Go Doorman uses the sums from before the request. In this library the request counts.
- * Example: two holders want 1000 and 50 of 120. A third holder wants 10, which is below an equal
- * part, and gets 10. When a holder changes its demand, the earlier one no longer counts. */
+/* A1. The original Doorman, which is written in Go, uses the sums from before the request. In this
+ * library the request counts. Example: two holders want 1000 and 50 of 120. A third holder wants
+ * 10, which is below an equal part, and gets 10. When a holder changes its demand, its earlier
+ * demand no longer counts. */
 TEST(a_share_includes_the_demand_of_the_request) {
     fixture f;
     fixture_start(&f, 120, DOORMAN_PROPORTIONAL_SHARE, DOORMAN_CONFIRMED);
@@ -315,7 +316,7 @@ TEST(a_share_includes_the_demand_of_the_request) {
 
 /* ---- a cut in capacity --------------------------------------------------------------------- */
 
-/* G5. In the Go Doorman a cut makes the lease negative, and a negative lease counts as
+/* G5. In the original Doorman a cut makes the lease negative, and a negative lease counts as
  * unlimited. */
 TEST(a_cut_in_capacity_never_gives_a_negative_lease) {
     static const char *const ids[] = {"a", "b", "c", "d"};
@@ -360,8 +361,8 @@ TEST(no_holder_is_cut_below_its_share) {
     fixture_stop(&f);
 }
 
-/* R5. The 50 units of a stay committed. But its request does not name their lease, so a may not
- * have this lease. */
+/* R5. The 50 units of holder `a` stay committed. But its request does not name their lease, so `a`
+ * may not have this lease. */
 TEST(a_holder_that_names_no_lease_gets_only_free_capacity) {
     fixture f;
     fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -387,9 +388,9 @@ static void cut_with_units_in_flight(fixture *f, doorman_handover handover) {
     set_capacity(f, 100);
 }
 
-/* T7, R5. With confirmed handover, both holders may still use 150 units after the cut. First b gets
- * its target, 90. Later the target of a is 50. Each of these two leases would be within the 150
- * units of its holder, but together they would be above the capacity. */
+/* T7, R5. With confirmed handover, each holder may still use 150 units after the cut. First `b`
+ * gets its target, 90. Later the target of `a` is 50. Each of these two leases would be within the
+ * 150 units of its holder, but together they would be above the capacity. */
 TEST(moving_shares_after_a_cut_do_not_keep_leases_above_the_capacity) {
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
         fixture f;
@@ -575,7 +576,7 @@ TEST(while_learning_holders_keep_their_leases_and_none_grows) {
     fixture_stop(&f);
 }
 
-/* S4, R6. While the Go Doorman learns, it accepts a claim of 1e9. */
+/* S4, R6. While the original Doorman learns, it accepts a claim of 1e9. */
 TEST(while_learning_claims_are_limited_to_the_capacity) {
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
         fixture f;
@@ -742,7 +743,7 @@ TEST(terms_stay_cached_until_a_demand_changes) {
     fixture_stop(&f);
 }
 
-/* A3. Demands are regrouped if only one of the old and the new kind has priority bands. */
+/* A3. Demands are regrouped if either the old or the new kind has priority bands, but not both. */
 TEST(a_new_template_shares_by_its_own_kind) {
     fixture f;
     fixture_start(&f, 120, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -772,8 +773,7 @@ TEST(a_new_template_shares_by_its_own_kind) {
     fixture_stop(&f);
 }
 
-/* With 8 bytes of malloc's own, such an entry fills a block of 144 bytes. One byte more would take
- * 160. */
+/* 136 bytes and the 8 bytes of malloc fill a block of 144 bytes. One byte more would take 160. */
 TEST(a_lease_entry_with_an_id_of_32_bytes_takes_136_bytes) {
     assert_true(offsetof(doorman__lease_entry, holder_id) + 32 + 1 <= 136);
 }
