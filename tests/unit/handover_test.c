@@ -194,7 +194,7 @@ TEST(a_mastership_that_the_caller_ends_can_be_handed_over) {
     world_stop(&w);
 }
 
-/* D7: one call can both notice that a mastership is over, and begin the next one. */
+/* D7: one call can notice that a mastership is over, and also begin the next mastership. */
 TEST(a_mastership_that_is_renewed_too_late_is_a_new_one) {
     for (int deaf = 0; deaf < 2; deaf++) {
         world w;

@@ -2376,8 +2376,7 @@ static doorman_status step_learn(fixture *f) {
     return doorman_permits_renew(f->permits, &request, &f->hold, NULL, f->now);
 }
 
-/* C4: each allocation of each call, except the reload, fails once. Then the call changes
- * nothing. */
+/* C4: each allocation of each call except the reload fails once. Then the call changes nothing. */
 TEST(a_call_without_memory_changes_nothing) {
     static const step story[] = {step_learn,  step_hold,      step_renew,    step_wait,
                                  step_repeat, step_wait,      step_transfer, step_seize,
@@ -2635,7 +2634,7 @@ TEST(messages_on_holds_are_read_back_the_same) {
 }
 
 /* P16: after each victory a server learns the holds of its predecessor, for the longest time to
- * live of any configuration, plus the drift. */
+ * live of the limit so far, plus the drift. */
 TEST(a_server_learns_holds_after_a_victory) {
     doorman_config *config = limits_of(SLOTS ", \"time_to_live\": 20}");
     doorman_config *shorter = limits_of(SLOTS ", \"time_to_live\": 1}");

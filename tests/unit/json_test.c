@@ -1559,8 +1559,7 @@ TEST(a_node_and_its_parent_tell_each_other_their_http_addresses) {
     world_stop(w);
 }
 
-/* The data that a response to a server points to may change after the decision. The reply stays the
- * same. */
+/* After the decision, the data that a response points to may change. The reply stays the same. */
 TEST(a_reply_to_a_server_can_be_written_after_it_has_changed) {
     random_message *d = calloc(1, sizeof *d);
     doorman_buffer expected = {0};
@@ -2234,8 +2233,7 @@ static char *expect_written(const doorman_config_options *options, const doorman
     return text.text;
 }
 
-/* The options may be those that the configuration was made from, or those that were read from
- * it. */
+/* The configuration was made from the options, or the options were read from it. */
 TEST(a_written_configuration_makes_an_equal_one) {
     random_strings strings[6];
     doorman_template templates[6];
@@ -2675,7 +2673,7 @@ TEST(a_list_of_errors_fits_the_room_that_is_given) {
                                     "(and 21 more)");
 }
 
-/* An object with more than 16 keys is checked in another way than a small one. */
+/* An object with more than 16 keys is checked in another way than a small object. */
 TEST(each_key_that_appears_twice_is_listed) {
     static const char text[] =
         "{\"resources\":[],\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1,\"j\":1,"
@@ -2695,8 +2693,7 @@ TEST(each_key_that_appears_twice_is_listed) {
     assert_int_equal(list.count, 3 + 19); /* 19 keys are not known */
 }
 
-/* After an allocation has failed, the list of errors would be incomplete, so it has only one
- * error. */
+/* After an allocation has failed, the list of errors would be incomplete, so it has one error. */
 TEST(without_memory_the_only_error_says_so) {
     static const char text[] = MANY;
     size_t blocks = memory_blocks(), n = 0, failures = 0;
@@ -3015,8 +3012,7 @@ TEST(a_time_to_live_above_an_hour_causes_a_warning) {
                    "limit learns, and grants nothing, for 10500 s");
 }
 
-/* G1: the template whose glob equals the id is used, or else the first template whose glob
- * matches. */
+/* G1: the template whose glob is the id is used, or else the first template whose glob matches. */
 TEST(a_template_that_an_earlier_one_hides_causes_a_warning) {
 #define TWO(first, second)                                                                         \
     "{\"resources\": [{\"identifier_glob\": \"" first "\", \"capacity\": 9}, "                     \

@@ -503,8 +503,8 @@ TEST(an_unconfirmed_amount_is_free_after_its_lease_has_ended) {
     fixture_stop(&f);
 }
 
-/* R4. The committed amount is at least the largest lease that has not ended. The largest may be
- * neither the first nor the last. */
+/* R4. The committed amount is at least the largest lease that has not ended. The largest lease may
+ * be neither the first nor the last. */
 TEST(the_committed_amount_covers_every_lease_in_force) {
     fixture f;
     fixture_start(&f, 1000, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);

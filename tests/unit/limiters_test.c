@@ -49,8 +49,7 @@ static int count_allowed(doorman__rate *rate, int tries, doorman_time now) {
     return allowed;
 }
 
-/* A resource whose capacity a test can set at any time: the resource has no lease, and its fallback
- * is its wants. */
+/* A resource without a lease, which may use what it wants. So a test can set its capacity. */
 typedef struct source {
     doorman_client *client;
     doorman_client_resource *resource;
@@ -227,7 +226,7 @@ TEST(a_rate_starts_empty) {
     assert_int_equal(doorman__rate_try(&rate, 1, 5 * SECOND + 100 * MILLISECOND), DOORMAN_ALLOWED);
 }
 
-/* L1: the first rate is that of the example in the comment of the section. */
+/* L1: the first rate is the rate of the example in the comment of the section. */
 TEST(unused_time_is_saved_for_one_burst) {
     doorman__rate rate = rate_of(10, 0, 0);
     assert_int_equal(count_allowed(&rate, 5, 5 * SECOND), 1);
@@ -329,8 +328,7 @@ TEST(an_expired_lease_is_seen_at_once) {
 }
 
 /* L1: a saved burst has no more units if the lease ends and the fallback has a larger capacity,
- * such as a safe capacity. Otherwise all clients would use a larger burst when their server is
- * gone. */
+ * such as a safe capacity. Otherwise all clients would use more when their server is gone. */
 TEST(the_end_of_a_lease_does_not_enlarge_the_saved_burst) {
     static const double leases[] = {0, 5, 10, 50};
     for (size_t i = 0; i < sizeof leases / sizeof *leases; i++) {
@@ -1654,8 +1652,8 @@ static void *try_windows(void *context) {
     return NULL;
 }
 
-/* L1: a window keeps its limit even if other threads still call with a time in the previous one. If
- * a try stayed in the window that it first found, three of eight runs of this test would fail. */
+/* L1: a window keeps its limit even if other threads still call with an earlier time. If a try
+ * stayed in the window that it first found, three of eight runs of this test would fail. */
 TEST(a_late_thread_does_not_reset_the_next_window) {
     pthread_t threads[THREADS];
     subject s;

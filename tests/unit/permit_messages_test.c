@@ -329,7 +329,7 @@ TEST(a_node_without_a_configuration_refuses_all_permits) {
     node_stop(n);
 }
 
-/* P14: the work of the server includes that of the permits. */
+/* P14: the work of the server includes the work of the permits. */
 TEST(the_loop_of_the_server_removes_fresh_counters) {
     node *n = node_start(limits, NULL);
     doorman_upstream *upstream = doorman_server_upstream(n->server);
@@ -350,8 +350,7 @@ TEST(the_loop_of_the_server_removes_fresh_counters) {
 
 /* ---- whole messages ------------------------------------------------------------------------- */
 
-/* P1 applies to each permit by itself. The parts of a response keep their addresses while it
- * grows. */
+/* P1 applies to each permit by itself. The parts of a growing response keep their addresses. */
 TEST(the_permits_of_a_message_are_decided_in_their_order) {
     enum { PERMITS = 60 };
     node *n = node_start(limits, NULL);

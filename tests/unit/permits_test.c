@@ -2647,7 +2647,7 @@ static void compare_refusal(const doorman_permit *out, model *m,
     assert_false(model_fits_at(m, d, request, out->retry_after - 1));
 }
 
-/* Makes a random request, and compares the decision with that of the model. */
+/* Makes a random request, and compares the decision with the decision of the model. */
 static void compare(fixture *f, model *m, const doorman_config_options *config) {
     static model_decision d;
     doorman_permit_item items[MODEL_ITEMS];
@@ -3131,8 +3131,8 @@ TEST(of_several_bans_the_one_that_ends_first_makes_room) {
     stop(&f);
 }
 
-/* P20: if an administrator bans a key that a limit has banned, the ban becomes a ban of the
- * administrator. */
+/* P20: if an administrator bans a key that a limit has banned, the ban becomes the
+ * administrator's. */
 TEST(a_ban_of_an_administrator_gives_way_only_to_his_own) {
     fixture f = start_config(limits_of(BANS_AT_ONCE));
     create_bounded(&f, 3, 0);

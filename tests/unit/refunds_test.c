@@ -210,8 +210,7 @@ static void configure(struct history *h) {
     h->config = next;
 }
 
-/* Ends the process. The next process may have a smaller bucket. It reads the rows in reverse
- * order. */
+/* Ends the process. The next process may have a smaller bucket, and reads the rows backwards. */
 static void restart(struct history *h) {
     static unsigned char rows[STORED_MAX][ROW_MAX];
     static size_t bytes[STORED_MAX];
