@@ -123,7 +123,7 @@ static void world_stop(world *w) {
 
 /* ---- a mastership that ends by itself -------------------------------------------------------- */
 
-/* D7: the listener hands over what the server is about to forget, unless it is deaf. */
+/* D7: the listener hands over what the server is about to forget, unless is_deaf is set. */
 static void on_end(void *context, doorman_server *server, doorman_time now) {
     world *w = context;
     w->handed.count = 0;
@@ -194,7 +194,7 @@ TEST(a_mastership_that_the_caller_ends_can_be_handed_over) {
     world_stop(&w);
 }
 
-/* D7: one call can both notice that a mastership is over, and begin the next one. */
+/* D7: one call can notice that a mastership is over, and also begin the next mastership. */
 TEST(a_mastership_that_is_renewed_too_late_is_a_new_one) {
     for (int deaf = 0; deaf < 2; deaf++) {
         world w;
@@ -411,7 +411,7 @@ TEST(a_changed_byte_does_no_harm) {
     world_stop(&w);
 }
 
-/* A lease with a rest of 0 has ended. At time 0 its end would be 0, so it would be in no list. */
+/* A lease without time left has ended. At time 0 its end would be 0, so it would be in no list. */
 TEST(a_lease_that_has_ended_is_refused) {
     static const unsigned char start[] = {'E', 1, 0, 'a', 0};
     world w;

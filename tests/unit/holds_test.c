@@ -164,7 +164,7 @@ static double used(fixture *f, const char *key) {
 
 /* ---- an exact recount ----------------------------------------------------------------------- */
 
-/* Returns the grains that holds have taken of a counter; NULL: of all counters. */
+/* Returns the grains that all holds take from a counter; NULL: from all counters. */
 static uint64_t recount_takes(const doorman_permits *p, const doorman__counter *counter) {
     uint64_t sum = 0;
     for (doorman__hold *hold = p->holds.granted.first; hold; hold = hold->later) {
@@ -207,7 +207,7 @@ static void recount_states(const doorman_permits *p) {
     }
 }
 
-/* Compares all sums with the holds. No queue may sleep while its first permit fits. */
+/* Compares all sums with the holds. A queue whose first permit fits must be ready. */
 static void recount(const fixture *f) {
     const doorman_permits *p = f->permits;
     uint64_t all = 0;
@@ -699,7 +699,7 @@ TEST(nobody_overtakes_a_permit_of_the_same_priority) {
     stop(&f);
 }
 
-/* The permit at the front is too large. When it gives up, the next one fits at once. */
+/* The first permit is too large. When its client gives it up, the next permit is granted. */
 TEST(the_next_permit_is_served_when_the_first_gives_up) {
     fixture f = start(QUEUE);
     begin(&f);
@@ -1378,7 +1378,7 @@ TEST(holds_have_bounds) {
     stop(&f);
 }
 
-/* P9: a transfer is another request, even with the same items. */
+/* P9: a transfer and a permit are different requests, even with the same items. */
 TEST(a_permit_with_the_request_id_of_a_transfer_is_refused_as_repeated) {
     fixture f = start(QUEUE);
     begin(&f);
@@ -1727,7 +1727,7 @@ static double model_fit(double room, double cost, double min) {
     return min + extra;
 }
 
-/* Grants what fits to the first permits of all queues. */
+/* Grants the first permits of each queue as long as they fit. */
 static void model_serve(model *m, doorman_time now) {
     for (int key = 0; key < 3 && now >= m->learns_until; key++) {
         for (int i; (i = model_first(m, key)) >= 0;) {
@@ -2376,8 +2376,7 @@ static doorman_status step_learn(fixture *f) {
     return doorman_permits_renew(f->permits, &request, &f->hold, NULL, f->now);
 }
 
-/* C4: each allocation of each call fails once. The call then changes nothing. It works when no
- * allocation fails. */
+/* C4: each allocation of each call except the reload fails once. Then the call changes nothing. */
 TEST(a_call_without_memory_changes_nothing) {
     static const step story[] = {step_learn,  step_hold,      step_renew,    step_wait,
                                  step_repeat, step_wait,      step_transfer, step_seize,
@@ -2635,7 +2634,7 @@ TEST(messages_on_holds_are_read_back_the_same) {
 }
 
 /* P16: after each victory a server learns the holds of its predecessor, for the longest time to
- * live of any configuration, plus the drift. */
+ * live of the limit so far, plus the drift. */
 TEST(a_server_learns_holds_after_a_victory) {
     doorman_config *config = limits_of(SLOTS ", \"time_to_live\": 20}");
     doorman_config *shorter = limits_of(SLOTS ", \"time_to_live\": 1}");
@@ -2701,7 +2700,7 @@ static bool believes(doorman_server *server, uint64_t id, const char *one, const
     return !out.gone;
 }
 
-/* P16: a template whose holds last for an hour does not block the others for an hour. */
+/* P16: a template whose holds last for an hour does not block other templates for so long. */
 TEST(each_limit_learns_for_its_own_longest_time_to_live) {
     doorman_config *config = two_lives(TWO_LIVES("f", 20, 3600));
     doorman_time now = 1000 * SECOND, fast = now + 21 * SECOND + 1, slow = now + 3780 * SECOND + 1;
@@ -2807,7 +2806,6 @@ enum { CROWD = 100000, CROWD_CLIENTS = 10 };
     ", \"time_to_live\": 10, "                                                                     \
     "\"queue\": 10000, \"max_wait\": 5}"
 
-/* Takes 100,000 holds of one unit, for one key. */
 static void take_crowd(fixture *f) {
     for (uint64_t i = 0; i < CROWD; i++) {
         char client[] = "client-0";

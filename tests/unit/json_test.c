@@ -165,7 +165,7 @@ TEST(a_response_says_whether_units_are_whole) {
     doorman_config_destroy(whole);
 }
 
-/* S1: a server that is not master names the master that it knows in each response. */
+/* S1: in each response, a server that is not master names the master that it knows. */
 TEST(a_server_that_is_not_master_names_the_master) {
     world *w = world_start();
     assert_string_equal(send_text(w, "{\"discovery\":{}}"),
@@ -205,7 +205,7 @@ TEST(a_released_lease_frees_its_capacity) {
     world_stop(w);
 }
 
-/* The errors of a content without its method, and of a method inside a method. */
+/* The errors for a content without a method, and for a method inside a method. */
 #define CONTENT_ALONE                                                                              \
     "must be an object with one key, the method, such as {\\\"get_capacity\\\": {...}}. Only "     \
     "POST "
@@ -487,7 +487,7 @@ TEST(messages_have_limits_of_size_depth_and_values) {
     world_stop(w);
 }
 
-/* V5: comparing all pairs of keys would take minutes. */
+/* V5: comparing all pairs of keys would take too long. */
 TEST(a_message_with_100000_keys_is_parsed_within_a_second) {
     world *w = world_start();
     const size_t count = 100000;
@@ -1202,7 +1202,7 @@ TEST(unknown_fields_of_a_newer_parent_keep_the_lease) {
     "\"capacity\":1,\"expires_in\":60,\"refresh_interval\":5" field "}}]}}"
 
 /* S14: a server may be older and send no reason, or newer and send a reason that this version does
- * not know. The lease counts all the same, and has no reason. */
+ * not know. In both cases the lease counts, without a reason. */
 TEST(a_reason_that_is_absent_or_unknown_keeps_the_lease) {
     static const struct {
         const char *text;
@@ -1406,7 +1406,7 @@ static void expect_copy(const char *text, size_t room, const char *expected) {
     assert_int_equal(copy[room], 'x');
 }
 
-/* T9: a text for people needs at most twice its bytes in JSON. */
+/* T9: in JSON, a text for people has at most twice as many bytes. */
 TEST(a_text_for_people_is_cut_between_characters_and_has_no_control_characters) {
     expect_copy(NULL, 8, "");
     expect_copy("", 1, "");
@@ -1559,7 +1559,7 @@ TEST(a_node_and_its_parent_tell_each_other_their_http_addresses) {
     world_stop(w);
 }
 
-/* What a response to a server points to may change after the decision. The reply stays the same. */
+/* After the decision, the data that a response points to may change. The reply stays the same. */
 TEST(a_reply_to_a_server_can_be_written_after_it_has_changed) {
     random_message *d = calloc(1, sizeof *d);
     doorman_buffer expected = {0};
@@ -1684,7 +1684,7 @@ static const struct {
     {DOORMAN__EXCHANGE_WRITTEN, WRITE, DOORMAN__EXCHANGE_WRITTEN, DOORMAN_OK, NULL},
 };
 
-/* Checks for each step in each state the result of the step, the next state and the reply. */
+/* Checks the result, the next state and the reply of each step in each state. */
 TEST(each_step_of_an_exchange_is_defined_in_each_state) {
     world *w = world_start();
     for (size_t i = 0; i < COUNT(exchange_steps); i++) {
@@ -2233,8 +2233,7 @@ static char *expect_written(const doorman_config_options *options, const doorman
     return text.text;
 }
 
-/* The options may be those that the configuration was made from, or those that were read from
- * it. */
+/* The configuration was made from the options, or the options were read from it. */
 TEST(a_written_configuration_makes_an_equal_one) {
     random_strings strings[6];
     doorman_template templates[6];
@@ -2546,9 +2545,9 @@ static const char valid_config[] =
     "  \"unmatched\": \"reject\"\n"
     "}\n";
 
-/* Each text is a configuration with one random byte, or the start of one. If it is not JSON, the
- * same text as a message has an error with the number of the byte. Both errors name the same rule
- * of the syntax, except for the empty text. */
+/* Each text is the start of a configuration, or the whole configuration with one random byte. If it
+ * is not JSON, the error of a message with the same text has the number of the byte. Both errors
+ * name the same rule of the syntax, except for the empty text. */
 TEST(the_line_and_column_of_a_syntax_error_are_those_of_its_byte) {
     size_t wrong_count = 0;
     for (size_t i = 0; i < 2 * sizeof valid_config; i++) {
@@ -2644,7 +2643,7 @@ TEST(all_errors_of_a_configuration_are_listed) {
     }
 }
 
-/* The array of the caller receives the first errors, and the count is that of all errors. */
+/* The array of the caller receives the first errors, and the count includes all errors. */
 TEST(a_list_of_errors_fits_the_room_that_is_given) {
     static const char text[] = MANY;
     doorman_config_problem problems[40], all[40];
@@ -2674,7 +2673,7 @@ TEST(a_list_of_errors_fits_the_room_that_is_given) {
                                     "(and 21 more)");
 }
 
-/* An object with more than 16 keys is checked in another way than a small one. */
+/* An object with more than 16 keys is checked in another way than a small object. */
 TEST(each_key_that_appears_twice_is_listed) {
     static const char text[] =
         "{\"resources\":[],\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1,\"j\":1,"
@@ -2694,7 +2693,7 @@ TEST(each_key_that_appears_twice_is_listed) {
     assert_int_equal(list.count, 3 + 19); /* 19 keys are not known */
 }
 
-/* After an allocation has failed, the list of errors would be incomplete, so it has only one. */
+/* After an allocation has failed, the list of errors would be incomplete, so it has one error. */
 TEST(without_memory_the_only_error_says_so) {
     static const char text[] = MANY;
     size_t blocks = memory_blocks(), n = 0, failures = 0;
@@ -2851,7 +2850,7 @@ __attribute__((constructor)) static void use_allocator(void) {
 }
 
 /* Checks that the first warning about a configuration in JSON begins with `expected` behind its
- * position. "": checks that there is no warning. */
+ * position. If `expected` is "", there must be no warning. */
 static void expect_warning(const char *json, const char *expected) {
     doorman_config *config = NULL;
     doorman_error error = {0};
@@ -2968,7 +2967,7 @@ TEST(a_quota_of_an_hour_that_a_restart_renews_causes_a_warning) {
     }
 }
 
-/* People start with config.example.json, which says itself why it learns for a short time. */
+/* People start with config.example.json, whose text says why it learns for a short time. */
 TEST(the_example_only_warns_of_its_short_learning) {
     FILE *file = fopen("config.example.json", "r");
     assert_non_null(file);
@@ -2985,7 +2984,7 @@ TEST(the_example_only_warns_of_its_short_learning) {
     }
 }
 
-/* The first override that has a key counts, so a later one with the same key is never used. */
+/* Of several overrides with the same key, only the first is used. */
 TEST(an_override_that_an_earlier_one_hides_causes_a_warning) {
 #define OVER(first, second)                                                                        \
     LIMITS("\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": 60, \"overrides\": "             \
@@ -3013,7 +3012,7 @@ TEST(a_time_to_live_above_an_hour_causes_a_warning) {
                    "limit learns, and grants nothing, for 10500 s");
 }
 
-/* G1: a template whose glob is the id counts, or else the first one whose glob matches. */
+/* G1: the template whose glob is the id is used, or else the first template whose glob matches. */
 TEST(a_template_that_an_earlier_one_hides_causes_a_warning) {
 #define TWO(first, second)                                                                         \
     "{\"resources\": [{\"identifier_glob\": \"" first "\", \"capacity\": 9}, "                     \

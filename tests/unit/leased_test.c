@@ -223,8 +223,9 @@ TEST(a_permit_of_cost_0_and_an_inspection_open_no_lease) {
 }
 
 /* Lets all holders use what they can. Returns the part of the capacity that they use in the second
- * half of the time. P17: in any t seconds they use at most capacity * (t + burst), and a few units
- * that limiters round up. L1 says so for each limiter, and bursts add up as leases do. */
+ * half of the time. P17: in any t seconds they use at most capacity * (t + burst), plus a few units
+ * that limiters round up. L1 says so for each limiter, and the bursts of all limiters add up like
+ * their leases. */
 static double run_model(fixture *f, const char *resource_id, double capacity, int seconds) {
     const int steps = seconds * (int)(SECOND / STEP);
     double *used = calloc((size_t)steps + 1, sizeof *used); /* the sum up to each step */

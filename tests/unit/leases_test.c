@@ -130,8 +130,8 @@ static size_t expire(fixture *f) {
     return count;
 }
 
-/* Iterates over the entries of both lists, beginning with those that drain. NULL gets the first
- * entry. */
+/* Iterates over the entries of both lists, beginning with the entries that drain. NULL gets the
+ * first entry. */
 static const doorman__lease_entry *next_of(const doorman__lease_table *leases,
                                            const doorman__lease_entry *entry) {
     if (!entry && leases->draining) return leases->draining;
@@ -360,8 +360,8 @@ TEST(no_holder_is_cut_below_its_share) {
     fixture_stop(&f);
 }
 
-/* R5. The 50 units of a stay committed. But its request does not name their lease, so a may not
- * have this lease. */
+/* R5. The 50 units of holder `a` stay committed. But its request does not name their lease, so `a`
+ * may not have this lease. */
 TEST(a_holder_that_names_no_lease_gets_only_free_capacity) {
     fixture f;
     fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -387,9 +387,9 @@ static void cut_with_units_in_flight(fixture *f, doorman_handover handover) {
     set_capacity(f, 100);
 }
 
-/* T7, R5. With confirmed handover, both holders may still use 150 units after the cut. First b gets
- * its target, 90. Later the target of a is 50. Each of these two leases would be within the 150
- * units of its holder, but together they would be above the capacity. */
+/* T7, R5. With confirmed handover, each holder may still use 150 units after the cut. First `b`
+ * gets its target, 90. Later the target of `a` is 50. Each of these two leases would be within the
+ * 150 units of its holder, but together they would be above the capacity. */
 TEST(moving_shares_after_a_cut_do_not_keep_leases_above_the_capacity) {
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
         fixture f;
@@ -502,8 +502,8 @@ TEST(an_unconfirmed_amount_is_free_after_its_lease_has_ended) {
     fixture_stop(&f);
 }
 
-/* R4. The committed amount is at least the largest lease that has not ended. The largest may be
- * neither the first nor the last. */
+/* R4. The committed amount is at least the largest lease that has not ended. The largest lease may
+ * be neither the first nor the last. */
 TEST(the_committed_amount_covers_every_lease_in_force) {
     fixture f;
     fixture_start(&f, 1000, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -742,7 +742,7 @@ TEST(terms_stay_cached_until_a_demand_changes) {
     fixture_stop(&f);
 }
 
-/* A3. Demands are regrouped if only one of the old and the new kind has priority bands. */
+/* A3. Demands are regrouped if either the old or the new kind has priority bands, but not both. */
 TEST(a_new_template_shares_by_its_own_kind) {
     fixture f;
     fixture_start(&f, 120, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -772,8 +772,7 @@ TEST(a_new_template_shares_by_its_own_kind) {
     fixture_stop(&f);
 }
 
-/* With 8 bytes of malloc's own, such an entry fills a block of 144 bytes. One byte more would take
- * 160. */
+/* 136 bytes and the 8 bytes of malloc fill a block of 144 bytes. One byte more would take 160. */
 TEST(a_lease_entry_with_an_id_of_32_bytes_takes_136_bytes) {
     assert_true(offsetof(doorman__lease_entry, holder_id) + 32 + 1 <= 136);
 }

@@ -49,8 +49,7 @@ static int count_allowed(doorman__rate *rate, int tries, doorman_time now) {
     return allowed;
 }
 
-/* A resource whose capacity a test can set at any time: the resource has no lease, and its fallback
- * is its wants. */
+/* A resource without a lease, which may use what it wants. So a test can set its capacity. */
 typedef struct source {
     doorman_client *client;
     doorman_client_resource *resource;
@@ -97,8 +96,8 @@ typedef struct history_entry {
 
 /* Checks the bound by a slow recount. Between any two tries, the units taken are at most the sum of
  * two amounts. The first amount is the integral of the rate. The second amount is what may have
- * been saved before the first try: its rate * burst, but at least one unit, and at least the
- * largest request. */
+ * been saved before the first try: the rate at that time * burst, but at least one unit, and at
+ * least the largest request. */
 static void check_every_window(const history_entry *history, size_t count, doorman_time burst) {
     double seconds = (double)burst / (double)SECOND;
     for (size_t first = 0; first < count; first++) {
@@ -204,7 +203,7 @@ TEST(a_higher_rate_does_not_enlarge_the_saved_burst) {
     doorman_client_destroy(s.client);
 }
 
-/* L1: a rate that is tried all the time grants its full amount. */
+/* L1 */
 TEST(a_rate_that_is_tried_all_the_time_is_fully_used) {
     static const double rates[] = {0.5, 1, 3, 6, 7, 9, 10, 33, 97, 1000};
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
@@ -227,7 +226,7 @@ TEST(a_rate_starts_empty) {
     assert_int_equal(doorman__rate_try(&rate, 1, 5 * SECOND + 100 * MILLISECOND), DOORMAN_ALLOWED);
 }
 
-/* L1: the first rate is that of the example in the comment of the section. */
+/* L1: the first rate is the rate of the example in the comment of the section. */
 TEST(unused_time_is_saved_for_one_burst) {
     doorman__rate rate = rate_of(10, 0, 0);
     assert_int_equal(count_allowed(&rate, 5, 5 * SECOND), 1);
@@ -238,7 +237,7 @@ TEST(unused_time_is_saved_for_one_burst) {
     assert_int_equal(count_allowed(&larger, 500, MINUTE + SECOND), 0); /* the clock has not moved */
 }
 
-/* L1: at any rate the whole burst passes at once, to the exact unit. */
+/* L1: with every rate, the whole burst passes at once, to the exact unit. */
 TEST(a_whole_burst_can_be_used_at_once) {
     for (int units = 1; units <= 2000; units++) {
         doorman__rate second = rate_of(units, SECOND, 0);
@@ -271,7 +270,7 @@ TEST(a_request_larger_than_the_burst_saves_up_for_it) {
     assert_int_equal(doorman__rate_try(&in_units, 5.001, 2 * MINUTE), DOORMAN_IMPOSSIBLE);
 }
 
-/* L1: a lease that changes every second takes nothing of what is saved for a large request. */
+/* L1: a lease that changes every second takes away nothing that is saved for a large request. */
 TEST(what_a_large_request_has_saved_survives_a_change_of_the_rate) {
     doorman__rate rate = rate_of(1, 0, 0);
     double saved = 1; /* in the first second */
@@ -329,7 +328,7 @@ TEST(an_expired_lease_is_seen_at_once) {
 }
 
 /* L1: a saved burst has no more units if the lease ends and the fallback has a larger capacity,
- * such as a safe capacity. Otherwise all clients would use a burst when their server is gone. */
+ * such as a safe capacity. Otherwise all clients would use more when their server is gone. */
 TEST(the_end_of_a_lease_does_not_enlarge_the_saved_burst) {
     static const double leases[] = {0, 5, 10, 50};
     for (size_t i = 0; i < sizeof leases / sizeof *leases; i++) {
@@ -351,7 +350,7 @@ TEST(the_end_of_a_lease_does_not_enlarge_the_saved_burst) {
     }
 }
 
-/* L1: at any rate the burst has exactly the configured number of units. */
+/* L1: with every rate, the burst has exactly the configured number of units. */
 TEST(a_burst_in_units_has_that_size_at_any_rate) {
     static const double rates[] = {1e-3, 0.3, 1, 7, 1000, 1e6};
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
@@ -497,7 +496,7 @@ TEST(invalid_amounts_are_impossible) {
     }
 }
 
-/* L2: also where the burst of a rate would have room for them. */
+/* L2: the amounts are impossible even if the burst of a rate has room for them. */
 TEST(more_units_than_there_can_be_are_impossible) {
     const double none[] = {(double)INFINITY, 1e19, 2.25e15, 1.001e15};
     doorman__rate rate = rate_of(1e9, DOORMAN_DURATION_MAX, 0);
@@ -920,7 +919,7 @@ static double left_by_model(const subject *s, const event *events, size_t count,
     return here < most ? (double)(most - here) / 4096 : 0;
 }
 
-/* Checks the fields of a result. Those of a bucket may differ a little from the model, because a
+/* Checks the fields of a result. For a bucket they may differ a little from the model, because a
  * bucket rounds each price up to 1/256 ns. */
 static void check_result(const subject *s, const doorman_result *result, const event *events,
                          size_t count, doorman_time start) {
@@ -1587,7 +1586,7 @@ static void *try_at_one_time(void *context) {
     return NULL;
 }
 
-/* L1, L3: the number of allowed units is exact. */
+/* L1, L3 */
 TEST(sixteen_threads_share_one_burst_exactly) {
     pthread_t threads[THREADS];
     for (int i = 0; i < 5; i++) {
@@ -1653,8 +1652,8 @@ static void *try_windows(void *context) {
     return NULL;
 }
 
-/* L1: a window keeps its limit even if other threads still call with a time in the previous one. If
- * a try stayed in the window that it first found, three of eight runs of this test would fail. */
+/* L1: a window keeps its limit even if other threads still call with an earlier time. If a try
+ * stayed in the window that it first found, three of eight runs of this test would fail. */
 TEST(a_late_thread_does_not_reset_the_next_window) {
     pthread_t threads[THREADS];
     subject s;
@@ -1685,7 +1684,7 @@ static void thread_group_clock(thread_group *c, doorman_time now) {
     while (atomic_load(&c->tries) < enough) sched_yield();
 }
 
-/* L1, C2: one thread changes the rate while 16 others use it. */
+/* L1, C2 */
 TEST(sixteen_threads_stay_within_a_rate_that_changes) {
     pthread_t threads[THREADS];
     source s = source_open(1000, 0, 0);

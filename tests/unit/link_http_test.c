@@ -431,8 +431,8 @@ TEST_WITH(world, each_state_has_an_end) {
     w->accepted = accept(w->listener, NULL, NULL);
 }
 
-/* A process that is full accepts no connection, and its system drops connections that do not fit
- * into its queue. */
+/* A process that is full accepts no connection, and the system drops connections when the queue of
+ * the listener is full. */
 TEST_WITH(world, a_connection_that_does_not_come_about_ends) {
     int others[16];
     assert_int_equal(listen(w->listener, 0), 0);
@@ -453,7 +453,7 @@ TEST_WITH(world, a_connection_that_does_not_come_about_ends) {
     for (int i = 0; i < 16; i++) close(others[i]);
 }
 
-/* A process that starts listens over nng before it does over HTTP. */
+/* When a process starts, it listens over nng first, and then over HTTP. */
 TEST_WITH(world, a_connection_that_is_refused_is_tried_again_after_a_second) {
     close(w->listener);
     w->listener = -1;

@@ -81,7 +81,6 @@ static void send_letters(struct world *w, struct link_question **out, char from,
     flush(w);
 }
 
-/* Returns the next message that the node gets. */
 static nng_msg *node_take(const struct world *w) {
     nng_msg *message = NULL;
     assert_int_equal(nng_recvmsg(w->node, &message, 0), 0);

@@ -1,4 +1,4 @@
-/* The tests of links share this: functions that replace those of other files, and the work of a
+/* The tests of links share this: functions that replace functions of other files, and the work of a
  * part that sends questions. Include this file behind `struct world`, which has the members
  * settings, service, lock, pool, address, done, done_count and changes. */
 #ifndef DOORMAN_TESTS_LINKS_H

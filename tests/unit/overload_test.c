@@ -260,7 +260,7 @@ TEST(a_second_report_of_the_same_time_does_not_cut_again) {
     stop(w);
 }
 
-/* In the time of the reports the leases were 80 for two intervals, and 40 for the third one. */
+/* The reports cover three intervals: the leases were 80 for two, and 40 for the third. */
 TEST(the_mean_of_the_leases_is_that_of_the_time_of_the_reports) {
     world *w = start_leased(100, 0, 80);
     report(w, ALL_WELL);
@@ -276,7 +276,7 @@ TEST(the_mean_of_the_leases_is_that_of_the_time_of_the_reports) {
     stop(w);
 }
 
-/* A server that has caught up finishes more than arrived. */
+/* A server that catches up finishes more requests than arrive. */
 TEST(more_may_finish_than_arrive) {
     world *w = start_leased(100, 0, 60);
     report(w, 1000, 1500, 100, 0);
@@ -380,7 +380,7 @@ TEST(it_does_not_grow_while_the_resource_is_overloaded) {
     stop(w);
 }
 
-/* 5 % refused is no overload, but nearly one. */
+/* With 5 % refused, the resource is only nearly overloaded. */
 TEST(the_steps_stay_small_while_the_resource_is_nearly_overloaded) {
     world *w = start_leased(100, 0, 100);
     report(w, HALF_LOST);

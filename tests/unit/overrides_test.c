@@ -615,7 +615,7 @@ struct model_row {
     doorman_time starts_at, ends_at;
 };
 
-/* Rows are indexed by resource (the last one: the glob), by key, and by whether they add. */
+/* Rows are indexed by resource (the last index is the glob), by key, and by whether they add. */
 struct model {
     struct model_row rows[RESOURCES + 1][KEYS][2];
     double used[RESOURCES][KEYS];
@@ -689,7 +689,7 @@ static void model_compare(struct process *p, struct model *m) {
     }
 }
 
-/* Checks how many rows are listed, without those that are over and not freed yet. */
+/* Checks how many rows are listed. Rows that are over and not freed yet do not count. */
 static void model_compare_lists(const struct process *p, const struct model *m) {
     size_t expected = 0, listed = 0;
     doorman_override_cursor cursor = {0};

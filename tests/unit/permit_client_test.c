@@ -77,8 +77,8 @@ static void prepare_grants(world *w) {
     }
 }
 
-/* Takes the next message. If there is none, w->request stays the last one, which may still be under
- * way. The items of a message are valid until the next call on the client. */
+/* Takes the next message. If there is none, w->request stays the last message, which may still be
+ * under way. The items of a message are valid until the next call on the client. */
 static bool take_message(world *w) {
     doorman_request request;
     bool made = doorman_upstream_request(w->upstream, &request, w->now);
@@ -921,7 +921,7 @@ TEST(the_kill_switch_ends_all_waits) {
     world_end(w);
 }
 
-/* The figures are those of the limit that the decision names, also in a refusal. */
+/* A decision has the figures of the limit that it names, also in a refusal. */
 TEST(a_decision_with_detail_has_the_figures_of_its_limit) {
     world *w = world_start();
     const doorman_permit_item item = {.resource_id = "login", .key = "ann", .cost = 1};
@@ -1062,7 +1062,7 @@ TEST(a_client_with_calls_in_all_states_can_be_destroyed) {
 }
 
 /* Answers the message under way, with random decisions.
- *   what   6: no process is the master. 7: another one is. Otherwise the server decides */
+ *   what   6: no process is the master. 7: another process is. Otherwise the server decides */
 static void answer_randomly(world *w, size_t what) {
     doorman_response response = grant_all(w);
     for (size_t i = 0; i < w->request.permit_count; i++) {
@@ -1119,7 +1119,6 @@ TEST(each_call_ends_once_and_in_time) {
     world_end(w);
 }
 
-/* A server in the same process decides. */
 TEST(a_server_object_decides) {
     world *w = world_start();
     const doorman_permit_limit limit = {.name = "per-user",

@@ -224,7 +224,7 @@ TEST(an_end_that_was_due_is_not_handed_over) {
     world_stop(&w);
 }
 
-/* The time to live that was asked for is shorter than that of the limit. */
+/* The client asks for a shorter time to live than the limit has. */
 TEST(a_hold_keeps_the_time_to_live_that_its_client_has_asked_for) {
     const doorman_permit_item item = {.resource_id = "r", .key = "k", .cost = 2};
     const doorman_permit_request request = {.items = &item,
@@ -245,7 +245,7 @@ TEST(a_hold_keeps_the_time_to_live_that_its_client_has_asked_for) {
 
 /* ---- shards (N4) ----------------------------------------------------------------------------- */
 
-/* The last master stops. The next one divides its keys into eight shards, and owns them all. */
+/* The last master stops. The next master divides the keys into eight shards, and owns them all. */
 static void hand_over_to_shards(world *w) {
     const doorman_shards shards = {.count = 8, .seed = {1, 2}};
     static const char text[] = "{\"shards\": 8, \"resources\": [{\"identifier_glob\": \"*\", "
@@ -409,7 +409,8 @@ TEST(a_master_that_learns_holds_hands_its_learning_over) {
 }
 
 /* A hold of the last master, whose limits had a longer time to live, may last beyond what this
- * configuration allows. So a server that soon loses and wins its mastership learns for longer. */
+ * configuration allows. So a server that soon loses and regains its mastership learns for
+ * longer. */
 TEST(the_longest_time_to_live_of_the_last_master_counts_for_the_next_mastership) {
     const doorman_mastership other = {.address = "tcp://other:1"};
     const doorman_mastership again = {.address = "tcp://here:1", .until = DOORMAN_NEVER};

@@ -329,7 +329,7 @@ TEST(a_node_without_a_configuration_refuses_all_permits) {
     node_stop(n);
 }
 
-/* P14: the work of the server includes that of the permits. */
+/* P14: the work of the server includes the work of the permits. */
 TEST(the_loop_of_the_server_removes_fresh_counters) {
     node *n = node_start(limits, NULL);
     doorman_upstream *upstream = doorman_server_upstream(n->server);
@@ -350,7 +350,7 @@ TEST(the_loop_of_the_server_removes_fresh_counters) {
 
 /* ---- whole messages ------------------------------------------------------------------------- */
 
-/* P1 applies to each permit by itself. A response that grows moves none of its parts. */
+/* P1 applies to each permit by itself. The parts of a growing response keep their addresses. */
 TEST(the_permits_of_a_message_are_decided_in_their_order) {
     enum { PERMITS = 60 };
     node *n = node_start(limits, NULL);
@@ -424,8 +424,8 @@ TEST(a_wrong_message_charges_nothing) {
     node_stop(n);
 }
 
-/* To release the first entry would grant the permit of the second one, which waits. So the amounts
- * of the second one are checked before anything is released. */
+/* A release of the first entry would grant the permit of the second entry, which waits. So the
+ * amounts of the second entry are checked before anything is released. */
 TEST(a_wrong_release_of_a_permit_that_waits_releases_nothing) {
     node *n = node_start("{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [{\"name\": "
                          "\"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 1, \"queue\": 5, "
@@ -922,7 +922,7 @@ TEST(items_that_are_not_json_are_refused) {
     expect_refused(rows, COUNT(rows));
 }
 
-/* Unknown fields are ignored, also those of later versions of the protocol. */
+/* Later versions of the protocol may have more fields. */
 TEST(unknown_fields_are_ignored) {
     node *n = node_start(limits, NULL);
     assert_reply(n,

@@ -155,8 +155,8 @@ static void key_of(char key[32], size_t shard) {
     while (shard_of("r", key) != shard);
 }
 
-/* Moves what the owner of a shard knows to another node, which decides from now on. The map has the
- * new owner, but no node knows this map yet. */
+/* Moves a shard, with all that its owner knows, to another node, which decides from now on. The map
+ * has the new owner, but no node knows this map yet. */
 static void move(struct world *w, size_t shard, size_t to) {
     const size_t from = w->owners[shard].owner;
     doorman_shard_cursor cursor = {0};
@@ -594,8 +594,7 @@ TEST(each_node_has_a_failover_of_its_own_addresses) {
     world_end(w);
 }
 
-/* All shards of a node that is gone have moved. No other call is made whose answer could bring the
- * map. */
+/* All shards of a node that is gone have moved. No other answer could bring the map. */
 TEST(after_a_failure_the_servers_of_the_options_are_asked_for_a_map) {
     struct world *w = world_start_routed();
     for (size_t i = 1; i < SHARDS; i += 3) move(w, i, 0);

@@ -483,8 +483,8 @@ TEST(a_bracket_of_keys_that_does_not_close_causes_a_warning) {
     expect_warnings(text, warnings, COUNT(warnings));
 }
 
-/* Each limit per key is compared with the limits of its kind that all keys share, and so is each of
- * its overrides that has another rate, limit or window. */
+/* Each limit per key, and each of its overrides with another rate, limit or window, is compared
+ * with the limits of its kind that all keys share. */
 TEST(a_limit_per_key_above_one_that_all_keys_share_causes_a_warning) {
     static const char text[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [\n"
@@ -528,7 +528,7 @@ TEST(fields_of_leases_in_a_template_without_capacity_cause_warnings) {
     expect_warnings(text, warnings, COUNT(warnings));
 }
 
-/* The tiers of an override are checked like those of the limit. */
+/* The tiers of an override are checked like the tiers of the limit. */
 TEST(tiers_of_an_override_that_cannot_act_cause_warnings) {
     static const char text[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [{\"name\": \"t\",\n"
@@ -1282,7 +1282,7 @@ TEST(a_refusal_that_names_another_reason_counts_for_no_ban) {
 
 static doorman_status ban(fixture *f, const char *id, const char *key, doorman_time duration);
 
-/* P4. If one item is banned and another one refused, the refusal that lasts longer is named. */
+/* P4. If one item is banned and another is refused, the decision names the longer refusal. */
 TEST(a_ban_does_not_hide_a_longer_refusal_of_another_item) {
     fixture f = start_config(limits_of("{\"name\": \"d\", \"kind\": \"TOKEN_BUCKET\", \"rate\": "
                                        "0.001, \"size\": 1}"));
@@ -1301,7 +1301,7 @@ TEST(a_ban_does_not_hide_a_longer_refusal_of_another_item) {
     stop(&f);
 }
 
-/* Two limits ban a key with the same refusal. */
+/* After one refusal, two limits ban the key. */
 TEST(of_two_bans_the_longer_one_is_in_force) {
     static const char limits[] =
         "{\"name\": \"long\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1, "
@@ -1663,7 +1663,7 @@ TEST(nothing_is_saved_at_the_start_if_the_limit_says_so) {
     }
 }
 
-/* P16: even a first epoch that is set late says at which epoch the permits were created. */
+/* P16: the first epoch may be set late, and still tells the epoch of the creation. */
 TEST(the_first_epoch_says_in_which_window_the_permits_began) {
     const doorman_time minute = 1700000040 * SECOND;
     for (doorman_time at = 5; at <= 15; at += 10) {
@@ -1893,7 +1893,7 @@ TEST(bans_stay_when_the_configuration_changes) {
     stop(&f);
 }
 
-/* The refusals that count for a ban include one at the end of its window, and no later one. */
+/* A refusal at the end of the window of a ban counts for the ban. A later refusal does not. */
 TEST(a_count_of_refusals_includes_the_end_of_its_window) {
     for (int late = 0; late < 2; late++) {
         fixture f = start_config(limits_of(BANS));
@@ -2422,9 +2422,9 @@ static bool model_fresh(const model *m, const model_counter *c, const doorman_pe
     return true;
 }
 
-/* Removes the counters that equal fresh ones, and the tiers that are not in the configuration. The
- * test lets the permits do the same before it changes the configuration, because a fresh counter
- * may differ from a fresh one of the next configuration. */
+/* Removes the counters that equal fresh counters, and the tiers that are not in the configuration.
+ * The test lets the permits do the same before it changes the configuration, because a counter that
+ * is fresh now may not be fresh in the next configuration. */
 static void model_settle(model *m, const doorman_config_options *config) {
     for (size_t r = 0; r < MODEL_RESOURCES; r++) {
         const doorman_template *template_ = model_template(config, model_resources[r]);
@@ -2647,7 +2647,7 @@ static void compare_refusal(const doorman_permit *out, model *m,
     assert_false(model_fits_at(m, d, request, out->retry_after - 1));
 }
 
-/* Makes a random request, and compares the decision with that of the model. */
+/* Makes a random request, and compares the decision with the decision of the model. */
 static void compare(fixture *f, model *m, const doorman_config_options *config) {
     static model_decision d;
     doorman_permit_item items[MODEL_ITEMS];
@@ -3131,7 +3131,8 @@ TEST(of_several_bans_the_one_that_ends_first_makes_room) {
     stop(&f);
 }
 
-/* P20: if an administrator bans a key that a limit has banned, the ban becomes his own. */
+/* P20: if an administrator bans a key that a limit has banned, the ban becomes the
+ * administrator's. */
 TEST(a_ban_of_an_administrator_gives_way_only_to_his_own) {
     fixture f = start_config(limits_of(BANS_AT_ONCE));
     create_bounded(&f, 3, 0);
@@ -3155,7 +3156,7 @@ TEST(a_ban_of_an_administrator_gives_way_only_to_his_own) {
     stop(&f);
 }
 
-/* P20: neither keys nor bans can take the memory of the other. */
+/* P20: keys cannot take the memory of bans, and bans cannot take the memory of keys. */
 TEST(a_full_memory_still_counts_keys_and_bans_them) {
     static const char limits[] =
         "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1, "
@@ -3233,7 +3234,7 @@ static size_t top_list(const fixture *f, size_t limit, doorman_top_kind kind, si
     return count;
 }
 
-/* Two of three keys are drawn so that key n has a frequency of about 1 / n^2, the others evenly. */
+/* Two of three draws choose key n with a frequency of about 1 / n^2. The other draws are even. */
 TEST(the_most_frequent_keys_are_listed_with_their_counts) {
     fixture f = start_config(config_of(tops_text));
     create(&f);
@@ -3530,7 +3531,7 @@ static doorman_permits *permits_with(const doorman_limit_options *options,
     return permits;
 }
 
-/* The same names have the same meaning and unit in a limit of one process and in one of permits. */
+/* A figure has the same meaning and unit in a limit of one process and in a limit of permits. */
 TEST(figures_mean_the_same_in_a_limiter_and_in_a_permit) {
     for (int i = 0; i < 12; i++) {
         doorman_limit_options options = {

@@ -137,7 +137,7 @@ TEST(what_a_plan_does_not_give_is_that_of_the_limit) {
     process_end(&p);
 }
 
-/* E1: a row that adds ends with the window of the plan. */
+/* E1 */
 TEST(a_row_that_adds_ends_with_the_window_that_the_plan_gives) {
     struct process p = process_of(QUOTA(", \"plans\": {\"pro\": {\"window\": \"day\"}}"));
     const doorman_override_row adds = {

@@ -10,7 +10,7 @@
 
 enum { CLIENTS_MAX = 3 };
 
-/* A server whose resource "api" has a token bucket for each key, and clients. */
+/* Clients, and a server whose resource "api" has a token bucket for each key. */
 typedef struct world {
     doorman_config *config;
     doorman_server *server;

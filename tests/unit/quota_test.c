@@ -37,8 +37,8 @@ struct world {
     doorman_time lease_length; /* that the owner describes; 0: LEASE */
 };
 
-/* Describes a resource to the quotas. The server object does not learn, so that the tests are
- * short. But out->learns is false only in tests that set does_not_learn. */
+/* Describes a resource to the quotas. The server object never learns, so that the tests are short.
+ * But out->learns is true, except in tests that set does_not_learn. */
 static void describe(void *context, const char *resource_id, struct quota_facts *out) {
     const struct world *w = (const struct world *)context;
     (void)resource_id;
@@ -165,7 +165,7 @@ TEST_WITH(world, a_larger_assignment_stays_committed_until_it_has_ended) {
     assert_true(w->now <= cut_at + LEASE + LEASE / 2);
 }
 
-/* W5: what an ended stream has goes to other streams when its time to live has passed. A new stream
+/* W5: when the time to live has passed, other streams get what an ended stream had. A new stream
  * with the same name has all of it at once. */
 TEST_WITH(world, a_stream_continues_the_one_that_had_its_name) {
     assert_non_null(stream_of(w, 0, "edge"));

@@ -1,6 +1,6 @@
 /* The configurations on the pages for users, README.md and docs/: each block of JSON that has
- * templates is valid, and nothing in it causes a warning. cookbook_test.c also plays those of
- * docs/permits.md. */
+ * templates is valid, and nothing in it causes a warning. cookbook_test.c also plays the
+ * configurations of docs/permits.md. */
 #include "unit.h"
 
 #include <glob.h>

@@ -210,7 +210,7 @@ static void configure(struct history *h) {
     h->config = next;
 }
 
-/* Ends the process. The next one has a smaller size, and reads the rows in any order. */
+/* Ends the process. The next process may have a smaller bucket, and reads the rows backwards. */
 static void restart(struct history *h) {
     static unsigned char rows[STORED_MAX][ROW_MAX];
     static size_t bytes[STORED_MAX];
@@ -266,7 +266,7 @@ static void step(struct history *h) {
 }
 
 /* P27: a bucket never has more than in a replay in which each reservation charged its real cost. On
- * average most of what the replay gets comes back. */
+ * average, it gets back most of what it gets back in the replay. */
 TEST(what_comes_back_is_never_more_than_in_a_replay) {
     double returned = 0, ideal = 0;
     for (int i = 0; i < 300; i++) {
@@ -330,8 +330,9 @@ static double return_after_an_end(bool notices) {
 /* P27: nodes notice the end of a reservation at different times, and its shard may move first. */
 TEST(an_end_has_the_same_effect_whenever_it_is_noticed) {
     const double soon = return_after_an_end(true), late = return_after_an_end(false);
-    /* 6.5 units are missing after the second charge, and 6 when the first reservation ends. Of the
-     * 6, the second one has 2 / 6.5. Until it is settled, more than this part is missing. */
+    /* 6.5 units are missing after the second charge, and 6 when the first reservation ends. 2 / 6.5
+     * of these 6 belong to the second reservation. More than this part is missing until it is
+     * settled. */
     assert_true(fabs(soon - 6 * 2 / 6.5) < 0.001);
     assert_true(fabs(late - soon) < 0.001);
 }
