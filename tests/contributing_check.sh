@@ -64,6 +64,11 @@ table_of() { # the first line of the table, pattern, FILE...
         grep -oE "$pattern" | sed 's/[")]*$//; s/.*[ ("]//'
 }
 
+# The fields of C that the parameters of an algorithm have.
+parameters_of() {
+    table_of 'doorman__row doorman__parameter_rows\\[' 'doorman_algorithm, [a-z_]+' doorman.h
+}
+
 # The fields of JSON that the rows of a struct have.
 fields_of() { # rows
     table_of "doorman__row doorman__$1\\\\[" \
@@ -184,6 +189,24 @@ kinds_are_everywhere() {
         done
     } | nothing_is_missing
 }
+parameters_are_everywhere() {
+    parameters_of >"$folder/parameters"
+    schema='Parameter of openapi.json'
+    sed -n '/^    "Parameter": {/,/^    },/p' server/pages/openapi.json >"$folder/$schema"
+    writer='doorman__put_algorithm'
+    sed -n "/ $writer(/,/^}/p" doorman.h >"$folder/$writer"
+    {
+        has_lines "$folder/parameters" 7
+        missing_in "$folder/parameters" '^\| .algorithm\..*[`.]NAME`' docs/configuration.md
+        missing_in "$folder/parameters" '[^a-z_]NAME[^a-z_]' tests/fuzz/json.dict
+        for file in fuzz/configuration.c unit/json_test.c unit/configuration_test.c; do
+            missing_in "$folder/parameters" '[^a-z_]NAME[^a-z_]' "tests/$file"
+        done
+        grep -vxE 'lease_length|refresh_interval' "$folder/parameters" >"$folder/named"
+        missing_in "$folder/named" '[^a-z_]NAME[^a-z_]' "$folder/$schema"
+        missing_in "$folder/named" '[^a-z_]NAME[^a-z_]' "$folder/$writer"
+    } | nothing_is_missing
+}
 # The test names the kinds that have a term for each priority. Other texts name them too.
 kinds_by_priority_are_named() {
     sed -n '/bool by_priority =/,/;/p' tests/unit/shares_test.c | grep -oE 'DOORMAN_[A-Z_]+' |
@@ -245,6 +268,8 @@ check 'each figure of an override has a bound for the role support' figures_have
 check 'each path is in the docs, the description, a dictionary, a test and a link' \
     paths_are_everywhere
 check 'each kind of share is in the page, the description, lists and tests' kinds_are_everywhere
+check 'each parameter of an algorithm is in the page, the description and tests' \
+    parameters_are_everywhere
 check 'each kind with a term for each priority is named where priorities are described' \
     kinds_by_priority_are_named
 check 'each reason of a permit is in the table of docs/protocol.md and in the description' \
