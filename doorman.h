@@ -14235,7 +14235,7 @@ typedef enum doorman__type {
     DOORMAN__JSON_AMOUNT,
     DOORMAN__JSON_FRACTION,
     DOORMAN__JSON_SLOPE,
-    DOORMAN__JSON_DECAY,
+    DOORMAN__JSON_DECAY, /* a fraction of more than 0 */
     DOORMAN__JSON_RATE,
     DOORMAN__JSON_CLIENTS,
     DOORMAN__JSON_SECONDS,
