@@ -150,7 +150,6 @@ static void check_item(sim_account *account, size_t item, double granted, bool e
 
 static void check_granted(sim_account *account, const doorman_permit_request *request,
                           const doorman_permit *permit) {
-    double spent[SIM_CHARGES] = {0};
     for (size_t i = 0; i < account->want_count; i++) {
         double granted = permit->items[i].granted;
         check_item(account, i, granted, request->equal);
@@ -158,7 +157,6 @@ static void check_granted(sim_account *account, const doorman_permit_request *re
             sim_charge *charge = &account->charges[j];
             if (!charge->items[i]) continue;
             charge->granted += granted;
-            spent[j] += granted - account->wants[i].min;
             if (request->equal) continue;
             charge->spare_low = fmax(0, charge->spare_low - (granted - account->wants[i].min));
             charge->spare_high = fmax(0, charge->spare_high - (granted - account->wants[i].min));

@@ -380,15 +380,17 @@ TEST(the_checks_of_c_have_each_bound_of_the_rows_of_a_limit) {
             .name = "a", .kind = DOORMAN_TOKEN_BUCKET, .per = DOORMAN_PER_RESOURCE, .leased = true};
         char *field = (char *)&limit + row->at;
         const uint32_t above = row->most + 1;
-        if (!row->most) continue;
-        if (row->type == DOORMAN__JSON_SIZE) {
+        if (row->has) memcpy((char *)&limit + row->has, &(bool){true}, sizeof(bool));
+        if (row->most && row->type == DOORMAN__JSON_SIZE) {
             memcpy(field, &(size_t){above}, sizeof(size_t));
-        } else if (row->type == DOORMAN__JSON_UINT32) {
+        } else if (row->most && row->type == DOORMAN__JSON_UINT32) {
             memcpy(field, &above, sizeof above);
-        } else if (row->type == DOORMAN__JSON_NUMBER) {
+        } else if (row->most && row->type == DOORMAN__JSON_NUMBER) {
             memcpy(field, &(double){above}, sizeof(double));
+        } else if (row->type == DOORMAN__JSON_AMOUNT || row->type == DOORMAN__JSON_FRACTION) {
+            memcpy(field, &(double){2 * doorman__numbers[row->type].most}, sizeof(double));
         } else {
-            continue; /* a list or a name */
+            continue; /* it has no bound, or is no number */
         }
         const doorman_template template_ = {.identifier_glob = "x",
                                             .without_capacity = true,
@@ -405,7 +407,7 @@ TEST(the_checks_of_c_have_each_bound_of_the_rows_of_a_limit) {
         assert_memory_equal(error.text, expected, strlen(expected));
         bounded++;
     }
-    assert_true(bounded >= 3);
+    assert_true(bounded >= 5);
 }
 
 /* Checks the warnings about a text, and that each one has a position. */
