@@ -582,9 +582,9 @@ typedef struct doorman_permit_detail {
     size_t item_index;
     const char *limit;
     double most;      /* units: the size of a bucket, the limit of a window, or the sum of tiers */
-    double used;      /* units. Of a bucket: the size minus what is saved; more than the size if
-                         the bucket has a debt. Of CONCURRENCY: what is held; more than the limit
-                         after the limit was lowered */
+    double used;      /* units. Of a window: at most the limit. Of a bucket: the size minus what is
+                         saved; more than the size if the bucket has a debt. Of CONCURRENCY: what
+                         is held; more than the limit after the limit was lowered */
     double remaining; /* units that could be granted now, without debt */
     doorman_time reset_after; /* as in doorman_permit_grant */
     doorman_time more_after;  /* the time until one more whole unit is there, or all units are; 0:
