@@ -215,7 +215,8 @@ TEST_WITH(world, a_file_that_was_moved_away_is_written_when_it_is_back) {
     expect_rows(w, "a=1");
 }
 
-/* Writes rows until a limit of the size of files refuses one. Then writes one without the limit. */
+/* Writes rows until a limit on the size of files refuses a row. Then writes a row without the
+ * limit. */
 static void fill_the_disk(struct world *w) {
     char record[4096];
     memset(record, 'x', sizeof record);
@@ -319,7 +320,8 @@ TEST_WITH(world, what_is_damaged_is_not_taken) {
     expect_not_taken(w, STORE_FAILED, "earlier start");
 }
 
-/* D10: a version without the table can use the file too, so the table is not a newer schema. */
+/* D10: a version without the table can use the file too, so the table does not make a newer
+ * schema. */
 TEST_WITH(world, a_file_of_a_version_without_the_table_is_extended) {
     put(w, "a", "1");
     server_store_close(w->store);

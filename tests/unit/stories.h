@@ -350,7 +350,7 @@ static void advance(world *w, doorman_time to, story_wait wait, const story_call
 }
 
 /* Lets time pass until the latest time of the step, or until the step has what it waits for.
- * Returns the earliest one. `at` of a step is a time, a list of two times, or absent: now. */
+ * Returns the earliest time. `at` of a step is a time, a list of two times, or absent: now. */
 static doorman_time advance_for(world *w, story_wait wait, const story_call *call) {
     const cJSON *at = get(w->step, "at");
     doorman_time first = w->now, last = w->now;
