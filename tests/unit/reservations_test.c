@@ -1140,7 +1140,7 @@ TEST(a_report_to_a_limit_that_is_not_durable_waits_for_no_rows) {
     process_end(&p);
 }
 
-/* D10: after rows that were changed at random, all calls still succeed. */
+/* D10: after rows that were changed at random, later calls still succeed. */
 TEST(random_rows_do_no_harm) {
     struct process p = process_of(WINDOW DURABLE ", " SLIDING DURABLE);
     struct store store = {.rows = NULL};

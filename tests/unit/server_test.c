@@ -1161,7 +1161,7 @@ TEST(a_lease_says_whether_the_share_is_used_up_or_still_committed) {
     world_stop(w);
 }
 
-/* S14: a lease of the whole capacity has the reason SHARE. */
+/* S14: if a holder wants more than the capacity, a lease of all of it has the reason SHARE. */
 TEST(a_holder_that_wants_more_than_the_capacity_has_its_share) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 120};

@@ -320,8 +320,7 @@ TEST_WITH(world, what_is_damaged_is_not_taken) {
     expect_not_taken(w, STORE_FAILED, "earlier start");
 }
 
-/* D10: a version without the table can use the file too, so the table does not make a newer
- * schema. */
+/* D10: a version without the table can use the file too, so the schema keeps its number. */
 TEST_WITH(world, a_file_of_a_version_without_the_table_is_extended) {
     put(w, "a", "1");
     server_store_close(w->store);

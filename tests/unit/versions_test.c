@@ -72,8 +72,8 @@ TEST(plans_are_sorted_and_take_the_window_of_their_limit) {
                    "maps quota plans.pro.limit: 9 -> 8; ");
 }
 
-/* Templates and overrides keep their order, because the first one that matches decides. Limits keep
- * theirs too. */
+/* Templates and overrides keep their order, because it can decide which of them is used. Limits
+ * keep their order too. */
 TEST(what_has_an_order_keeps_it) {
     static const char *const text =
         "{\"resources\":[{\"identifier_glob\":\"z\",\"capacity\":1},"
