@@ -1549,8 +1549,8 @@ static struct trial *trial_start(void) {
     return t;
 }
 
-/* Writes all rows, and starts another process with them. Its clock is chosen so that its slices
- * begin together with those of the model. */
+/* Writes all rows, and starts another process with them. Its slices begin together with the slices
+ * of the model. */
 static void trial_restart(struct trial *t) {
     (void)write_all(&t->p, &t->store);
     doorman_permits_destroy(t->p.permits);

@@ -1397,8 +1397,8 @@ static world *world_start_after_long_leases(doorman_config *config) {
 }
 
 /* G1, G5, R8: the template of a resource is removed, or another one comes before it. The resource
- * then matches a template with shorter leases, whose time to learn is over. But the leases that the
- * predecessor has granted may last longer, so the resource still learns. */
+ * then matches a template with shorter leases. The time to learn of that template is over. But the
+ * leases that the predecessor has granted may last longer, so the resource still learns. */
 TEST(resources_that_match_another_template_learn_as_long_as_before) {
     doorman_config *changes[][2] = {
         {config_of_two("db", "d*"), config_of_one("d*", 60 * SECOND)},

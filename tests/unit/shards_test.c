@@ -1144,7 +1144,7 @@ static const char hundred_text[] =
     "    {\"name\": \"hour\", \"kind\": \"FIXED_WINDOW\", \"limit\": 600, \"window\": 3600}]}]}";
 
 /* Two nodes that get the same calls. Only the first one calls doorman_permits_find_shards. The
- * second one is a slow model: it searches all its keys for those of a shard. */
+ * second one is a slow model: it searches all its keys for the keys of a shard. */
 struct twins {
     doorman_config *config;
     struct node nodes[2];
@@ -1859,7 +1859,8 @@ TEST(a_map_with_other_shards_is_refused) {
     doorman_shard_mover_destroy(mover);
 }
 
-/* Gives a mover a map with `is_sure`, in which shard 0 is `shard`, and node 1 owns all others. */
+/* Gives a mover a map with `is_sure`, in which shard 0 is `shard`, and node 1 owns the other
+ * shards. */
 static void give_sure(doorman_shard_mover *mover, struct movers *m, doorman_shard shard) {
     doorman_shard_node nodes[NODES];
     for (size_t i = 0; i < SHARDS; i++) m->owners[i] = (doorman_shard){.owner = 1, .target = 1};

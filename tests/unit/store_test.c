@@ -286,7 +286,7 @@ static void copy(const char *from, const char *to) {
     assert_int_equal(system(command), 0);
 }
 
-/* The device, the inode and the epoch of the copy are those that the server expects. */
+/* The copy has the device, the inode and the epoch that the server expects. */
 TEST_WITH(world, an_older_copy_that_is_put_back_is_not_taken) {
     if (setxattr(w->folder, EPOCH_ATTRIBUTE, "0", 1, 0) != 0) skip();
     leave(w, "leases");
@@ -334,7 +334,7 @@ TEST_WITH(world, a_file_of_a_version_without_the_table_is_extended) {
     expect_taken(w, "leases");
 }
 
-/* What a planned stop left is used only once it is removed, so that no other process uses it
+/* What a planned stop left is used only after it was removed, so that no other process uses it
  * too. */
 TEST_WITH(world, what_cannot_be_removed_is_not_taken) {
     sqlite3 *person = NULL;

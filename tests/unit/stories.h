@@ -218,7 +218,8 @@ static void reorder(cJSON *object, const char *key, const cJSON *order) {
 
 /* ---- addresses */
 
-/* Translates an address: the library has the schemes of nng, and stories have those of HTTP. */
+/* Translates an address: the library has the schemes of nng, and stories have the schemes of
+ * HTTP. */
 static void translate(char *to, size_t bytes, const char *address, bool to_http) {
     static const char *const http[] = {"http://", "https://"}, *const nng[] = {"ws://", "wss://"};
     const char *const *from = to_http ? nng : http, *const *other = to_http ? http : nng;

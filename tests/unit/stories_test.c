@@ -92,7 +92,7 @@ static void client_stop(world *w) {
 
 /* ---- steps: requests and responses ---- */
 
-/* Describes a request. Its resources are in the order of those in `expected`. */
+/* Describes a request. Its resources are in the order of `expected`. */
 static cJSON *message_of(const story_request *sent, const cJSON *expected) {
     cJSON *out = cJSON_CreateObject(), *message = cJSON_Duplicate(sent->message, true);
     reorder(message, "resource", get(expected, "resource"));

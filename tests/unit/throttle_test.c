@@ -742,7 +742,7 @@ static void check_extremely(doorman_throttle *throttle, doorman_time now) {
 }
 
 /* H12. Options and numbers are at the ends of their ranges: all combinations of three options, and
- * the others at random. */
+ * the other options at random. */
 TEST(extreme_options_and_numbers_lose_no_request) {
     const double rates[] = {0, 5e-324, 1e-9, 1e15}, bounds[] = {5e-324, 1, 1e15};
     const doorman_time waits[] = {0, 1, DOORMAN_DURATION_MAX}, steps[] = {0, 1, -1, SECOND};

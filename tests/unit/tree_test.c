@@ -248,7 +248,7 @@ static bool resource_of(const forest *f, int at, doorman_server_resource *out) {
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-/* Finds the client whose lease differs most from what one server would give it. Returns the
+/* Finds the client whose lease differs most from what one server would grant it. Returns the
  * difference as a part of its share.
  *   share   out: its share */
 static double off_from_one_server(const forest *f, const doorman_algorithm *algorithm,
@@ -346,7 +346,7 @@ TEST(a_node_reads_the_reason_of_its_own_lease_and_gives_its_own_reasons) {
     forest_stop(f);
 }
 
-/* Starts a client with a gauge whose wants follow use. */
+/* Starts a client with a gauge whose wants follow its use. */
 static forest_client *add_gauge(forest *f, int at) {
     forest_client *m = add_client(f, at, 0, 1);
     const doorman_resource_options gauge = {.resource_id = "db", .kind = DOORMAN_GAUGE};
@@ -663,7 +663,7 @@ TEST(a_node_without_a_lease_answers_try_later) {
 }
 
 /* S6: the length of a node's lease does not change between two renewals, and is still known after
- * the lease has ended. The lease of a node ends with that of its parent at the latest, so it can be
+ * the lease has ended. The lease of a node ends no later than the lease of its parent, so it can be
  * shorter than lease_length. */
 TEST(the_length_of_a_nodes_lease_is_that_of_its_last_lease) {
     forest *f = forest_start_one(100, fair);
@@ -1743,8 +1743,8 @@ enum { LARGE = 300 };
 enum { LARGE = 2500 };
 #endif
 
-/* T2: shares differ by at most 5 % from those of a single server, for every kind that divides the
- * capacity, and wherever the clients are. Wants differ by six orders of magnitude. */
+/* T2: the shares of a tree and of a single server differ by at most 5 %, for every kind that
+ * divides the capacity, and wherever the clients are. Wants differ by six orders of magnitude. */
 TEST(a_tree_shares_as_one_server_would) {
     for (int round = 0; round < 24; round++) {
         doorman_algorithm algorithm = fair;

@@ -84,7 +84,8 @@ TEST(what_has_an_order_keeps_it) {
     expect_normal(text, text);
 }
 
-/* G3: a template without an algorithm uses that of `*`, and follows a later change of `*`. */
+/* G3: a template without an algorithm uses the algorithm of `*`, and follows a later change of
+ * `*`. */
 TEST(an_algorithm_that_is_inherited_is_left_out) {
     static const char *const own = "{\"kind\":\"STATIC\",\"lease_length\":60,"
                                    "\"refresh_interval\":16,\"parameters\":[]}";
