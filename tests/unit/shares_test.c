@@ -598,7 +598,7 @@ TEST(without_memory_the_index_stays_unchanged) {
     assert_int_equal(memory_blocks(), blocks);
 }
 
-/* A2. A node that is emptied between two full nodes is removed. It is not merged into a full
+/* A2. A node that is emptied between two full nodes is removed. It is not joined with a full
  * node. */
 TEST(a_node_between_full_ones_can_be_emptied) {
     enum { SPAN = DOORMAN__WIDTH, NODES = 4 };
