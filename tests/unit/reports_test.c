@@ -91,7 +91,7 @@ TEST_WITH(world, a_refused_message_is_logged_with_its_method_and_field) {
                      1);
 }
 
-/* A colon ends the field in the text of an error. But a key of JSON may have a colon too. */
+/* In an error, a colon follows the name of the field. But a key of JSON may have a colon too. */
 TEST_WITH(world, a_colon_in_a_key_does_not_end_the_field_in_the_log) {
     report_body(w, "acquire", "{\"a: b\":1,\"a: b\":2}");
     assert_int_equal(logged(w, " method=acquire code=INVALID_ARGUMENT field=\"a: b\" "
@@ -373,7 +373,7 @@ TEST_WITH(world, a_refused_configuration_is_logged_with_its_error) {
                      1);
 }
 
-/* The hash does not depend on layout and defaults, but on every value. */
+/* The hash depends on every value, but not on layout and defaults. */
 TEST(equal_configurations_have_equal_hashes) {
     static const char *const lists[] = {A, " { \"capacity\" : 1.0 , \"identifier_glob\" : \"a\" } ",
                                         RESOURCE("a", "1.5"), RESOURCE("b", "1"), A "," B};
@@ -432,7 +432,7 @@ TEST_WITH(world, the_log_names_the_learning_time_of_the_leases_that_exist) {
     server_destroy(w, config);
 }
 
-/* A server that loses its mastership while it learns must learn again as the next master. */
+/* A server that loses its mastership while it learns must learn again when it is master again. */
 TEST_WITH(world, learning_that_a_lost_mastership_cuts_short_has_no_end) {
     doorman_config *config = server_create(w, 100 * SECOND);
     set_master(w, 120 * SECOND, 100 * SECOND);

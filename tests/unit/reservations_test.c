@@ -116,7 +116,7 @@ static const doorman_settlement *report_once(struct process *p, uint64_t request
     return &p->settled;
 }
 
-/* Returns what a limit has used. */
+/* Returns how many units of a limit are used. */
 static double used(struct process *p, size_t index) {
     doorman_permit out;
     doorman_status status =
@@ -412,7 +412,7 @@ TEST(tiers_give_nothing_back) {
     process_end(&p);
 }
 
-/* P27, P13: what a request cost beyond its reservation is charged as a report is. */
+/* P27, P13: the cost beyond a reservation is charged like a report. */
 TEST(what_a_request_cost_in_addition_is_charged) {
     struct process p = process_of(LARGE ", " TIERS "}");
     assert_true(reserve(&p, 7, 400, MINUTE));
@@ -426,8 +426,8 @@ TEST(what_a_request_cost_in_addition_is_charged) {
     process_end(&p);
 }
 
-/* P27: a counter that was reset after the reservation does not contain its charge any more. What
- * others have charged since the reset stays. */
+/* P27: a reset after the reservation removes its charge from the counter. What others have charged
+ * since the reset stays. */
 TEST(a_counter_that_was_reset_gives_nothing_back) {
     struct process p = process_of(WINDOW "}");
     assert_true(reserve(&p, 7, 400, MINUTE));
@@ -686,7 +686,7 @@ TEST(a_client_cannot_settle_for_another) {
     process_end(&p);
 }
 
-/* P27: a settle names a reservation by its id or request_id, and a repeat may use the other. */
+/* P27: a settle and its repeat may name a reservation by its id or by its request_id. */
 TEST(a_reservation_is_settled_by_its_id) {
     struct process p = process_of(WINDOW "}");
     assert_true(reserve(&p, 7, 400, MINUTE));
@@ -928,7 +928,7 @@ static size_t write_all(struct process *p, struct store *store) {
     return count;
 }
 
-/* Ends the process, and starts another one. It reads all rows, from a random one on. */
+/* Ends the process, and starts another one. It reads all rows, beginning with a random one. */
 static void restart(struct process *p, const struct store *store) {
     doorman_permits_destroy(p->permits);
     p->now = 2 * SECOND + (doorman_time)(random_bits() % 1000);
@@ -971,7 +971,7 @@ TEST(a_reservation_lasts_over_a_restart) {
     free(store.rows);
 }
 
-/* P27: a reservation whose time has come may be written before a call ends it. */
+/* P27: a reservation may be written after its time, before a call ends it. */
 TEST(a_reservation_that_is_written_after_its_end_ends_after_a_restart) {
     struct process p = process_of(WINDOW DURABLE);
     struct store store = {.rows = NULL};
@@ -1019,8 +1019,8 @@ TEST(a_reservation_ends_while_nothing_runs) {
     free(store.rows);
 }
 
-/* D5, P27: a crash comes when the row of a reservation is written, and that of its counter is not.
- * No units come back, because the counter may not have been charged. */
+/* D5, P27: a crash comes after the row of a reservation and before the row of its counter. No units
+ * come back, because the counter may not have been charged. */
 TEST(a_crash_before_the_row_of_the_counter_gives_nothing_back) {
     struct process p = process_of(WINDOW DURABLE);
     struct store store = {.rows = NULL};
@@ -1037,7 +1037,7 @@ TEST(a_crash_before_the_row_of_the_counter_gives_nothing_back) {
     free(store.rows);
 }
 
-/* P27: a reservation has a row before that of its counter, and one behind it. */
+/* P27: the row of a reservation is yielded before the row of its counter, and again behind it. */
 TEST(the_row_of_a_reservation_encloses_those_of_its_counters) {
     struct process p = process_of(WINDOW DURABLE);
     struct stored_row rows[4];
@@ -1132,7 +1132,7 @@ TEST(a_report_waits_at_most_10_minutes_for_the_rows) {
     process_end(&p);
 }
 
-/* P28: a report that no durable limit concerns is in no store. */
+/* P28: a report that concerns no durable limit is in no store. */
 TEST(a_report_to_a_limit_that_is_not_durable_waits_for_no_rows) {
     struct process p = process_of(WINDOW ", \"durable\": false}");
     assert_int_equal(doorman_permits_set_rows(p.permits, DOORMAN_ROWS_UNREAD), DOORMAN_OK);
@@ -1140,7 +1140,7 @@ TEST(a_report_to_a_limit_that_is_not_durable_waits_for_no_rows) {
     process_end(&p);
 }
 
-/* D10: a row that was changed at random is refused, or restores something that can be settled. */
+/* D10: after rows that were changed at random, later calls still succeed. */
 TEST(random_rows_do_no_harm) {
     struct process p = process_of(WINDOW DURABLE ", " SLIDING DURABLE);
     struct store store = {.rows = NULL};
@@ -1264,7 +1264,7 @@ TEST(a_crash_charges_nothing_twice_and_forgets_only_the_last_changes) {
 
 /* The model of a window keeps each charge, and adds the charges up whenever it is asked. The model
  * of a bucket has a level. All amounts are multiples of 1/4, and times are whole seconds, so that
- * only shares of what may come back to a bucket are rounded. */
+ * only `share` is rounded. */
 
 #define MODEL_LIMITS 3
 #define MODEL_REQUESTS 40
@@ -1310,7 +1310,6 @@ struct model {
 
 static doorman_time model_slice(doorman_time time) { return time / (MODEL_SECONDS / 16); }
 
-/* Returns whether a charge still counts. */
 static bool model_counts(const struct model *m, const struct model_limit *limit,
                          const struct model_charge *charge) {
     if (limit->kind == MODEL_FIXED) {
@@ -1550,8 +1549,8 @@ static struct trial *trial_start(void) {
     return t;
 }
 
-/* Writes all rows, and starts another process with them. Its clock is chosen so that its slices
- * begin together with those of the model. */
+/* Writes all rows, and starts another process with them. Its slices begin together with the slices
+ * of the model. */
 static void trial_restart(struct trial *t) {
     (void)write_all(&t->p, &t->store);
     doorman_permits_destroy(t->p.permits);

@@ -1,4 +1,4 @@
-/* How often the role support has made a counter fresh, compared with slow code that looks at each
+/* How often the role `support` has made a counter fresh, compared with slow code that looks at each
  * pair of entries. SEED=N repeats a run. */
 #include "../../server/admin/reset_count.c"
 #include "../test.h"

@@ -34,7 +34,7 @@ TEST(rows_are_written_in_the_order_of_their_identities) {
     assert_order("hcad", "acdh");
 }
 
-/* P27: an open reservation has a row before its counters, and one behind them. */
+/* P27: an open reservation is written before its counters, and again behind them. */
 TEST(last_rows_are_written_behind_all_others) {
     assert_order("akAtB", "aktAB");
     assert_order("BA", "AB");
@@ -47,7 +47,7 @@ TEST(a_last_row_with_a_later_row_is_not_written) {
     assert_order("aAaA", "aaA");
 }
 
-/* The later row of two with the same identity counts. */
+/* Of two rows with the same identity, the later row counts. */
 TEST(a_later_row_is_written_behind_an_earlier_one) {
     struct store_row rows[64];
     const size_t count = server_store_order(rows, rows_of("tkt", rows));

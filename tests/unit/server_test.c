@@ -914,7 +914,7 @@ TEST(units_in_use_without_a_lease_are_not_committed) {
     world_stop(w);
 }
 
-/* R4, R5: the committed amount in a response is what stays committed of the claim. */
+/* R4, R5: the committed amount in a response is the part of the claim that stays committed. */
 TEST(a_response_says_how_much_of_the_claim_stays_committed) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
@@ -976,10 +976,9 @@ TEST(no_lease_grows_while_the_leases_do_not_fit) {
     world_stop(w);
 }
 
-/* R5, R6: a child node reports more in use than the leases that a new master could grant. That
- * amount is committed, but it is no lease. So the lease of the child does not grow at the expense
- * of another lease, even if that lease was made smaller and its holder has not received the smaller
- * one. */
+/* R5, R6: a child node reports more units in use than a new master could grant. These units are
+ * committed, but they are no lease. So the lease of the child does not grow at the expense of
+ * another holder, even if that holder has not yet received a smaller lease. */
 TEST(what_a_child_uses_without_a_lease_is_no_room_for_a_lease) {
     world *w = world_start(100, &learns);
     const doorman_lease old = {.id = 5, .node = "root", .capacity = 70, .expires_in = 60 * SECOND};
@@ -1078,7 +1077,8 @@ TEST(an_unknown_claim_is_reported_and_ignored) {
     world_stop(w);
 }
 
-/* Algorithms that do not divide the capacity do not cut amounts, and need no learning. */
+/* If an algorithm does not divide the capacity, each holder gets its own amount without
+ * learning. */
 TEST(static_amounts_are_per_client) {
     const doorman_algorithm each = {.kind = DOORMAN_STATIC_SHARE},
                             none = {.kind = DOORMAN_NO_ALGORITHM};
@@ -1139,7 +1139,8 @@ static void assert_reason(world *w, holder *h, double capacity, int reason) {
     assert_int_equal(lease.reason, reason);
 }
 
-/* S14: SHARE and RESERVED. The share of b is 50, but a may still use all until it confirms. */
+/* S14: SHARE and RESERVED. The share of holder b is 50, but holder a may use 100 until it
+ * confirms. */
 TEST(a_lease_says_whether_the_share_is_used_up_or_still_committed) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 90};
@@ -1160,7 +1161,7 @@ TEST(a_lease_says_whether_the_share_is_used_up_or_still_committed) {
     world_stop(w);
 }
 
-/* S14: a lease of the whole capacity has the reason SHARE. */
+/* S14: if a holder wants more than the capacity, a lease of all of it has the reason SHARE. */
 TEST(a_holder_that_wants_more_than_the_capacity_has_its_share) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 120};
@@ -1293,8 +1294,8 @@ TEST(a_repeated_lease_has_its_reason_again) {
     world_stop(w);
 }
 
-/* S14, A5: three holders take turns with two units. Each lease of 0 has a reason, and no lease of
- * 1 has one. */
+/* S14, A5: three holders take turns with two units. Each lease of 0 has a reason, and a lease of 1
+ * has none. */
 TEST(a_holder_that_waits_for_its_turn_is_told_why) {
     const doorman_template all = {.identifier_glob = "*",
                                   .capacity = 2,
@@ -1396,8 +1397,8 @@ static world *world_start_after_long_leases(doorman_config *config) {
 }
 
 /* G1, G5, R8: the template of a resource is removed, or another one comes before it. The resource
- * then matches a template with shorter leases, whose time to learn is over. But the leases that the
- * predecessor has granted may last longer, so the resource still learns. */
+ * then matches a template with shorter leases. The time to learn of that template is over. But the
+ * leases that the predecessor has granted may last longer, so the resource still learns. */
 TEST(resources_that_match_another_template_learn_as_long_as_before) {
     doorman_config *changes[][2] = {
         {config_of_two("db", "d*"), config_of_one("d*", 60 * SECOND)},
@@ -1908,7 +1909,7 @@ TEST(a_client_without_a_seed_is_refused_without_nng) {
     assert_memory_equal(error.text, "seed: must not be 0", strlen("seed: must not be 0"));
 }
 
-/* S4: amounts that are not parts of the capacity need no learning. */
+/* S4: a kind that does not divide the capacity needs no learning. */
 TEST(a_resource_shows_whether_it_learns) {
     for (int is_static = 0; is_static < 2; is_static++) {
         const doorman_algorithm algorithm = {.kind = is_static ? DOORMAN_STATIC_SHARE
@@ -1930,8 +1931,8 @@ TEST(a_resource_shows_whether_it_learns) {
     }
 }
 
-/* R8: a root knows how long it learns before any holder asks. A server that is not master, or whose
- * mastership has ended, does not learn. */
+/* R8: even before a holder asks, a root knows how long it learns. A server that is not master, or
+ * whose mastership has ended, does not learn. */
 TEST(a_root_says_when_it_stops_learning) {
     for (int is_static = 0; is_static < 2; is_static++) {
         const doorman_algorithm algorithm = {.kind = is_static ? DOORMAN_STATIC_SHARE
@@ -1952,7 +1953,7 @@ TEST(a_root_says_when_it_stops_learning) {
     }
 }
 
-/* Returns the overshoot that the iterator shows. It must equal the one that a look-up shows. */
+/* Returns the overshoot that the iterator shows. A look-up must show the same overshoot. */
 static double overshoot(world *w) {
     doorman_server_resource resource = {.overshoot = -1};
     doorman_cursor cursor = {0};
@@ -1997,8 +1998,9 @@ TEST(a_cut_is_no_overshoot_until_the_older_leases_have_ended) {
     world_stop(w);
 }
 
-/* S12: each older capacity counts for its own time. Two are stored, so after a third cut the larger
- * of the last two counts until the later of their ends. A raise ends the smaller ones. */
+/* S12: each older capacity counts until its own leases have ended. Only two are stored. So a third
+ * cut joins the last two: the larger counts until the later end. After a raise, smaller ones have
+ * no effect. */
 TEST(each_older_capacity_counts_until_its_own_leases_have_ended) {
     const double capacities[] = {80, 50, 20};
     const doorman_algorithm quick = {.has_learning_mode_duration = true};
@@ -2109,7 +2111,7 @@ TEST(the_lease_of_a_child_that_learns_is_no_overshoot) {
     world_stop(w);
 }
 
-/* Two processes that share an id count as one holder, so their use has no effect on the overshoot.
+/* Two processes that share an id count as one holder, so their use together is no overshoot.
  * Amounts that are not parts of the capacity cannot exceed it. */
 TEST(a_shared_id_or_an_undivided_amount_is_no_overshoot) {
     world *w = world_start(100, NULL);
@@ -2129,8 +2131,8 @@ TEST(a_shared_id_or_an_undivided_amount_is_no_overshoot) {
     world_stop(w);
 }
 
-/* S2: each update frees a part of many expired leases, so that no request waits for all of them.
- * The other expired leases do not change any response. */
+/* S2: each update frees only a part of many expired leases, so that no request waits long. The
+ * other expired leases do not change any response. */
 TEST(an_update_with_much_work_does_a_part_and_is_due_again) {
     enum { HOLDERS = 25000 };
     world *w = world_start(100, NULL);
@@ -2159,8 +2161,8 @@ TEST(an_update_with_much_work_does_a_part_and_is_due_again) {
     world_stop(w);
 }
 
-/* S2: no call removes all of very many expired leases. What a call leaves still counts as
- * committed, except for the lease of a holder that asks again. */
+/* S2: one call removes only a part of very many expired leases. The rest still counts as committed,
+ * except for the lease of a holder that asks again. */
 TEST(a_call_removes_only_a_part_of_many_expired_leases) {
     enum { HOLDERS = 5000 };
     world *w = world_start(HOLDERS, NULL);

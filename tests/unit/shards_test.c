@@ -435,7 +435,7 @@ static bool hold(struct node *node, const char *key, uint64_t request_id) {
     return node->out.granted;
 }
 
-/* Writes a key to `out` that is not in the shard of `key`. */
+/* Writes to `out` a key that is not in the shard of `key`. */
 static void key_elsewhere(char out[32], const char *key) {
     size_t n = 0;
     do snprintf(out, 32, "user-%zu", n++);
@@ -462,7 +462,7 @@ static doorman_hold release(struct node *node, uint64_t id) {
     return out;
 }
 
-/* Moves a shard with all that is known of it to another node. Returns how many bytes that is. */
+/* Moves a shard with all that is known of it to another node. Returns the number of bytes. */
 static size_t move(struct node *from, struct node *to, size_t shard) {
     doorman_shard_cursor cursor = {0};
     doorman_shard_part part;
@@ -620,8 +620,8 @@ TEST(a_settlement_of_two_shards_is_refused_and_says_which_item) {
     nodes_end(&node, NULL, config);
 }
 
-/* A reservation is known only to the owner of its shard. So the owner of another shard must not
- * charge the settle as one of an unknown reservation. */
+/* A reservation is known only to the owner of its shard. So the owner of another shard must refuse
+ * the settle, and must not charge it as unknown. */
 TEST(a_reservation_of_another_shard_is_not_settled_with_items_that_it_has_not) {
     setup();
     doorman_config *config = config_of(limits_text);
@@ -1144,7 +1144,7 @@ static const char hundred_text[] =
     "    {\"name\": \"hour\", \"kind\": \"FIXED_WINDOW\", \"limit\": 600, \"window\": 3600}]}]}";
 
 /* Two nodes that get the same calls. Only the first one calls doorman_permits_find_shards. The
- * second one is a slow model: it searches all its keys for those of a shard. */
+ * second one is a slow model: it searches all its keys for the keys of a shard. */
 struct twins {
     doorman_config *config;
     struct node nodes[2];
@@ -1213,7 +1213,7 @@ static void twins_act(struct twins *t) {
     }
 }
 
-/* Removes most keys, so that tables are merged. Other keys may follow. */
+/* Removes most keys, so that tables are merged. Then changes the number of keys. */
 static void twins_breathe(struct twins *t) {
     char key[32];
     for (size_t i = 0; i < t->keys; i++) {
@@ -1223,7 +1223,7 @@ static void twins_breathe(struct twins *t) {
     t->keys = 60 + random_below(400);
 }
 
-/* Writes what a shard has: all records, without the headers of the parts. Returns the bytes. */
+/* Writes what a shard has: all records, without the headers of the parts. Returns the size. */
 static size_t twins_write(struct twins *t, size_t n, size_t shard, unsigned char *out) {
     doorman_shard_cursor cursor = {0};
     size_t all = 0;
@@ -1240,8 +1240,8 @@ static size_t twins_write(struct twins *t, size_t n, size_t shard, unsigned char
     return all;
 }
 
-/* Checks that both write the same of a shard, so that nothing is missing or there twice. Then both
- * forget the shard. Returns the bytes. */
+/* Lets both nodes write and drop a shard. Fails unless they write the same bytes, so that nothing
+ * is missing or there twice. Returns the size. */
 static size_t twins_leave(struct twins *t, size_t shard) {
     enum { ROOM = 1 << 20 };
     static unsigned char written[2][ROOM];
@@ -1859,7 +1859,8 @@ TEST(a_map_with_other_shards_is_refused) {
     doorman_shard_mover_destroy(mover);
 }
 
-/* Gives a mover a map with `is_sure`, in which shard 0 is `shard`, and node 1 owns all others. */
+/* Gives a mover a map with `is_sure`, in which shard 0 is `shard`, and node 1 owns the other
+ * shards. */
 static void give_sure(doorman_shard_mover *mover, struct movers *m, doorman_shard shard) {
     doorman_shard_node nodes[NODES];
     for (size_t i = 0; i < SHARDS; i++) m->owners[i] = (doorman_shard){.owner = 1, .target = 1};

@@ -94,8 +94,8 @@ TEST(fair_shares_never_exceed_the_wants) {
     assert_shares(ALGORITHM(.kind = DOORMAN_FAIR_SHARE), 12, demands, expected, 3);
 }
 
-/* A holder that wants at most its weight's part of the capacity gets all its wants, for any wants
- * of the others. */
+/* A holder that wants at most its weight's part of the capacity gets all its wants, whatever the
+ * others want. */
 TEST(a_guaranteed_share_is_not_starved_where_weights_differ) {
     const doorman_demand demands[] = {{50, 5, 1}, {1e15, 1, 1}, {1e15, 4, 1}};
     const double expected[] = {50, 10, 40};
@@ -149,8 +149,8 @@ static void reference_fair(problem *it) {
     for (size_t i = 0; i < it->count; i++) it->exact[i] = filled(&it->demands[i], level);
 }
 
-/* Demands below their equal part leave the rest of that part to the other demands. Each of the
- * others gets a share of it in proportion to what it wants above its own equal part. */
+/* Demands below their equal part leave the rest of that part to the other demands. Each other
+ * demand gets a share of this rest in proportion to its wants above its own equal part. */
 static void reference_proportional(problem *it) {
     long double weights = 0, wants = 0, left = 0, above = 0;
     for (size_t i = 0; i < it->count; i++) {
@@ -244,7 +244,7 @@ static void random_problem(problem *it) {
 
 /* A1. Fails unless `target` is `exact`. Allows an error of one part in 10^9 of the target. Also
  * allows the last bits of the capacity, because the lowest band gets what the other bands leave.
- * Also allows 1e-300, because doubles below 1e-300 have fewer digits. */
+ * Also allows 1e-300, because tiny doubles have fewer digits. */
 static void assert_target(double target, long double exact, double capacity) {
     double most = 1e-9 * (double)exact + 4e-15 * capacity + 1e-300;
     if (fabs(target - (double)exact) <= most) return;
@@ -354,7 +354,8 @@ TEST(the_default_algorithm_is_fair_share_and_subclients_default_to_1) {
     assert_about(amounts[2], 10);
 }
 
-/* Shares between a valid demand and another demand. After an error nothing may be written. */
+/* Shares the capacity between a valid demand and another one. After an error nothing may be
+ * written. */
 static doorman_status share_two(doorman_algorithm algorithm, double capacity, doorman_demand second,
                                 doorman_error *error) {
     doorman_terms terms[DOORMAN_TERMS_MAX] = {{7, -1, -1}};
@@ -563,7 +564,7 @@ TEST(the_index_keeps_exact_sums) {
     assert_int_equal(memory_blocks(), blocks);
 }
 
-/* C9. A sum that is kept by adding and subtracting would be 0 in this test. */
+/* C9. A sum that is kept by adding and subtracting would be 0.125 here. */
 TEST(a_small_demand_survives_the_removal_of_a_large_one) {
     const doorman__demand small = {0.1, 1, 1}, large = {1e15, 1000000000, 1};
     doorman__index index = {.spare_leaf = NULL};
@@ -597,8 +598,8 @@ TEST(without_memory_the_index_stays_unchanged) {
     assert_int_equal(memory_blocks(), blocks);
 }
 
-/* A2. A node that is emptied between two full nodes is removed. It does not join either of the two
- * nodes. */
+/* A2. A node that is emptied between two full nodes is removed. It is not joined with a full
+ * node. */
 TEST(a_node_between_full_ones_can_be_emptied) {
     enum { SPAN = DOORMAN__WIDTH, NODES = 4 };
     size_t blocks = memory_blocks();

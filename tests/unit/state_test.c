@@ -185,8 +185,8 @@ static size_t process_read(struct process *p) {
     return unknown;
 }
 
-/* Ends the process without writing. Starts another one after the time `down`, which reads the rows.
- * Its clock `now` begins at another time. */
+/* Ends the process without writing. Starts another process after the time `down`, and lets it read
+ * the rows. Its clock `now` begins at another time. */
 static void process_crash(struct process *p, doorman_time down) {
     doorman_permits_destroy(p->permits);
     p->now = p->boot ? p->boot : (doorman_time)random_below(100) * SECOND;
@@ -209,7 +209,7 @@ static bool take(struct process *p, const char *key, double cost) {
     return p->out.granted;
 }
 
-/* Returns how many units are left of the first limit. */
+/* Returns how many units of the first limit are left. */
 static double left(struct process *p, const char *key) {
     doorman_status status =
         doorman_permits_inspect(p->permits, ITEM_OF("r", key), &p->out, NULL, p->now);
@@ -347,7 +347,6 @@ TEST(a_ban_that_was_made_shorter_and_is_reset_later_does_not_come_back) {
     process_end(&p);
 }
 
-/* Marks all rows as changed. */
 static void mark_all(const struct process *p) {
     doorman_counter_cursor cursor = {0};
     for (int i = 0; doorman_permits_mark_all(p->permits, &cursor); i++) assert_true(i < 1000);
@@ -444,7 +443,7 @@ TEST(a_ban_that_ended_before_its_row_was_marked_does_not_come_back) {
     process_end(&p);
 }
 
-/* A counter per resource and one per template have no key. All are found again. */
+/* Counters of resources and of templates have no key. They are restored too. */
 TEST(limits_of_all_scopes_are_restored) {
     struct process p = process_of(
         "{\"name\": \"k\", \"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"day\"}, "
@@ -800,7 +799,7 @@ TEST(rows_that_were_not_written_come_again) {
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
-/* D4. Durable limits grant nothing until the rows are read. Other limits do not wait. */
+/* D4. Durable limits grant nothing while the rows are awaited. Other limits do not wait. */
 TEST(durable_limits_learn_until_the_rows_are_read) {
     struct process p = process_of(QUOTA ", {\"name\": \"fast\", \"kind\": \"TOKEN_BUCKET\", "
                                         "\"rate\": 1, \"size\": 1, \"keys\": [\"never\"]}");
@@ -1117,8 +1116,8 @@ TEST(a_damaged_row_does_no_harm) {
 
 /* ---- without memory ------------------------------------------------------------------------- */
 
-/* A row that could not be restored without memory is restored later. Marking the row of a counter
- * needs no memory. */
+/* A row that could not be restored for lack of memory can be restored later. Marking the row of a
+ * counter needs no memory. */
 TEST(no_row_is_lost_when_memory_runs_out) {
     for (size_t i = 0; i < COUNT(row_limits); i++) {
         unsigned char row[ROW_MAX];
@@ -1329,8 +1328,8 @@ struct grant {
     double units;
 };
 
-/* Returns how many units of a key were granted in the last 15/16 of the window of SLIDING. They
- * return no earlier (P12). */
+/* Returns how many units of a key were granted in the last 15/16 of the window of SLIDING. These
+ * units have not returned yet (P12). */
 static double granted_lately(const struct grant *grants, size_t count, const char *key,
                              doorman_time now) {
     double units = 0;

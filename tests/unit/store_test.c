@@ -215,7 +215,8 @@ TEST_WITH(world, a_file_that_was_moved_away_is_written_when_it_is_back) {
     expect_rows(w, "a=1");
 }
 
-/* Writes rows until a limit of the size of files refuses one. Then writes one without the limit. */
+/* Writes rows until a limit on the size of files refuses a row. Then writes a row without the
+ * limit. */
 static void fill_the_disk(struct world *w) {
     char record[4096];
     memset(record, 'x', sizeof record);
@@ -285,7 +286,7 @@ static void copy(const char *from, const char *to) {
     assert_int_equal(system(command), 0);
 }
 
-/* The device, the inode and the epoch of the copy are those that the server expects. */
+/* The copy has the device, the inode and the epoch that the server expects. */
 TEST_WITH(world, an_older_copy_that_is_put_back_is_not_taken) {
     if (setxattr(w->folder, EPOCH_ATTRIBUTE, "0", 1, 0) != 0) skip();
     leave(w, "leases");
@@ -319,7 +320,7 @@ TEST_WITH(world, what_is_damaged_is_not_taken) {
     expect_not_taken(w, STORE_FAILED, "earlier start");
 }
 
-/* D10: a version without the table can use the file too, so the table is not a newer schema. */
+/* D10: a version without the table can use the file too, so the schema keeps its number. */
 TEST_WITH(world, a_file_of_a_version_without_the_table_is_extended) {
     put(w, "a", "1");
     server_store_close(w->store);
@@ -333,7 +334,7 @@ TEST_WITH(world, a_file_of_a_version_without_the_table_is_extended) {
     expect_taken(w, "leases");
 }
 
-/* What a planned stop left is used only once it is removed, so that no other process uses it
+/* What a planned stop left is used only after it was removed, so that no other process uses it
  * too. */
 TEST_WITH(world, what_cannot_be_removed_is_not_taken) {
     sqlite3 *person = NULL;

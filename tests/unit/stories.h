@@ -218,7 +218,8 @@ static void reorder(cJSON *object, const char *key, const cJSON *order) {
 
 /* ---- addresses */
 
-/* Translates an address: the library has the schemes of nng, and stories have those of HTTP. */
+/* Translates an address: the library has the schemes of nng, and stories have the schemes of
+ * HTTP. */
 static void translate(char *to, size_t bytes, const char *address, bool to_http) {
     static const char *const http[] = {"http://", "https://"}, *const nng[] = {"ws://", "wss://"};
     const char *const *from = to_http ? nng : http, *const *other = to_http ? http : nng;
@@ -350,7 +351,7 @@ static void advance(world *w, doorman_time to, story_wait wait, const story_call
 }
 
 /* Lets time pass until the latest time of the step, or until the step has what it waits for.
- * Returns the earliest one. `at` of a step is a time, a list of two times, or absent: now. */
+ * Returns the earliest time. `at` of a step is a time, a list of two times, or absent: now. */
 static doorman_time advance_for(world *w, story_wait wait, const story_call *call) {
     const cJSON *at = get(w->step, "at");
     doorman_time first = w->now, last = w->now;

@@ -92,7 +92,7 @@ static void client_stop(world *w) {
 
 /* ---- steps: requests and responses ---- */
 
-/* Describes a request. Its resources are in the order of those in `expected`. */
+/* Describes a request. Its resources are in the order of `expected`. */
 static cJSON *message_of(const story_request *sent, const cJSON *expected) {
     cJSON *out = cJSON_CreateObject(), *message = cJSON_Duplicate(sent->message, true);
     reorder(message, "resource", get(expected, "resource"));
@@ -130,7 +130,7 @@ static story_request *request_of(world *w, const cJSON *answer) {
     return NULL;
 }
 
-/* Makes a whole message of its body. Its entries are in the order of the request. Over nng the
+/* Makes a whole message from its body. The entries are in the order of the request. Over nng the
  * library reads the address of the master from `master_address`. */
 static char *whole_message(const story_request *sent, const cJSON *body) {
     cJSON *copy = cJSON_Duplicate(body, true), *whole = copy;
@@ -316,7 +316,6 @@ static void step_reads(world *w, const cJSON *from) {
 
 /* ---- steps: permits, holds and reservations ---- */
 
-/* Returns the call of a name. Fails if there is none. */
 static story_call *call_named(world *w, const char *name) {
     for (size_t i = 0; i < w->call_count; i++) {
         if (strcmp(w->calls[i].name, name) == 0) return &w->calls[i];
@@ -780,7 +779,7 @@ TEST(the_clients_of_the_library_behave_as_the_stories_say) {
     assert_true(all.count >= 20);
 }
 
-/* A story that differs in one word must fail: else the stories would promise nothing. */
+/* A story with a wrong word must fail: otherwise the stories would promise nothing. */
 TEST(a_story_that_is_wrong_fails) {
     static const char *const wrong[] = {
         /* another amount in a request */

@@ -53,7 +53,7 @@ static doorman_throttle_counters counters_of(const doorman_throttle *throttle) {
 /* ---- the worked example of the manual ---- */
 
 /* Lets 16 workers finish their requests, which cost 1, and start others. Returns the id of the
- * first one that starts. The ids of the requests that run are in `running`. */
+ * first request that starts. The ids of the requests that run are in `running`. */
 static uint64_t workers_turn(doorman_throttle *throttle, uint64_t running[16], doorman_time now) {
     for (int i = 0; i < 16; i++) {
         if (running[i]) assert_true(doorman_throttle_finish(throttle, running[i], 1, now));
@@ -508,8 +508,8 @@ TEST(a_report_has_what_was_counted_since_the_last_one) {
     doorman_throttle_destroy(throttle);
 }
 
-/* A report without an interval has no effect at a server. So such a report leaves what was counted
- * to the next one, even if a clock stands still or begins at 0. */
+/* A report without an interval has no effect at a server. So such a report leaves all counts to the
+ * next report, even if a clock stands still or begins at 0. */
 TEST(a_report_without_time_leaves_all_to_the_next) {
     doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
     doorman_overload_report report;
@@ -580,7 +580,7 @@ static bool model_same_cohort(const model_request *a, const model_request *b) {
     return a->criticality == b->criticality && a->cohort == b->cohort;
 }
 
-/* Returns the index of the oldest request of the cohort of the request at `at`. */
+/* Returns the index of the oldest request in the cohort of the request at `at`. */
 static size_t model_oldest(const model *m, size_t at) {
     for (size_t i = 0;; i++) {
         if (model_same_cohort(&m->waiting[i], &m->waiting[at])) return i;
@@ -742,7 +742,7 @@ static void check_extremely(doorman_throttle *throttle, doorman_time now) {
 }
 
 /* H12. Options and numbers are at the ends of their ranges: all combinations of three options, and
- * the others at random. */
+ * the other options at random. */
 TEST(extreme_options_and_numbers_lose_no_request) {
     const double rates[] = {0, 5e-324, 1e-9, 1e15}, bounds[] = {5e-324, 1, 1e15};
     const doorman_time waits[] = {0, 1, DOORMAN_DURATION_MAX}, steps[] = {0, 1, -1, SECOND};

@@ -248,7 +248,7 @@ static bool resource_of(const forest *f, int at, doorman_server_resource *out) {
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-/* Finds the client whose lease differs most from what one server would give it. Returns the
+/* Finds the client whose lease differs most from what one server would grant it. Returns the
  * difference as a part of its share.
  *   share   out: its share */
 static double off_from_one_server(const forest *f, const doorman_algorithm *algorithm,
@@ -346,7 +346,7 @@ TEST(a_node_reads_the_reason_of_its_own_lease_and_gives_its_own_reasons) {
     forest_stop(f);
 }
 
-/* Starts a client with a gauge whose wants follow use. */
+/* Starts a client with a gauge whose wants follow its use. */
 static forest_client *add_gauge(forest *f, int at) {
     forest_client *m = add_client(f, at, 0, 1);
     const doorman_resource_options gauge = {.resource_id = "db", .kind = DOORMAN_GAUGE};
@@ -392,7 +392,7 @@ TEST(the_first_unit_of_an_idle_client_comes_through_a_tree_within_seconds) {
     }
 }
 
-/* T1: a spike under one leaf is met within seconds, although nodes ask every 8 s. */
+/* T1: a spike under one leaf is met within seconds, although the root's child asks every 8 s. */
 TEST(unmet_demand_is_sent_to_the_parent_early) {
     forest *f = forest_start_one(1000, fair);
     int leaf = add_node(f, add_node(f, 0));
@@ -493,8 +493,8 @@ TEST(no_holder_grows_while_a_leaf_learns) {
     forest_stop(f);
 }
 
-/* R8: a leaf knows when it stops learning as soon as its parent has answered. A new leaf, which has
- * no lease at its parent, does not learn. */
+/* R8: as soon as its parent has answered, a leaf knows when it stops learning. A new leaf, which
+ * has no lease at its parent, does not learn. */
 TEST(a_leaf_says_when_it_stops_learning) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
@@ -663,7 +663,7 @@ TEST(a_node_without_a_lease_answers_try_later) {
 }
 
 /* S6: the length of a node's lease does not change between two renewals, and is still known after
- * the lease has ended. The lease of a node ends with that of its parent at the latest, so it can be
+ * the lease has ended. The lease of a node ends no later than the lease of its parent, so it can be
  * shorter than lease_length. */
 TEST(the_length_of_a_nodes_lease_is_that_of_its_last_lease) {
     forest *f = forest_start_one(100, fair);
@@ -858,7 +858,8 @@ TEST(safe_capacities_are_passed_down_the_tree) {
     }
 }
 
-/* Ids that look like globs are plain ids. A node keeps a resource of which nothing is wanted. */
+/* Ids that look like globs are plain ids. A node keeps a resource even if nobody wants any of
+ * it. */
 TEST(resource_ids_that_look_like_globs_are_plain_ids) {
     static const char *const ids[] = {"*", "[", "db/[a-z]*"};
     doorman_template templates[] = {
@@ -1013,7 +1014,6 @@ typedef struct gauge_client {
     double in_flight;
 } gauge_client;
 
-/* Renews the gauge's lease and stores the response. */
 static void renew_gauge(forest *f, int at, gauge_client *gauge, double wants) {
     const doorman_demand demand = {wants, 1, 1};
     doorman_capacity_request item_request = {
@@ -1138,7 +1138,7 @@ TEST(sums_above_the_largest_amount_cause_no_endless_requests) {
     forest_stop(f);
 }
 
-/* C7: if the parent answers FULL because of a limit, the node answers FULL too. */
+/* C7: if the parent answers FULL because of a bound, the node answers FULL too. */
 TEST(full_at_the_parent_is_full_at_the_node) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
@@ -1735,7 +1735,7 @@ TEST(a_lost_mastership_cancels_the_request_in_progress) {
 
 /* ---- fairness */
 
-/* A large tree has up to 10,000 clients. With a sanitizer it has an eighth of them, because the
+/* A large tree has up to 10,000 clients. With the address sanitizer it has up to 1200, because the
  * test would take twelve seconds otherwise. `make matrix` runs the test without a sanitizer. */
 #ifdef __SANITIZE_ADDRESS__
 enum { LARGE = 300 };
@@ -1743,8 +1743,8 @@ enum { LARGE = 300 };
 enum { LARGE = 2500 };
 #endif
 
-/* T2: shares differ by at most 5 % from those of a single server, for every kind that divides the
- * capacity, and wherever the clients are. Wants differ by six orders of magnitude. */
+/* T2: the shares of a tree and of a single server differ by at most 5 %, for every kind that
+ * divides the capacity, and wherever the clients are. Wants differ by six orders of magnitude. */
 TEST(a_tree_shares_as_one_server_would) {
     for (int round = 0; round < 24; round++) {
         doorman_algorithm algorithm = fair;
@@ -1852,8 +1852,7 @@ static double smallest_part(const rotation_history *t, size_t count, double seco
     return least;
 }
 
-/* Fails unless the mean of each client is its exact share of the units in use, as in a single
- * server. */
+/* Fails unless the mean of each client is its share in a single server, up to the part `within`. */
 static void compare_with_shares(const forest *f, const rotation_history *t,
                                 const doorman_algorithm *algorithm, double capacity,
                                 double within) {
@@ -1926,7 +1925,7 @@ TEST(units_that_cannot_be_divided_rotate_among_holders) {
     forest_stop(f);
 }
 
-/* A5: the remainder that is not a whole unit rotates, for every kind. */
+/* A5: every kind grants whole units. The remainder of a divided capacity rotates. */
 TEST(every_kind_gives_whole_units) {
     static const struct {
         doorman_kind kind;
@@ -2058,7 +2057,7 @@ TEST(whole_units_can_be_switched_on_and_off) {
     for (int i = 0; i < 2; i++) doorman_config_destroy(configs[i]);
 }
 
-/* A child rounds down what an older parent grants it. */
+/* A child rounds down what a parent of an older version grants. */
 TEST(a_fractional_lease_from_the_parent_is_rounded_down) {
     forest *f = forest_start_whole(20, usual);
     int leaf = add_node(f, 0);
@@ -2077,7 +2076,7 @@ TEST(a_fractional_lease_from_the_parent_is_rounded_down) {
 /* ---- overshoots (S12) */
 
 /* Lets time pass until a node has granted more than its lease. Checks that the node reports no
- * overshoot until then. Returns by how much it has granted more. */
+ * overshoot until then. Returns the difference. */
 static double run_until_cut(forest *f, int at) {
     doorman_server_resource resource = {.overshoot = 0};
     for (int step = 0; step < 200; step++) {
@@ -2097,9 +2096,10 @@ static double overshoot_of(const forest *f, int at) {
     return resource.overshoot;
 }
 
-/* A second leaf asks for as much as the first one, so the lease of the first one falls by half. Its
- * client has the older lease until it renews. With `confirmed` handover the root keeps the older
- * lease committed. With `immediate` handover the root grants the difference at once. */
+/* A second leaf asks for as much as the first one, so the lease of the first one falls by half. The
+ * client of the first leaf has the older lease until it renews. With `confirmed` handover the root
+ * keeps the older lease committed. With `immediate` handover the root grants the difference at
+ * once. */
 TEST(a_smaller_lease_is_an_overshoot_only_if_the_rest_is_granted_at_once) {
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
         doorman_algorithm algorithm = fair;
@@ -2314,7 +2314,7 @@ TEST(nodes_show_the_description_and_the_unit_of_the_root) {
     forest_stop(f);
 }
 
-/* C4: a node without memory for new texts still takes its lease, and the texts later. */
+/* C4: a node without memory for new texts still takes its lease. It takes the texts later. */
 TEST(a_node_without_memory_keeps_the_last_texts) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);

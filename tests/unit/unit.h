@@ -10,14 +10,14 @@
  *     TEST(a_promise_is_kept) { ... }
  *
  * numbers   random_bits(), random_below(n), random_unit(), random_amount(): one random sequence for
- *           each program. It prints its seed, or takes it from the environment: SEED=42.
+ *           each program. It prints its seed, which SEED=42 in the environment sets.
  *           random_runs(n): how often a long test draws a new case. It is a third of n with the
  *           address sanitizer, which makes each case several times as slow, and n without it
  * memory    memory_fails_at(n): the n-th allocation from now on fails, once;
- *           memory_fails_from(n): this one fails, and all after it; memory_works(): allocations
- *           succeed again. It returns true if none has failed since the last of these calls. The
- *           calls affect only their own thread. memory_blocks(): how many blocks are allocated now,
- *           by all threads. To make each allocation of a call fail in turn:
+ *           memory_fails_from(n): the n-th and all later allocations fail; memory_works():
+ *           allocations succeed again. It returns true if none has failed since the last of these
+ *           calls. The calls affect only their own thread. memory_blocks(): how many blocks are
+ *           allocated now, by all threads. To make each allocation of a call fail in turn:
  *
  *               size_t n = 0;
  *               do {

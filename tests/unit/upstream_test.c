@@ -65,7 +65,6 @@ static doorman_client_resource *open_resource(world *w, const char *resource_id,
     return resource;
 }
 
-/* Returns whether the client sends a request now. */
 static bool has_request(world *w) {
     bool made = doorman_upstream_request(w->upstream, &w->request, w->now);
     assert_int_equal(made, w->request.sequence != 0);
@@ -73,7 +72,6 @@ static bool has_request(world *w) {
     return made;
 }
 
-/* Lets time pass until the client sends a request. */
 static void wait_for_request(world *w) {
     for (int i = 0; i < 1000; i++) {
         doorman_time due = doorman_upstream_due(w->upstream);
@@ -830,7 +828,7 @@ TEST(a_redirect_is_followed_at_once) {
     world_stop(&w);
 }
 
-/* K3. The Go client follows redirects without a limit. */
+/* K3. The client of the original Doorman follows redirects without a bound. */
 TEST(five_redirects_are_followed_and_the_sixth_is_a_failure) {
     world w = world_start();
     open_resource(&w, "db", 10);
@@ -935,7 +933,7 @@ TEST(an_unknown_master_is_retried_within_four_seconds) {
     world_stop(&w);
 }
 
-/* K2: the pause is this short if one server of a round answers, and all others fail. */
+/* K2: the pause is 1 to 4 s if one server of a round knows no master, and all others fail. */
 TEST(an_unknown_master_beside_dead_servers_is_retried_within_four_seconds) {
     static const char *const addresses[] = {"tcp://a:1", "tcp://b:1", "tcp://c:1"};
     for (int alive = 0; alive < 3; alive++) {
@@ -1354,7 +1352,7 @@ TEST(a_resource_reopened_during_a_request_takes_its_response) {
     world_stop(&w);
 }
 
-/* R10. The Go client has a race between a release and later requests. */
+/* R10. The client of the original Doorman has a race between a release and later requests. */
 TEST(a_resource_reopened_during_its_release_is_requested_again) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 100, 40);
@@ -1371,8 +1369,7 @@ TEST(a_resource_reopened_during_its_release_is_requested_again) {
     world_stop(&w);
 }
 
-/* R9, S8: the server has no entry for a released lease. So the end of a new lease may be
- * earlier. */
+/* R9, S8: the server has no entry for a released lease. So a new lease may end earlier. */
 TEST(a_lease_after_a_release_can_end_earlier_than_the_released_one) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 100, 40);

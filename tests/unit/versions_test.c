@@ -1,4 +1,4 @@
-/* The normal form of configurations, and how one differs from another (E3). Random configurations
+/* The normal form of configurations, and how two configurations differ (E3). Random configurations
  * are normalised twice, and read back. SEED=N repeats a run. */
 #include "../../server/admin/normal.c"
 #include "../../server/admin/trim.h"
@@ -16,7 +16,6 @@ static doorman_config *config_read(const char *text) {
     return config;
 }
 
-/* Returns the normal form of a text. */
 static cJSON *normal_of(const char *text) {
     doorman_config *config = config_read(text);
     cJSON *tree = server_config_normalise(config);
@@ -73,7 +72,8 @@ TEST(plans_are_sorted_and_take_the_window_of_their_limit) {
                    "maps quota plans.pro.limit: 9 -> 8; ");
 }
 
-/* Templates, limits and overrides keep their order, because the first one that matches decides. */
+/* Templates and overrides keep their order, because it can decide which of them is used. Limits
+ * keep their order too. */
 TEST(what_has_an_order_keeps_it) {
     static const char *const text =
         "{\"resources\":[{\"identifier_glob\":\"z\",\"capacity\":1},"
@@ -84,7 +84,8 @@ TEST(what_has_an_order_keeps_it) {
     expect_normal(text, text);
 }
 
-/* G3: a template without an algorithm uses that of `*`, and follows a later change of `*`. */
+/* G3: a template without an algorithm uses the algorithm of `*`, and follows a later change of
+ * `*`. */
 TEST(an_algorithm_that_is_inherited_is_left_out) {
     static const char *const own = "{\"kind\":\"STATIC\",\"lease_length\":60,"
                                    "\"refresh_interval\":16,\"parameters\":[]}";

@@ -252,7 +252,8 @@ TEST_WITH(world, a_missing_key_is_reported_once_and_nothing_is_loaded) {
     }
 }
 
-/* A group of files has one note. While files of the group are missing, the note names one. */
+/* A group of files has one note. While files of the group are missing, the note names one of
+ * them. */
 TEST_WITH(world, a_missing_file_of_a_group_is_noted) {
     use_own_files(w);
     assert_int_equal(unlink(w->own[FILE_TLS_CERT]), 0);
@@ -274,7 +275,6 @@ TEST_WITH(world, a_missing_file_of_a_group_is_noted) {
     assert_string_equal(noted(w, CERTIFICATE_UNREADABLE), "");
 }
 
-/* The tokens do not need the key. */
 TEST_WITH(world, tokens_are_loaded_while_a_key_is_missing) {
     use_own_files(w);
     assert_int_equal(unlink(w->own[FILE_TLS_KEY]), 0);

@@ -86,7 +86,6 @@ TEST(a_server_with_options_for_permits_is_refused) {
     doorman_config_destroy(config);
 }
 
-/* Returns the reply of a server to a message. */
 static const char *reply_to(doorman_server *server, const char *text) {
     static char reply[4096];
     doorman_buffer buffer = {.text = NULL};
