@@ -4513,7 +4513,9 @@ static double doorman__index_level(const doorman__index *index, double capacity)
 
 /* Each kind of algorithm has a function of this type. The function writes the terms, highest
  * priority first, and returns their number. The function must not divide by `subclients` of the
- * index if there are no demands, because `subclients` is then 0. */
+ * index if there are no demands, because `subclients` is then 0.
+ *   capacity   what the holders share: without the leases of children that learn (R7); in a node
+ *              with a parent, of the node's own lease */
 typedef size_t doorman__solver(const doorman_algorithm *algorithm, double capacity,
                                const doorman__index *index, doorman_terms *terms);
 
