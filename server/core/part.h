@@ -157,8 +157,10 @@ struct server_part {
      *   epoch   of this mastership, as for `wins`; 0: this process is not the master */
     void (*follow_store)(struct service *service, struct store *store, uint64_t epoch);
 
-    /* Reads the part's notes among those that all nodes of a cluster share. This process is master,
-     * and the notes are new to it, or another process has changed them. Without the lock.
+    /* With --shards, all nodes share notes in etcd, such as overrides. Reads those of this part.
+     * This process is master, and the notes are new to it, or another process has changed them.
+     * Without the lock.
+     *   store      the store of these notes, and not that of --state
      *   late       the id of a note that this process has perhaps written, and that may have
      *              arrived late; 0: none
      *   is_whole   false: etcd has come back with an earlier revision, so notes may be lost

@@ -1,4 +1,5 @@
-/* doorman_server: events that peers can cause at any rate, for the log and for pages. */
+/* doorman_server: events that peers can cause as often as they like. They are counted, and
+ * the log has at most one line a minute for each kind (V6). Pages show the last of them. */
 #ifndef DOORMAN_SERVER_LOG_FACE_H
 #define DOORMAN_SERVER_LOG_FACE_H
 

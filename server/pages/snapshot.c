@@ -1,5 +1,6 @@
-/* doorman_server, part HTTP: copies of the state for the pages, the metrics and the history. Apart
- * from service->longest_hold, this file only reads the state. It takes the lock of the service.
+/* doorman_server, part HTTP: copies of the state for the pages, the metrics and the history. It
+ * takes the lock of the service, and writes only service->longest_hold. But the iterations of the
+ * library also move the clock of the server object, and remove expired leases (S2).
  *
  * The state is copied while the lock is held, and the text is written later, without the lock. A
  * snapshot holds the first resources of an iteration, ROWS_MAX at most, and the sum of the others.

@@ -196,9 +196,11 @@ void server_shards_work_again(struct shards *shards);
  * share, in etcd: KEY/notes/override/ID and KEY/notes/plan/ID, where KEY is that of --shards. Every
  * master knows all these notes, also for keys of other nodes. So a move carries no notes.
  *
- *    - Any master writes them. A write succeeds only if nobody has written since the writer has
- *      read all. Otherwise the writer reads again, checks its act again, and tries again. So if two
- *      acts come at the same time, one sees the other.
+ *    - Any master writes them. The first write of an act succeeds only if nobody has written
+ *      since the writer has read all. Otherwise the writer reads again, checks its act again, and
+ *      tries again. So if two acts come at the same time, one sees the other. An act of more than
+ *      STORE_NOTES_MAX notes needs several writes. If another node writes between them, the rest is
+ *      written without a check: of two rows with one name, the one with the larger id counts.
  *    - The id of a row comes from the revision of the last write before it. So ids grow in the
  *      order of the writes, and no two acts have the same id.
  *    - Each master looks twice a second whether somebody has written, and if so, reads all notes. A

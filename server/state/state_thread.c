@@ -503,7 +503,8 @@ static enum round state_probe(struct state *state) {
                               OUTDATED);
 }
 
-/* Lets a stop keep the mastership for some seconds from now on. Precondition: the lock is held. */
+/* During a planned stop: gives the mastership back only in `seconds` from now. Precondition: the
+ * lock is held. */
 static void state_keep_mastership(struct state *state, int seconds) {
     assert(server_lock_is_held(&state->service->lock));
     state->give_back_at = doorman_clock() + seconds * DOORMAN_SECOND;

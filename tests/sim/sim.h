@@ -594,8 +594,9 @@ void sim_states_lose_store(sim_world *world, uint64_t *random);
 void sim_states_put_back(sim_world *world, uint64_t *random);
 void sim_states_check_idle(sim_world *world);
 
-/* Must be called at the same events as the functions of sim_permits.c above. In a run without
- * stores these functions have no effect. */
+/* Must be called at the same events as the functions of sim_permits.c above, and
+ * sim_states_before_configuration before a process loads a configuration. In a run without stores
+ * these functions have no effect. */
 void sim_states_fill_options(sim_world *world, size_t process, doorman_server_options *options,
                              doorman_permits_options *permits);
 void sim_states_started(sim_world *world, size_t process);

@@ -8,8 +8,9 @@
  *   - A root adds up exactly the reports of the last two to two and a quarter refresh intervals.
  *   - A model of each process of a root has bounds for the capacity in force. The capacity falls
  *     only when the resource is overloaded, and not below capacity_min. It grows by the exact
- *     steps, and not before they are due. Only the mean of the leases, which a cut depends on, is
- *     not exact: it lies between the smallest and the largest sum in the time of the reports.
+ *     steps, and not before they are due. Only one amount is not exact: a cut depends on the mean,
+ *     over the time of the reports, of the sum of all leases. The model knows only the smallest and
+ *     the largest sum in this time and shortly before it.
  *   - The leases in force add up to at most the largest capacity in force within the last lease
  *     length. sim_check.c compares the sums with this peak. */
 #include "sim.h"
@@ -272,8 +273,8 @@ static void grow(sim_followed *model, doorman_time local) {
 
 /* Computes the bounds of the capacity after a cut, which depends on the mean of the leases in the
  * time of the reports: this mean is at least the smallest sum and at most the largest. The server
- * does not know when the sum has changed within a part. So the two spans before the span in which
- * the time of the reports begins count too. The server subtracts two integrals, so the mean of a
+ * stores the integral at marks that are at least a part apart, and interpolates between them. A
+ * span is at least as long as a part, so the sums of up to two earlier spans count too. The server subtracts two integrals, so the mean of a
  * very short time has a rounding error. */
 static void cut(sim_followed *model, doorman_time local) {
     doorman_time from;
