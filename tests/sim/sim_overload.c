@@ -274,8 +274,8 @@ static void grow(sim_followed *model, doorman_time local) {
 /* Computes the bounds of the capacity after a cut, which depends on the mean of the leases in the
  * time of the reports: this mean is at least the smallest sum and at most the largest. The server
  * stores the integral at marks that are at least a part apart, and interpolates between them. A
- * span is at least as long as a part, so the sums of up to two earlier spans count too. The server subtracts two integrals, so the mean of a
- * very short time has a rounding error. */
+ * span is at least as long as a part, so the sums of up to two earlier spans count too. The server
+ * subtracts two integrals, so the mean of a very short time has a rounding error. */
 static void cut(sim_followed *model, doorman_time local) {
     doorman_time from;
     doorman_overload_report sum = sum_up(model, local, &from);
