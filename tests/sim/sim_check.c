@@ -115,8 +115,9 @@ static bool limit_is_valid(const sim_world *world, size_t resource) {
            world->now - world->checked_at <= limit->check_interval_max;
 }
 
-/* While a limit is valid, checks mark nothing. Marks the same configurations as used and kept at
- * the time of the last finished check, checked_at. Marks of the present check are newer and stay. */
+/* While a limit is valid, checks mark nothing. This function marks the same configurations as used
+ * and kept at the time of the last finished check, checked_at. Marks of the present check are newer
+ * and stay. */
 static void store_marks(sim_world *world, size_t resource) {
     const sim_limit *limit = &world->limits[resource];
     for (size_t i = 0; i < world->version_count; i++) {
