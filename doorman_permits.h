@@ -3055,7 +3055,6 @@ static bool doorman__figure_is_zero(const doorman__figure *figure, const doorman
     return doorman__figure_equal(figure, all, &zeros);
 }
 
-/* Returns whether a figure is given. */
 static bool doorman__figure_given(const doorman__figure *figure, const doorman_figures *given) {
     return figure->has ? doorman__figure_has(figure, given)
                        : !doorman__figure_is_zero(figure, given);
@@ -3162,8 +3161,7 @@ static void doorman__ban_check(doorman__check *check, const doorman_ban *ban) {
     DOORMAN__CHECK(&part, rules);
 }
 
-/* Checks the fields of a limit, except the items of its lists, its figures, and the fields for
- * leases and for fair keys. */
+/* Checks the fields of a limit, except for what other functions check. */
 static void doorman__limit_fields_check(doorman__check *check, const doorman_permit_limit *limit) {
     const bool counts_units =
         limit->kind == DOORMAN_TOKEN_BUCKET || limit->kind == DOORMAN_FIXED_WINDOW;
@@ -3711,8 +3709,8 @@ static doorman_time doorman__empty_time(doorman_limit_kind kind, const doorman_f
 }
 
 /* Returns whether doorman__restart_warn must warn: after a restart, a limit that begins empty
- * refuses everything for more than an hour (P16), or a quota of an hour or longer is granted again.
- * It need not warn of limits in shadow or with full_at_start. */
+ * refuses permits of cost 1 for more than an hour (P16), or a quota of an hour or longer is granted
+ * again. It need not warn of limits in shadow or with full_at_start. */
 static bool doorman__restart_harms(const doorman_permit_limit *limit, const doorman_figures *all) {
     if (limit->shadow || limit->full_at_start) return false;
     if (limit->empty_at_start) return doorman__empty_time(limit->kind, all) > DOORMAN__LONG;
@@ -4573,7 +4571,7 @@ static void doorman__descriptors_index(doorman_descriptors *all) {
     }
 }
 
-/* Copies the rules of a configuration. Returns false if memory runs out. */
+/* Returns false if memory runs out. */
 static bool doorman__descriptors_copy(doorman_config *config,
                                       const doorman_config_options *options) {
     const size_t count = options->descriptor_count;
@@ -4627,8 +4625,7 @@ static const doorman__config_permits doorman__permits_in_config = {
 /* ---- >>shards -------------------------------------------------------------------------------- */
 /*
  * This section finds the shard of a key, and says what a node does to hand shards over. The public
- * part has the rules N1 to N7. The section knows nothing of permits. >>permit_node and >>shard_rows
- * use it.
+ * part has the rules N1 to N7. The section knows nothing of permits.
  */
 
 /* ---- shards: the shard of a key */
@@ -4885,7 +4882,7 @@ void doorman_shard_map_destroy(doorman_shard_map *map) {
 /* ---- shards: balancing */
 
 /* The number of shards of each node: those that it owns `now`, those that it may have after the
- * balancing (`quota`), and those that it was given so far (`has`). */
+ * balancing (`quota`), and those that are assigned to it so far (`has`). */
 typedef struct doorman__shard_loads {
     size_t now[DOORMAN_SHARD_NODES_MAX], quota[DOORMAN_SHARD_NODES_MAX];
     size_t has[DOORMAN_SHARD_NODES_MAX];
@@ -4909,7 +4906,7 @@ static void doorman__shards_set_quotas(doorman__shard_loads *loads, size_t count
     }
 }
 
-/* Returns the node below its quota that was given the fewest shards so far. */
+/* Returns the node below its quota to which the fewest shards are assigned so far. */
 static size_t doorman__shards_fewest(const doorman__shard_loads *loads, size_t node_count) {
     size_t best = node_count;
     for (size_t i = 0; i < node_count; i++) {
@@ -5361,7 +5358,7 @@ static uint32_t doorman__reverse_bits(uint32_t bits) {
     return bits << 16 | bits >> 16;
 }
 
-/* Returns the bucket that an iteration over all nodes visits at a position. The nodes are visited
+/* Returns the bucket that an iteration over all nodes visits at a position. Buckets are visited
  * in the order of their hashes with reversed bits (as SCAN of Redis does). In this order, the
  * hashes of a bucket are one range, also after a bucket was split in two, or two buckets were
  * merged. So a position stays correct while the table grows and shrinks. The upper half of a
@@ -5484,7 +5481,8 @@ static void doorman__chains_prefetch(const doorman__chains *nodes, uint32_t hash
 #define DOORMAN__EVICT_SAMPLES 8
 #define DOORMAN__EVICT_BUCKETS 16
 
-/* Returns whether a node was sampled already, which happens because a bucket may be drawn twice. */
+/* Returns whether a node was sampled already, which happens because a bucket may be visited
+ * twice. */
 static bool doorman__samples_have(doorman__chain *const *samples, size_t count,
                                   const doorman__chain *node) {
     for (size_t i = 0; i < count; i++) {
@@ -5528,7 +5526,7 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
 /* ---- >>fair --------------------------------------------------------------------------------- */
 /*
  * If several keys share a limit, this section says how much of the limit each key may use now. It
- * charges no counters. The section >>charges uses it.
+ * charges no counters.
  *
  * P29 A limit with `fair` divides its rate among its keys by max-min fairness, in proportion to
  *    their weights. Nobody configures how many keys there are. A lone key gets the whole rate.
@@ -5574,11 +5572,11 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
  * below 1/64 of its share. The keys of each state are in a list, in the order in which they were
  * measured. So each decision looks only at the first two keys of each list.
  *
- * The index stores demands that are rounded to their five leading bits. So a demand changes in the
- * index only if it changes by some percent, and keys with about the same demand share an entry. The
- * roundings of many keys cancel out. The sums of the index do not drift, because each change adds
- * up the children of each node on its path again. A key needs 64 bytes and its text on 64-bit
- * systems, which is 24 bytes more than the bucket of a limit per key needs.
+ * The index stores demands that are rounded to their five leading bits. So most small changes of a
+ * demand do not change the index, and keys with about the same demand share an entry. The roundings
+ * of many keys cancel out. The sums of the index do not drift, because each change adds up the
+ * children of each node on its path again. A key needs 64 bytes and its text on 64-bit systems,
+ * which is 24 bytes more than the bucket of a limit per key needs.
  */
 
 typedef enum doorman__fair_state {
@@ -5925,7 +5923,7 @@ static void doorman__fair_renew(doorman__fair *fair, doorman_time now) {
     doorman__fair_restart(fair, flow, doorman__fair_share(fair, 1), demand, now);
 }
 
-/* Forgets up to `visits` keys that were last measured at `before` or earlier. Returns how many. */
+/* Forgets up to `visits` keys whose measurement began at `before` or earlier. Returns how many. */
 static size_t doorman__fair_forget_old(doorman__fair *fair, doorman__fair_state state,
                                        size_t visits, doorman_time before) {
     size_t count = 0;
@@ -5976,7 +5974,7 @@ typedef struct doorman__fair_view {
     double demand, share; /* units a second */
     double saved;         /* units in its own bucket, or in the bucket of the newcomers */
     double left;          /* units that the key must leave in the bucket of the limit */
-    bool alone;           /* no other key asks, so the key may have all */
+    bool alone;           /* no other key asks; newcomers count as one key here */
 } doorman__fair_view;
 
 /* Returns what a key may have.
@@ -6043,7 +6041,7 @@ typedef struct doorman__fair_ask {
 } doorman__fair_ask;
 
 /* Notes that a key has asked for units, or that units come back.
- *   key   NULL: there is no memory for it, so only the newcomers count it */
+ *   key   NULL: there is no room for it, so only the newcomers count it */
 static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
                                const doorman__fair_name *name, doorman__fair_ask ask,
                                doorman_time now) {
@@ -6118,8 +6116,8 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
  *    another ban by an administrator. If counters use all of memory_max, a ban evicts a counter of
  *    the limit that has the most counters, among the limits that evict counters.
  *       Two sketches of each limit count the (resource, key)s that it grants and refuses most. A
- *    sketch gets its memory when the limit first decides. Without memory a decision is not counted
- *    in the sketch.
+ *    sketch gets its memory when it counts its first decision. Without memory a decision is not
+ *    counted in the sketch.
  * P26 The clock `epoch` never goes back, and runs at least at 15/16 of the speed of `now`. So if
  *    the caller sets its clock back, windows last at most 16/15 of their length until that clock
  *    has caught up. If windows waited for the caller's clock, a clock that is wrong by a year would
@@ -6128,7 +6126,7 @@ static void doorman__fair_note(doorman__fair *fair, doorman__fair_key *key,
 
 /* ---- permits: time */
 
-/* The times of one call, and the times at which the permits were created. */
+/* The times of one call, and the times at which the permits began. */
 typedef struct doorman__moment {
     doorman_time now, epoch;
     doorman_time ahead; /* how far `epoch` is ahead of the caller's epoch */
@@ -6338,8 +6336,8 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
  * what was charged. The bucket gains units with time. Once it lacks less than the sum of the
  * shares, all shares become smaller by the same factor. A settlement gives back at most the share
  * of its reservation, and the rest of the share is lost.
- *     So a bucket needs no list of shares. `pending` is the sum of all shares, `scale` is the
- * product of all factors, and a reservation remembers the `scale` of the moment when it was
+ *     So a bucket needs no list of shares. `pending` is at least the sum of all shares, `scale` is
+ * the product of all factors, and a reservation remembers the `scale` of the moment when it was
  * charged. Its share is what was charged, times the present `scale`, divided by the remembered one.
  *
  * Why a bucket never gets more than it should: compare it with a replay. In the replay each
@@ -6972,7 +6970,7 @@ typedef struct doorman__top {
     size_t hand;
     uint8_t heads[DOORMAN__TOP_HEADS];
     double least;
-    double counts[DOORMAN__TOP_ENTRIES]; /* of decisions: integers */
+    double counts[DOORMAN__TOP_ENTRIES]; /* of decisions (integers), or units */
     doorman__top_entry entries[DOORMAN__TOP_ENTRIES];
 } doorman__top;
 
@@ -7193,7 +7191,8 @@ static double doorman__top_least(const doorman__top *top) {
 /* ---- permits: slots, places and counters */
 
 /* A counter is followed by its state, and then by its key, without a NUL. Holds point to counters
- * of CONCURRENCY. Such a counter never moves, and stays until it is fresh. */
+ * of CONCURRENCY. Such a counter never moves, and stays until it is fresh, or until a new
+ * configuration replaces it. */
 typedef struct doorman__counter {
     doorman__chain node; /* tag: the index of its place, or DOORMAN__NO_PLACE */
     uint16_t generation; /* of the configuration for which `override_` is right */
@@ -7214,8 +7213,8 @@ typedef struct doorman__counter {
 #define DOORMAN__HAS_BACK 128      /* TOKEN_BUCKET: a doorman__back (P27) */
 #define DOORMAN__COUNTER_EXTRAS (DOORMAN__COUNTS_REFUSALS | DOORMAN__HAS_SET | DOORMAN__HAS_BACK)
 
-/* The keys that share one counter of a fair limit (P29). A pool outlives its counter, which is
- * removed whenever its bucket is full. The pool ends when it has no keys. */
+/* The keys that share one counter of a fair limit (P29). A pool outlives its counter, which may
+ * be removed when its bucket is full. The pool ends when it has no keys. */
 typedef struct doorman__fair_pool {
     doorman__chain node; /* in the table of its slot, like the counter */
     struct doorman__fair_pool *earlier, *later;
@@ -7257,7 +7256,7 @@ typedef struct doorman__slot {
 /* A ban is a counter of the slot of the bans. It has this struct instead of a state. */
 typedef struct doorman__ban {
     doorman__timer end;  /* in the heap `bans` of `slot` */
-    doorman__slot *slot; /* of the limit that has set it */
+    doorman__slot *slot; /* of the limit that has set it; the slot of the bans: an administrator */
 } doorman__ban;
 
 #define DOORMAN__BAN_WORDS ((sizeof(doorman__ban) + 7) / 8)
@@ -7323,8 +7322,8 @@ typedef struct doorman__permit_leases {
     bool has_gauges;        /* a configuration has had leased limits of CONCURRENCY */
 } doorman__permit_leases;
 
-/* A row that says that a counter or a ban was removed. The bytes of the row are behind the
- * struct. */
+/* A row that says that a counter, a ban or a reservation was removed. The bytes of the row are
+ * behind the struct. */
 typedef struct doorman__removal {
     struct doorman__removal *next;
     size_t bytes;
@@ -7357,7 +7356,7 @@ typedef struct doorman__holds {
     doorman__chains by_id;      /* of the lists `granted` and `spent` */
     doorman__chains by_request; /* by client and request_id */
     doorman__chains by_key;     /* waiting permits with `share`, by resource and key */
-    doorman__chains owners;     /* clients with holds, and connections with waiting permits */
+    doorman__chains owners;     /* clients, and connections with waiting permits */
     doorman__timers ends;       /* of holds and of waits */
     doorman__hold_queue *first_ready, *last_ready;
     doorman__wait *first_decision, *last_decision;
@@ -7581,8 +7580,8 @@ static void *doorman__mutable(const void *object) {
     return own;
 }
 
-/* A client with holds or waiting permits, or a connection with waiting permits. The name is behind
- * the struct, and ends with a NUL. */
+/* A client with holds, waiting permits or remembered request_ids, or a connection with waiting
+ * permits. The name is behind the struct, and ends with a NUL. */
 typedef struct doorman__owner {
     doorman__chain node;  /* tag: whether it is a connection */
     uint64_t request_max; /* the largest request_id of its holds, also of those that have ended */
@@ -8082,13 +8081,13 @@ static doorman__place *doorman__permits_place_of(const doorman_permits *permits,
     return tag == DOORMAN__NO_PLACE ? NULL : permits->places[tag];
 }
 
-/* Returns how many bytes a ban needs, with its entry in the heap of its limit. */
+/* Returns how many bytes a ban needs, with its entry in a heap. */
 static size_t doorman__ban_bytes(size_t key_bytes) {
     return sizeof(doorman__counter) + DOORMAN__BAN_WORDS * sizeof(uint64_t) + key_bytes +
            sizeof(doorman__timer_entry);
 }
 
-/* Takes a ban out of the heap of its limit. A heap without bans is freed. */
+/* Takes a ban out of its heap. A heap without bans is freed. */
 static void doorman__ban_leave(doorman__ban *ban) {
     doorman__timers *ends = &ban->slot->bans;
     assert(ban->end.position);
@@ -8113,7 +8112,7 @@ static void doorman__ban_enter(doorman__ban *ban, doorman__slot *slot, doorman_t
  *
  *     offset  bytes
  *      0       1    the version
- *      1       1    1: the counter or the ban was removed
+ *      1       1    1: what the row is about was removed
  *      2       2    the length of the identity
  *      4       8    written_at
  *     12       8    fresh_at
@@ -8223,7 +8222,7 @@ static void doorman__permits_unmark(doorman_permits *permits, doorman__counter *
 
 #define DOORMAN__REMOVALS_MAX 100000 /* that wait to be yielded */
 
-/* Lets a row of a removed counter or ban be yielded. Returns false if memory runs out. */
+/* Lets a row be yielded that says that something was removed. Returns false if memory runs out. */
 static bool doorman__permits_add_removal(doorman_permits *permits, const unsigned char *row,
                                          size_t bytes) {
     doorman__changes *changes = &permits->changes;
@@ -8341,7 +8340,7 @@ static doorman__place_slot doorman__place_slot_for(const doorman_permits *permit
     return (doorman__place_slot){own, permits->generation};
 }
 
-/* Returns the template of a resource, or NULL if there is none, or if it has no limits. */
+/* Returns the template of a resource, or NULL if there is none, or if it has no list of limits. */
 static const doorman_template *doorman__permits_template(const doorman_permits *permits,
                                                          const char *resource_id) {
     const doorman_template *found = doorman_config_find(permits->config, resource_id);
@@ -8815,7 +8814,7 @@ static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorm
 /* Adapts a counter to the present configuration. `limit` is the limit that the counter has now.
  * Another override or row than before may apply to its key (E1). A SLIDING_WINDOW of changed length
  * becomes fresh. With empty_at_start, a fresh SLIDING_WINDOW has no units until one window after
- * the permits were created (P16). Returns NULL if memory runs out.
+ * the permits began (P16). Returns NULL if memory runs out.
  *   known   the counter was adapted to this configuration before, and only rows may differ */
 static doorman__counter *doorman__counter_adapt_again(doorman_permits *permits, doorman__slot *slot,
                                                       const doorman_permit_limit *limit,
@@ -9380,10 +9379,10 @@ static uint32_t doorman__permits_weight(const doorman_permits *permits,
  * the units of the counter. They are copied to the gauge at each grant, and before the client makes
  * a request, but not at each release. So between two copies the gauge may have too many units in
  * use, but never too few, and a claim includes all that is held (R3).
- *     A hold ends no later than the lease under which it was granted or renewed last. That lease
- * has committed at least what is held. If a new lease commits less than what is held, the lease
- * before it still covers the rest until its own end, and no hold is prolonged. The units come back
- * when holds are released, or when they end.
+ *     For its holder, a hold ends no later than the lease under which it was granted or prolonged
+ * last. That lease has committed at least what is held. If a new lease commits less than what is
+ * held, the lease before it still covers the rest until its own end, and no hold is prolonged. The
+ * units come back when holds are released, or when they end.
  *     When a lease has changed, all queues of leased limits become ready, and are served next.
  *
  * The client never asks a server that is not master, because the leases are cleared when the server
@@ -9453,7 +9452,7 @@ static size_t doorman__leased_bytes(const doorman__permit_lease *lease) {
 }
 
 /* Opens a lease. Returns NULL if there is no server, no room or no memory, or if the resource still
- * has a lease of the other kind. In these cases the next refusal tries again. */
+ * has a lease of the other kind. In these cases the next refusal or report tries again. */
 static doorman__permit_lease *doorman__leased_open(doorman_permits *permits,
                                                    const doorman_permit_limit *limit,
                                                    const doorman__place *place) {
@@ -9544,7 +9543,8 @@ static size_t doorman__leased_limit_of_place(const doorman_permits *permits,
     return i;
 }
 
-/* Returns the grains that may be held at a counter of a leased CONCURRENCY; 0 without a lease. */
+/* Returns the grains that may be held at a counter of a leased CONCURRENCY; 0 without a lease in
+ * force. */
 static uint64_t doorman__leased_most(const doorman_permits *permits,
                                      const doorman_permit_limit *limit,
                                      const doorman__counter *counter) {
@@ -9586,9 +9586,9 @@ static doorman_time doorman__leased_rest(const doorman_permits *permits,
 }
 
 /* P17: returns how long a hold may last from now on: at most `life`, and no longer than any of its
- * leases. If a lease has ended or shrunk, the hold keeps the end that it had. But if the hold was
- * handed over (D8), its end is later than that of the lease under which it was granted, and nobody
- * knows by how much. So such a hold ends now for its holder. */
+ * leases. A hold whose own end is later keeps it, for example after a lease has ended or shrunk.
+ * But if the hold was handed over (D8), its end is later than that of the lease under which it was
+ * granted, and nobody knows by how much. So its holder may not use it longer than its leases. */
 static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold *hold,
                                          doorman_time life) {
     doorman_time most = life;
