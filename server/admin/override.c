@@ -871,7 +871,7 @@ static bool page_add_state(struct service *service, cJSON *json, const doorman_o
 }
 
 /* Returns whether a row may concern the resource of a list: the row names it, or the id of the
- * resource begins with the text before the first wildcard of the glob. */
+ * resource begins with the text before the first special character of the glob. */
 static bool page_has_resource(const struct note_page *page, const doorman_override_row *row) {
     if (!page->has_resource) return true;
     if (row->resource_id) return strcmp(row->resource_id, page->resource) == 0;

@@ -24,8 +24,8 @@ struct forward_calls {
      * held. */
     bool (*is_away)(const struct service *service, const doorman_request *request);
 
-    /* Finds the first item of a request whose shard this node lacks. The phrase `out` then names
-     * the node that decides for the item, with its addresses, or says that the shard moves now.
+    /* Finds the first item with a shard that this node lacks. The phrase `out` then names the node
+     * that decides for the item, with its addresses, or says that the shard moves now.
      * Precondition: the lock is held.
      *   returns   the index of the item; SIZE_MAX: there is none */
     size_t (*find_owner)(const struct service *service, const doorman_request *request,
@@ -34,7 +34,7 @@ struct forward_calls {
     /* Finds out whether another node decides for a part of a message that was decided here, and
      * prepares to send that part there. Call it before the reply is written.
      *   text      of the message; NULL: the request of the exchange is written again
-     *   returns   NULL: no, or the message may not be forwarded, or memory runs out */
+     *   returns   NULL: no, or the message may not be forwarded, or cannot be now */
     struct forward_job *(*prepare)(struct service *service, struct waiter *waiter, const char *text,
                                    size_t bytes);
 

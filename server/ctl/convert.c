@@ -202,7 +202,6 @@ static void convert_check_fields(struct ctl_conversion *all, const cJSON *object
     }
 }
 
-/* Reads requests_per_unit. Returns false if it is wrong. */
 static bool convert_amount(struct ctl_conversion *all, const cJSON *limit, const char *path,
                            double *out) {
     const char *text = convert_text(limit, "requests_per_unit");
