@@ -8,7 +8,8 @@
  *     announced   there: a row of its audit with "known": false
  *     looked at   on the thread of the shards: the notes are read if others have written, and
  *     again       what the act replaces is looked up once more
- *     written     there, if nobody has written since; otherwise it is looked at again
+ *     written     there. The first write only succeeds if nobody has written since; otherwise the
+ *                 act is looked at again
  *     applied     there, with the lock; the other masters read it within a second
  *     confirmed   on the thread of the store: the row of the audit, with its outcome
  *

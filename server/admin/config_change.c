@@ -168,7 +168,6 @@ static bool change_fail_store(struct act *act, struct store *store) {
                              server_acts_store(act->service), server_store_error(store));
 }
 
-/* Reads or writes the key of etcd. */
 static enum config_access_result access_key(struct act *act, struct config_access *access) {
     enum config_access_result result = ACCESS_REFUSED;
     EACH_PART(part, access_config) result = (*part)->access_config(act->service, access);

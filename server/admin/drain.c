@@ -6,7 +6,7 @@
  *     POST /v1/undrain   ends it
  *
  * Only a master writes the audit: it writes the row of a drain before the drain begins. A process
- * that is not master logs the act, and writes the row when it is master again. */
+ * that is not master logs the act. If it keeps acts, it writes the row when it is master again. */
 #include "admin.h"
 
 /* A request for a drain or an undrain. */

@@ -1,5 +1,5 @@
 /* doorman_server, part ADMIN: the normal form of a configuration, and how two configurations differ
- * (E3). The functions only read configurations. */
+ * (E3). */
 #ifndef DOORMAN_SERVER_NORMAL_H
 #define DOORMAN_SERVER_NORMAL_H
 

@@ -190,7 +190,6 @@ static void pass_end_others(const struct notes_pass *pass, const struct notes_ki
     }
 }
 
-/* Reads the notes of a kind. */
 static bool pass_run(struct service *service, struct store *store, const struct notes_kind *kind,
                      const struct rows_wanted *wanted) {
     struct notes_pass pass = {.service = service, .wanted = wanted};

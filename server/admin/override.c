@@ -463,7 +463,7 @@ static double units_added(struct service *service, const doorman_override_row *r
 
 /* ---- PUT ------------------------------------------------------------------------------------ */
 
-/* The row that is in force under a name before an act. */
+/* The row that a name has before an act. */
 struct before {
     bool is_there;
     doorman_override_row row;
@@ -610,7 +610,6 @@ static bool override_read(struct act *act, const struct http_request *request,
     return check_globs(act, &message->row, response);
 }
 
-/* Replaces a member of the row of an act. */
 static void row_set(cJSON *row, const char *name, cJSON *value) {
     cJSON_DeleteItemFromObject(row, name);
     cJSON_AddItemToObject(row, name, value);
@@ -872,7 +871,7 @@ static bool page_add_state(struct service *service, cJSON *json, const doorman_o
 }
 
 /* Returns whether a row may concern the resource of a list: the row names it, or the id of the
- * resource begins with the text before the first wildcard of the glob. */
+ * resource begins with the text before the first special character of the glob. */
 static bool page_has_resource(const struct note_page *page, const doorman_override_row *row) {
     if (!page->has_resource) return true;
     if (row->resource_id) return strcmp(row->resource_id, page->resource) == 0;

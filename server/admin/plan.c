@@ -12,8 +12,8 @@
  * on the thread of the store, which does one act after the other.
  *
  * A plan has the figures of the configuration, so the role support may give any plan within its
- * globs. It has to say when the plan ends. If a plan has other windows than its limit, each change
- * of the plan lets counters start fresh (P15). So the role support may change the plan of a key
+ * globs. It has to say when the plan ends. If a plan has other windows than its limit, a change of
+ * the plan can let counters start fresh (P15). So the role support may change the plan of a key
  * only a few times a day, as it may reset a key. */
 #include "admin.h"
 

@@ -30,7 +30,8 @@ bool server_text_is_utf8(const char *text) {
 }
 
 /* Returns whether a character changes how the characters beside it are shown: a control character,
- * a separator of lines, or one that turns the direction of writing. */
+ * a separator of lines, or one that turns the direction of writing. The marks U+061C, U+200E and
+ * U+200F do not count. */
 static bool reason_is_control(uint32_t code) {
     return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x2028 && code <= 0x202e) ||
            (code >= 0x2066 && code <= 0x2069);

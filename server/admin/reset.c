@@ -157,7 +157,6 @@ static void reset_confirm(struct act *act, const char *refusal, struct http_resp
     doorman_buffer_uninit(&failure.text.buffer);
 }
 
-/* Returns whether a message sets a ban. */
 static bool reset_bans(const doorman_request *reset) {
     bool bans = false;
     for (size_t i = 0; i < reset->entry_count; i++) {

@@ -10,8 +10,8 @@
  *     template share
  *
  * An act on all resources of a template is only done if each of them may be reset once more. For
- * such an act all resets of the key count, at any resource, because the templates may have changed
- * since those resets. */
+ * such an act the resets of the key at single resources of all templates count too, because the
+ * templates may have changed since those resets. */
 #include "reset_count.h"
 
 #define FIRST_CAPACITY 64
@@ -81,7 +81,7 @@ static void reset_link(struct resets_seen *seen, size_t index) {
     *head = index + 1;
 }
 
-/* Makes room for one more reset. Returns false if memory has run out. */
+/* Makes room for one more reset. Returns false on failure. */
 static bool reset_reserve(struct resets_seen *seen) {
     const size_t capacity = seen->capacity ? 2 * seen->capacity : FIRST_CAPACITY;
     if (seen->count < seen->capacity) return true;

@@ -1,5 +1,5 @@
-/* doorman_server, part ADMIN: how often the role support has made a counter fresh. The bound is 20
- * times a day. The count is kept in memory, because reading the audit of a day takes long. */
+/* doorman_server, part ADMIN: how often the role support has made a counter fresh. The count is in
+ * memory, because reading the audit of a day takes long. */
 #ifndef DOORMAN_SERVER_RESET_COUNT_H
 #define DOORMAN_SERVER_RESET_COUNT_H
 

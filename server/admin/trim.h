@@ -1,5 +1,5 @@
-/* doorman_server, part ADMIN: which versions of the configuration are removed, because there are
- * too many (E3). */
+/* doorman_server, part ADMIN: which versions of the configuration are removed, because they are too
+ * many or too large together (E3). */
 #ifndef DOORMAN_SERVER_TRIM_H
 #define DOORMAN_SERVER_TRIM_H
 

@@ -3,8 +3,8 @@
  *
  *     --config FILE       the file is the truth. There are no versions
  *     --config store:     the newest note with the kind VERSION_NOTE is the truth
- *     --config etcd:KEY   the key is the truth. The version is its revision. Notes in --state keep
- *                         the versions that were there at each change
+ *     --config etcd:KEY   the key is the truth. The version is its revision. Notes keep the
+ *                         versions that were there at each change
  *
  * The identity of a note is the number of the version. Its text is an object whose last field is
  * the configuration, so a list only copies what is before it.

@@ -28,7 +28,7 @@ struct config_changes {
 struct limit_change {
     const doorman_permit_limit *last, *now; /* NULL: it was added, or removed */
     const char *text;                       /* what has changed, and what happens to its counters */
-    bool drops;     /* its counters are dropped or start fresh. Holds stay */
+    bool drops;     /* its counters leave the memory, or start fresh. Holds stay */
     bool ends_bans; /* it bans no key any more, so its bans end */
 };
 

@@ -1,4 +1,4 @@
-/* doorman_server: batches. A batch is one text that has several messages of another process. One
+/* doorman_server: batches. A batch is one text that has several messages of one process. One
  * text has all of their answers. server/link/ makes batches, and workers and server/http/ answer
  * them. server.h includes this file. */
 #ifndef DOORMAN_SERVER_BATCHES_H

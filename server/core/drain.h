@@ -14,7 +14,9 @@
  *     DONE      "not the master"      a request       NONE; RETURNING without an election
  *     RETURNING "not the master"      the store       NONE when this process is master
  *
- * If the store fails before LEAVING, the drain is called off: the phase is NONE again, and this
+ * Without an election, DONE comes after LEAVING. Without --state too, DONE comes after NONE, and
+ * NONE after DONE. With an election, the loss of the mastership before LEAVING leads to LEFT. If a
+ * request ends the drain or the store fails before LEAVING, the phase is NONE again, and this
  * process stays master. */
 #ifndef DOORMAN_SERVER_DRAIN_H
 #define DOORMAN_SERVER_DRAIN_H

@@ -20,21 +20,21 @@ struct forward_asker {
 /* What a part does with messages for other nodes. service->forwards has these functions if such a
  * part is there. */
 struct forward_calls {
-    /* Returns whether another node decides for an item of a request. Precondition: the lock is
+    /* Returns whether this node lacks the shard of an item of a request. Precondition: the lock is
      * held. */
     bool (*is_away)(const struct service *service, const doorman_request *request);
 
-    /* Finds the first item in a request that this process may not decide. The phrase `out` then
-     * names the node that decides for the item, with its addresses, or says that the shard of the
-     * item moves now. Precondition: the lock is held.
-     *   returns   the index of the item; SIZE_MAX: this process may decide for all */
+    /* Finds the first item with a shard that this node lacks. The phrase `out` then names the node
+     * that decides for the item, with its addresses, or says that the shard moves now.
+     * Precondition: the lock is held.
+     *   returns   the index of the item; SIZE_MAX: there is none */
     size_t (*find_owner)(const struct service *service, const doorman_request *request,
                          char out[OWNER_TEXT]);
 
     /* Finds out whether another node decides for a part of a message that was decided here, and
      * prepares to send that part there. Call it before the reply is written.
      *   text      of the message; NULL: the request of the exchange is written again
-     *   returns   NULL: no, or the message may not be forwarded, or memory runs out */
+     *   returns   NULL: no, or the message may not be forwarded, or cannot be now */
     struct forward_job *(*prepare)(struct service *service, struct waiter *waiter, const char *text,
                                    size_t bytes);
 
@@ -62,8 +62,8 @@ struct forward_calls {
     bool (*holds)(void); /* whether `release` has something to send */
     void (*release)(struct service *service);
 
-    /* Returns whether a message comes from another node of the cluster, which has checked the
-     * rights of its sender. */
+    /* Returns whether a node of the cluster has forwarded a message. That node has checked the
+     * rights of the sender. */
     bool (*is_signed)(struct service *service, const char *text, size_t bytes);
 };
 

@@ -44,8 +44,8 @@ static void log_line_add(struct log_line *line, const char *text, size_t bytes) 
     line->bytes += bytes;
 }
 
-/* Adds one character of a quoted value. Escapes control characters, because they could control a
- * terminal. */
+/* Adds one byte of a quoted value. Escapes the control characters of ASCII, because they could
+ * control a terminal. */
 static void log_line_add_escaped(struct log_line *line, unsigned char character) {
     char escape[8];
     int bytes = 1;
@@ -107,7 +107,7 @@ const counter *server_lost_line_count(void) { return &lost_lines.total; }
 
 /* Writes a line with one system call, so that lines of two threads or two processes do not mix.
  *
- * The function never blocks, because the caller may hold the lock of the service. If a pipe is
+ * The function must not block, because the caller may hold the lock of the service. If a pipe is
  * full, the line is lost. If poll reports a pipe as writable, PIPE_BUF bytes fit, and no line is
  * longer. systemd provides a socket instead of a pipe. For a socket, send has a flag that prevents
  * blocking.

@@ -117,8 +117,8 @@ struct server_part {
     bool (*refuses)(const struct service *service, const doorman_config *config,
                     char error[PROBLEM_TEXT]);
     void (*before_config)(struct service *service); /* a new configuration was loaded. May wait */
-    /* Logs a loaded or refused configuration. If no part has this function, the core logs a
-     * line. */
+    /* Logs a loaded or refused configuration. If no part has this function, the core logs a line,
+     * except at the start. */
     void (*report_config)(struct service *service, const struct config_change *change);
     void (*configured)(struct service *service, const struct config_change *change);
 
@@ -131,7 +131,7 @@ struct server_part {
     void (*configures)(struct service *service); /* a new configuration will come into force */
     void (*in_force)(struct service *service);   /* it is in force */
     /* An election will make this process the master and call `elected`, unless a part forbids it.
-     * May wait for a part of a second. Without the lock. */
+     * May wait for a second. Without the lock. */
     void (*wins)(struct service *service, uint64_t epoch);
     /* An election has made this process the master, or has ended its mastership. Without an
      * election this is not called. The lock is held.
@@ -151,14 +151,14 @@ struct server_part {
      *   returns   false: the store has failed, and this is called again */
     bool (*read_store)(struct service *service, struct store *store);
 
-    /* Reads what the part follows in the store. Another process may be master, and change it. Is
-     * called about once a second, and once more before a mastership of this process is in force.
-     * Without the lock.
+    /* Reads what the part follows in the store, where another master may change it. While this
+     * process is not master, is called about once a second, and once more before a mastership of
+     * this process is in force. Without the lock.
      *   epoch   of this mastership, as for `wins`; 0: this process is not the master */
     void (*follow_store)(struct service *service, struct store *store, uint64_t epoch);
 
     /* With --shards, all nodes share notes in etcd, such as overrides. Reads those of this part.
-     * This process is master, and the notes are new to it, or another process has changed them.
+     * This process is master. The notes are new to it, have changed, or are not all adopted yet.
      * Without the lock.
      *   store      the store of these notes, and not that of --state
      *   late       the id of a note that this process has perhaps written, and that may have
@@ -201,7 +201,7 @@ struct server_part {
 
 /* Gives a part a struct for its own use. A member of struct service points to the struct. The core
  * makes it, filled with zeros, before it calls functions that take a service, and frees it at the
- * end. The core does not know what is in it. */
+ * end. */
 #define SERVER_PART_STATE(member)                                                                  \
     .state_bytes = sizeof *((struct service *)NULL)->member,                                       \
     .state_at = offsetof(struct service, member)

@@ -101,7 +101,6 @@ static void tell_event(void *context, const doorman_event *event) {
     EACH_PART_BACKWARDS(part, event) done = done || (*part)->event(service, event);
 }
 
-/* The mastership of this process ends. */
 static void tell_mastership_end(void *context, doorman_server *server, doorman_time now) {
     struct service *service = (struct service *)context;
     (void)server; /* it is that of the service */

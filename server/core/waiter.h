@@ -37,7 +37,7 @@ struct waiter {
 /* What a part does with messages whose permits wait. service->waits has these functions if such a
  * part is there. */
 struct waiting_calls {
-    /* Returns whether a message that is not read yet may ask to wait. Then its tree should be
+    /* Returns whether a message that is not read yet probably asks to wait. Then its tree should be
      * shared: see server_shares_memory. */
     bool (*is_likely)(const struct waiter *waiter, const char *text, size_t bytes);
 

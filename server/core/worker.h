@@ -129,7 +129,7 @@ static nng_msg *worker_decide_all(struct worker *worker, const struct text_span 
     return NULL;
 }
 
-/* Answers a batch. The process that has sent it asks again if it gets no answer. */
+/* Answers a batch, unless memory has run out or the answers are too long. */
 static void worker_handle_all(struct worker *worker, const struct text_span *messages,
                               size_t count) {
     nng_msg *answer = worker_decide_all(worker, messages, count), *message = worker->message;
@@ -159,8 +159,8 @@ static void worker_handle(struct worker *worker, nng_msg *message) {
 }
 
 /* nng calls this function when a worker has received a request or sent a response. nng also calls
- * it after an error. The worker then answers the request or receives the next one, until the socket
- * is closed. */
+ * it after an error. The worker then answers the request or, unless it retires, receives the next
+ * one, until the socket is closed. */
 void server_worker_step(void *argument) {
     struct worker *worker = (struct worker *)argument;
     int result = nng_aio_result(worker->aio);

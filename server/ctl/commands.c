@@ -46,7 +46,7 @@ static void loss_print(const cJSON *status) {
             ctl_seconds(time, ctl_number(loss, "ago")), ctl_text(loss, "reason"));
 }
 
-/* Says which files could not be reloaded. */
+/* Says what could not be reloaded. */
 static void failures_print(const cJSON *status) {
     const cJSON *failure = NULL;
     cJSON_ArrayForEach(failure, cJSON_GetObjectItemCaseSensitive(status, "load_failures")) {

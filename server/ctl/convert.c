@@ -113,7 +113,6 @@ static void convert_add_marked(char out[TEXT_BYTES], const char *text, const cha
     }
 }
 
-/* Adds a key or a value to a resource. */
 static void convert_add_name(char out[TEXT_BYTES], const char *text) {
     for (; *text; text++) {
         if (*text == '/' || *text == '%') {
@@ -183,7 +182,6 @@ static const struct convert_unit convert_units[] = {
     {"year", NULL, 31536000, "a year has 365 days, as for Envoy"},
 };
 
-/* Returns the unit with a name, or NULL. */
 static const struct convert_unit *convert_unit_find(const char *name) {
     for (size_t i = 0; i < sizeof convert_units / sizeof *convert_units; i++) {
         if (strcasecmp(convert_units[i].name, name) == 0) return &convert_units[i];
@@ -204,7 +202,6 @@ static void convert_check_fields(struct ctl_conversion *all, const cJSON *object
     }
 }
 
-/* Reads requests_per_unit. Returns false if it is wrong. */
 static bool convert_amount(struct ctl_conversion *all, const cJSON *limit, const char *path,
                            double *out) {
     const char *text = convert_text(limit, "requests_per_unit");
@@ -461,8 +458,8 @@ static bool convert_rule_is_hidden(const struct convert_domain *domain, size_t i
     return is_hidden;
 }
 
-/* Returns whether a rule has an effect: it has a limit, or keeps a descriptor from a later rule
- * with a limit. */
+/* Returns whether a rule has an effect: it has a limit, or keeps requests from a later rule with a
+ * limit. */
 static bool convert_rule_matters(const struct convert_domain *domain, size_t index) {
     const struct convert_rule *rule = &domain->rules[index];
     if (rule->target) return true;

@@ -7,8 +7,8 @@
 #define CTL_YAML_BYTES_MAX ((size_t)4 << 20)
 #define CTL_ERROR_BYTES 256
 
-/* Reads the documents of a YAML text. A scalar becomes a string, or null if it is empty. An alias
- * becomes a copy of its anchor, and `<<` adds the fields of other objects.
+/* Reads the documents of a YAML text. A scalar becomes a string, or null if it is empty, ~ or null
+ * without quotes. An alias becomes a copy of its anchor, and `<<` adds the fields of other objects.
  *   error     out: why the text cannot be read
  *   returns   an array of the documents, which the caller destroys; NULL: the text is no YAML, or
  *             has more than CTL_YAML_BYTES_MAX bytes, 32 levels, or 100,000 values with the
