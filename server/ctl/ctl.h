@@ -17,8 +17,8 @@
  *     descriptor.c the commands about descriptors of gateways
  *     convert.c    a configuration of Envoy's ratelimit as one of Doorman; yaml.c reads it
  *
- * The program uses no source file of the server. It runs one command on one thread, and then
- * ends. */
+ * The program uses no source file of the server. It runs one command on one thread, except on_pipe
+ * of subscribe.c, and then ends. */
 #ifndef DOORMAN_CTL_H
 #define DOORMAN_CTL_H
 

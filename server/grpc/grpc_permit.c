@@ -1,5 +1,5 @@
 /* doorman_server, part GRPC: decides on calls, as permits. This file changes the permits of the
- * server object, and counts the decisions as messages `acquire`, `settle` or `report`.
+ * server object, and counts each call that it decides as one message, that of its last step.
  *
  * W2 All descriptors of a call are one permit. The permit may not wait, because the protocols
  *    cannot say "later". Descriptors whose resource has no limits are not in it.
