@@ -6,7 +6,7 @@
  *     plans.c      the commands of plans
  *     audit.c      what was done, and the way back
  *     config.c     the commands of the configuration
- *     operate.c    further commands: drains, the end of a hold, bans, keys that use most
+ *     operate.c    drains, ends of holds and reservations, bans, and keys that use most
  *     lines.c      lists that come in parts, and times
  *     request.c    one request to a server, with libcurl
  *     settings.c   the address, the token and the like: flags, environment, file
@@ -17,8 +17,8 @@
  *     descriptor.c the commands about descriptors of gateways
  *     convert.c    a configuration of Envoy's ratelimit as one of Doorman; yaml.c reads it
  *
- * The program uses no source file of the server. It runs one command on one thread, and then
- * ends. */
+ * The program uses no source file of the server. It runs one command on one thread, except on_pipe
+ * of subscribe.c, and then ends. */
 #ifndef DOORMAN_CTL_H
 #define DOORMAN_CTL_H
 
@@ -49,8 +49,8 @@ __attribute__((format(printf, 1, 2))) void ctl_say(const char *format, ...);
 /* Ends the program if `memory` is NULL, because memory ran out. Returns `memory`. */
 void *ctl_need(void *memory);
 
-/* Prints a text without the control characters that would change a terminal. ctl_width returns how
- * many characters it prints. */
+/* Prints a text, with `?` for each control character. ctl_width returns how many characters it
+ * prints. */
 void ctl_print(FILE *file, const char *text);
 int ctl_width(const char *text);
 
@@ -139,7 +139,7 @@ void ctl_reply_free(struct ctl_reply *reply);
 
 /* ---- tables --------------------------------------------------------------------------------- */
 
-/* How a column shows a field of a row. Amounts and times are aligned to the right. */
+/* How a column shows a field of a row. Only CTL_TEXT and CTL_MARKS are aligned to the left. */
 enum ctl_kind {
     CTL_TEXT,
     CTL_ID,      /* a whole number, in the form that other commands take */
@@ -183,7 +183,7 @@ enum ctl_exit ctl_lines_show(struct ctl *ctl, struct ctl_request request, const 
 
 #define CTL_POSITION_BYTES 512
 
-/* Stores the position of the next part of a list. Returns false if it is the same as before.
+/* Stores the position of the next part of a list. Returns false if it is the same part again.
  *   position   in/out: "": there is no other part */
 bool ctl_position_move(char position[CTL_POSITION_BYTES], const char *next);
 

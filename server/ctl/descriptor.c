@@ -9,7 +9,6 @@
 
 /* ---- descriptor ----------------------------------------------------------------------------- */
 
-/* Writes a text with the escapes of a URL. */
 static void descriptor_escape(const struct ctl *ctl, FILE *out, const char *text, size_t bytes) {
     char *escaped = bytes ? curl_easy_escape(ctl->curl, text, (int)bytes) : NULL;
     if (bytes) ctl_need(escaped);

@@ -1,4 +1,4 @@
-/* doormanctl: drains, the end of a hold, bans, and the keys that use most. */
+/* doormanctl: drains, ends of holds and reservations, bans, and keys that use most. */
 #include "ctl.h"
 
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static double drain_clock(void) {
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* Waits until a drain or an undrain is complete, or called off. Shows the steps if that takes long.
+/* Waits, at most DRAIN_WAIT_SECONDS, until a drain or an undrain is complete or called off.
  *   reply   in: an answer with the state; out: the last one */
 static enum ctl_exit drain_await(struct ctl *ctl, struct ctl_reply *reply) {
     const struct ctl_request request = {.path = "/v1/drain", .here = true};

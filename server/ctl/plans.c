@@ -78,8 +78,8 @@ static bool plan_line_read(const struct plan_file *from, char *line, cJSON *rows
     return true;
 }
 
-/* Reads the next rows. Returns false, after a report, if a line has another form or the file cannot
- * be read. */
+/* Reads the next rows. Returns false, after a report, if a line is wrong or the file cannot be
+ * read. */
 static bool plan_part_read(struct plan_file *from, cJSON *rows) {
     char line[LINE_BYTES];
     int count = 0;
@@ -145,7 +145,7 @@ enum ctl_exit ctl_plan_load(struct ctl *ctl, char *const words[]) {
 
 /* ---- lists and ends ------------------------------------------------------------------------- */
 
-/* Moves the fields of a plan to its row, and adds in how many seconds it ends. */
+/* Moves fields of a plan to its row, and adds `later`, and `ends_in` if the plan has an end. */
 static void plan_flatten(cJSON *row) {
     cJSON *plan = cJSON_DetachItemFromObjectCaseSensitive(row, "plan");
     const double now = ctl_now(), ends_at = ctl_number(plan, "ends_at");

@@ -1,9 +1,10 @@
 /* doormanctl: requests to a server, with libcurl.
  *
  * A request fails if no byte has come or gone during the timeout. A limit for the whole request
- * would also end long lists that are on their way. A process that is not the master answers
- * messages with a redirect, which libcurl follows. It answers GET with what it knows, which is
- * little. Then the address of the master is taken from /v1/status, and the master is asked. */
+ * would also end long lists that are on their way. A process that is not the master redirects
+ * a message if it knows the HTTP address of the master, and libcurl follows. It answers GET with
+ * what it knows, which is little. Then the address of the master is taken from /v1/status, and the
+ * master is asked. */
 #include "ctl.h"
 
 #include <stdlib.h>

@@ -75,7 +75,7 @@ enum ctl_exit ctl_run_shards(struct ctl *ctl, char *const words[]) {
     return code;
 }
 
-/* Waits until no shard moves. Shows how many are left if that takes long.
+/* Waits, at most SHARDS_WAIT_SECONDS, until no shard moves.
  *   reply   in: an answer with the map; out: the last one */
 static enum ctl_exit shards_await(struct ctl *ctl, struct ctl_reply *reply) {
     const struct ctl_request request = {.path = "/v1/shards", .here = true};

@@ -73,7 +73,6 @@ static void address_write(char out[ADDRESS_BYTES], const char *address, const ch
              other, port);
 }
 
-/* Asks the server where it publishes its events. */
 static enum ctl_exit address_ask(struct ctl *ctl, char out[ADDRESS_BYTES]) {
     struct ctl_reply reply;
     const bool json = ctl->json;

@@ -1,6 +1,6 @@
 /* doorman_server, part ETCD: the election of the master, and the configuration in etcd. This file
- * changes the mastership of the server object, the configuration, the phase of a drain,
- * service->election_status, and service->master_http.
+ * changes the mastership of the server object, the configuration, the phase of a drain, and of the
+ * service election_status, master_http, stopping and ended_lease_count.
  *
  * doorman_election of doorman.h decides which process is master (V2). One thread makes the calls to
  * etcd that doorman_election needs, and gives it the answers. What doorman.h calls a store lease is
@@ -578,8 +578,8 @@ static enum exit_status election_start(struct service *service) {
                                     "cannot start the election: out of memory or threads");
 }
 
-/* Cancels the current call to etcd, and lets the thread delete the key and end. Precondition: the
- * lock is held. */
+/* Lets the thread delete the key and end. Cancels its call to etcd, unless that deletes the key.
+ * Precondition: the lock is held. */
 static void election_end(struct service *service) {
     assert(server_lock_is_held(&service->lock));
     struct election *election = service->election;
@@ -589,8 +589,8 @@ static void election_end(struct service *service) {
     pthread_cond_signal(&election->wake);
 }
 
-/* Cancels the current call to etcd, deletes the key, and waits for the end of the thread. May be
- * called after an incomplete start, and a second time. */
+/* Calls election_end, and waits for the end of the thread. May be called after an incomplete start,
+ * and a second time. */
 static void election_stop(struct service *service) {
     struct election *election = service->election;
     if (election && election->started) {

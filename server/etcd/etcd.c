@@ -295,8 +295,8 @@ static bool etcd_authenticate(struct etcd *etcd) {
     return etcd->token[0] || code == ETCD_NO_AUTHENTICATION;
 }
 
-/* Tries the current member once. If etcd refuses a token that an earlier call has obtained, gets a
- * new token and sends the call once more. If this call has obtained the token, only drops it. */
+/* Tries the current member once. If etcd refuses a token that an earlier try has obtained, gets a
+ * new token and sends the call once more. If this try has obtained the token, only drops it. */
 static cJSON *etcd_try(struct etcd *etcd, const char *path, const char *body) {
     bool had_token = etcd->token[0] != 0;
     int code = 0;

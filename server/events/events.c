@@ -8,9 +8,9 @@
  * Each event has a number, even if the event is then lost, so subscribers see how many they have
  * lost. While nobody subscribes, events are numbered, but not copied.
  *
- * Grants are many, so only a fraction of them are events (--event-sample). Random numbers choose
- * this fraction, because every hundredth grant would always be of the same client if 100 clients
- * took turns.
+ * Grants and settlements are many, so only a fraction of them are events (--event-sample). Random
+ * numbers choose this fraction, because every hundredth grant would always be of the same client if
+ * 100 clients took turns.
  *
  * Subscribers need no token, because nng has none. So the socket is for this machine only, unless
  * it has TLS and asks for certificates. */

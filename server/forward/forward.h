@@ -133,8 +133,8 @@ struct forward {
     bool has_thread;
     uint64_t secret[2];
 
-    doorman_time nudged_at; /* when the thread of shards was last woken. The lock of the service
-                               guards it */
+    doorman_time nudged_at; /* when this part last woke the thread of shards. The lock of the
+                               service guards it */
     counter marks_wrong, received;
 
     struct lock lock; /* guards what follows */
@@ -157,7 +157,7 @@ struct forward_figures {
     bool is_broken; /* no process of it has answered the last one */
 };
 
-/* Reads the figures of each node of a map. */
+/* Reads the figures of the nodes of a map that were asked, and leaves the others as they are. */
 void server_forward_read(struct service *service, const doorman_shard_map *map,
                          struct forward_figures *out);
 

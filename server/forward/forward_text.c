@@ -126,7 +126,6 @@ static enum forward_result take_error(struct forward_job *job, const cJSON *erro
     return FORWARD_WRONG;
 }
 
-/* Takes the answer to one entry. */
 static void take_entry(struct forward_job *job, struct forward_entry *entry, cJSON *answer) {
     const bool is_moved = strcmp(string_of(answer, "reason"), "MOVED") == 0;
     const bool is_gone = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(answer, "gone"));

@@ -20,9 +20,9 @@
  * There is one hop: messages that come over nng, or from another node over HTTP, are never
  * forwarded. So two nodes with different maps cannot send a message to and fro.
  *
- * Each thread does its own work: the loop of HTTP or gRPC sends messages, the loop of HTTP or a
- * thread of nng takes the answers and passes them on, and the thread of the part does what is due
- * later. So no further thread must be woken on the way of a message. */
+ * Each thread does its own work: the thread that has a message, mostly the loop of HTTP or gRPC,
+ * sends it. The loop of HTTP or a thread of nng takes the answers and passes them on. The thread of
+ * the part does what is due later. So no further thread is woken on the way of a message. */
 #include "forward.h"
 
 #include <nng/supplemental/util/platform.h>
@@ -400,8 +400,8 @@ static void entries_fail(struct forward_job *job, const size_t *indexes, size_t 
     }
 }
 
-/* Sends a message to an address. Returns false if it cannot be sent. A message with little time
- * goes alone, because the messages of a batch end together.
+/* Sends a message to an address. Returns false if it cannot be sent. A message with little time, or
+ * with permits that may wait, goes alone, because the messages of a batch end together.
  *   message   freed if it is not sent; NULL: there was no memory for it */
 static bool question_send(struct forward *forward, const struct forward_question *question,
                           const char *address, nng_msg *message, doorman_time timeout) {
@@ -559,7 +559,6 @@ static bool question_retry(struct forward *forward, struct forward_question *que
     return true;
 }
 
-/* Deals with a process that has not answered. */
 static void question_fail(struct forward *forward, struct forward_question *question,
                           doorman_time now) {
     struct forward_node *node = question->node;

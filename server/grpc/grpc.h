@@ -463,7 +463,7 @@ bool server_grpc_connection_fill(struct grpc_connection *connection);
 /* Returns whether nothing will be sent or received any more. */
 bool server_grpc_connection_is_over(const struct grpc_connection *connection);
 
-/* Tells the peer to send no more requests. */
+/* Tells the peer to send no more requests, and ends its streams of Watch and of quotas. */
 void server_grpc_connection_drain(struct grpc_connection *connection);
 
 /* Takes some of the budget of frames that ask nothing. Without budget the connection ends. */
@@ -491,7 +491,8 @@ void server_grpc_stream_drain(struct grpc_stream *stream);
 
 /* ---- health (grpc_health.c) ----------------------------------------------------------------- */
 
-/* Looks whether this process can answer, and sets is_master, is_drained and serving of `grpc`. */
+/* Looks whether this process can answer. Sets is_master, is_drained and serving of `grpc`, and the
+ * address of the master. */
 void server_grpc_look(struct grpc *grpc);
 
 /* Adds the answer of a health check.
@@ -504,8 +505,8 @@ bool server_grpc_health_answer(struct grpc *grpc, struct grpc_stream *stream, bo
 /* Makes the state machine. Returns false if memory runs out. */
 bool server_grpc_quotas_create(struct grpc *grpc);
 
-/* Begins quotas if this process has become master, or ends them if it is not master any more. When
- * they end, stream->quota becomes NULL for each stream, which must then end itself. */
+/* Ends quotas if the mastership in which they began has ended, and begins them if this process is
+ * master. When they end, stream->quota becomes NULL for each stream, which must then end itself. */
 void server_grpc_quotas_look(struct grpc *grpc);
 
 /* Opens a stream. Returns false and sets the status if this process cannot serve it. */

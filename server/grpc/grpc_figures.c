@@ -3,8 +3,9 @@
  *
  * W3 The protocol cannot name a limit of the server. So the figures are for the first limit of the
  *    resource that takes figures: a bucket or a window, per key, and not leased. Figures are never
- *    an error. They are ignored and counted if the peer must not bring them, if no limit takes
- *    them, or if they are more than set_max allows. */
+ *    an error. They are ignored and counted if the peer must not bring them, if the call is a
+ *    Report or a Commit, if the master is asked, if no limit takes them, or if they are not valid
+ *    or more than set_max allows. */
 #include "grpc.h"
 
 #include "build/grpc/messages.pb-c.h"

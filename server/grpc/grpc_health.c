@@ -29,7 +29,6 @@ void server_grpc_look(struct grpc *grpc) {
     grpc->serving = serves ? GRPC_WIRE__HEALTH__SERVING : GRPC_WIRE__HEALTH__NOT_SERVING;
 }
 
-/* Adds a message with a status. */
 static void health_write(struct text *out, int status) {
     const GrpcWire__HealthResponse response = {
         PROTOBUF_C_MESSAGE_INIT(&grpc_wire__health_response__descriptor), (GrpcWire__Health)status};

@@ -114,7 +114,6 @@ static void io_watch(struct grpc_connection *connection) {
     }
 }
 
-/* Does what a connection can do now. */
 static void io_step(struct grpc_connection *connection) {
     if (connection->has_ended) return;
     if (connection->is_shaking) io_shake(connection);
@@ -184,7 +183,6 @@ static void connection_free(struct grpc_connection *connection) {
     close(socket);
 }
 
-/* Frees the connections that have ended. */
 static void connections_sweep(struct grpc *grpc) {
     struct grpc_connection *next = NULL;
     for (struct grpc_connection *each = grpc->first; each; each = next) {
@@ -400,7 +398,6 @@ static enum exit_status grpc_start(struct service *service) {
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-/* Gives the loop an order. */
 static void grpc_order(struct grpc *grpc, bool ends) {
     if (!grpc->has_thread) return;
     server_lock(&grpc->lock);
@@ -437,7 +434,7 @@ static void grpc_stop(struct service *service) {
     grpc->service = NULL;
 }
 
-/* Makes new connections, also those to the master, use the new certificates. */
+/* Lets new connections, also those to the master, use the new certificates. */
 static void grpc_set_tls(struct service *service) {
     struct grpc *grpc = service->grpc;
     char why[TLS_TEXT] = "";

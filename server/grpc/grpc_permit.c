@@ -1,5 +1,5 @@
 /* doorman_server, part GRPC: decides on calls, as permits. This file changes the permits of the
- * server object, and counts the decisions as messages `acquire`, `settle` or `report`.
+ * server object, and counts each call that it decides as one message, that of its last step.
  *
  * W2 All descriptors of a call are one permit. The permit may not wait, because the protocols
  *    cannot say "later". Descriptors whose resource has no limits are not in it.
@@ -8,13 +8,12 @@
  *    server_grpc_call_take takes the responses.
  *
  * CheckRateLimit asks whether one more hit fits, and charges nothing. So its permit has the cost 0,
- * and is granted as long as the key is not banned. The answer comes from what remains of each
- * limit.
+ * which a limit without units grants too. The answer comes from what remains of each limit.
  *
  * A Reserve is a permit that is settled by a Commit: see grpc_reserve.c. If the reservation of a
- * Commit cannot be settled, the Commit is a report, which charges the same amounts. But a Commit
- * fails and charges nothing while the master reads its store, and if its keys are in different
- * shards. */
+ * Commit cannot be settled, the Commit is a report, which charges the same amounts. But if that is
+ * because the master reads its store, or because the keys are in different shards, the Commit fails
+ * and charges nothing. */
 #include "grpc.h"
 
 /* ---- requests ------------------------------------------------------------------------------- */
@@ -164,8 +163,8 @@ static void call_take_item(struct grpc_call *call, const doorman_permit *permit,
     call->is_over = call->is_over || refused;
 }
 
-/* Leaves out the descriptors whose resources have no template with limits. If another process is
- * the master, its configuration may be newer than that of this process. Then only the items of the
+/* Leaves out the descriptors whose resources have no template with limits. If another process
+ * decides, its configuration may be newer than that of this process. Then only the items of the
  * resource that the answer names are left out. */
 static void call_drop_unmatched(struct grpc_call *call, size_t item) {
     const doorman_config *config = call->service->config;

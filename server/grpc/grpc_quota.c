@@ -36,8 +36,8 @@ static unsigned rlqs_interval(double capacity) {
     return interval;
 }
 
-/* Describes a resource. The length of a lease comes from the configuration, or from the leases of
- * the parent if these are longer. The configuration also says whether a new master learns for as
+/* Describes a resource. The length of a lease comes from the configuration, or from the last lease
+ * of the parent if that is longer. The configuration also says whether a new master learns for as
  * long as a lease. Precondition: the lock is held. */
 static void rlqs_describe(void *context, const char *resource_id, struct quota_facts *out) {
     const struct service *service = (const struct service *)context;

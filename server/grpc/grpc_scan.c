@@ -131,7 +131,7 @@ static bool scan_long_varint(struct scan *scan, uint64_t *out) {
     return scan_fail(scan, false, "has a number of more than 64 bits");
 }
 
-/* Reads a number of one byte, as most numbers are. Returns false if the number has more bytes. */
+/* Reads a number of one byte, as most numbers are. Returns false if there is no such number. */
 static inline bool scan_byte(struct scan *scan, uint64_t *out) {
     if (scan->at == scan->end || *scan->at >= 0x80) return false;
     *out = *scan->at++;

@@ -22,7 +22,7 @@ enum grpc_schema {
 
 /* Why a message cannot be read. */
 struct grpc_scan_error {
-    bool is_too_large; /* a bound is exceeded; false: the bytes are no message */
+    bool is_too_large; /* too many fields; false: a field is too long, or it is no message */
     char text[192];    /* "descriptors[3].entries: at most 16" */
 };
 

@@ -155,7 +155,7 @@ static void stream_respond(struct grpc_stream *stream) {
     }
 }
 
-/* Refuses a request with a status. The response can be sent at once, because nghttp2 discards what
+/* Refuses a request with a status. The response can be sent at once, because this file ignores what
  * the peer still sends. */
 __attribute__((format(printf, 3, 4))) static void
 stream_refuse(struct grpc_stream *stream, enum grpc_code code, const char *format, ...) {
@@ -280,7 +280,6 @@ static bool stream_check_token(struct grpc_stream *stream) {
     return false;
 }
 
-/* Begins to exchange reports and assignments. */
 static void stream_begin_quotas(struct grpc_stream *stream) {
     if (!server_grpc_quota_open(stream)) {
         stream_respond(stream);
