@@ -116,7 +116,7 @@ static bool limit_is_valid(const sim_world *world, size_t resource) {
 }
 
 /* While a limit is valid, checks mark nothing. Marks the same configurations as used and kept at
- * the time of the last finished check, checked_at. Marks of the present check are newer and stay. */
+ * the time of the last finished check, checked_at. Marks of the present check stay. */
 static void store_marks(sim_world *world, size_t resource) {
     const sim_limit *limit = &world->limits[resource];
     for (size_t i = 0; i < world->version_count; i++) {
@@ -257,10 +257,10 @@ typedef struct sim_answered {
 } sim_answered;
 
 /* Checks one lease when it is granted:
- *   - It is at most what the holder wants; for whole units at most that rounded up. A server that
- *     learns may repeat the lease that the holder names if that is more, because the difference is
- *     in flight. If the holder names no lease of this node, such a server grants 0, but commits
- *     more than 0 for the holder (S4).
+ *   - It is at most what the holder wants; for whole units, each demand is rounded up. A server
+ *     that learns may repeat the lease that the holder names if that is more, because the
+ *     difference is in flight. If the holder names no lease of this node, such a server grants
+ *     0, but commits more than 0 for the holder (S4).
  *   - After a cut no holder uses more until the sum fits: the lease is at most what the holder
  *     claims, or it fits into the capacity together with everything that is committed for the
  *     others. A lease from a server that learns fits, except a repeated one.
