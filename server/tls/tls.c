@@ -453,7 +453,7 @@ static bool tls_warn_about_end(const struct service *service, int file, int64_t 
     return true;
 }
 
-/* Looks at the ends an hour after the last look, or a day after a warning. */
+/* Looks at the ends when files were loaded, then after an hour, or a day if it has warned. */
 static void tls_look_at_ends(struct service *service, doorman_time now) {
     struct tls_watch *watch = service->tls_watch;
     bool warned = false;

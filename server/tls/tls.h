@@ -1,6 +1,6 @@
-/* doorman_server, part TLS: sessions of sockets that another part reads and writes by itself, as
- * HTTP and gRPC do. HTTP and gRPC reach the functions by service->tls_calls, which is NULL if the
- * build has no part TLS. */
+/* doorman_server, part TLS_SESSIONS: sessions of sockets that another part reads and writes by
+ * itself, as HTTP and gRPC do. HTTP and gRPC reach the functions by service->tls_calls, which is
+ * NULL if the build has no part TLS. */
 #ifndef DOORMAN_SERVER_TLS_H
 #define DOORMAN_SERVER_TLS_H
 
@@ -22,8 +22,7 @@ struct tls_calls {
     struct tls_server *(*create)(const struct pem *pem, const char *protocol, char why[TLS_TEXT]);
     void (*release)(struct tls_server *server); /* NULL has no effect */
 
-    /* Begins a session. The session keeps what it needs of the server. Returns NULL without
-     * memory. */
+    /* Begins a session. The session keeps what it needs of the server. Returns NULL on failure. */
     struct tls_session *(*begin)(struct tls_server *server, int socket);
     void (*end)(struct tls_session *session); /* NULL has no effect */
 

@@ -10,8 +10,8 @@
 
 /* Starts to listen. A call of accept4 does not wait, and connections have TCP_NODELAY.
  *   listener   out: the socket; the caller closes it. -1 after an error
- *   address    HOST:PORT. Without a host, or with *, the socket listens on all addresses. With port
- *              0 the system chooses the port
+ *   address    HOST:PORT. Without a host, or with *, the socket listens on all addresses of the
+ *              first family that works, mostly IPv4. With port 0 the system chooses the port
  *   name       out: the same with the real port
  *   returns    0 | EINVAL: it is not HOST:PORT, or the host is not known | another errno */
 int server_socket_listen(int *listener, const char *address, char *name, size_t room);

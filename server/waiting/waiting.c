@@ -1,13 +1,13 @@
 /* doorman_server, part WAITING: messages whose permits wait for units of CONCURRENCY (P7).
  *
- * A message may wait if one of its permits has a max_wait and a request_id. The worker of such a
- * message keeps its context of nng until it has answered. Another worker receives in its place. So
+ * A message may wait if one of its permits has a max_wait and a request_id. Over nng, the worker of
+ * such a message keeps its context until it has answered. Another worker receives in its place. So
  * messages that wait do not reduce the number of workers that receive. The replaced worker retires
  * after its answer, and can replace another one later. A further worker is created only if none is
  * idle. The number of permits that wait has bounds (P19).
  *
  *     event                            what happens to the message
- *     its last permit is decided       the thread that has caused the decision answers it
+ *     its last permit is decided       the next thread in waiting_finish answers it
  *     its connection is closed         its permits leave the queues, and there is no answer
  *     the server is not master         it is decided again: the answer names the master, if known
  *     the server stops                 it is answered as UNAVAILABLE
@@ -214,7 +214,6 @@ static void waiting_collect(struct service *service) {
 
 /* ---- messages */
 
-/* Returns whether a message asks to wait. */
 static bool request_waits(const doorman_request *request) {
     for (size_t i = 0; i < request->permit_count; i++) {
         const doorman_permit_request *permit = &request->permits[i];
@@ -408,7 +407,7 @@ static void waiting_end(struct service *service) {
 
 /* ---- workers */
 
-/* Makes a worker. Returns NULL if memory or the contexts of nng run out. */
+/* Returns NULL if memory or the contexts of nng run out. */
 static struct worker *worker_create(struct service *service) {
     struct extra_worker *extra = (struct extra_worker *)calloc(1, sizeof *extra);
     if (!extra) return NULL;

@@ -1,6 +1,6 @@
 /*
  * A deterministic simulator of whole Doorman systems. Of the headers it uses only the public API.
- * Servers and clients are the real state machines; clocks, network, processes and elections are
+ * Servers and clients are the real state machines; clocks, network, processes and stores are
  * simulated in one thread. The same seed gives the same run, to the last bit.
  *
  *   sim_random.c         random numbers; tests/fuzz replaces this file with its own
@@ -141,8 +141,9 @@ typedef struct sim_sender {
     size_t index;
 } sim_sender;
 
-/* A message, copied deeply: its pointers lead to memory that it owns, or to names that the world
- * owns. It does not change after it was sent, so a copy on the network only adds a reference. */
+/* A message, copied deeply: its pointers, except request.address, lead to memory that it owns, or
+ * to names that the world owns. It does not change after it was sent, so a copy on the network only
+ * adds a reference. */
 typedef struct sim_message {
     size_t references;
     sim_sender sender;    /* the sender of the request */
@@ -515,7 +516,7 @@ void sim_check_settled(sim_world *world);
 /* Sets `drains` and `drain_max` of a version. Must be called in the order of the versions. */
 void sim_find_drains(sim_world *world, size_t version);
 size_t sim_first_version(sim_world *world);
-/* Must be called after any call to the client or its limiters, and after any change to its uses. */
+/* Must be called after any call that may change the client, its limiters or its uses. */
 void sim_invalidate_client(sim_world *world, size_t client);
 /* Must be called whenever a process starts, dies, freezes, thaws or loads a configuration. */
 void sim_invalidate_processes(sim_world *world);
@@ -634,7 +635,8 @@ size_t sim_leased_fill_templates(const sim_world *world, doorman_template *templ
 void sim_leased_fill_options(sim_world *world, size_t process, doorman_server_options *options);
 void sim_leased_died(sim_world *world, size_t process);
 void sim_leased_elected(sim_world *world, size_t process, doorman_time until);
-/* Must be called before and after each call of the server of a process. */
+/* Must be called before a process handles or makes a request (before), and after each call of its
+ * server (stepped). */
 void sim_leased_before(sim_world *world, size_t process);
 void sim_leased_stepped(sim_world *world, size_t process);
 void sim_leased_add_client(sim_world *world, size_t client);
@@ -678,7 +680,8 @@ bool sim_in_processes(sim_seeds_function *run, const sim_run_options *options, u
                       uint64_t jobs);
 
 /* Prints what keys get of a fair limit (P29), and of the same limit if it grants in the order of
- * arrival. Writes the data of a picture to the folder. Returns 1 if a promise is broken. */
+ * arrival. Writes the data of a picture to the folder. Returns 1 if it cannot, or if a promise is
+ * broken. */
 int sim_fair(uint64_t seed, const char *folder);
 /* Prints only the first promise that is broken. Returns 1 if there is one. */
 int sim_fair_quick(uint64_t seed);

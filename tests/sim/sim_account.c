@@ -8,8 +8,8 @@
  *     P1, P2    a permit is granted if it fits, and only then. Every item gets what P2 says
  *     P3 to P6  the wait, the limit that is named, retry_after, valid_for, the details
  *     warn_at   a grant carries a warning if a limit has used more than this fraction
- *     P12, P26  windows and tiers, to the nanosecond. Only the level of a bucket has rounding
- *               errors, so a decision at the edge of a bucket may go either way
+ *     P12, P26  windows and tiers, to the nanosecond, except where sim_account_is_edge is true. The
+ *               level of a bucket is uncertain, so a decision at its edge may go either way
  *     P13       reports, and what they charged
  *     P14       a counter is removed only if it equals a fresh one. The process has as many
  *               counters as the account. In the end no idle counter is left that equals a fresh one

@@ -93,7 +93,7 @@ typedef struct sim_counter {
     bool created, refused, banned; /* events of the present call */
 } sim_counter;
 
-/* What a counter offers. The simulator knows the level of a bucket except for rounding errors. */
+/* What a counter offers. The level of a bucket is uncertain by `slack` and rounding errors. */
 typedef struct sim_offer {
     double low, high;             /* at least `low` and at most `high` */
     double saved_low, saved_high; /* the same, without debt */

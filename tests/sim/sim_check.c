@@ -258,10 +258,10 @@ typedef struct sim_answered {
 } sim_answered;
 
 /* Checks one lease when it is granted:
- *   - It is at most what the holder wants; for whole units at most that rounded up. A server that
- *     learns may repeat the lease that the holder names if that is more, because the difference is
- *     in flight. If the holder names no lease of this node, such a server grants 0, but commits
- *     more than 0 for the holder (S4).
+ *   - It is at most what the holder wants; for whole units, each demand is rounded up. A server
+ *     that learns may repeat the lease that the holder names if that is more, because the
+ *     difference is in flight. If the holder names no lease of this node, such a server grants
+ *     no lease above 0, and no lease of 0 that commits nothing (S4).
  *   - After a cut no holder uses more until the sum fits: the lease is at most what the holder
  *     claims, or it fits into the capacity together with everything that is committed for the
  *     others. A lease from a server that learns fits, except a repeated one.

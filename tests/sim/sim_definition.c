@@ -128,7 +128,6 @@ static void draw_options(doorman_permit_limit *limit, uint64_t *random) {
     limit->ban.duration = sim_time_between(random, SECOND, 30 * SECOND);
 }
 
-/* Draws the figures of a limit and of its overrides. */
 static void draw_numbers(sim_definition *definition, uint64_t *random) {
     definition->figures[0] = draw_figures(definition->limit.kind, definition->tiers[0], random);
     for (size_t i = 0; i < definition->override_count; i++) draw_override(definition, i, random);

@@ -255,8 +255,8 @@ static void on_no_answer(sim_world *world, const sim_event *event) {
     if (!misses(world, event)) take_answer(world, event, NULL);
 }
 
-/* Sends a call or an answer. If the message is lost, or arrives after the time limit of a call, the
- * process gives up the call at this limit. A message that takes no time is handled at once. */
+/* Sends a call or an answer. If the message is lost, or takes longer than the time limit of a call,
+ * the process gives up the call after this time. A message without delay is handled at once. */
 static void transmit(sim_world *world, sim_handler handler, sim_event event) {
     doorman_time limit = world->ttl / 5;
     if (limit < DOORMAN_SECOND / 2) limit = DOORMAN_SECOND / 2;

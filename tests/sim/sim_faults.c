@@ -232,7 +232,7 @@ static void load(sim_world *world, const sim_event *event) {
     if (!world->processes[event->actor].machine.paused_until) sim_load_config(world, event->actor);
 }
 
-/* Lets all processes load a new configuration, each at its own time within 5 s. */
+/* Lets each process that has a configuration load the new one within 5 s, or after its pause. */
 static void roll_out(sim_world *world, uint64_t *random) {
     world->version++;
     for (size_t i = 0; i < world->process_count; i++) {

@@ -2,10 +2,11 @@
  *
  * A client has some jobs. A job asks for units, and asks again with the same request_id until it
  * has an answer. Then it uses the units until their end, which it counts from the time at which it
- * sent the request. It renews its hold, or neglects that. Later it releases a part or all of its
- * units, or transfers them to a random client, which seizes them. It stops using the units before
- * it sends such a message. A client that gives up cancels its request. From time to time a client
- * asks for what belongs to others, or claims what it does not have. */
+ * sent the request, plus the time that the permit waited. It renews its hold, or neglects that.
+ * Later it releases a part or all of its units, or transfers them to a random client, which seizes
+ * them. It stops using the units before it sends such a message. A client that gives up cancels its
+ * request. From time to time a client asks for what belongs to others, or claims what it does not
+ * have. */
 #include "sim_holds.h"
 
 #include <string.h>
@@ -125,7 +126,7 @@ void sim_holder_keep(sim_hold_job *job, const double *keep) {
     }
 }
 
-/* Releases a part of the units. The hold stays in force. */
+/* Releases some of the units, perhaps all. The job stays HOLDING. */
 static void release_part(sim_world *world, size_t client, sim_hold_job *job) {
     sim_hold_call ask = job->ask;
     for (size_t i = 0; i < job->ask.item_count; i++) {

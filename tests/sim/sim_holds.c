@@ -220,7 +220,6 @@ void sim_holds_died(sim_world *world, size_t process) {
     world->holds->processes[process].mastership = 0;
 }
 
-/* Must be called after each change of the mastership. */
 void sim_holds_elected(sim_world *world, size_t process, doorman_time until) {
     if (!world->holds) return;
     sim_hold_process *own = &world->holds->processes[process];

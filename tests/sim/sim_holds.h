@@ -25,7 +25,7 @@ typedef struct sim_hold_item {
     double cost, min;
 } sim_hold_item;
 
-/* A message of a client about one of its jobs, or a part of a message of an agent. */
+/* A message of a client, or a part of a message of an agent. */
 typedef struct sim_hold_call {
     doorman_method method;
     size_t count;      /* the parts of the message; they follow each other */

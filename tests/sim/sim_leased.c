@@ -3,7 +3,7 @@
  * A run has the nodes, clients and faults of a run with leases, except OVERLOAD. Each resource also
  * has a leased limit, of kind TOKEN_BUCKET or CONCURRENCY (in a root only if a template matches).
  * So the permits of each master are one more holder of the resource. All clients ask the processes
- * of their node for permits, and hold and renew units (sim_leased_user.c). The checks of leases
+ * of their nodes for permits, and hold and renew units (sim_leased_user.c). The checks of leases
  * also count what permits may use and what holders use by their clocks (sim_leased_check.c).
  *
  * When the faults have ended, clients ask for no permits until all leases have their exact shares.

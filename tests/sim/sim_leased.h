@@ -115,7 +115,7 @@ void sim_leased_user_reply(sim_world *world, const sim_leased_reply *reply);
 
 /* ---- sim_leased_check.c */
 
-/* Must be called before and after each call of a process that is master. */
+/* Must be called after each call of a process that is master. */
 void sim_leased_observe(sim_world *world, size_t process);
 /* Must be called when permits have taken units of a rate. */
 void sim_leased_granted(sim_world *world, size_t process, size_t resource, double units);

@@ -104,7 +104,6 @@ static void step_holding(sim_world *world, size_t client, sim_leased_job *job) {
     world->leased->users[client].process = process;
 }
 
-/* Asks for a permit for a random resource. */
 static void ask(sim_world *world, size_t client) {
     sim_leased_run *run = world->leased;
     size_t resource = sim_pick(&run->random, world->resource_count);

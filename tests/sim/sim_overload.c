@@ -58,7 +58,7 @@ bool sim_overload_is_valid(const doorman_overload_report *report) {
     return valid && report->late <= report->finished;
 }
 
-/* Spoils a report: its numbers contradict each other, are huge or are not allowed. */
+/* Changes a number of a report. It may then contradict the others, be huge or not be allowed. */
 static void make_wrong(doorman_overload_report *report, uint64_t *random) {
     double *const amounts[] = {&report->arrived, &report->finished, &report->refused,
                                &report->late};
@@ -273,9 +273,9 @@ static void grow(sim_followed *model, doorman_time local) {
 
 /* Computes the bounds of the capacity after a cut, which depends on the mean of the leases in the
  * time of the reports: this mean is at least the smallest sum and at most the largest. The server
- * stores the integral at marks that are at least a part apart, and interpolates between them. A
- * span is at least as long as a part, so the sums of up to two earlier spans count too. The server
- * subtracts two integrals, so the mean of a very short time has a rounding error. */
+ * stores the integral of the sum at marks that are at least a part apart, and interpolates between
+ * them. A span is at least as long as a part, so the sums of up to two earlier spans count too. The
+ * server subtracts two integrals, so the mean of a very short time has a rounding error. */
 static void cut(sim_followed *model, doorman_time local) {
     doorman_time from;
     doorman_overload_report sum = sum_up(model, local, &from);
