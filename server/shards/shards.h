@@ -203,7 +203,7 @@ void server_shards_work_again(struct shards *shards);
  *      written without a check: of two rows with one name, the one with the larger id counts.
  *    - The id of a row comes from the revision of the last write before it. So ids grow in the
  *      order of the writes, and no two acts have the same id.
- *    - Each master looks twice a second whether somebody has written, or more often while shards
+ *    - Each master looks whether somebody has written: twice a second, or more often while shards
  *      move. If so, it reads all notes. A new master reads them before it takes its first shard.
  *      While etcd does not answer, a master keeps the notes that it has read.
  *    - A node that had no --shards before has notes in its own store. Its new master moves them

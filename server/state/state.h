@@ -16,8 +16,8 @@
 
 /* A function that runs on the thread that uses a store. */
 struct state_call {
-    /* Uses the store, without the lock of the service. When it begins, the rows are read if this
-     * store has them, but the mastership may have ended just before. */
+    /* Uses the store, without the lock of the service. When it begins, the thread has read the
+     * rows if this store has any, but the mastership may have just ended. */
     void (*run)(struct service *service, struct store *store, void *context);
     void (*drop)(void *context); /* frees the context after CALL_LOST */
     void *context;
@@ -54,7 +54,8 @@ enum call_result server_state_call(struct service *service, struct state_call *c
  * Precondition: there is a store, and the lock is not held. */
 uint64_t server_state_want_flush(struct service *service);
 
-/* Returns whether a request is done. The number 0 is always done. Precondition: as above. */
+/* Returns whether a request is done. The number 0 is always done. Preconditions: there is a
+ * store, and the lock is not held. */
 bool server_state_is_flushed(struct service *service, uint64_t number);
 
 /* ---- what pages and metrics show ------------------------------------------------------------- */

@@ -3,7 +3,7 @@
  * This file moves them: all of them into memory when this process becomes master, and what has
  * changed into the store once in each --state-interval.
  *
- * A thread does this. It holds the lock of the service for some tenths of a millisecond at once,
+ * A thread does this. It holds the lock of the service for some tenths of a millisecond at a time,
  * except at a stop and in a drain, and never while it uses the store. So no message waits for a
  * disk or a network.
  *
@@ -49,10 +49,10 @@
 #include <signal.h>
 #include <unistd.h>
 
-/* The most rows of a step, in which the thread holds the lock: some tenths of a millisecond. Then a
- * pause lets a thread that waits for the lock wake up and take it. While rows are read there is no
- * pause: on a busy machine each pause may take milliseconds, and the lock is free anyway until the
- * next rows have come from the store. */
+/* The most rows of a step. During a step the thread holds the lock, for some tenths of a
+ * millisecond. Then a pause lets a thread that waits for the lock wake up and take it. While rows
+ * are read there is no pause: on a busy machine each pause may take milliseconds, and the lock is
+ * free anyway until the next rows have come from the store. */
 #define STEP_ROWS 512
 #define PAUSE_NANOSECONDS 100000
 

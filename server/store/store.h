@@ -2,11 +2,11 @@
  * SQLite, or a Redis. This interface knows no permits: a row is an identity and a record, whose
  * bytes only the library understands.
  *
- * D9 Each mastership has an epoch. A later mastership has a larger epoch, unless it continues one
- *    that was only interrupted (D7). Only the process whose epoch is the last one in the store can
- *    write. One process has a file at a time: a second process is refused. Each start raises the
- *    epoch in a file. What a planned stop leaves is valid for the next epoch alone, in the same
- *    file and not in a copy of it. It is removed before it is used.
+ * D9 Each mastership has an epoch. A later mastership has a larger epoch, unless it continues an
+ *    interrupted one (D7). Only the process whose epoch is the last one in the store can write. One
+ *    process has a file at a time: a second process is refused. Each start raises the epoch in a
+ *    file. What a planned stop leaves is valid for the next epoch alone, in the same file and not
+ *    in a copy of it. It is removed before it is used.
  * D10 A row that the library cannot read, or whose limit is not configured, stays in the store
  *    until a day after it is fresh. A store of a newer schema is refused.
  *
