@@ -353,7 +353,7 @@ enum learning_cause {
 /* The certificates whose ends are shown: of --tls-cert, and of --tls-ca. */
 enum { CERTIFICATE_OWN, CERTIFICATE_AUTHORITY, CERTIFICATE_COUNT };
 
-/* What is known about the election. The part ETCD writes it, and pages read it. */
+/* What is known about the election. Only the part ETCD writes it. */
 struct election_status {
     struct trouble no_master;      /* why the node has no master; only with an election */
     struct trouble last_loss;      /* when and why this process lost its mastership */
@@ -452,8 +452,8 @@ static inline void server_note_failure(struct service *service, enum load_failur
     server_unlock(&service->lock);
 }
 
-/* Wakes the thread of the parent link if the next request to the parent is due, because of a
- * message, before the thread would wake up (T4). Precondition: the lock is held. */
+/* Wakes the thread of the parent link if the next request to the parent is due before the thread
+ * would wake up (T4). Precondition: the lock is held. */
 static inline void server_expedite_parent(struct service *service) {
     struct parent_link *link = &service->parent_link;
     assert(server_lock_is_held(&service->lock));
@@ -489,7 +489,7 @@ void server_drain_call_off(struct service *service, const char *why);
 enum exit_status server_make_states(struct service *service);
 void server_free_states(struct service *service);
 
-/* Loads the configuration that --config names, for the first time. If that fails, prints why.
+/* Calls server_make_states, and loads the first configuration. If that fails, prints why.
  *   problems   written in full: the warnings about it, or why it cannot be loaded */
 enum exit_status server_load_config(struct service *service, struct config_problems *problems);
 

@@ -4,9 +4,10 @@
  * next owner of a shard begins soon. These reads are linearizable, so the mover relies on each
  * (is_sure of doorman_shard_mover_map). The thread works for one mastership at a time. When the
  * process becomes master, it owns no shard, and the thread takes the shards that the map gives to
- * its node. While the part STATE still reads the rows of the store, durable limits answer LEARNING.
- * When all rows are read, and before it gives a shard, the thread forgets the rows of shards that
- * have moved away. The overrides and plans of the cluster are read before the first shard is taken.
+ * its node. While the part STATE still reads the rows of the store, durable limits answer LEARNING,
+ * or after --state-wait as on_unread says. When all rows are read, and before it gives a shard, the
+ * thread forgets the rows of shards that have moved away. The overrides and plans of the cluster
+ * are read before the first shard is taken.
  *
  * A node puts itself into the map, with the nng and HTTP addresses of its processes. So an operator
  * can move shards to a new node without adding the node first. The first process of all makes the
@@ -87,7 +88,6 @@ static void shards_publish(struct shards *shards) {
     doorman_shard_map_destroy(last);
 }
 
-/* Reads the map. Returns false after a failure. */
 static bool shards_read(struct shards *shards) {
     if (!server_shard_key_read(&shards->key)) {
         server_shards_fail(shards, "the map of shards cannot be read", shards->key.error);
@@ -148,7 +148,7 @@ static bool shards_fit(const struct shards *shards, char why[PROBLEM_TEXT]) {
     return true;
 }
 
-/* Puts this process into the map, unless it is there with its addresses. */
+/* Puts this process into the map, unless it is there with its addresses, or the map is full. */
 static void shards_join(struct shards *shards) {
     const struct service *service = shards->service;
     const doorman_shard_map *map = shards->key.map;
@@ -437,7 +437,6 @@ static bool shards_follow(struct shards *shards) {
     return is_master;
 }
 
-/* Carries out the change that waits, if there is one. */
 static void shards_run_change(struct shards *shards) {
     struct service *service = shards->service;
     server_lock(&service->lock);
@@ -573,8 +572,8 @@ static size_t shards_of(const doorman_config *config) {
     return read.shard_count;
 }
 
-/* Returns whether a new configuration has another shard_by for a glob than the last one. Then keys
- * would be in other shards, perhaps of other nodes, and their counters would not.
+/* Returns whether `next` has another shard_by for a glob than `last`. Then keys would be in other
+ * shards, perhaps of other nodes, and their counters would not.
  *   error   out: which one, if true */
 static bool shards_rules_differ(const doorman_config *last, const doorman_config *next,
                                 char error[PROBLEM_TEXT]) {

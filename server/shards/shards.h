@@ -72,7 +72,7 @@ void server_shard_edit(struct shard_edit *edit, const doorman_shard_map *map);
 enum shard_change_kind {
     SHARD_MOVE,      /* one shard to a node */
     SHARD_DRAIN,     /* all shards of a node to the others */
-    SHARD_REBALANCE, /* equally many shards for each node */
+    SHARD_REBALANCE, /* equally many shards for each node with a master */
     SHARD_FORCE,     /* as DRAIN, of a node that has no master */
     SHARD_REMOVE,    /* a node that has no shards leaves the map */
     SHARD_CHANGE_COUNT
@@ -127,8 +127,8 @@ struct shards {
     uint64_t secret[2]; /* of the cluster; constant after the start */
     bool is_started;
     bool has_swept;               /* this mastership has forgotten shards of others */
-    bool has_taken_own;           /* it has taken those that the node owned at its beginning */
-    bool has_failed;              /* something has failed since the map was last read */
+    bool has_taken_own;           /* it has taken the shards that the node owned when it began */
+    bool has_failed;              /* something has failed since shards_work began */
     uint64_t victory, mastership; /* the mastership that the thread works for; its epoch */
     uint64_t flush_wanted;        /* the flush that writes the rows that were taken; 0: none */
     doorman_time closed_at;       /* when the shard that is given was closed */
@@ -203,9 +203,9 @@ void server_shards_work_again(struct shards *shards);
  *      written without a check: of two rows with one name, the one with the larger id counts.
  *    - The id of a row comes from the revision of the last write before it. So ids grow in the
  *      order of the writes, and no two acts have the same id.
- *    - Each master looks twice a second whether somebody has written, and if so, reads all notes. A
- *      new master reads them before it takes its first shard. While etcd does not answer, a master
- *      keeps the notes that it has read.
+ *    - Each master looks whether somebody has written: twice a second, or more often while shards
+ *      move. If so, it reads all notes. A new master reads them before it takes its first shard.
+ *      While etcd does not answer, a master keeps the notes that it has read.
  *    - A node that had no --shards before has notes in its own store. Its new master moves them
  *      into etcd (server/admin/adopt.c).
  *    - The audit of an act is in the store of the node that was asked. So the node first writes the
@@ -224,7 +224,7 @@ void server_shard_notes_run_call(struct shards *shards);
 enum call_result server_shards_call(struct service *service, struct state_call *call,
                                     char why[CALL_TEXT]);
 
-/* Reads what other processes have written to the notes of the cluster. A later write of this
+/* Reads what other processes have written to the notes of the cluster. The next write of this
  * process succeeds only if no other process has written since. Only a function that
  * server_shards_call runs may call this.
  *   revision   out: of the last write

@@ -1,8 +1,8 @@
 /* doorman_server, part NOTES: acts of administration in etcd.
  *
- * E7 The rows of acts are in the store of --state. Without --state, a server with --config etcd:KEY
- *    and --http-token keeps them in etcd. Its counters and bans are only in memory, so no permit
- *    waits for etcd.
+ * E7 The rows of acts are in the store of --state, except overrides and plans with --shards (see
+ *    server/shards/shards.h). Without --state, a server with --config etcd:KEY and --http-token
+ *    keeps them in etcd. Its counters and bans are only in memory, so no permit waits for etcd.
  *
  * A thread uses the store. When this process becomes master, the thread begins a mastership there
  * and lets the other parts read what they keep. Then it runs calls. After a failure it tries again,

@@ -1,12 +1,13 @@
 /* doorman_server, part STATE: planned stops that nobody notices (D8). The library writes leases and
- * holds as bytes, and the store keeps the bytes for the next start only (D9).
+ * holds as bytes, and the store keeps the bytes for the next mastership only (D9).
  *
- * The stop: no message is decided any more, and all rows are written. Then the bytes are made, in
- * one step with the end of the mastership, and written. So rows and bytes describe one moment.
+ * A stop, or a drain: no message is decided any more, and all rows are written. Then the bytes are
+ * made, in one step with the end of the mastership, and written. So rows and bytes describe one
+ * moment.
  *
- * The start, or the victory in an election: the process removes the bytes from the store before it
- * uses them. So no second process can ever begin with the same bytes, even if this one is killed at
- * once. If anything is wrong with the bytes, this process learns, as after a crash.
+ * The next mastership: its process removes the bytes from the store before it uses them. So no
+ * second process can ever begin with the same bytes, even if this one is killed at once. If
+ * anything is wrong with the bytes, this process learns, as after a crash.
  *
  * When an election ends a mastership, the process keeps such bytes in its memory (D7). */
 #include "planned.h"

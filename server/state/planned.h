@@ -4,9 +4,9 @@
 
 #include "state.h"
 
-/* Leaves the leases and holds of this process in the store for the next process, and ends the
+/* Leaves the leases and holds of this process in the store for the next mastership, and ends the
  * mastership of the server object. Does nothing if the store cannot keep them. Logs a failure; the
- * next process then learns. Precondition: no message is decided any more, all rows are written, and
+ * next master then learns. Precondition: no message is decided any more, all rows are written, and
  * the lock is not held.
  *   name   of the store, for the log */
 void server_state_hand_over(struct service *service, struct store *store, const char *name);

@@ -16,8 +16,8 @@
 
 /* A function that runs on the thread that uses a store. */
 struct state_call {
-    /* Uses the store, without the lock of the service. When it begins, this process is master, and
-     * has read the rows if this store has them. */
+    /* Uses the store, without the lock of the service. When it begins, the thread has read the
+     * rows if this store has any, but the mastership may have just ended. */
     void (*run)(struct service *service, struct store *store, void *context);
     void (*drop)(void *context); /* frees the context after CALL_LOST */
     void *context;
@@ -54,8 +54,8 @@ enum call_result server_state_call(struct service *service, struct state_call *c
  * Precondition: there is a store, and the lock is not held. */
 uint64_t server_state_want_flush(struct service *service);
 
-/* Returns whether a request is done. The number 0 is always done. Precondition: the lock is not
- * held. */
+/* Returns whether a request is done. The number 0 is always done. Preconditions: there is a
+ * store, and the lock is not held. */
 bool server_state_is_flushed(struct service *service, uint64_t number);
 
 /* ---- what pages and metrics show ------------------------------------------------------------- */
@@ -71,7 +71,7 @@ struct state_status {
     uint64_t rows_read;
     uint64_t rows_unreadable; /* damaged, of a newer version, or too many. They stay in the store */
     struct trouble trouble;   /* why the store cannot be read or written */
-    bool took_over;           /* the process began with the leases and holds of the last one */
+    bool took_over;           /* this mastership began with what the last one has left */
     char learns[STATE_TEXT];  /* why it did not; "": it did, or the store cannot keep them */
 };
 

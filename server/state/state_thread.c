@@ -3,9 +3,9 @@
  * This file moves them: all of them into memory when this process becomes master, and what has
  * changed into the store once in each --state-interval.
  *
- * A thread does this. It holds the lock of the service for at most STEP_ROWS rows at once, except
- * when the server stops, and never while it uses the store. So no message waits for a disk or a
- * network.
+ * A thread does this. It holds the lock of the service for some tenths of a millisecond at a time,
+ * except at a stop and in a drain, and never while it uses the store. So no message waits for a
+ * disk or a network.
  *
  *     state     permits of durable limits     what the thread does
  *     waiting   none: another is master       writes what the last mastership of this process has
@@ -38,7 +38,8 @@
  *    counters that are not durable begin again. Epochs prove that nobody was master in between: the
  *    next epoch is the same, because the election key was never gone, or one more (D9). Otherwise
  *    another process may have granted units and leases that this one does not know. So this one
- *    forgets what it has kept, reads the rows, and learns.
+ *    forgets what it has kept, reads the rows, and learns, unless the last master has left its
+ *    leases and holds in the store (D8).
  *
  * A mastership writes none of its own changes before all rows are read: a row in the store may say
  * that more is used than memory knows. */
@@ -48,10 +49,10 @@
 #include <signal.h>
 #include <unistd.h>
 
-/* The most rows that are handled while the lock is held. They take some tenths of a millisecond.
- * Then a pause lets a thread that waits for the lock wake up and take it. While rows are read there
- * is no pause: on a busy machine each pause may take milliseconds, and the lock is free anyway
- * until the next rows have come from the store. */
+/* The most rows of a step. During a step the thread holds the lock, for some tenths of a
+ * millisecond. Then a pause lets a thread that waits for the lock wake up and take it. While rows
+ * are read there is no pause: on a busy machine each pause may take milliseconds, and the lock is
+ * free anyway until the next rows have come from the store. */
 #define STEP_ROWS 512
 #define PAUSE_NANOSECONDS 100000
 
@@ -1082,7 +1083,7 @@ static void state_await_rows(struct state *state) {
     pthread_cond_signal(&state->changed);
 }
 
-/* Lets the thread prepare the mastership that an election has won, and waits a little for it. */
+/* Lets the thread prepare the mastership that this process has won, and waits a little. */
 static void state_wins(struct service *service, uint64_t epoch) {
     struct state *state = service->state;
     if (!state) return;

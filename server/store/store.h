@@ -2,11 +2,11 @@
  * SQLite, or a Redis. This interface knows no permits: a row is an identity and a record, whose
  * bytes only the library understands.
  *
- * D9 Each mastership has an epoch, and a later mastership has a larger epoch. Only the process
- *    whose epoch is the last one in the store can write. One process has a file at a time: a second
- *    process is refused. Each start raises the epoch in a file. What a planned stop leaves is valid
- *    for the next epoch alone, in the same file and not in a copy of it. It is removed before it is
- *    used.
+ * D9 Each mastership has an epoch. A later mastership has a larger epoch, unless it continues an
+ *    interrupted one (D7). Only the process whose epoch is the last one in the store can write. One
+ *    process has a file at a time: a second process is refused. Each start raises the epoch in a
+ *    file. What a planned stop leaves is valid for the next epoch alone, in the same file and not
+ *    in a copy of it. It is removed before it is used.
  * D10 A row that the library cannot read, or whose limit is not configured, stays in the store
  *    until a day after it is fresh. A store of a newer schema is refused.
  *
@@ -57,7 +57,8 @@ enum store_result {
     STORE_OK,
     STORE_END,
     STORE_FAILED,   /* see server_store_error. A later call may succeed */
-    STORE_OUTDATED, /* another process has begun a later mastership. Nothing was changed */
+    STORE_OUTDATED, /* another process has begun a later mastership, or has written notes of the
+                       cluster. A Redis may have some of the rows */
     STORE_LOST      /* the store has lost its rows, such as a Redis that was restarted without its
                        file: it has an earlier epoch than this process, or none */
 };
@@ -211,7 +212,7 @@ bool server_store_can_leave(const struct store *store);
 enum store_result server_store_leave(struct store *store, const void *bytes, size_t count);
 
 /* Takes what the last mastership has left. It is removed, in a way that lasts, before this returns.
- * Precondition: server_store_can_leave, and nothing was read or written yet.
+ * Precondition: server_store_can_leave, and no row was read or written in this mastership yet.
  *   bytes     out: on STORE_OK, for the caller to free; else NULL
  *   returns   STORE_OK | STORE_END: nothing was left | STORE_FAILED: what was left cannot be used.
  *             If it is not STORE_OK, server_store_error says why, as a whole phrase */

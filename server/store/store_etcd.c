@@ -11,15 +11,14 @@
  * A mastership begins with a write of the key "epoch". Each transaction that writes notes compares
  * the revision of this key with the revision of the last write of this process, and writes the key
  * again. With an election it also compares the etcd lease of the election key. So a process that
- * has lost its mastership writes nothing, and neither does a copy of a request that arrives late.
+ * has lost its mastership writes no note, and neither does a copy of a request that arrives late.
  * If a response is lost, the second try of the same transaction finds the number of its batch in
  * the key, so the process knows that the first try has succeeded. If no try has a response, the
  * next call begins the mastership again, with a new nonce.
  *
  * The notes of a cluster have many writers, and no mastership. For them server_store_begin only
  * reads the key "epoch". So the next write of the process succeeds only if nobody has written since
- * then. Otherwise the result is STORE_OUTDATED, and the process reads the notes before it tries
- * again.
+ * then. Otherwise the result is STORE_OUTDATED.
  *
  * Notes are listed in pages. etcd may need long for a page of large notes, or the page may be too
  * long for a response. Then the process asks for a shorter page. */
@@ -52,7 +51,7 @@ struct etcd_store {
     struct etcd etcd;
     char prefix[PREFIX_BYTES];
     char epoch[BASE64_TEXT(PREFIX_BYTES)]; /* the key of the epoch, in base64 */
-    int64_t lease;                         /* of the election key; 0: there is no election */
+    int64_t lease;                         /* of the election key; 0: writes do not compare it */
     bool is_of_cluster;                    /* all nodes write these notes */
     uint64_t nonce, batch;                 /* of the last write */
     char revision[ETCD_REVISION];          /* of the last write; "": the next call begins again */
@@ -93,7 +92,7 @@ static enum store_result kept_fail_memory(struct etcd_store *store) {
 
 /* ---- masterships ---------------------------------------------------------------------------- */
 
-/* Writes the comparison with the election key, if there is an election. */
+/* Writes the comparison with the election key, or "" if store->lease is 0. */
 static void kept_compare(const struct etcd_store *store, char text[COMPARE_BYTES]) {
     char key[ETCD_KEY_TEXT];
     text[0] = 0;
@@ -200,7 +199,6 @@ static void body_add(struct kept_body *body, const char *text) {
     body->bytes += bytes;
 }
 
-/* Adds a text in base64. */
 static void body_add_base64(struct kept_body *body, const char *text) {
     if (!body_reserve(body, BASE64_TEXT(strlen(text)))) return;
     server_base64_write(body->text + body->bytes, text);
@@ -360,7 +358,7 @@ struct kept_list {
     size_t limit;                 /* notes of a page */
     size_t bytes;                 /* of the notes of the last page */
     char last[STORE_TEXT + 1];    /* the identity of the last note; "": none yet */
-    char revision[ETCD_REVISION]; /* that of the first page, if others may write; "": the newest */
+    char revision[ETCD_REVISION]; /* of the first page, if others may write; "": the newest */
     bool wants;                   /* the visitor wants more */
 };
 

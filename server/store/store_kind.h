@@ -42,7 +42,7 @@ struct store_kind {
     enum store_result (*last_note)(struct store *store, const char *kind,
                                    char identity[STORE_TEXT + 1]);
 
-    /* NULL: it is not shared. */
+    /* NULL: it keeps no shards. */
     enum store_result (*put_shard)(struct store *store, const struct store_shard_part *part);
     enum store_result (*get_shard)(struct store *store, struct store_shard_part *part,
                                    unsigned char **bytes);

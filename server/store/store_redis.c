@@ -701,7 +701,6 @@ static size_t script_make(struct redis_store *store, struct script *script,
     return fits;
 }
 
-/* Reads the answer of a script that writes. */
 static enum store_result redis_read_written(struct redis_store *store, const redisReply *reply) {
     if (reply->type == REDIS_REPLY_INTEGER) return STORE_OK;
     if (reply->type != REDIS_REPLY_STRING) return redis_fail_answer(store, reply);
@@ -716,7 +715,6 @@ static enum store_result redis_read_written(struct redis_store *store, const red
     return is_later ? STORE_OUTDATED : STORE_LOST;
 }
 
-/* Runs a script that writes, and reads its answer. */
 static enum store_result redis_run_writer(struct redis_store *store, int count, const char **words,
                                           const size_t *lengths) {
     if (!redis_connect(store)) return STORE_FAILED;
@@ -727,7 +725,6 @@ static enum store_result redis_run_writer(struct redis_store *store, int count, 
     return result;
 }
 
-/* Sends a batch, and receives the answers. */
 static enum store_result redis_send(struct redis_store *store, const struct store_row *rows,
                                     size_t count) {
     struct script script;
@@ -952,7 +949,6 @@ static enum store_result redis_put_shard(struct store *base, const struct store_
     return redis_run_writer(store, 9, words, lengths);
 }
 
-/* Reads the answer about one part. */
 static enum store_result redis_read_part(struct redis_store *store, const redisReply *reply,
                                          struct store_shard_part *part, unsigned char **bytes) {
     const redisReply *value = reply->elements == 2 ? reply->element[0] : NULL;

@@ -7,7 +7,8 @@
  *     PRAGMA application_id   says that the file is of Doorman
  *     PRAGMA user_version     the schema; 0: the file is empty
  *     process                 one row: the epoch, which counts the masterships
- *     counters                a row for each counter, ban and reservation that is not fresh
+ *     counters                a row for each durable counter, each ban and each reservation, until
+ *                             a day after it is fresh
  *     handover                at most one row: what a planned stop has left, and for whom. A file
  *                             of an earlier version gets this table. An earlier server ignores it,
  *                             and raises the epoch, so the row is not used after that
@@ -142,7 +143,6 @@ static bool file_refuse(struct file_store *store, const char *what) {
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-/* Opens the file itself, and locks it. */
 static bool file_lock(struct file_store *store, const char *path) {
     struct stat status;
     store->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);

@@ -52,7 +52,6 @@ static bool tls_read_files(struct redis_tls *tls, const struct store_place *plac
 
 /* ---- handshake ------------------------------------------------------------------------------ */
 
-/* Writes why the certificate of the Redis is refused. */
 static void tls_explain_certificate(const struct redis_tls *tls, const char *host,
                                     char error[STORE_TEXT]) {
     const unsigned status = gnutls_session_get_verify_cert_status(tls->session);

@@ -263,8 +263,8 @@ static void tls_note_ends(struct service *service) {
 
 /* ---- start ---------------------------------------------------------------------------------- */
 
-/* Returns whether this process serves TLS. Otherwise only the link to the parent uses the
- * certificate, which need not be a certificate for servers. */
+/* Returns whether this process serves TLS over nng or HTTP. If not, the certificate need not be one
+ * for servers, because perhaps only the link to the parent uses it. */
 static bool tls_serves(const struct settings *settings) {
     return server_addresses_want_tls(&settings->listen) || server_http_is_on(settings) ||
            (settings->events && server_url_wants_tls(settings->events));
