@@ -463,9 +463,9 @@ typedef struct doorman_config doorman_config;
  * templates (G4).
  *   out       written only on OK; the caller destroys it
  *   options   used only during the call
- *   error     may be NULL. If a field is wrong, it names the first wrong field and the rule that
- *             this field breaks. After OK it has the first warning (G9), or is empty. The text also
- *             says how many more errors or warnings there are
+ *   error     may be NULL. If a field is wrong, the text names the first wrong field and the rule
+ *             that this field breaks. After OK it has the first warning (G9), or is empty. The text
+ *             also says how many more errors or warnings there are
  *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (more than template_max templates) |
  *             OUT_OF_MEMORY
  *   cost      O(templates^2)
@@ -802,9 +802,9 @@ DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
  *             of a client has at most 500 resources, and a request of a node has at most 1,000. A
  *             client also needs O(log resources) for each resource that is due. A resource is due
  *             at the end of its lease. If its wants follow use, the resource is also due every
- *             tenth of its window, and soon after units were refused (see "How soon a lease follows
- *             demand"). After units were refused, the client visits all its resources once, which
- *             takes some nanoseconds for each resource */
+ *             tenth of its window (a gauge in use can be due more often), and soon after units were
+ *             refused (see "How soon a lease follows demand"). After units were refused, the client
+ *             visits all its resources once, which takes some nanoseconds for each resource */
 DOORMAN_API bool doorman_upstream_request(doorman_upstream *upstream, doorman_request *out,
                                           doorman_time now);
 
@@ -1350,9 +1350,9 @@ typedef struct doorman_permit_policy {
     doorman_time max_pause; /* the longest time for which the breaker opens (P23): from 1 s to
                                3600 s; default 30 s */
     bool report_once;       /* true: each report has a request_id, so it counts once, also if it is
-                               sent again (P28). By default a server remembers 100,000 request_ids
-                               of a client, that of a report for 10 minutes. What it cannot remember
-                               counts each time */
+                               sent again (P28). A server remembers a report for 10 minutes, and by
+                               default at most 100,000 request_ids of a client. What it cannot
+                               remember counts each time */
     /* Only for an agent: called if a hold has become smaller or is gone without a call of the
      * application. The rules of on_decided apply. NULL: the agent makes no such call */
     void (*on_hold_changed)(void *context, const doorman_held *held);
@@ -1675,7 +1675,7 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  *             says. With max_debt the bucket may exceed this bound by the n of one caller. Times
  *             are counted in steps of 1/256 ns. In such a step, a rate above 2.56e11 units/s gains
  *             more than one unit. So the bucket may exceed this bound by what it gains in a few
- *             steps. A leaky bucket has no burst at all
+ *             steps. A leaky bucket has no other burst
  *   drawback  a full bucket allows a burst of its size at once, and another burst after a pause.
  *             After a loan of many units all later callers wait. A queue that is full of old
  *             requests refuses or delays new requests
@@ -2475,7 +2475,7 @@ static void *doorman__zalloc(size_t bytes) {
 }
 
 /* An arena has the memory for the parts of one message or configuration. The parts never move, and
- * are freed together. The arena keeps its chunks for the next message. The bytes of a chunk are
+ * are freed together. An arena can keep its chunks for the next message. The bytes of a chunk are
  * behind its struct. */
 typedef struct doorman__chunk {
     struct doorman__chunk *next;
@@ -3400,7 +3400,6 @@ typedef struct doorman__config_permits {
 } doorman__config_permits;
 static const doorman__config_permits doorman__permits_in_config;
 
-/* Adds an error if a template has limits or without_capacity, which need doorman_permits.h. */
 static void doorman__limits_refuse(const doorman_template *template_, size_t index,
                                    const doorman__config_report *report) {
     const char *text = "without_capacity: " DOORMAN__NO_PERMITS;
@@ -3479,8 +3478,8 @@ static bool doorman__glob_is_open(const char *glob) {
 
 /* Returns whether the glob `wide` matches all that the glob `narrow` matches. May return false by
  * mistake if `wide` has a `?`, or if one of the globs has brackets or escapes. If the result is
- * true, the literal characters of `wide` match equal characters of `narrow`, and its `*` match all
- * the rest of `narrow`, whatever that matches. */
+ * true, the literal characters of `wide` match equal characters of `narrow`, and the `*` of `wide`
+ * match all the rest of `narrow`, also its wildcards. */
 static bool doorman__glob_covers(const char *wide, const char *narrow) {
     if (strcmp(wide, narrow) == 0) return true;
     return !wide[strcspn(wide, "?[\\")] && !narrow[strcspn(narrow, "[\\")] &&
