@@ -463,9 +463,9 @@ typedef struct doorman_config doorman_config;
  * templates (G4).
  *   out       written only on OK; the caller destroys it
  *   options   used only during the call
- *   error     may be NULL. If a field is wrong, it names the first wrong field and the rule that
- *             this field breaks. After OK it has the first warning (G9), or is empty. The text also
- *             says how many more errors or warnings there are
+ *   error     may be NULL. If a field is wrong, the text names the first wrong field and the rule
+ *             that this field breaks. After OK it has the first warning (G9), or is empty. The text
+ *             also says how many more errors or warnings there are
  *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (more than template_max templates) |
  *             OUT_OF_MEMORY
  *   cost      O(templates^2)
@@ -503,7 +503,7 @@ DOORMAN_API doorman_status doorman_config_fits(const doorman_config *config, boo
 
 /* ---- shares, the public part -------------------------------------------------------------- */
 
-/* What one holder wants. */
+/* What a client, or a group of a node's clients, wants. */
 typedef struct doorman_demand {
     double wants;      /* [0, 1e15] */
     double subclients; /* the weight: an integer in [1, 1e9]; 0 means 1 */
@@ -549,8 +549,7 @@ DOORMAN_API doorman_status doorman_shares(const doorman_algorithm *algorithm, do
 
 /* Why a lease is less than what its holder wants. S14 defines each reason. The value 0 means that
  * there is no reason: the holder was granted at least 0.999 of its wants, or the server is of an
- * earlier version without reasons. A reason is for people, for logs and for metrics. No rule for a
- * holder depends on it. */
+ * earlier version without reasons. No rule for a holder depends on it. */
 typedef enum doorman_lease_reason {
     DOORMAN_LEASE_SHARE = 300, /* the lease is the holder's share. No other enum has the value
                                   300 */
@@ -789,10 +788,10 @@ DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
  *     server   removes expired leases and frees their memory, reports leases of the node that have
  *              ended (on_event), removes counters of permits that equal new counters, and ends a
  *              mastership whose time has passed. Responses depend on this work only if more than
- *              1,000 leases of a resource expire together (S2). One call visits at most 10,000
- *              resources and expired leases together, which takes some milliseconds. The call that
- *              ends a mastership drops all resources and leases at once. If more work is left, the
- *              upstream is due again at once
+ *              1,000 leases of a resource expire together (S2), or if the server is at a limit (C7,
+ *              P19). One call visits at most 10,000 resources and expired leases together, which
+ *              takes some milliseconds. The call that ends a mastership drops all resources and
+ *              leases at once. If more work is left, the upstream is due again at once
  *
  *   out       written in full. Pointers in out are valid until the next call on the upstream
  *   returns   true: send this request to out->address. false: there is nothing to send now, and
@@ -803,9 +802,9 @@ DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
  *             of a client has at most 500 resources, and a request of a node has at most 1,000. A
  *             client also needs O(log resources) for each resource that is due. A resource is due
  *             at the end of its lease. If its wants follow use, the resource is also due every
- *             tenth of its window, and soon after units were refused (see "How soon a lease follows
- *             demand"). After units were refused, the client visits all its resources once, which
- *             takes some nanoseconds for each resource */
+ *             tenth of its window (a gauge in use can be due more often), and soon after units were
+ *             refused (see "How soon a lease follows demand"). After units were refused, the client
+ *             visits all its resources once, which takes some nanoseconds for each resource */
 DOORMAN_API bool doorman_upstream_request(doorman_upstream *upstream, doorman_request *out,
                                           doorman_time now);
 
@@ -1084,12 +1083,12 @@ typedef struct doorman_cursor {
 } doorman_cursor;
 
 /* These functions iterate over the resources, or over the leases of one resource. Expired leases
- * are left out. Each call moves the cursor one step. Any other call on the server is allowed
- * between two steps, so a caller can release its lock there. An element is a resource or a lease.
- * An element that exists during the whole iteration is visited exactly once. An element that is
- * added or removed during the iteration is visited at most once. Elements come in the order of
- * keyed hashes of their ids. This order seems random, and is the same in each iteration. If two ids
- * had the same 64-bit hash, only one of them would be visited.
+ * are left out. Any other call on the server is allowed between two steps, so a caller can release
+ * its lock there. An element is a resource or a lease. An element that exists during the whole
+ * iteration is visited exactly once. An element that is added or removed during the iteration is
+ * visited at most once. Elements come in the order of keyed hashes of their ids. This order seems
+ * random, and is the same in each iteration. If two ids had the same 64-bit hash, only one of them
+ * would be visited.
  *   cursor    in/out
  *   out       written on true; pointers in it are valid until the next call on the server
  *   returns   false: there are no more elements
@@ -1108,7 +1107,7 @@ DOORMAN_API bool doorman_server_find(doorman_server *server, const char *resourc
                                      doorman_server_resource *out, doorman_time now);
 
 /* Returns for how many resources a holder has a lease, or has asked for a lease but has none yet
- * (S4). Leases that have ended since the last call on the server may still count (S2).
+ * (S4, T4). Leases that have ended count until the server removes them (S2).
  *   is_server   true: the holder is a node
  *   cost        O(1) */
 DOORMAN_API size_t doorman_server_lease_count(const doorman_server *server, const char *holder_id,
@@ -1143,7 +1142,7 @@ DOORMAN_API doorman_time doorman_server_learns_until(const doorman_server *serve
  *             wait until call.due
  *
  * At the end the owner calls doorman_election_resign, passes the mastership to the server, and
- * makes the last call to the store. server/etcd/election.c has such a loop. */
+ * makes the last call to the store, if there is one. server/etcd/election.c has such a loop. */
 typedef struct doorman_election_options {
     const char *address; /* required: the address of this process for clients and other nodes */
     doorman_time ttl;    /* how long a store lease lasts without renewal: at least 1 s, default 10
@@ -1255,10 +1254,10 @@ DOORMAN_API doorman_election_state doorman_election_mastership(const doorman_ele
                                                                doorman_time now);
 
 /* Leaves the election. The state is RESIGNED from now on. After this function, pass the result of
- * doorman_election_mastership to the server, and then make the last call to the store, which
- * doorman_election_next returns. If this process was master, the last call deletes the key, so
- * another process can become master at once. Without the last call, the key lasts until its TTL has
- * passed. The answer to a call that was made before this function is STALE. */
+ * doorman_election_mastership to the server. If doorman_election_next then returns a call to the
+ * store, make this last call. If this process was master, the last call deletes the key, so another
+ * process can become master at once. Without the last call, the key lasts until its TTL has passed.
+ * The answer to a call that was made before this function is STALE. */
 DOORMAN_API void doorman_election_resign(doorman_election *election, doorman_time now);
 
 /* Sets whether this process stands for election. A process that does not stand is no longer master,
@@ -1297,8 +1296,8 @@ typedef struct doorman_result {
      * gauge follow use, and the server could not give n units for two windows, the client asks for
      * n units again after ten windows. In this case retry_after is at least the time until the
      * client asks. If the next lease is not larger, the call is refused again. Round the time up to
-     * whole seconds for the header Retry-After. DOORMAN_NEVER: the decision is IMPOSSIBLE, or no
-     * change is expected. */
+     * whole seconds for the header Retry-After. DOORMAN_NEVER: the decision is IMPOSSIBLE, no
+     * change is expected, or units of a CONCURRENCY limit must be released first. */
     doorman_time retry_after;
     doorman_time reset_after; /* the time until all units are available again, if there are no other
                                  calls. A gauge and CONCURRENCY: 0, because the time is not known */
@@ -1351,8 +1350,9 @@ typedef struct doorman_permit_policy {
     doorman_time max_pause; /* the longest time for which the breaker opens (P23): from 1 s to
                                3600 s; default 30 s */
     bool report_once;       /* true: each report has a request_id, so it counts once, also if it is
-                               sent again (P28). A server remembers about 100,000 reports of a
-                               client for 10 minutes. What it cannot remember counts each time */
+                               sent again (P28). A server remembers a report for 10 minutes, and by
+                               default at most 100,000 request_ids of a client. What it cannot
+                               remember counts each time */
     /* Only for an agent: called if a hold has become smaller or is gone without a call of the
      * application. The rules of on_decided apply. NULL: the agent makes no such call */
     void (*on_hold_changed)(void *context, const doorman_held *held);
@@ -1427,7 +1427,7 @@ typedef enum doorman_resource_kind {
  * effect is refused:
  *     - a value without its has_ field, except for a wants_minimum above 0
  *     - wants_minimum, wants_initial or window, if wants is set
- *     - a burst of a gauge
+ *     - a burst of a gauge, or `burst` together with burst_units
  *     - a safe capacity, if the fallback is not SAFE
  * A context without on_change is accepted. */
 typedef struct doorman_resource_options {
@@ -1462,8 +1462,8 @@ typedef struct doorman_resource_options {
                                   be refused are allowed, and count as excess. No call waits, and
                                   delays are 0. An n that is not an amount is still IMPOSSIBLE */
     /* Called when `leased`, `outcome`, `learning`, `reason`, `capacity` or `gauge_is_divided` has
-     * changed. info is valid only during the call. on_change runs within a call on the client, on
-     * the agent or on a resource, or in the agent's thread. That call or thread waits for
+     * changed. info is valid only during the call. on_change runs within a call on the client, its
+     * upstream, the agent or a resource, or in the agent's thread. That call or thread waits for
      * on_change, so on_change should return soon. on_change may call the functions that try,
      * release and delay, for any resource. Other calls on a client are forbidden. Other calls on an
      * agent return DEADLOCK and do nothing. on_change must not wait for a thread that makes such
@@ -1517,9 +1517,9 @@ DOORMAN_API void doorman_client_close(doorman_client_resource *resource, doorman
 DOORMAN_API doorman_status doorman_client_set_wants(doorman_client_resource *resource, double wants,
                                                     doorman_time now);
 
-/* Counters of the units of all attempts on a resource since it was created. A program can export
- * them as metrics. The counters count in 1/4096 of a unit, and start again from 0 after 2^52 units.
- * Above 2^41 units a double rounds the counts. */
+/* Counters of the units of all attempts on a resource since it was created. The counters count in
+ * 1/4096 of a unit, and start again from 0 after 2^52 units. Above 2^41 units a double rounds the
+ * counts. */
 typedef struct doorman_counts {
     double allowed;      /* units that were allowed; exact with any number of threads */
     double refused;      /* units that were refused. This is an estimate if many threads are refused
@@ -1672,10 +1672,10 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  *                       caller takes 15 units and continues at once. The next caller waits 1 s
  *
  *   promise   at most size + rate * t units in any time t, if all callers wait as long as `wait`
- *             says. A bucket with debt may exceed this bound by the n of one caller. Times are
- *             counted in steps of 1/256 ns. In such a step, a rate above 2.56e11 units/s gains more
- *             than one unit. So the bucket may exceed this bound by what it gains in a few steps. A
- *             leaky bucket has no burst at all
+ *             says. With max_debt the bucket may exceed this bound by the n of one caller. Times
+ *             are counted in steps of 1/256 ns. In such a step, a rate above 2.56e11 units/s gains
+ *             more than one unit. So the bucket may exceed this bound by what it gains in a few
+ *             steps. A leaky bucket has no other burst
  *   drawback  a full bucket allows a burst of its size at once, and another burst after a pause.
  *             After a loan of many units all later callers wait. A queue that is full of old
  *             requests refuses or delays new requests
@@ -1861,10 +1861,11 @@ typedef struct doorman_config_problems {
     size_t count; /* out: how many there are; may be more than room */
 } doorman_config_problems;
 
-/* Makes a configuration like doorman_json_config, and lists all errors. A text that is not JSON has
- * one error, because nothing behind the error can be read. If a field of a template is unknown,
- * missing or of a wrong type or value, the other rules are not checked for this template. Warnings
- * are listed only if there is no error.
+/* Makes a configuration like doorman_json_config, and lists all errors that it finds. A text that
+ * is not JSON has one error, because nothing behind the error can be read. If a field of a template
+ * is unknown, missing or of a wrong type or value, the other rules are not checked for this
+ * template. The rules on shards and leased limits are checked only if no template has an error.
+ * Warnings are listed only if there is no error.
  *   out        written only on OK; the caller destroys it. NULL: the call only checks the text
  *   text       used only during the call; it need not end with a NUL
  *   problems   receives the errors, in the order of the templates; after OK the warnings. After an
@@ -1949,8 +1950,8 @@ DOORMAN_API void doorman_json_exchange_uninit(doorman_json_exchange *exchange);
  * previous message of the exchange.
  *   method    NULL: the text is a whole message, {"METHOD": {...}}. Otherwise the name of the
  *             method, such as "get_capacity", used only during the call. With a method the text is
- *             only the inner object, and so is the reply, unless the reply is an error. Over HTTP
- *             the path has the method
+ *             only the inner object, and so is the reply, unless the reply is an error. Over HTTP a
+ *             path such as /v1/get_capacity has the method
  *   text      used only during the call. A message of more than DOORMAN_MESSAGE_BYTES_MAX is
  *             refused before it is read. For such a message the caller may pass NULL, and need not
  *             receive the whole message
@@ -2078,7 +2079,7 @@ typedef struct doorman_agent_info {
     /* true: the last request had no useful response, or nng cannot connect for the present request.
      * If a server refuses connections, the agent notices this within 0.2 s after nng has tried to
      * connect. If the network does not respond at all, `failing` becomes true when the request
-     * times out. */
+     * fails: when it times out, or after 2 s if the agent has several addresses. */
     bool failing;
     doorman_error last_error;   /* the error of the last request that failed or could not connect at
                                    first, also of a message on permits; "": no error */
@@ -2149,9 +2150,9 @@ DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
  *             is the larger of two numbers: the capacity in force, and the most that the resource
  *             can want (the wants that are set, or wants_maximum if the wants follow use). Units
  *             that are not allowed count as refused
- *   cost      no lock and no system call except a read of the clock; one compare-and-swap if the
- *             units are allowed. With `out` the call also reads the state a second time and makes
- *             up to three divisions
+ *   cost      no lock and no system call except a read of the clock; if the units are allowed, one
+ *             compare-and-swap (two at a new peak of a gauge) and one atomic addition. With `out`
+ *             the call also reads the state a second time and makes up to three divisions
  *   source    a rate: GCRA (ITU-T I.371), with saved time instead of a bucket of cells */
 DOORMAN_API doorman_decision doorman_resource_try(doorman_resource *resource, double n,
                                                   doorman_result *out);
@@ -2161,9 +2162,9 @@ DOORMAN_API doorman_decision doorman_resource_try(doorman_resource *resource, do
  * attempts can starve a waiter that needs many units. Waiters can also starve an attempt that needs
  * many units. A waiter sees a change of the lease at once. Callers that wait for units of a rate
  * return one by one at about that rate, as long as less than an eighth of the burst has been saved.
- * This pacing ends half a burst after the last waiter has returned. If a thread wakes too late, the
- * delay is compensated gradually. If the present lease is too small for n, the call waits for a
- * larger lease. A thread may be cancelled while it waits.
+ * This pacing also applies to new calls. It ends when no paced call has returned for half a burst.
+ * If a thread wakes too late, the delay is compensated gradually. If the present lease is too small
+ * for n, the call waits for a larger lease. A thread may be cancelled while it waits.
  *   n         [0, 1e15], in the resource's units
  *   timeout   0 or less: does not wait; DOORMAN_NEVER: waits as long as necessary
  *   returns   OK | TIMED_OUT (nothing is taken) | RESOURCE_EXHAUSTED (n is IMPOSSIBLE: see
@@ -2341,8 +2342,9 @@ DOORMAN_API void doorman_transport_send(doorman_transport *transport);
  *
  * C1 Before >>nng, each public function that depends on time has a parameter `now`, and no section
  *    reads a clock, does I/O, starts a thread or has global state. Random numbers come only from a
- *    seed. With DOORMAN_NNG, random bits of the system replace a seed of 0, except in a throttle.
- *    Apart from that, the same calls with the same seeds give the same results on every machine.
+ *    seed. With DOORMAN_NNG, random bits of the system replace a seed of 0, except in a throttle
+ *    and in a map of shards. Apart from that, the same calls with the same seeds give the same
+ *    results on every machine.
  * C2 Only one thread at a time may use a server. Only one thread at a time may use a client and its
  *    resources, except for doorman_client_try and doorman_client_release. The caller provides the
  *    lock. Any number of threads may use a limiter at once.
@@ -2350,7 +2352,8 @@ DOORMAN_API void doorman_transport_send(doorman_transport *transport);
  *    destroy function.
  * C4 Memory is allocated with DOORMAN_MALLOC and _REALLOC, and freed with _FREE. A call that
  *    returns a status, and runs out of memory, returns OUT_OF_MEMORY and leaves the state
- *    unchanged. P9 is the only exception.
+ *    unchanged. The exceptions are P9 and a reply in JSON: the server has decided already if memory
+ *    runs out while the reply is written.
  * C5 Ids, amounts, priorities, durations and pointers are checked where they enter the library. A
  *    wrong request changes nothing. A wrong response counts as a failed request, and changes no
  *    lease. Asserts check only for mistakes of this library.
@@ -2424,8 +2427,7 @@ static bool doorman__amount_valid(double amount) {
     return amount >= 0 && amount <= DOORMAN_AMOUNT_MAX;
 }
 
-/* Enlarges an array. This part of doorman__reserve is a function of its own, so that compilers
- * inline the rest. */
+/* This part of doorman__reserve is a function of its own, so that compilers inline the rest. */
 __attribute__((noinline)) static bool doorman__grow(void *array, size_t *capacity, size_t count,
                                                     size_t item_bytes) {
     void *items = NULL;
@@ -2472,9 +2474,9 @@ static void *doorman__zalloc(size_t bytes) {
     return memory;
 }
 
-/* An arena has the memory for the parts of one message. The parts never move, and are freed
- * together. The arena keeps its chunks for the next message. The bytes of a chunk are behind its
- * struct. */
+/* An arena has the memory for the parts of one message or configuration. The parts never move, and
+ * are freed together. An arena can keep its chunks for the next message. The bytes of a chunk are
+ * behind its struct. */
 typedef struct doorman__chunk {
     struct doorman__chunk *next;
     size_t bytes;
@@ -2684,7 +2686,7 @@ static uint64_t doorman__hash(const uint64_t key[2], const char *text) {
     return doorman__hash_bytes(key, (const unsigned char *)text, strlen(text));
 }
 
-/* Hashes a number. An attacker without the key cannot guess a hash from earlier hashes. */
+/* An attacker without the key cannot guess a hash from earlier hashes. */
 static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
     unsigned char data[8];
     for (int i = 0; i < 8; i++) data[i] = (unsigned char)(number >> (8 * i));
@@ -2693,11 +2695,11 @@ static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
 
 /* A hash table with a list of entries for each bucket. Each entry contains its own link, so adding
  * an entry never fails. If there is no memory for a larger array of buckets, the lists get longer.
- * While entries are added, the table has about two to four buckets for each entry, and after
- * removals up to eight. So more than three of four lookups find the entry at the start of its list.
- * Long lists would be slow, because in a large table the CPU waits for memory at each entry of a
- * list. The upper bits of a hash choose the bucket, so the buckets are always in the order of the
- * hashes. So a hash is a position for an iteration, and stays valid while the table changes. */
+ * While entries are added, a table of more than four entries has about two to four buckets for each
+ * entry, and after removals up to eight. So more than three of four lookups find the entry at the
+ * start of its list. The upper bits of a hash choose the bucket, so the buckets are always in the
+ * order of the hashes. So a hash is a position for an iteration, and stays valid while the table
+ * changes. */
 typedef struct doorman__link {
     struct doorman__link *next;
     uint64_t hash;
@@ -2793,7 +2795,6 @@ static doorman__link *doorman__table_from(const doorman__table *table, uint64_t 
     return first;
 }
 
-/* Prefetches the memory that doorman__table_first reads first. */
 static void doorman__table_fetch(doorman__table *table, uint64_t hash) {
     __builtin_prefetch(doorman__table_bucket(table, hash));
 }
@@ -2833,7 +2834,6 @@ static doorman__timer *doorman__timers_first(const doorman__timers *timers) {
     return timers->count ? timers->heap[0].timer : NULL;
 }
 
-/* Returns when the first timer is due; DOORMAN_NEVER if none is set. */
 static doorman_time doorman__timers_due(const doorman__timers *timers) {
     return timers->count ? timers->heap[0].at : DOORMAN_NEVER;
 }
@@ -3019,8 +3019,8 @@ static bool doorman__random_bits(void *out, size_t bytes) {
  *    a lease are refused too.
  * G3 A template without an algorithm takes the algorithm of the template `*`, or the defaults if
  *    the template `*` has no algorithm or does not exist.
- * G4 If one field is wrong, the whole configuration is refused. An error text names the field. All
- *    fields are checked, so that all errors can be listed.
+ * G4 If one field is wrong, the whole configuration is refused. An error text names the field. The
+ *    checks continue after an error, so that one call can list several errors.
  * G6 The refresh interval is more than 0 and at most the lease length. If there is a template `*`,
  *    it is the last template.
  * G8 A node with a parent gets its capacities from the parent. So its configuration has only
@@ -3181,7 +3181,7 @@ static doorman_algorithm doorman__algorithm_resolve(const doorman_algorithm *giv
     return all;
 }
 
-/* Returns whether the holders divide the capacity, so that a lease is at most what is free. */
+/* Returns whether the holders divide the capacity, so that their leases are parts of it. */
 static bool doorman__divides_capacity(const doorman_algorithm *algorithm) {
     return DOORMAN_KIND_DIVIDES(algorithm->kind);
 }
@@ -3206,7 +3206,7 @@ typedef struct doorman__rule {
 } doorman__rule;
 
 /* Returns the text of the first broken rule from *next on, and moves *next behind that rule.
- * Returns NULL if there is no such rule. So a caller can go through all broken rules. */
+ * Returns NULL if there is no such rule. */
 static const char *doorman__rule_next(const doorman__rule *rules, size_t count, size_t *next) {
     while (*next < count) {
         const doorman__rule *rule = &rules[(*next)++];
@@ -3218,7 +3218,6 @@ static const char *doorman__rule_next(const doorman__rule *rules, size_t count, 
 #define DOORMAN__RULE_NEXT(rules, next)                                                            \
     doorman__rule_next((rules), sizeof(rules) / sizeof *(rules), (next))
 
-/* Returns the error of the first broken rule, or OK. */
 static doorman_status doorman__rules_check(const doorman__rule *rules, size_t count,
                                            doorman_error *error) {
     size_t next = 0;
@@ -3284,7 +3283,6 @@ static bool doorman__template_hides_algorithm(const doorman_template *template_)
 /* Returns whether an amount is not an integer. DOORMAN_UNLIMITED counts as an integer. */
 static bool doorman__divides(double amount) { return amount > (double)(int64_t)amount; }
 
-/* Checks a unit. NULL is no unit. */
 static bool doorman__unit_valid(const char *unit) {
     return !unit || !*unit || (doorman__id_valid(unit) && strlen(unit) <= DOORMAN_UNIT_BYTES_MAX);
 }
@@ -3402,7 +3400,6 @@ typedef struct doorman__config_permits {
 } doorman__config_permits;
 static const doorman__config_permits doorman__permits_in_config;
 
-/* Adds an error if a template has limits or without_capacity, which need doorman_permits.h. */
 static void doorman__limits_refuse(const doorman_template *template_, size_t index,
                                    const doorman__config_report *report) {
     const char *text = "without_capacity: " DOORMAN__NO_PERMITS;
@@ -3481,8 +3478,8 @@ static bool doorman__glob_is_open(const char *glob) {
 
 /* Returns whether the glob `wide` matches all that the glob `narrow` matches. May return false by
  * mistake if `wide` has a `?`, or if one of the globs has brackets or escapes. If the result is
- * true, the literal characters of `wide` match equal characters of `narrow`, and its `*` match all
- * the rest of `narrow`, whatever that matches. */
+ * true, the literal characters of `wide` match equal characters of `narrow`, and the `*` of `wide`
+ * match all the rest of `narrow`, also its wildcards. */
 static bool doorman__glob_covers(const char *wide, const char *narrow) {
     if (strcmp(wide, narrow) == 0) return true;
     return !wide[strcspn(wide, "?[\\")] && !narrow[strcspn(narrow, "[\\")] &&
@@ -3524,7 +3521,6 @@ static void doorman__template_check_overload(const doorman_config_options *optio
                                               "algorithm does not divide the capacity"));
 }
 
-/* Reports all errors of one template. */
 static void doorman__template_check(const doorman_config_options *options, size_t index,
                                     const doorman__config_report *report) {
     assert(index < options->template_count);
@@ -3603,8 +3599,8 @@ static doorman_status doorman__config_check(const doorman_config_options *option
 /* ---- configuration: what is valid but causes a warning (G9) */
 
 /* Warns of leases that can end before they are renewed, or that may outlast the learning of a new
- * master. Warns of leases longer than an hour, because nothing takes a lease back before its
- * end. */
+ * master. Warns of leases longer than an hour, because a holder that has failed keeps its lease
+ * until the end. */
 static void doorman__algorithm_warn(const doorman_algorithm *given, size_t index,
                                     const doorman__config_report *report) {
     const doorman_algorithm all = doorman__algorithm_resolve(given);
@@ -3634,7 +3630,8 @@ static void doorman__algorithm_warn(const doorman_algorithm *given, size_t index
     }
 }
 
-/* Warns of a safe capacity with which a single client without a lease can exceed the capacity. */
+/* Warns of a safe capacity above the capacity: with it, a single client without a lease can exceed
+ * the capacity. DOORMAN_UNLIMITED causes no warning. */
 static void doorman__safe_capacity_warn(const doorman_template *template_, size_t index,
                                         const doorman__config_report *report) {
     const bool unlimited =
@@ -3699,10 +3696,9 @@ static void doorman__config_warn(const doorman_config_options *options,
 typedef struct doorman__config_limits doorman__config_limits; /* of permits: see >>limits */
 
 /* One hash table finds a template by its whole glob. The other table finds templates by the literal
- * start of their globs, the part before the first of the characters * ? [ \. There may be 10,000
- * templates and a million resources, so comparing all globs would cost too much. Most globs need
- * not be compared, because a given id does not begin with their literal start. The tables contain
- * nothing from the network, so they need no seed. */
+ * start of their globs, the part before the first of the characters * ? [ \. Most globs need not be
+ * compared, because a given id does not begin with their literal start. The tables contain nothing
+ * from the network, so they need no seed. */
 struct doorman_config {
     doorman_template *templates;
     size_t template_count;
@@ -3721,7 +3717,7 @@ struct doorman_config {
     bool start_bytes[DOORMAN_ID_BYTES_MAX + 1]; /* true at n: a literal start has n bytes */
 };
 
-/* Copies a string to *at and moves *at behind the copy. A NULL is copied as an empty string. */
+/* Copies a string to *at and moves *at behind the copy. */
 static const char *doorman__config_string(char **at, const char *text) {
     char *copy = *at;
     size_t bytes = strlen(text ? text : "") + 1;
@@ -3748,7 +3744,6 @@ static void doorman__config_index(doorman_config *config) {
     }
 }
 
-/* Returns how many bytes the strings of the templates need. */
 static size_t doorman__config_measure(const doorman_config_options *options) {
     size_t bytes = 0;
     for (size_t i = 0; i < options->template_count; i++) {
@@ -3788,7 +3783,7 @@ static void doorman__config_copy(doorman_config *config, const doorman_config_op
     assert(string == config->strings + doorman__config_measure(options));
 }
 
-/* Makes a configuration. Precondition: the options are valid. Returns NULL if memory runs out. */
+/* Precondition: the options are valid. Returns NULL if memory runs out. */
 static doorman_config *doorman__config_make(const doorman_config_options *options) {
     size_t count = options->template_count;
     doorman_config *config = (doorman_config *)doorman__zalloc(sizeof *config);
@@ -3970,10 +3965,10 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
 
 /* ---- >>shares ------------------------------------------------------------------------------- */
 /*
- * This section shares a capacity among demands. A demand is what one holder wants (w), with a
- * priority and a weight (s). The weight is the number of subclients of the holder. All demands of
- * one priority form a band. Each kind of algorithm computes terms: a level and a slope. The terms
- * give the share of each demand, which is its target:
+ * This section shares a capacity among demands. A demand is what a client, or a group of a node's
+ * clients, wants (w), with a priority and a weight (s). The weight is the number of subclients. All
+ * demands of one priority form a band. Each kind of algorithm computes terms: a level and a slope.
+ * The terms give the share of each demand, which is its target:
  *
  *     target(w, s) = min(w, level * s) + slope * max(0, w - level * s)
  *
