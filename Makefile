@@ -358,7 +358,7 @@ $(filter %/system/forward_test,$(ALL_FLAVORS)): | $(DOORMANCTL)
 CURL_TESTS = $(filter %/system/store_etcd_test,$(ALL_FLAVORS)) build/coverage/system/store_etcd_test
 $(CURL_TESTS): LIBRARIES += -lcurl
 $(CURL_TESTS): doorman_server.c $(SERVER_HEADERS) $(wildcard server/*/*.c)
-SQLITE_TESTS = unit/store_test system/plans_test system/disk_test
+SQLITE_TESTS = unit/store_test system/plans_test system/disk_test system/drain_test
 $(filter $(SQLITE_TESTS:%=\%/%),$(ALL_FLAVORS)) $(SQLITE_TESTS:%=build/coverage/%): \
     LIBRARIES += -lsqlite3
 $(filter %/unit/certificate_test,$(ALL_FLAVORS)) build/coverage/unit/certificate_test: \

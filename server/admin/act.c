@@ -607,6 +607,7 @@ static bool admin_read_store(struct service *service, struct store *store) {
     admin->is_read = admin_read(service, store);
     while (admin->is_read && (act = waiting_take(service))) {
         act->code = 0;
+        act->shared_before = true; /* this thread always shares memory */
         act_write(service, store, act);
         if (act->code == 0) {
             act_drop(act);

@@ -6,6 +6,8 @@
 #define READER HOST JSON BEARER("read-4")
 #include "node_fixture.h"
 
+#include <sqlite3.h>
+
 #define DRAINED "\"state\":\"drained\""
 #define SERVING "\"state\":\"serving\""
 
@@ -205,6 +207,36 @@ static struct fixture start_alone(const char *config) {
     state_path(path);
     const char *const more[] = {"--node", "n", "--http-token", tokens_make(), NULL};
     return start(config, path, more);
+}
+
+/* An undrain is written when the process is master again. If the store fails then, it waits again,
+ * and later acts are refused or made as usual. */
+TEST(an_undrain_that_cannot_be_written_waits_again) {
+    char path[96];
+    sqlite3 *database = NULL;
+    state_path(path);
+    const char *const more[] = {"--node", "n", "--http-token", tokens_make(), NULL};
+    struct fixture fixture = start(QUOTA, path, more);
+    take(&fixture, "ann", 1);
+    assert_int_equal(sqlite3_open(path, &database), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(database,
+                                  "CREATE TRIGGER refuse BEFORE INSERT ON administration WHEN "
+                                  "NEW.note LIKE '%undrain%' OR NEW.note LIKE '%ticket%' "
+                                  "BEGIN SELECT RAISE(FAIL, 'no room'); END",
+                                  NULL, NULL, NULL),
+                     SQLITE_OK);
+    expect_post(&fixture, "/v1/drain?force=1", LINES, "", 200, "\"audit\":1");
+    await_text(&fixture, "/v1/drain", DRAINED);
+    expect_post(&fixture, "/v1/undrain", LINES, "", 200, "\"audit\":null");
+    await_text(&fixture, "/v1/allow?resource=maps&key=ann", "GRANTED");
+    for (int i = 0; i < 3; i++) {
+        expect_post(&fixture, "/v1/reset?reason=ticket", LINES,
+                    "{\"entry\": [{\"resource_id\": \"maps\", \"key\": \"ann\"}]}", 503, "no room");
+    }
+    assert_int_equal(sqlite3_exec(database, "DROP TRIGGER refuse", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(database);
+    await_text(&fixture, "/v1/audit", "\"what\":\"undrain\"");
+    server_stop(&fixture.server);
 }
 
 TEST(without_another_process_a_drain_must_be_forced) {
