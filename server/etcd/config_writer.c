@@ -85,10 +85,10 @@ static enum config_access_result writer_read(struct config_access *access, const
 /* Notes why a change has failed. Returns ACCESS_UNKNOWN if etcd may have made the change. */
 static enum config_access_result writer_fail(const struct etcd *etcd,
                                              struct config_access *access) {
-    const bool denied = etcd->is_refused && etcd->failure == ETCD_DENIED;
+    const bool denied = etcd->failure == ETCD_DENIED;
     snprintf(access->error, sizeof access->error, "%s%s", etcd->error.text,
              denied ? "; the user of etcd needs the right readwrite for the key" : "");
-    return etcd->is_refused ? ACCESS_REFUSED : ACCESS_UNKNOWN;
+    return etcd->is_denied ? ACCESS_REFUSED : ACCESS_UNKNOWN;
 }
 
 static enum config_access_result writer_change(struct service *service,

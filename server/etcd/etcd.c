@@ -335,9 +335,8 @@ cJSON *server_etcd_post(struct etcd *etcd, const char *path, const char *body) {
          !response && tries < etcd->tries && !server_etcd_transport_is_cancelled(etcd->transport);
          tries++) {
         response = etcd_try(etcd, path, body);
-        const bool refused =
-            !response && (etcd->failure == ETCD_DENIED || etcd->failure == ETCD_FULL);
-        etcd->is_refused = refused && (tries == 0 || etcd->is_refused);
+        const bool is_denied = !response && etcd->failure == ETCD_DENIED;
+        etcd->is_denied = is_denied && (tries == 0 || etcd->is_denied);
         if (!response) etcd_skip_member(etcd);
     }
     return response;

@@ -32,8 +32,9 @@ struct etcd {
     char token[ETCD_TOKEN];           /* for --etcd-user; "": none */
     doorman_error error;              /* why the last call failed: "MEMBER: reason" */
     enum etcd_failure failure;        /* the kind of this reason */
-    bool is_refused;                  /* the last call has changed nothing, because each member that
-                                         was tried denied it or had no space */
+    bool is_denied;                   /* the last call has changed nothing, because each member that
+                                         was tried denied it. An etcd that becomes full may have
+                                         made the change */
     counter *errors;                  /* for each member: failed tries; NULL: not counted */
 };
 

@@ -71,7 +71,7 @@ kept_fail(struct etcd_store *store, enum store_result result, const char *format
 /* Notes that etcd does not answer, or refuses the call. */
 static enum store_result kept_fail_call(struct etcd_store *store) {
     const char *error = store->etcd.error.text;
-    if (store->etcd.is_refused) store->base.is_unsure = false;
+    if (store->etcd.is_denied) store->base.is_unsure = false;
     switch (store->etcd.failure) {
     case ETCD_DENIED:
         return kept_fail(store, STORE_FAILED,
@@ -452,7 +452,8 @@ static enum store_result kept_list_notes(struct store *base, const char *kind, c
     struct etcd_store *store = (struct etcd_store *)base;
     struct kept_list list = {
         .kind = kind, .visit = visit, .context = context, .limit = NOTES_PAGE, .wants = true};
-    enum store_result result = kept_resume(store);
+    /* With the notes of a cluster, only the reading of all of them may take a new revision. */
+    enum store_result result = store->is_of_cluster ? STORE_OK : kept_resume(store);
     snprintf(list.last, sizeof list.last, "%s", before);
     for (bool more = true; more && result == STORE_OK;) {
         result = kept_read_page(store, &list, &more);
