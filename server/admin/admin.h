@@ -234,7 +234,7 @@ struct rows_wanted {
                          the bucket gets the units now; 0: none */
     bool deletes;     /* notes that a later note replaces are deleted */
     bool is_shared;   /* the store is that of the cluster: a deletion that fails, such as when
-                         another node writes, is left to the next reading */
+                         another node writes, is left to the reading after the next write */
 };
 
 /* Deletes the notes of a kind that have ended. Returns false if the store has failed. */

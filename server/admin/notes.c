@@ -117,10 +117,10 @@ static void pass_outrank(struct notes_pass *pass, uint64_t id) {
 static bool pass_wants(struct notes_pass *pass, const char *name, const struct store_note *note,
                        uint64_t id, uint64_t in_force) {
     if (in_force > pass->visited.ids[0]) return false; /* a Redis has lost the note of that row */
-    if (in_force > id || names_have(&pass->ended, name)) {
-        pass_outrank(pass, id);
-        return false;
-    }
+    const bool has_ended = names_have(&pass->ended, name);
+    /* the row in force has perhaps no note, and then its note outranks nothing */
+    if (has_ended || (in_force > id && ids_have(&pass->visited, in_force))) pass_outrank(pass, id);
+    if (has_ended || in_force > id) return false;
     if (note->ends_at == 0 || note->ends_at > (int64_t)time(NULL)) return true;
     if (!names_add(&pass->ended, name)) pass->failed = true;
     return false;
