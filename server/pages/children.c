@@ -87,6 +87,7 @@ static void child_wake(struct service *service, struct child *child, doorman_tim
     if (child->state == CHILD_LIVE) return;
     child->state = CHILD_LIVE;
     if (!child_may_log(service->children, now)) return;
+    service->children->line_count++;
     snprintf(seconds, sizeof seconds, "%.0f", (double)(now - child->seen_at) / 1e9);
     server_log(service->settings, LEVEL_INFO, "a child node sends requests again", "child",
                child->node, "after_seconds", seconds, LOG_END);
