@@ -1559,7 +1559,8 @@ struct doorman_resource_info {
                                      at the servers behind the resource is late; 0: reports of
                                      overload have no effect. See doorman_client_report_overload */
     bool gauge_is_divided; /* true: the leases of this gauge are not whole units, so even one unit
-                              may never be allowed */
+                              may never be allowed. Without a lease, false for a caller of _read,
+                              and for on_change what it was */
     doorman_fallback fallback;
     doorman_counts counts;
     uint64_t refresh_failures; /* how many requests of the client had no useful response */
@@ -11090,6 +11091,7 @@ static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman
 static inline int64_t doorman__limit_amount(const doorman_limit *limit, double n) {
     if (limit->kind == DOORMAN_TOKEN_BUCKET) {
         const doorman__bucket *bucket = &limit->bucket;
+        if (!(n <= DOORMAN_AMOUNT_MAX)) return -1;
         return doorman__price(n * limit->unit_time, bucket->saved_most + bucket->debt_most);
     }
     if (!doorman__amount_valid(n)) return -1;

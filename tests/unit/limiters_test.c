@@ -504,6 +504,18 @@ TEST(more_units_than_there_can_be_are_impossible) {
         assert_int_equal(doorman__rate_try(&rate, none[i], MINUTE), DOORMAN_IMPOSSIBLE);
     }
     assert_int_equal(doorman__rate_try(&rate, DOORMAN_AMOUNT_MAX, 0), DOORMAN_REFUSED);
+    const doorman_limit_options options = {.kind = DOORMAN_TOKEN_BUCKET,
+                                           .rate = 1e9,
+                                           .size = DOORMAN_AMOUNT_MAX,
+                                           .max_debt = DOORMAN_SECOND * 1000000};
+    doorman_limit limit;
+    assert_int_equal(doorman_limit_init(&limit, &options, NULL), DOORMAN_OK);
+    doorman_limiter bucket;
+    assert_int_equal(doorman_limiter_init(&bucket, &limit, NULL, 0), DOORMAN_OK);
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        assert_int_equal(doorman_limiter_try(&bucket, &limit, none[i], NULL, 0),
+                         DOORMAN_IMPOSSIBLE);
+    }
 }
 
 /* L2 */
