@@ -2120,7 +2120,7 @@ DOORMAN_API size_t doorman_permits_shard_of(const doorman_permits *permits, cons
 /* Finds the shard of a row of a store (>>state).
  *   row, bytes   used only during the call
  *   shard        written on OK
- *   returns      OK | INVALID_ARGUMENT: the row is malformed, or about no shard, as a clock
+ *   returns      OK | INVALID_ARGUMENT: the row is malformed, or is a clock or a removal
  *   cost         O(bytes) */
 DOORMAN_API doorman_status doorman_permits_shard_of_row(const doorman_permits *permits,
                                                         const unsigned char *row, size_t bytes,
