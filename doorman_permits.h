@@ -212,9 +212,9 @@ extern "C" {
  *    "(permits)", which no other client may use.
  *       A leased TOKEN_BUCKET has the same burst as a rate of an agent (L1), and no debt. If
  *    nothing was taken for long enough, a permit may cost more than the burst (L1). Without a
- *    lease, permits are refused with LEARNING, and retry_after is 1 s. So the first permit for a
- *    resource is refused, because the permits have no lease yet. A lease that was not used for a
- *    minute, and has no units in use, is released.
+ *    lease, permits are refused: with LEARNING and a retry_after of 1 s, or with MAX_KEYS if there
+ *    are max_keys leases. So the first permit for a resource is refused. A lease that was not used
+ *    for a minute, and has no units in use, is released.
  *       A leased CONCURRENCY grants units only as far as its lease has room. A hold ends no later
  *    than the lease: each grant and each renewal lasts at most the rest of the lease, divided by
  *    1 + drift. If the lease shrinks below what is held, no permit is granted until the holds fit.
@@ -226,11 +226,11 @@ extern "C" {
  *    (P5). In that time they refuse every permit with an item of the same resource and key, if the
  *    minimum of this item is at least that of the refused item, and the max_wait of the permit is
  *    at most what was sent for the refused permit. After UNMATCHED the fallback decides.
- * P23 The fallback decides in each of these cases: no server answers within the timeout; the
- *    message of the call has failed more often than there are addresses; a server answers
- *    INVALID_ARGUMENT to a message with this call alone; a server refuses with UNMATCHED; 100,000
- *    calls wait already. A refusal with LEARNING is a decision, so the fallback does not replace
- *    it: others may have the units, although the server does not know it yet.
+ * P23 The fallback decides in each of these cases: no server answers within the timeout; more
+ *    messages with the call have failed than there are addresses; a server answers INVALID_ARGUMENT
+ *    to a message with this call alone; a server refuses with UNMATCHED; 100,000 calls wait
+ *    already. A refusal with LEARNING is a decision, so the fallback does not replace it: others
+ *    may have the units, although the server does not know it yet.
  *       A breaker saves the callers from waiting for servers that fail. After 5 failed messages in
  *    a row the breaker opens. An answer INVALID_ARGUMENT to permits, reports, settles or seizures
  *    is no failure here: the server works. While the breaker is open, the fallback decides at once.
@@ -279,10 +279,9 @@ extern "C" {
  *    releases it.
  *       If a reservation is asked for again with the same client_id, request_id and items, the
  *    answer says what was granted, and nothing is charged. With other items, or if the reservation
- *    was settled or has ended, the repeat is refused as REPEATED.
+ *    was settled or has ended, or if its hold is gone, the repeat is refused as REPEATED.
  *       The permits remember a settled reservation for a minute, and one that has ended for 10
- *    minutes. A client repeats a settle for less than a minute. Open reservations count in the
- *    bounds on holds (P19).
+ *    minutes. Open reservations count in the bounds on holds (P19).
  *       The store has each reservation that a durable limit has counted, and its settlement (D3).
  *    So after a restart nothing is charged twice. A restart loses all other reservations, and the
  *    counters that they have charged.
@@ -291,7 +290,7 @@ extern "C" {
  *    settles and reports with a request_id are refused as REPEATS. While the rows of a store are
  *    not read, a predecessor may have counted the report already. So until then such a report is
  *    refused as LEARNING if a durable limit concerns it, as in P27 but with 10 minutes instead of
- *    70. Its client sends it again with the same request_id. */
+ *    70. */
 
 /* Which permits share one counter of a limit. */
 typedef enum doorman_scope {
@@ -325,7 +324,8 @@ typedef struct doorman_tier {
 
 /* The figures of a limit. Fields that the kind does not use must be 0. An override changes the
  * figures whose has_ field is true, and the figures without a has_ field that are not 0. `window`
- * and `calendar` change together. All other figures of an override are those of its limit. */
+ * and `calendar` change together. All other figures of an override are those of its limit, but the
+ * max_wait of a TOKEN_BUCKET is at most max_debt. */
 typedef struct doorman_figures {
     /* TOKEN_BUCKET. size and max_debt must not both be 0. */
     double rate;           /* required: units a second that the bucket gains; (0, 1e15] */
@@ -377,9 +377,9 @@ typedef struct doorman_plan {
 #define DOORMAN_PLAN_BYTES_MAX 64 /* of the name of a plan */
 
 /* Refuses a key that keeps sending after refusals. The first refusal with RATE by the limit begins
- * a count of such refusals. The first such refusal more than `window` after this beginning begins a
- * new count. When a count reaches `refusals`, every permit with the same (resource, key) is refused
- * for `duration`. */
+ * a count of such refusals. A count lasts for `window`, and the next such refusal begins a new one.
+ * When a count reaches `refusals`, every permit with the same (resource, key) is refused for
+ * `duration`. */
 typedef struct doorman_ban {
     uint32_t refusals;     /* 1 to 1e9; 0: there is no ban, and the other fields must be 0 */
     doorman_time window;   /* (0, 1e8 s] */
@@ -428,11 +428,10 @@ struct doorman_permit_limit {
     bool shadow;       /* true: the limit decides and counts, but never refuses. It does not charge
                           what it would refuse */
     bool refuse_new;   /* if there is no room for one more counter: true: the permit is refused with
-                          MAX_KEYS. false: of 8 sampled counters, the one that has used the smallest
-                          fraction of its limit is evicted; if fractions are equal, the one that is
-                          fresh soonest. The key of that counter starts again. A counter with holds
-                          is never evicted. At memory_max, too, the counter is one of the limit that
-                          needs one more; for a ban see P20 */
+                          MAX_KEYS. false: of 8 sampled counters, the one that is used least (P19)
+                          is evicted; of several, the one that is fresh soonest. Its key starts
+                          again. A counter with holds is never evicted. At memory_max, too, the
+                          counter is one of the limit that needs one more; for a ban see P20 */
     bool empty_at_start;   /* true: nothing is saved when the permits are created: see P16. Not for
                             TIERS and CONCURRENCY */
     bool full_at_start;    /* CONCURRENCY: true: new holds are granted while the permits learn the
@@ -486,7 +485,7 @@ struct doorman_permit_limit {
     X(DOORMAN_REASON_REPEATS, "REPEATS")     /* too many request_ids are remembered (P28) */       \
     X(DOORMAN_REASON_SHARE, "SHARE")         /* the key has used its share of a fair limit */      \
     X(DOORMAN_REASON_SHARDS, "SHARDS")       /* the items are in different shards (N5) */          \
-    X(DOORMAN_REASON_MOVED, "MOVED")         /* another node decides for the shard (N4) */
+    X(DOORMAN_REASON_MOVED, "MOVED")         /* another node decides for the shard (N3) */
 
 #define DOORMAN__REASON_CODE(code, name) code,
 typedef enum doorman_reason {
@@ -497,15 +496,12 @@ typedef enum doorman_reason {
  * is static. */
 DOORMAN_API const char *doorman_reason_name(doorman_reason reason);
 
-/* Figures that a caller brings for one limit of an item.
+/* Figures that a caller brings for one limit and the key of an item.
  *
- * P31 A gateway may know figures that the configuration does not have. Each doorman_permit_set of
- *    an item brings figures of one limit for the key of the item. The limit must be per key, and of
- *    kind TOKEN_BUCKET, FIXED_WINDOW or SLIDING_WINDOW. Figures that are not brought are those of
- *    the limit. `rate`, `size` and `limit` are at most set_max times those of the limit, and so is
- *    the quotient limit / window. The first of these that exists decides the figures of a key: an
- *    override row (E1), the figures that a caller brings, a plan (E2), an override of the
- *    configuration, the limit.
+ * P31 A gateway may know figures that the configuration does not have. The limit must be per key,
+ *    and of kind TOKEN_BUCKET, FIXED_WINDOW or SLIDING_WINDOW. Figures that are not brought are
+ *    those of the limit. `rate`, `size` and `limit` are at most set_max times those of the limit,
+ *    and so is the quotient limit / window. E1 says which figures a key has.
  *       Until a counter is fresh, it remembers the last figures that a granted permit has brought.
  *    Permits, reports and inspections without figures use these. So if callers bring different
  *    figures for one key, the last ones are in force, and set_changes of the limit counts how often
@@ -527,7 +523,7 @@ typedef struct doorman_permit_item {
                                 and creates no counter */
     bool has_min;            /* false: min is cost */
     double min;              /* the item accepts this many units or more, [0, cost]. Above min it
-                                gets whole units, and none of them out of a debt (P2) */
+                                gets whole units, or all of its cost, but not out of a debt (P2) */
     const doorman_permit_set *sets; /* P31: figures for limits of the item; NULL: none */
     size_t set_count;               /* 0 to DOORMAN_LIMITS_MAX */
 } doorman_permit_item;
@@ -570,8 +566,9 @@ struct doorman_permit_request {
 /* What one item of a granted permit gets. */
 typedef struct doorman_permit_grant {
     double granted;           /* units, at most the cost */
-    const char *limit;        /* the limit with the smallest `remaining`; NULL: no limit concerns
-                                 the item, and the next two fields are 0 */
+    const char *limit;        /* the limit with the smallest `remaining` of those that are not in
+                                 shadow. NULL: there is none, or the permit is a repeat (P9); the
+                                 next two fields are 0 then */
     double remaining;         /* units that this limit could still grant, without debt */
     doorman_time reset_after; /* the time until the counter of this limit is fresh again; 0 for
                                  CONCURRENCY, because holders may release at any time */
@@ -585,7 +582,7 @@ typedef struct doorman_permit_detail {
     double used;      /* units. Of a window: at most the limit. Of a bucket: the size minus what is
                          saved; more than the size if the bucket has a debt. Of CONCURRENCY: what
                          is held; more than the limit after the limit was lowered */
-    double remaining; /* units that could be granted now, without debt */
+    double remaining; /* units that are left now, without debt */
     doorman_time reset_after; /* as in doorman_permit_grant */
     doorman_time more_after;  /* the time until one more whole unit is there, or all units are; 0:
                                  all units are there, or the kind is CONCURRENCY */
@@ -656,7 +653,8 @@ struct doorman_permit_entry {
     const char *resource_id;
     const char *key;   /* NULL means "" */
     double cost;       /* only REPORT: see doorman_permits_report */
-    const char *limit; /* only INSPECT and RESET: the name of the limit; NULL: all limits */
+    const char *limit; /* only INSPECT and RESET: the name of the limit; NULL: all limits, but of a
+                          RESET only those per key */
     bool sets_ban;    /* only RESET: true: the entry sets or ends a ban, and resets no counter; then
                          `limit` must be NULL */
     doorman_time ban; /* if sets_ban is true: see doorman_permits_ban */
@@ -669,8 +667,8 @@ struct doorman_permit_result {
     double charged;        /* REPORT: the smallest amount that a limit has charged, as in
                              doorman_permits_report. 0 if there is no room for one more
                              counter */
-    doorman_reason reason; /* REPORT with a request_id: not NO_REASON: nothing was charged, as in
-                              doorman_settlement */
+    doorman_reason reason; /* not NO_REASON: nothing has changed. MOVED (N3): for any entry. REPORT
+                              with a request_id: also as in doorman_settlement */
     size_t count;          /* RESET: counters and bans that were removed. With sets_ban: 1 if a ban
                              was set or ended */
     double held;           /* RESET: how many units are held at the limits of CONCURRENCY that the
@@ -704,7 +702,8 @@ typedef enum doorman_permit_event_kind {
                                     it is granted. limit: NULL */
     DOORMAN_PERMIT_WAIT_LEFT,    /* the connection of a permit that waits has ended, so nobody waits
                                     any more; `amount` has the seconds. limit: NULL */
-    DOORMAN_PERMIT_HOLD_EXPIRED, /* an item of a hold has reached its end; `amount` has its units */
+    DOORMAN_PERMIT_HOLD_EXPIRED, /* a hold or a transfer has reached its end, or an administrator
+                                    has ended it; `amount` has the units of an item */
     DOORMAN_PERMIT_UNMATCHED,    /* no template with limits matches the resource of an item, which
                                     is granted or refused; `amount` has its cost */
     DOORMAN_PERMIT_RESERVED,     /* an item of a reservation is charged; `amount` has the units */
@@ -724,9 +723,10 @@ typedef struct doorman_permit_event {
                                               event has none */
     doorman_reason reason;                 /* of REFUSED and WAIT_ENDED */
     double amount;
-    const char *item_resource_id; /* REFUSED, WAITING, BANNED, TIER_ENTERED: the resource of the
-                                     first item that the limit concerns, also for a counter of a
-                                     template. Otherwise NULL. Valid only during the call */
+    const char *item_resource_id; /* NULL; or of REFUSED, WAITING, BANNED, TIER_ENTERED and
+                                     KEY_CREATED: the resource of the first item that the limit
+                                     concerns, also for a counter of a template. Valid only during
+                                     the call */
     bool shadow;                  /* REFUSED: the limit is in shadow, so it refuses nothing */
     double returned, charged;     /* of SETTLED and UNSETTLED */
     bool late;                    /* SETTLED: the reservation had ended, or was not known */
@@ -739,8 +739,8 @@ struct doorman_permits_options {
     uint64_t seed[2];             /* required: random bits, as in doorman_server_options */
     size_t item_max;              /* the most items of a permit, up to 1,000,000; default 100 */
     size_t message_item_max;      /* only for a server: the most items of all permits of a message,
-                                     the most entries of a message, and the most holds of a message
-                                     together with their items; default 10,000 */
+                                     the most entries of a message, and the most holds or settles of
+                                     a message together with their items; default 10,000 */
     size_t message_detail_max;    /* only for a server: the most permits with `detail` in a message,
                                      and the most entries of an INSPECT; default 100 */
     size_t counter_max;           /* the most counters of all limits, and the most bans, up to 1e9;
@@ -808,8 +808,8 @@ DOORMAN_API doorman_status doorman_permits_configure(doorman_permits *permits,
  *   out       written on OK; pointers in it are valid until the next call on the permits. A
  *             refusal is OK too
  *   error     may be NULL; describes an INVALID_ARGUMENT: "item[3].cost: must be ..."
- *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (too many items) | OUT_OF_MEMORY: no
- *             units were charged
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (too many items, or too many bytes for
+ *             settle_within) | OUT_OF_MEMORY: no units were charged
  *   cost      O(1) for each limit of each item, and O(globs) for a limit with keys. A key that is
  *             new to a limit with overrides also needs O(overrides). A limit of CONCURRENCY needs
  *             O(log holds). If many holds end together, the call ends at most 4,352 of them
@@ -900,7 +900,7 @@ typedef struct doorman_permits_info {
     uint64_t bans_evicted;      /* bans that were ended early to make room (P20) */
     size_t bytes;               /* about the memory of all that memory_max bounds, of the buckets of
                                   tables, of permits that wait, and of override and plan rows */
-    size_t changed_count;       /* rows that doorman_permits_next_changed would yield now */
+    size_t changed_count;       /* rows that wait to be yielded, without the row of the clock */
     doorman_time changed_since; /* all changes that are not yielded yet were made at this time or
                                    later. DOORMAN_NEVER: there are none */
     uint64_t removals_lost; /* removals that are not yielded: too many waited (D3), or no memory */
@@ -929,7 +929,7 @@ typedef struct doorman_permits_limit {
     uint64_t set_granted;                   /* of `granted`: the caller has brought figures (P31) */
     uint64_t set_changes;    /* how often they differed from those that the counter remembered */
     uint64_t evicted;        /* its counters that were evicted (P19) */
-    uint64_t evicted_in_use; /* evicted counters that had used a part of the limit */
+    uint64_t evicted_in_use; /* those that had used units, or had refusals that count for a ban */
     uint64_t bans_evicted;   /* its bans that were ended early to make room (P20) */
     uint64_t waited;         /* how often a permit has entered its queues */
     size_t waiting;          /* permits that wait in its queues now */
@@ -1038,10 +1038,9 @@ typedef struct doorman_permits_counter {
  * no counters. Any other call on the permits is allowed between two steps, so a caller can release
  * its lock there. A counter that exists during the whole iteration is visited exactly once, as it
  * is at that moment. A counter that is created or removed meanwhile is visited at most once. A
- * counter that has become fresh is visited until it is removed (P14). The bans come first. The
- * order of the counters seems random, because it is that of keyed hashes: other processes, and this
- * one after a restart, have another order. If two counters of a limit had the same 64-bit hash,
- * only one of them would be visited.
+ * counter that has become fresh is visited until it is removed (P14). The bans come first. Their
+ * order seems random, because it is that of keyed hashes. If two counters of a limit had the same
+ * 64-bit hash, only one of them would be visited.
  *   limit     only counters of limits with this name, and all bans; NULL: all
  *   cursor    in/out; the caller initialises it with {0}
  *   out       written on OK; pointers in it are valid until the next call that changes the permits
@@ -1070,28 +1069,27 @@ DOORMAN_API doorman_status doorman_permits_next_counter(doorman_permits *permits
  *                                       doorman_permits_set_rows with DOORMAN_ROWS_READ
  *
  * D1 A store has rows for the counters and bans of durable limits, for the bans of an
- *    administrator, and for reservations that a durable limit has counted. Leases, holds and
- *    waiting permits have no rows.
- * D2 `durable` of a limit says whether it is durable. The default is true if a counter may need a
- *    minute or more until it is fresh, or if a ban lasts as long. See doorman_permit_limit.
+ *    administrator, and for reservations and reports with a request_id that a durable limit has
+ *    counted. Leases, holds and waiting permits have no rows.
+ * D2 `durable` of doorman_permit_limit says whether a limit is durable.
  * D3 If all changes are yielded and written, the store has the rows of D1. All other rows in the
  *    store are fresh, or their limit is not in the configuration or not durable any more. A row
  *    that replaces another has the same identity. A counter that is evicted, reset or refunded
  *    until it is fresh, and a ban that ends early, are yielded as removed. A row that becomes fresh
  *    as time passes may stay in the store, which may delete it after its fresh_at. At most 100,000
- *    removals wait to be yielded. An eviction is yielded only if fewer than 50,000 removals wait.
- *    If a removal is not yielded, its row stays in the store until it is fresh. Such a row can only
- *    make a limit too strict.
+ *    removals wait to be yielded, beside those of doorman_permits_mark_changed. An eviction is
+ *    yielded only if fewer than 50,000 removals wait. If a removal is not yielded, its row stays in
+ *    the store until it is fresh. Such a row can only make a limit too strict.
  * D4 While rows are awaited, permits that a durable limit concerns are refused with LEARNING. Other
- *    permits are decided as usual. See doorman_permits_set_rows.
+ *    permits are decided as usual.
  * D5 A restored counter never offers more than the counter that was written would offer now, by the
- *    clock `epoch` (P26). The times in a row are since 1970. If a row was written later than the
- *    present epoch, the epoch moves forward to that time. So no window that was used begins again
- *    after the clock was set back. After removals, a row of the clock is yielded, because the store
- *    loses the times of the removed rows. A restored ban lasts for what was left when its row was
- *    written, minus the time since then. If the counter of a row exists already, its use and that
- *    of the row are added up. With empty_at_start the larger use counts. A row that was yielded or
- *    restored before does not count twice. A row has no refusals that count for a ban. */
+ *    clock `epoch` (P26). If a row was written later than the present epoch, the epoch moves
+ *    forward to that time. So no window that was used begins again after the clock was set back.
+ *    After removals, a row of the clock is yielded, because the store loses the times of the
+ *    removed rows. A restored ban lasts for what was left when its row was written, minus the time
+ *    since then. If the counter of a row exists already, its use and that of the row are added up.
+ *    With empty_at_start the larger use counts. A row that was yielded or restored before does not
+ *    count twice. A row has no refusals that count for a ban. */
 
 #define DOORMAN_PERMIT_ROW_VERSION 1      /* of the rows that this version writes */
 #define DOORMAN_PERMIT_ROW_BYTES_MAX 4096 /* no row is longer */
@@ -1116,11 +1114,11 @@ typedef struct doorman_permit_row {
     const char *key;         /* "" if the counter is not per key */
     const char *identifier_glob;   /* of the template of the limit when the row was written */
     const unsigned char *identity; /* equal for two rows if and only if they are about the same
-                                      counter (P15), ban or request_id. Not for people */
+                                      counter (P15), ban or request_id */
     size_t identity_bytes;         /* at most 800 */
     doorman_time written_at;       /* since 1970, by the clock of P26 */
-    doorman_time fresh_at;         /* since 1970: when the counter is fresh, or the ban ends. The
-                                      store may delete the row then */
+    doorman_time fresh_at;         /* since 1970: when the counter is fresh, the ban ends, or the
+                                      request_id is forgotten. The store may delete the row then */
 } doorman_permit_row;
 
 /* Reads what a row is about, also if the row is of a later version. The figures are not checked.
@@ -1136,8 +1134,8 @@ DOORMAN_API doorman_status doorman_permit_row_read(const unsigned char *row, siz
  * yielded once more, and the row of the clock comes last. A counter that changes again is yielded
  * again. If other calls are made between two calls, later changes may come before earlier ones, as
  * rows of new reservations always do. So a caller that stops after changed_count rows
- * (doorman_permits_info) does not count reservations, and may get some earlier changes only in its
- * next round.
+ * (doorman_permits_info) must not count rows of reservations. It may get some earlier changes only
+ * in its next round.
  *   out       room for DOORMAN_PERMIT_ROW_BYTES_MAX bytes. Every machine writes the same bytes
  *   returns   the length of the row in bytes; 0: nothing has changed, or the rows of the store are
  *             not read (doorman_permits_set_rows), or memory ran out
@@ -1175,7 +1173,7 @@ DOORMAN_API bool doorman_permits_mark_all(doorman_permits *permits, doorman_coun
  *                NOT_FOUND: the configuration has no durable limit with this name, kind and scope
  *                for the resource. The caller keeps the row until fresh_at, and restores it after
  *                a configuration that has the limit |
- *                RESOURCE_EXHAUSTED: there is no room for one more counter or ban |
+ *                RESOURCE_EXHAUSTED: there is no room for one more counter, ban or request_id |
  *                OUT_OF_MEMORY: nothing has changed
  *   cost         as of a permit of one item */
 DOORMAN_API doorman_status doorman_permits_restore(doorman_permits *permits,
@@ -1189,8 +1187,7 @@ typedef struct doorman_stored_row {
 } doorman_stored_row;
 
 /* Restores many rows, one after the other. This is faster than a call of doorman_permits_restore
- * for each row, because the processor loads the memory for later rows while earlier ones are
- * restored. Precondition: the epoch was set.
+ * for each row. Precondition: the epoch was set.
  *   rows      used only during the call; each is checked completely
  *   count     in: how many; out: how many were restored before the first error
  *   error     may be NULL; what is wrong with rows[*count]
@@ -1249,8 +1246,8 @@ DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, do
  *    a window the key gets at most `add` units more than without the row. An existing bucket gets
  *    the units when the row begins. What the key takes of them comes back at the rate of the
  *    bucket. When the row ends, the bucket keeps what it has, up to its size. A row that adds to a
- *    FIXED_WINDOW ends at the end of this window. A row that adds to a SLIDING_WINDOW ends one
- *    window length after it has begun.
+ *    FIXED_WINDOW ends no later than the window in which it begins. A row that adds to a
+ *    SLIDING_WINDOW lasts at most one window length.
  * E2 A plan is a set of figures with a name. A limit per key or a fair limit has up to 16 plans. A
  *    plan row says which plan a key has in one template, which the row names by its glob: the same
  *    key may be a user in one template and a tenant in another. The row concerns all limits of the
@@ -1258,8 +1255,8 @@ DOORMAN_API doorman_status doorman_permits_set_rows(doorman_permits *permits, do
  *    Figures that a plan does not give are those of the limit.
  *       A plan row is in force from its beginning to its end, acts at once, and keeps counters, as
  *    an override row does. Plans slow down no decision on limits without plans, or in templates
- *    without plan rows. A row whose plan is not in the configuration is idle, and acts again as
- *    soon as a configuration has it. A plan may change how long holds last: see P16. */
+ *    without plan rows. A row whose template does not have the plan is idle, and acts again as
+ *    soon as the template has it. A plan may change how long holds last: see P16. */
 
 /* An override row. Its name is: resource_id or identifier_glob, limit, key, and whether it adds.
  * No two rows have the same name. */
@@ -1388,7 +1385,7 @@ typedef struct doorman_plan_info {
     doorman_plan_row row;               /* starts_at is a time */
     char key[DOORMAN_ID_BYTES_MAX + 1]; /* row.key points to it */
     bool in_force; /* it has begun, and is not idle. An override row may hide it */
-    bool idle;     /* no limit of the configuration has the plan */
+    bool idle;     /* no limit of the template has the plan */
 } doorman_plan_info;
 
 /* Gives a key a plan, and replaces the row with the same name. If the template has plans for
@@ -1414,7 +1411,7 @@ DOORMAN_API doorman_status doorman_permits_check_plan(doorman_permits *permits,
                                                       doorman_error *error, doorman_time now);
 
 /* Sets a row that a store has kept. Precondition: the epoch was set. Unlike
- * doorman_permits_set_plan, the call keeps a row whose plan is not in the configuration, as idle. A
+ * doorman_permits_set_plan, the call keeps a row whose template does not have the plan, as idle. A
  * row that has ended has no effect.
  *   returns   OK | INVALID_ARGUMENT: a field is wrong by itself |
  *             RESOURCE_EXHAUSTED | OUT_OF_MEMORY
@@ -1505,8 +1502,8 @@ struct doorman_hold {
  *   request   used only during the call; checked
  *   out       written on OK; pointers in it are valid until the next call on the permits
  *   error     may be NULL; describes an INVALID_ARGUMENT
- *   returns   OK, also if the hold is gone | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (a renewal has
- *             more than item_max items) | OUT_OF_MEMORY: nothing has changed
+ *   returns   OK, also if the hold is gone | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (more
+ *             than item_max items) | OUT_OF_MEMORY: nothing has changed
  *   cost      O(log holds) for each item and limit. The call also ends at most 256 other holds, and
  *             decides on at most 256 permits that wait for units; a release on at most 512 */
 
@@ -1534,10 +1531,11 @@ DOORMAN_API doorman_status doorman_permits_release(doorman_permits *permits,
  * end, or until a client seizes them. Any client that knows its id can seize it.
  *   request   client_id, id of the hold, and request_id; optionally amounts: what is moved, and
  *             time_to_live. Without amounts all units are moved. If an amount is larger than the
- *             cost of its item, the call returns INVALID_ARGUMENT. If it is only larger than what
- *             is held of the item, all units of the item are moved, because the holder may not know
- *             yet that it holds less. If only some units of an item are moved, their amount is
- *             rounded down to a multiple of 1/4096
+ *             cost of its item, the call returns INVALID_ARGUMENT, unless the hold was learned
+ *             (P16): its costs are not known. If it is only larger than what is held of the item,
+ *             all units of the item are moved, because the holder may not know yet that it holds
+ *             less. If only some units of an item are moved, their amount is rounded down to a
+ *             multiple of 1/4096
  *   out       the transfer. `gone`: the request is a repeat, and its transfer was seized or has
  *             ended; or there is no such hold; or no units would be moved. The hold stays then */
 DOORMAN_API doorman_status doorman_permits_transfer(doorman_permits *permits,
@@ -1637,8 +1635,8 @@ struct doorman_settle_request {
     const doorman_permit_item
         *items; /* 1 to item_max: resource_id, key, and the real cost. The same resources and keys
                                          as those of the permit, in the same order. has_min must be
-                                         false. All strings and figures of the items, and the
-                                         client_id, have at most about 3,600 bytes */
+                                         false. All resources and keys, with 42 bytes more for each
+                                         item, have at most 3,756 bytes */
     size_t item_count;
 };
 
@@ -1657,7 +1655,7 @@ struct doorman_settlement {
                               with other figures, or has other items, or its permit still waits;
                               REPEATS (P28); MAX_KEYS: no room for one more counter; LEARNING: the
                               rows of a store are awaited, repeat it later; MAX_HOLDS: memory_max
-                              leaves no room; SHARDS and MOVED (N5, N4) */
+                              leaves no room; SHARDS and MOVED (N5, N3) */
     size_t item_index; /* SHARDS: the first item in another shard than item 0; otherwise 0 */
     bool late;         /* the reservation had ended (P27) */
     bool unknown;      /* there is no such reservation, so the cost was charged as by a report.
@@ -1672,8 +1670,8 @@ struct doorman_settlement {
  *   out       written on OK; pointers in it are valid until the next call on the permits. A refusal
  *             is OK too
  *   error     may be NULL; describes an INVALID_ARGUMENT: "items[3].cost: must be ..."
- *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (too many items) | OUT_OF_MEMORY: nothing
- *             has changed
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (too many items or bytes) |
+ *             OUT_OF_MEMORY: nothing has changed
  *   cost      as of a permit with these items, and O(log reservations) */
 DOORMAN_API doorman_status doorman_permits_settle(doorman_permits *permits,
                                                   const doorman_settle_request *request,
@@ -1716,7 +1714,7 @@ DOORMAN_API bool doorman_permits_find_reservation(const doorman_permits *permits
  *   refund    whether what was charged comes back, where units can come back. refund_unsettled of
  *             the limits has no effect here
  *   returns   OK | NOT_FOUND: there is none with this id |
- *             INVALID_ARGUMENT: there are no permits |
+ *             INVALID_ARGUMENT: permits is NULL |
  *             OUT_OF_MEMORY: nothing has changed
  *   cost      as a settle */
 DOORMAN_API doorman_status doorman_permits_end_reservation(doorman_permits *permits, uint64_t id,
@@ -1786,9 +1784,9 @@ DOORMAN_API doorman_status doorman_descriptors_resolve(const doorman_descriptors
                                                        size_t count, doorman_descriptor_item *out);
 
 /* ---- limiters by key, the public part ------------------------------------------------------- */
-/* A map has one limit, and a limiter for each key that was used lately. A program without a server
- * can limit each of a million users with it. A key whose limiter equals a new one is forgotten. The
- * map grows by a few entries at a time, so no call pauses. One thread at a time may use a map. */
+/* A map has one limit, and a limiter for each key that was used lately. A key whose limiter equals
+ * a new one is forgotten. The map grows by a few entries at a time, so no call pauses. One thread
+ * at a time may use a map. */
 typedef struct doorman_limiter_map doorman_limiter_map;
 
 typedef struct doorman_limiter_map_options {
@@ -1953,8 +1951,8 @@ DOORMAN_API size_t doorman_shard_map_find(const doorman_shard_map *map, const ch
 /* Returns the index of the node with this name, or node_count if there is none. Costs O(nodes). */
 DOORMAN_API size_t doorman_shard_map_node(const doorman_shard_map *map, const char *name);
 
-/* Sets the targets of all shards so that the nodes that stay have equally many, and as few shards
- * as possible move.
+/* Sets the targets of all shards. The nodes that stay get equally many shards, or some get one
+ * more. As few shards as possible move.
  *   owners    in/out: owner and target; the owner of a shard may be a node that leaves
  *   count     of the shards
  *   stays     one for each node: whether it may have shards
@@ -2086,7 +2084,8 @@ typedef enum doorman_shard_state {
 DOORMAN_API doorman_shard_state doorman_shard_mover_state(const doorman_shard_mover *mover,
                                                           size_t shard);
 
-/* Divides the keys into shards. The permits own none of them until doorman_permits_own.
+/* Divides the keys into shards. The permits own none of them until doorman_permits_own. If the
+ * keys are divided in the same way already, the call changes nothing.
  *   shards    used only during the call; NULL: no shards, and every key is decided here
  *   returns   OK | INVALID_ARGUMENT: the count; or there are counters, bans, holds, waiting permits
  *             or remembered request_ids, whose shards would change | OUT_OF_MEMORY
@@ -2107,9 +2106,9 @@ DOORMAN_API doorman_status doorman_permits_own(doorman_permits *permits, size_t 
 /* Returns whether the permits decide for a shard. */
 DOORMAN_API bool doorman_permits_owns(const doorman_permits *permits, size_t shard);
 
-/* Returns how many permits were decided for a shard, granted or refused, since
- * doorman_permits_set_shards. A permit that waits counts once, when it arrives. A permit that is
- * refused as MOVED or SHARDS when it arrives does not count. Returns 0 if there is no such
+/* Returns how many permits were decided for a shard, granted or refused, since the shards were set,
+ * or since the server became master. A permit that waits counts once, when it arrives. A permit
+ * that is refused as MOVED or SHARDS when it arrives does not count. Returns 0 if there is no such
  * shard. */
 DOORMAN_API uint64_t doorman_permits_shard_decided(const doorman_permits *permits, size_t shard);
 
@@ -2121,7 +2120,7 @@ DOORMAN_API size_t doorman_permits_shard_of(const doorman_permits *permits, cons
 /* Finds the shard of a row of a store (>>state).
  *   row, bytes   used only during the call
  *   shard        written on OK
- *   returns      OK | INVALID_ARGUMENT: the row is malformed, or about no shard, as a clock
+ *   returns      OK | INVALID_ARGUMENT: the row is malformed, or is a clock or a removal
  *   cost         O(bytes) */
 DOORMAN_API doorman_status doorman_permits_shard_of_row(const doorman_permits *permits,
                                                         const unsigned char *row, size_t bytes,
@@ -2144,9 +2143,8 @@ DOORMAN_API size_t doorman_shard_part_add(unsigned char *part, size_t used, size
 /* Notes where the keys of all shards are, step by step. So doorman_permits_next_shard_rows and
  * doorman_permits_drop_shard need not look at all keys to find those of one shard. The caller makes
  * these steps before it stops deciding for a shard. Decisions are allowed between two steps, and
- * what they add is noted too. The notes are for all shards. They are forgotten when they are not
- * used for a minute, when the configuration changes, and when many keys were added. Then the steps
- * begin again.
+ * what they add is noted too. The notes are forgotten when they are not used for a minute, when the
+ * configuration changes, and when many keys were added. Then the steps begin again.
  *   most      about how many buckets of tables the step visits; 1,000 take about 0.2 ms
  *   returns   whether more steps are needed. false also if there are no shards, or memory runs out
  *   cost      O(most) for a step. All steps visit each counter, hold and reservation once
@@ -2170,8 +2168,8 @@ typedef struct doorman_shard_part {
 
 /* Writes the next part of what is known of a shard: its counters (also those of limits that are not
  * durable), bans, reservations and holds, and how much longer it learns holds. No part has override
- * or plan rows. Precondition: the permits do not own the shard, so that nothing changes between two
- * steps.
+ * or plan rows. Precondition: the permits do not own the shard. So between two steps nothing of the
+ * shard changes, except that reservations and holds may end.
  *   cursor    in/out. Other calls between two steps are allowed
  *   out       written on OK, for doorman_permits_restore_shard; valid until the next call on the
  *             permits. The part may be empty before the end
@@ -2237,9 +2235,9 @@ typedef enum doorman_decider {
                             or the items are in two shards (N5) */
     DOORMAN_BY_FALLBACK, /* no server has decided (P23) */
     DOORMAN_BY_BYPASS,   /* the kill switch is on, or `shadow` is set (P25) */
-    DOORMAN_BY_CALLER,   /* the caller has released the number of the hold before the decision, or
-                            before it asked. A transfer: there is no such hold, or it has none of
-                            the units */
+    DOORMAN_BY_CALLER,   /* the hold was released before the decision, or has ended already. A
+                            transfer: there is no such hold, or it has none of the units. A settle:
+                            id is 0 */
     DOORMAN_BY_PREFETCH  /* granted out of units that were taken ahead (P24). `limit`, `remaining`
                             and `warning` are those of the last answer of a server */
 } doorman_decider;
@@ -2270,7 +2268,7 @@ typedef struct doorman_acquired {
     doorman_time retry_after; /* refused: the same permit could be granted then */
     uint64_t hold;            /* granted: the number of the hold; 0: nothing is held, and a release
                                  is not needed */
-    doorman_time ends_at;     /* of the hold, if it is not renewed */
+    doorman_time ends_at;     /* of the hold, if it is not renewed, or of the transfer */
     uint64_t transfer_id;     /* of a granted transfer; 0: none */
 
     /* With settle_within of the request. */
@@ -2285,8 +2283,8 @@ typedef struct doorman_acquired {
 /* A hold of a permit client, as its application may use it. */
 struct doorman_held {
     uint64_t hold;        /* its number */
-    bool gone;            /* the hold has ended, or the server does not count it any more. The
-                             client does not renew it */
+    bool gone;            /* the hold was released or has ended, or the server does not count it.
+                             The client does not renew it */
     doorman_time ends_at; /* the application may use the units before this time */
     size_t item_count;
     double units[DOORMAN_PERMIT_ITEMS_MAX]; /* of each item, in the order of the permit */
@@ -2309,8 +2307,9 @@ DOORMAN_API void doorman_permit_client_destroy(doorman_permit_client *client);
 DOORMAN_API doorman_upstream *doorman_permit_client_upstream(doorman_permit_client *client);
 
 /* Returns an upstream of the client, but no lane. Without a map of shards there is one. With a map
- * there is one more for each node of the map (N9). The caller runs the loop of each upstream. A
- * call on one upstream may change what is due on the others, and a response may add upstreams.
+ * there is one more for each node of the map (N9). An upstream whose node has left the map stays.
+ * The caller runs the loop of each upstream. A call on one upstream may change what is due on the
+ * others, and a response may add upstreams.
  *   index     0: the upstream of the client; then the others, in the order in which they were added
  *   returns   belongs to the client, and is valid as long as it | NULL: there are no more */
 DOORMAN_API doorman_upstream *doorman_permit_client_port(doorman_permit_client *client,
@@ -2364,11 +2363,11 @@ DOORMAN_API doorman_status doorman_permit_client_report(doorman_permit_client *c
  * permit (P25), its settle charges nothing.
  *     If a caller was refused, but a server may have granted its reservation, the client itself
  * settles the reservation with a cost of 0.
- *   request   id: the number of the reservation. 0 has no effect, so the caller need not test it.
- *             items: as those of the permit, with what they have cost. timeout: 0: nobody waits for
- *             the result. More: doorman_permit_client_next gives the result within this time, and
- *             the settle continues after it. client_id and request_id have no effect. Used only
- *             during the call; checked
+ *   request   id: the number of the reservation. 0 has no effect. items: as those of the permit,
+ *             with what they have cost. timeout: 0: nobody waits for the result. More:
+ *             doorman_permit_client_next gives the result within this time, and the settle
+ *             continues after it. client_id and request_id have no effect. Used only during the
+ *             call; checked
  *   context   returned with the result. `granted`: a server has counted the cost, and `units` has
  *             what was charged in addition for each item; negative: what came back. If `granted` is
  *             false, `reason` is as in doorman_settlement. BY_FALLBACK: there is no answer yet, or
@@ -2381,15 +2380,16 @@ DOORMAN_API doorman_status doorman_permit_client_settle(doorman_permit_client *c
                                                         doorman_time now);
 
 /* Returns the next decision.
- *   context   written on true: that of doorman_permit_client_acquire
+ *   context   written on true: that of the call that has asked
  *   out       written in full on true
  *   returns   false: there is no decision now */
 DOORMAN_API bool doorman_permit_client_next(doorman_permit_client *client, void **context,
                                             doorman_acquired *out, doorman_time now);
 
 /* Holds of a client. A hold has a number, and belongs to the client, not to a thread. The client
- * renews a hold when a third of its time to live has passed. If servers fail, the hold lasts until
- * ends_at, and no longer. The application stops using units before it releases or transfers them.
+ * renews a hold when a third of its time to live has passed, or earlier together with others. If
+ * servers fail, the hold lasts until ends_at, and no longer. The application stops using units
+ * before it releases or transfers them.
  *
  * Release, transfer and seize take a doorman_hold_request. `id` is the number of the hold, or the
  * id of the transfer that is seized. client_id, request_id and items have no effect. The results
@@ -2478,7 +2478,7 @@ DOORMAN_API doorman_permits *doorman_server_permits(doorman_server *server);
  * permits of the server: see doorman_permits_set_shards and doorman_permits_own. A server that is
  * not master tells its map too.
  *   map       used only during the call; NULL: none, so clients learn of no shards
- *   returns   OK | INVALID_ARGUMENT: NULL, or the map is not valid |
+ *   returns   OK | INVALID_ARGUMENT: server is NULL, or the map is not valid |
  *             RESOURCE_EXHAUSTED: the map could be larger than a message | OUT_OF_MEMORY. After an
  *             error the last map stays
  *   cost      as doorman_shard_map_create */
@@ -2486,7 +2486,7 @@ DOORMAN_API doorman_status doorman_server_set_shard_map(doorman_server *server,
                                                         const doorman_shard_map *map);
 
 /* Divides the keys of the permits of a server into shards, as doorman_permits_set_shards does. The
- * server need not be the master. Each time it becomes master, it begins with no shards.
+ * server need not be the master. Each time it becomes master, its permits own none of the shards.
  *   returns   as doorman_permits_set_shards
  *   cost      O(shards) */
 DOORMAN_API doorman_status doorman_server_set_shards(doorman_server *server,
@@ -2678,7 +2678,7 @@ DOORMAN_API doorman_status doorman_agent_acquire_async(
  * their units may still be in use. Those holds end when their time to live has passed. */
 
 /* Gives out the number of a hold, for the request_id of a permit: see "holds of an agent" and
- * doorman_permit_client_new_hold. A number that is not used must be released.
+ * doorman_permit_client_new_hold.
  *   out       written on OK
  *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED | OUT_OF_MEMORY
  *   cost      a mutex */
