@@ -153,7 +153,8 @@ STORY(an_etcd_that_is_away_is_used_again_when_it_is_back) {
 }
 
 /* An etcd with the alarm NOSPACE takes no writes. */
-/* An etcd that becomes full while it makes a change may have made it, so the outcome is not known. */
+/* An etcd that becomes full while it makes a change may have made it. So the outcome is not
+ * known. */
 STORY(an_etcd_without_space_is_named) {
     struct etcd *etcd = &((struct etcd_store *)w->store)->etcd;
     cJSON *status = server_etcd_call(etcd, "/v3/maintenance/status", "{}");
