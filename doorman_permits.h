@@ -10234,8 +10234,8 @@ static bool doorman__charge_find_fair(doorman_permits *permits, doorman__charge 
     return true;
 }
 
-/* Adds what an item wants of one counter to the charge of that counter, which is `given` or a
- * charge of an earlier item. Returns false if memory runs out.
+/* Adds what an item wants of one counter to the charge of that counter. This charge is `given` or
+ * the charge of an earlier item. Returns false if memory runs out.
  *   given   is at the end of the charges, but charge_count does not include it yet */
 static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
                                         doorman__charge *given) {
@@ -11302,7 +11302,7 @@ static void doorman__want_count_ban(doorman_permits *permits, const doorman__wan
     doorman__want_event(permits, want, DOORMAN_PERMIT_REFUSED, DOORMAN_REASON_BANNED, 0);
 }
 
-/* A candidate for the refusal that is named (P4). */
+/* A candidate for the refusal that a permit names (P4). */
 typedef struct doorman__refusal {
     doorman_reason reason;
     size_t item;
@@ -12715,7 +12715,7 @@ static unsigned char *doorman__reservation_row_begin(const doorman_permits *perm
 /* ---- reservations: states */
 
 /* Moves a reservation to another state. No other function writes the state.
- *   until   the end of an open one; of another one: when it is forgotten */
+ *   until   when the reservation ends, if the new state is OPEN; else when it is forgotten */
 static void doorman__reservation_enter(doorman_permits *permits, doorman__reservation *reservation,
                                        doorman__reservation_state state, doorman_time until) {
     doorman__reservation_list *open = &permits->reservations.open;
@@ -15591,7 +15591,7 @@ static void doorman__settle_describe(doorman_permits *permits,
 }
 
 /* Settles a request that is checked.
- *   reservation   the one that has the name of the request; NULL: none is known */
+ *   reservation   has the name of the request; NULL: none is known */
 static doorman_status doorman__settle_checked(doorman_permits *permits,
                                               const doorman__settle_call *call,
                                               doorman__reservation *reservation,
