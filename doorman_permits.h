@@ -10234,8 +10234,8 @@ static bool doorman__charge_find_fair(doorman_permits *permits, doorman__charge 
     return true;
 }
 
-/* Adds what an item wants of one counter to the charge of that counter, which is `given` or a
- * charge of an earlier item. Returns false if memory runs out.
+/* Adds what an item wants of one counter to the charge of that counter. This charge is `given` or
+ * the charge of an earlier item. Returns false if memory runs out.
  *   given   is at the end of the charges, but charge_count does not include it yet */
 static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
                                         doorman__charge *given) {
@@ -10643,8 +10643,8 @@ static const doorman__fair_use *doorman__charge_refused_use(const doorman_permit
     return found;
 }
 
-/* Returns how long it takes until the counter of a refused charge offers enough. If nobody knows,
- * returns one second. */
+/* Returns how long it takes until the counter of a refused charge may offer enough. If nobody
+ * knows, returns one second. */
 static doorman_time doorman__charge_delay(const doorman_permits *permits,
                                           const doorman__charge *charge, doorman_time max_wait) {
     assert(charge->reason != DOORMAN_NO_REASON && charge->reason != DOORMAN_REASON_SHARE);
@@ -11056,7 +11056,7 @@ static bool doorman__permits_evict_largest(doorman_permits *permits) {
 }
 
 /* Makes room for one more ban. Returns false if a bound forbids it (P20).
- *   slot   of the limit that bans the key; or the slot of the bans, if an administrator bans it */
+ *   slot   of the limit that bans the key; the slot of the bans, if no limit does */
 static bool doorman__permits_make_ban_room(doorman_permits *permits, doorman__slot *slot,
                                            size_t bytes) {
     const size_t all_max = permits->options.counter_max;
@@ -11302,7 +11302,7 @@ static void doorman__want_count_ban(doorman_permits *permits, const doorman__wan
     doorman__want_event(permits, want, DOORMAN_PERMIT_REFUSED, DOORMAN_REASON_BANNED, 0);
 }
 
-/* A candidate for the refusal that is named (P4). */
+/* A candidate for the refusal that a permit names (P4). */
 typedef struct doorman__refusal {
     doorman_reason reason;
     size_t item;
@@ -11438,16 +11438,16 @@ static bool doorman__permits_refused_otherwise(const doorman_permits *permits,
     return reason && reason != DOORMAN_REASON_RATE && reason != DOORMAN_REASON_SHARE;
 }
 
-#define DOORMAN__FAIR_GIVERS 16 /* pools that a decision looks at, to find a key that gives room */
+#define DOORMAN__FAIR_GIVERS 16 /* pools that are searched for a key that gives room to another */
 
 /* Returns how many keys may be forgotten to make room for others. */
 static size_t doorman__fair_spare(const doorman__fair *fair) {
     return fair->lists[DOORMAN__FAIR_NEW].count + fair->lists[DOORMAN__FAIR_IDLE].count;
 }
 
-/* If there is no room for one more key, forgets a key of another resource of the limit, if that
- * resource can spare more keys than the resource of `use`. So a flood of keys of one resource does
- * not take all of max_keys. */
+/* If there is no room for one more key, searches some pools for another resource of the limit that
+ * can spare at least two keys more than the resource of `use`, and forgets a key of it. So a flood
+ * of keys of one resource does not take all of max_keys. */
 static void doorman__permits_make_fair_room(doorman_permits *permits, const doorman__fair_use *use,
                                             const doorman_permit_limit *limit) {
     const doorman__slot *slot = use->pool->slot;
@@ -11530,7 +11530,8 @@ static void doorman__charge_note_uses(doorman_permits *permits, const doorman__c
     }
 }
 
-/* Notes what the keys of fair limits have asked for, unless something else refuses the permit. */
+/* Notes what the keys of each fair limit have asked for, unless anything except the units of this
+ * limit refuses the permit. */
 static void doorman__permits_note_fair(doorman_permits *permits, size_t count, bool granted) {
     if (!permits->fair_use_count) return;
     for (size_t i = 0; i < permits->charge_count; i++) {
@@ -11699,17 +11700,19 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    A wait has ended when now >= its end.
  *       If memory runs out while a queue is served, an update tries again after one second.
  * P8 The end of a hold is the time of its grant or of its last renewal, plus (1 + drift) times its
- *    time to live. An end never moves back. A release says what is kept, and not what comes back.
- *    So a release that arrives again, or after a later release, has no effect.
+ *    time to live, which a lease may shorten (P17). An end never moves back. A release says what is
+ *    kept, and not what comes back. So a release that arrives again, or after a later release, has
+ *    no effect.
  * Repeats (P9). A repeated acquire with the same client_id, request_id and items renews the hold.
- *    If the permit waits, the repeat takes over its position, priority, `share` and `equal`: the
- *    earlier ticket is refused as REPEATED, and the wait counts from the repeat. So the client can
- *    compute the end of the hold from the time at which it sent the repeat. A repeat on another
- *    connection that already has connection_waiting_max waiting permits is refused as QUEUE_FULL.
- *    The earlier permit continues to wait. A repeat that may not wait ends the wait, and is decided
- *    like a new permit. A permit is refused as REPEATED if it has other items and the same
- *    request_id, or the request_id of a transfer or of a seizure. A release with the request_id of
- *    a waiting permit cancels the permit, which is then refused as TIMED_OUT.
+ *    If the permit waits, the repeat takes over its position, priority, `share`, `equal` and
+ *    `settle_within`: the earlier ticket is refused as REPEATED, and the wait counts from the
+ *    repeat. So the client can compute the end of the hold from the time at which it sent the
+ *    repeat. A repeat on another connection that already has connection_waiting_max waiting permits
+ *    is refused as QUEUE_FULL. The earlier permit continues to wait. A repeat that may not wait
+ *    ends the wait, and is decided like a new permit. A permit is refused as REPEATED if it has the
+ *    request_id of a transfer or of a seizure, or of a permit that has other items or differs in
+ *    whether it reserves. A release with the request_id of a waiting permit cancels the permit,
+ *    which is then refused as TIMED_OUT.
  *       A transfer stays known after it was used, for as long as its source is held. Otherwise a
  *    late copy of the request for the transfer would take units from the source a second time,
  *    although the client that holds the source still uses them.
@@ -11736,12 +11739,12 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    learn until the last of them has learned. No configuration shortens the learning.
  * Bounds (P19). A client has at most client_hold_max holds, transfers and open reservations
  *    together, and all clients have at most hold_max. Used transfers count too.
- * Many ends at once. A call ends at most 256 holds and waits whose time has come,
- *    doorman_permits_end_hold at most 512, and an update at most 1,000. Later calls end the others.
- *    If an acquire lacks units, it ends up to 4,096 more, 256 at a time, and stops when it fits. So
- *    4,352 holds may end together, and the next acquire sees all their units. If more end, an
- *    acquire may be refused until updates have ended them. Ends delay a call by some milliseconds
- *    at most.
+ * Many ends at once. Before it serves queues, a call ends at most 256 holds and waits whose time
+ *    has come, doorman_permits_end_hold at most 512, and an update at most 1,000. Later calls end
+ *    the others, and a handover ends all. If an acquire lacks units, it ends up to 4,096 more, 256
+ *    at a time, and stops when it fits. So 4,352 holds may end together, and the next acquire sees
+ *    all their units. If more end, an acquire may be refused until updates have ended them. Ends
+ *    delay these calls by some milliseconds at most.
  */
 
 /* ---- holds: clients and connections */
@@ -12051,7 +12054,7 @@ static bool doorman__chains_ready(doorman__chains *nodes) {
     return nodes->bucket_count > 0 || doorman__chains_split(nodes);
 }
 
-/* Returns whether one more hold of `bytes` bytes is within the bounds (P19). */
+/* Returns whether one more hold or reservation of `bytes` bytes is within the bounds (P19). */
 static bool doorman__holds_has_room(const doorman_permits *permits, const char *client_id,
                                     size_t bytes) {
     const doorman__owner *owner = doorman__owner_find(permits, client_id, strlen(client_id), false);
@@ -12519,10 +12522,10 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
  * evicted. A part says what one limit was charged for one item. It names the limit by a code, which
  * has the same bits on every machine. A settlement finds the counters again, as a report does.
  * Units come back only to a counter with the flag DOORMAN__RESERVED, which says that a reservation
- * may have charged it. So a window that was reset, and that no reservation has charged since
- * then, gives nothing back. If another reservation has charged it since then, it gives back at most
- * what it has. A bucket has a doorman__back, whose stamp is a new one after a reset. So earlier
- * reservations give nothing back to it.
+ * may have charged it. So a window that was reset, and that no reservation has charged since then,
+ * gives nothing back. If another reservation has charged it since then, it gives back at most the
+ * units that it counts. A bucket has a doorman__back, whose stamp is a new one after a reset. So
+ * earlier reservations give nothing back to it.
  *
  * Rows. A store must never have a charged counter without the reservation that has charged it.
  * Otherwise the settlement would be unknown after a crash, and charge the cost a second time. And a
@@ -12712,7 +12715,7 @@ static unsigned char *doorman__reservation_row_begin(const doorman_permits *perm
 /* ---- reservations: states */
 
 /* Moves a reservation to another state. No other function writes the state.
- *   until   the end of an open one; of another one: when it is forgotten */
+ *   until   when the reservation ends, if the new state is OPEN; else when it is forgotten */
 static void doorman__reservation_enter(doorman_permits *permits, doorman__reservation *reservation,
                                        doorman__reservation_state state, doorman_time until) {
     doorman__reservation_list *open = &permits->reservations.open;
@@ -13279,8 +13282,8 @@ static void doorman__reservations_uninit(doorman__reservations *all) {
 
 /* ---- holds: waiting (P7) */
 
-/* Returns the charge of the first counter that lacks room, if all limits that refuse the permit are
- * of kind CONCURRENCY, and lack units or learn. Otherwise returns NULL. */
+/* Returns the charge of the first counter that lacks room, if only limits of CONCURRENCY refuse the
+ * permit, and each of them lacks units or learns. Otherwise returns NULL. */
 static doorman__charge *doorman__permits_lacking(doorman_permits *permits, size_t count) {
     doorman__charge *first = NULL;
     for (size_t i = 0; i < count; i++) {
@@ -13598,7 +13601,6 @@ static bool doorman__hold_queue_fits(const doorman_permits *permits,
     return held <= all && wait->need <= all - held;
 }
 
-/* Makes the wants of a permit that waits. */
 static void doorman__hold_wants(doorman_permits *permits, const doorman__hold *hold) {
     assert(hold->item_count <= permits->want_capacity);
     for (size_t i = 0; i < hold->item_count; i++) {
@@ -14275,7 +14277,7 @@ static bool doorman__hold_is_transfer(const doorman__hold *hold) {
 }
 
 /* Returns whether a request has one amount for each item of its hold, or none. Without such a hold
- * any number is right, because the request has no effect. A permit that waits is checked like a
+ * any number is right, because the amounts have no effect. A permit that waits is checked like a
  * hold, because an earlier request of the same message may grant it. */
 static bool doorman__hold_amounts_right(const doorman_permits *permits, const char *client_id,
                                         const doorman_hold_request *request) {
@@ -14421,8 +14423,8 @@ static bool doorman__holds_read_claim(doorman_permits *permits,
 }
 
 /* P16: returns whether all limits of CONCURRENCY that concern a hold learn. Leased limits do not
- * count. If another limit has learned, the hold has ended, because its time to live was the
- * shortest of its limits. */
+ * count. If one of them has learned, the hold has ended, because its time to live was the shortest
+ * of its limits. */
 static bool doorman__permits_all_learn(const doorman_permits *permits) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         const doorman__charge *charge = &permits->charges[i];
@@ -14654,7 +14656,6 @@ static void doorman__hold_transfer(doorman_permits *permits, doorman__hold *hold
     if (!doorman__hold_has_units(hold)) doorman__hold_destroy(permits, hold);
 }
 
-/* Returns whether a request moves units of a hold. */
 static bool doorman__hold_moves(const doorman__hold *hold, const doorman_hold_request *request) {
     assert(!request->amount_count || request->amount_count == hold->item_count);
     for (size_t i = 0; i < hold->item_count; i++) {
@@ -15203,7 +15204,8 @@ static const char *doorman__config_plan_name(const doorman_config *config, const
 }
 
 /* Lets the decisions that nobody has taken yet point to the names of a new configuration. The name
- * of a limit that is not there any more becomes NULL. */
+ * of a limit or plan that it does not have becomes NULL. The details of such a limit are
+ * removed. */
 static void doorman__holds_rename(doorman_permits *permits, const doorman_config *config) {
     for (doorman__wait *wait = permits->holds.first_decision; wait; wait = wait->next) {
         assert(!wait->hold);
@@ -15264,8 +15266,8 @@ static void doorman__holds_uninit(doorman__holds *holds) {
 /*
  * This section settles reservations, and counts reports once (P27, P28). A settlement finds the
  * counters of its items like a report. A counter that was charged too much gives the difference
- * back (P27). A counter that was charged too little is charged the difference. A settlement changes
- * all these counters, or none.
+ * back, if P27 allows it. A counter that was charged too little is charged the difference. A
+ * settlement changes all these counters, or none.
  */
 
 /* A settle, or a report with a request_id. */
@@ -15589,7 +15591,7 @@ static void doorman__settle_describe(doorman_permits *permits,
 }
 
 /* Settles a request that is checked.
- *   reservation   the one that has the name of the request; NULL: none is known */
+ *   reservation   has the name of the request; NULL: none is known */
 static doorman_status doorman__settle_checked(doorman_permits *permits,
                                               const doorman__settle_call *call,
                                               doorman__reservation *reservation,
@@ -15727,7 +15729,6 @@ bool doorman_permits_next_reservation(const doorman_permits *permits, doorman_cu
     return true;
 }
 
-/* Returns the reservation with an id if it is open, or NULL. */
 static doorman__reservation *doorman__reservations_find_open(const doorman_permits *permits,
                                                              uint64_t id) {
     if (!id || !permits->reservations.open.count) return NULL;
@@ -15769,8 +15770,8 @@ doorman_status doorman_permits_end_reservation(doorman_permits *permits, uint64_
  * A change sets a flag in the counter, and a bit for its bucket in the table of its limit. So a
  * change needs no memory, and no list must be searched when a counter is removed. The search for
  * the next row reads these bits: 64 of them are one word, so a million buckets are about 16,000
- * words. If a counter with a row in the store is removed, a row that says this enters a list of
- * removals.
+ * words. If a counter is removed whose row in the store may not be fresh, a row that says this
+ * enters a list of removals, if there is room.
  *
  * The figures follow the header of a row. Times are since 1970.
  *     ban              how much longer it lasts
@@ -16401,7 +16402,6 @@ static unsigned doorman__reservation_row_state(const doorman__reservation *reser
     return reservation->state == DOORMAN__SETTLED ? 2 : 3;
 }
 
-/* Writes the items of a reservation, and returns their end. */
 static unsigned char *doorman__reserved_items_write(unsigned char *to,
                                                     const doorman__reservation *reservation) {
     assert(reservation->item_count <= UINT8_MAX);
@@ -17152,9 +17152,9 @@ doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows r
  *                limit in the present configuration. A scope of plan rows is all limits of a
  *                template
  *     figures    what rows of a scope give, resolved for the limit of the scope. Rows with equal
- *                figures share them: a million rows with a few different figures need about 100
- *                bytes each. Plan rows give the name of a plan. A decision looks for this plan
- *                among the plans of its limit
+ *                figures share them, except rows that add units: a million rows with a few
+ *                different figures need about 100 bytes each. Plan rows give the name of a plan. A
+ *                decision looks for this plan among the plans of its limit
  *     row        one key of a scope, with its beginning and its end
  *
  *     state of a row    meaning                      event                next state
@@ -17172,7 +17172,6 @@ doorman_status doorman_permits_set_rows(doorman_permits *permits, doorman_rows r
 
 /* ---- overrides: the treap */
 
-/* Returns when the next event of a row is. */
 static doorman_time doorman__override_due(const doorman__override_row *row) {
     return row->node.tag & DOORMAN__BEGUN ? row->ends_at : row->starts_at;
 }
@@ -17186,7 +17185,6 @@ static bool doorman__override_before(const doorman__override_row *one,
     return one->id != other->id ? one->id < other->id : (uintptr_t)one < (uintptr_t)other;
 }
 
-/* Returns the treap for the kind of a row: override rows or plan rows. */
 static doorman__row_order *doorman__override_order(doorman__overrides *all,
                                                    const doorman__override_row *row) {
     return &all->orders[row->figures->plan != NULL];
@@ -17329,8 +17327,9 @@ static void doorman__override_scope_resolve(doorman_permits *permits,
     permits->overridden = true;
 }
 
-/* Returns the figures that a row gives. The limit gives the other figures. A configuration does not
- * keep whether max_wait was given, so a max_wait that equals max_debt counts as not given. */
+/* Returns all figures of a key with a row. The limit gives those that the row does not give. A
+ * configuration does not keep whether max_wait was given, so a max_wait that equals max_debt counts
+ * as not given. */
 static doorman_figures doorman__override_all(const doorman_permit_limit *limit,
                                              const doorman_figures *given) {
     doorman_permit_limit own = {.kind = limit->kind, .figures = limit->figures};
@@ -17777,7 +17776,6 @@ static void doorman__override_problem(const doorman__config_report *report, size
                         rest, bytes, text);
 }
 
-/* Returns whether a time since 1970 is valid. */
 static bool doorman__epoch_valid(doorman_time time) {
     return time >= 0 && time <= DOORMAN__EPOCH_MAX;
 }
@@ -18435,7 +18433,6 @@ static doorman__slot *doorman__permits_old_slot(const doorman_permits *permits,
     return NULL;
 }
 
-/* Adds a slot without counters. Returns NULL if memory runs out. */
 static doorman__slot *doorman__permits_add_slot(doorman_permits *permits,
                                                 const doorman_template *template_,
                                                 const doorman_permit_limit *limit) {
@@ -18585,7 +18582,7 @@ static void doorman__holds_note_life(doorman_permits *permits, const doorman_con
 }
 
 /* Lets all limits of CONCURRENCY learn until the last of them has learned: after a change of the
- * configuration, a hold that is not known yet may belong to any of them. */
+ * configuration or a handover, a hold that is not known yet may belong to any of them. */
 static void doorman__holds_keep_learning(doorman_permits *permits) {
     for (size_t i = 0; i < permits->own_count; i++) {
         doorman__slot *slot = permits->own_slots[i];
@@ -18667,7 +18664,8 @@ static doorman_status doorman__permits_check_options(doorman_permits_options *ow
     return wrong ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong) : DOORMAN_OK;
 }
 
-/* Starts the clocks. An epoch that was set stays. Precondition: there are no counters. */
+/* Starts the clocks, with no shard owned and no rows awaited. An epoch that was set stays.
+ * Precondition: there are no counters. */
 static void doorman__permits_restart(doorman_permits *permits, doorman_time now) {
     assert(!permits->counter_count && !permits->place_table.count);
     doorman__moment *at = &permits->at;
