@@ -21198,8 +21198,8 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  * way is the test of the breaker. Otherwise the breaker is closed.
  */
 
-/* Even if all names of limits are as long as possible, the response to a message with this many
- * items and bytes of text fits in 4 MiB. Servers take up to 10,000 items by default. */
+/* The response to a message with this many items and bytes of text fits in 4 MiB, except with very
+ * long names of limits and plans. Servers take up to 10,000 items by default. */
 #define DOORMAN__MESSAGE_ITEMS ((size_t)4000)
 #define DOORMAN__MESSAGE_TEXT ((size_t)256 << 10)
 #define DOORMAN__REFUSALS_MAX ((size_t)10000)
