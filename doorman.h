@@ -108,8 +108,8 @@
  *     its lease. If clients may cheat, use permits, and let a gateway ask for them. Doorman
  *     promises that the sum of the leases does not exceed the capacity, except after a cut of the
  *     capacity, until the older leases have ended. What clients use without a lease is not part of
- *     this sum. The promise needs CONFIRMED handover, which is the default, and clocks whose rates
- *     differ by at most the drift, which is 5 % by default.
+ *     this sum. The promise needs an algorithm that divides the capacity, CONFIRMED handover and
+ *     full learning, which are defaults, and clocks whose rates differ by at most the drift (5 %).
  *
  * MACROS that you may define before you include the header
  *
@@ -135,20 +135,19 @@
  *     the caller's memory, which the library never frees. Arguments, and the memory that they point
  *     to, are used only during the call, except where a comment says otherwise. Pointers in a
  *     result stay valid until the next call on the object that returned them. A call that returns a
- *     status, and runs out of memory, returns OUT_OF_MEMORY and changes nothing. There is an
- *     exception for messages on permits: see doorman_server_handle.
+ *     status, and runs out of memory, returns OUT_OF_MEMORY and changes nothing, except where a
+ *     comment says otherwise.
  *
  * ERRORS
  *
- *     A call that can fail returns a doorman_status. DOORMAN_OK is 0. After an error the object is
- *     as before. Outputs are unchanged too, except where a comment says that they are 0. A
- *     doorman_error describes the error. If an argument or a field is wrong, the text begins with
- *     its name: `key: must be 0 to 256 bytes of UTF-8`, or `templates[2].limits[0].figures.rate:
- *     must be ...`. The field `path_bytes` of the error says where the name ends, so no program has
- *     to search for the end. A field has its name in C if the caller has passed it in C, and its
- *     name in JSON if it was read from JSON. Missing capacity is not an error: a function whose
- *     name ends in `_try` returns a doorman_decision, not a status, and a doorman_resource_info
- *     says whether a resource has a lease.
+ *     A call that can fail returns a doorman_status. DOORMAN_OK is 0. After an error the object and
+ *     the outputs are as before, except where a comment says otherwise. A doorman_error describes
+ *     the error. If an argument or a field is wrong, the text begins with its name: `key: must be 0
+ *     to 256 bytes of UTF-8`, or `templates[2].limits[0].figures.rate: must be ...`. The field
+ *     `path_bytes` of the error says where the name ends. A field has its name in C if the caller
+ *     has passed it in C, and its name in JSON if it was read from JSON. Missing capacity is not an
+ *     error: a function whose name ends in `_try` returns a doorman_decision, not a status, and a
+ *     doorman_resource_info says whether a resource has a lease.
  *
  *     A pointer or a callback may be NULL only where a comment says so. There is one exception, the
  *     calls that end an object: _destroy, _uninit, _close, _shutdown, _stop and _resign accept
@@ -1403,7 +1402,7 @@ typedef struct doorman_client_options {
     uint64_t seed;                 /* required: a random number that is new for each client. If
                                       `seed` is 0 and DOORMAN_NNG is defined, the library takes
                                       random bits from the system */
-    doorman_time request_timeout;  /* at least 1 ms; default 5 s */
+    doorman_time request_timeout;  /* at least 1 ms; default 5 s, but 1 s for permits */
     const doorman_tls *tls;        /* only for an agent; required if an address needs TLS */
     doorman_permit_policy permits; /* only for an agent and a doorman_permit_client */
 } doorman_client_options;

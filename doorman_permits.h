@@ -19961,8 +19961,8 @@ static void doorman__map_sweep(doorman_limiter_map *map, size_t visits) {
     }
 }
 
-/* Samples 8 entries, and forgets the one that will be the first to equal a new entry. Returns false
- * if units of CONCURRENCY are in use in all of them. */
+/* Samples up to 8 entries, and forgets the one that will be the first to equal a new entry.
+ * Returns false if units of CONCURRENCY are in use in all of them. */
 static bool doorman__map_evict(doorman_limiter_map *map) {
     doorman__chain *samples[DOORMAN__EVICT_SAMPLES];
     doorman__entry *best = NULL;
@@ -20268,9 +20268,9 @@ static size_t doorman__holds_made_shard(const doorman_permits *permits) {
     return doorman_permits_shard_of(permits, doorman__place_id(first->place), first->key);
 }
 
-/* Fails if the last master had no shards, so that the id of a hold does not tell its shard (N4).
- * Such a hold could not move with its counter. After the failure the next master learns the other
- * holds, and such a hold is lost. */
+/* Fails if the id of a hold is from a time without shards, and does not tell its shard (N4). Such a
+ * hold could not move with its counter. After the failure the next master learns the other holds,
+ * and such a hold is lost. */
 static void doorman__handover_check_shard(doorman__handover_reader *in, uint64_t id) {
     const doorman_permits *permits = in->permits;
     if (in->wrong || !permits->shards.of.count) return;
@@ -20339,8 +20339,8 @@ static const doorman__handover_permits doorman__permits_in_handover = {
  *               4        the bytes that follow
  *
  * Counters have rows even if their limits are not durable, because a move must forget nothing. Only
- * holds restore the counters of CONCURRENCY. While a shard is written, nothing of it changes,
- * except that reservations and holds may end. So counters come before reservations. Otherwise a
+ * holds restore the counters of CONCURRENCY. While a shard is written, no decision changes it, but
+ * reservations and holds may end. So counters come before reservations. Otherwise a
  * reservation could be written as open and then end, its counter would be written without the
  * returned units, and the next owner could return them again. Then come holds, and then transfers,
  * because a transfer can only be restored after its source.
@@ -20644,7 +20644,7 @@ static bool doorman__bucket_adapt(doorman_permits *permits, doorman__slot *slot,
     return !failed;
 }
 
-/* Returns whether a bucket has a counter or a ban of a shard. Most buckets have none. */
+/* Returns whether a bucket has a counter or a ban of a shard. */
 static bool doorman__bucket_has(doorman_permits *permits, const doorman__slot *slot, size_t shard,
                                 const doorman_shard_cursor *cursor) {
     doorman__chain *node = doorman__shard_bucket(permits, cursor);
@@ -20963,7 +20963,6 @@ static void doorman__shard_restore_learning(doorman__handover_reader *in, size_t
     doorman__holds_find_learned(permits);
 }
 
-/* Restores one record. */
 static doorman_status doorman__shard_restore_record(doorman_permits *permits, size_t shard,
                                                     const unsigned char *record, size_t bytes,
                                                     doorman_error *error) {
@@ -21100,9 +21099,9 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  *    own in the sequence of the client's messages, and the next message waits until the permit is
  *    decided.
  * About P22: the client counts valid_for of a refusal from the time at which it sent the message.
- *    The server decided later, so a refusal never lasts longer than the server allows. The client
- *    remembers at most DOORMAN__REFUSALS_MAX refusals, the newest ones. A client that receives no
- *    more refusals forgets them when all have ended.
+ *    The server decided later, so a refusal lasts no longer than the server allows, by the clock of
+ *    the client. The client remembers at most DOORMAN__REFUSALS_MAX refusals, the newest ones. A
+ *    client that receives no more refusals forgets them when all have ended.
  * About P23: a message has failed if it has no valid response of a master, and no redirect that the
  *    client follows (K3). Its permits are sent again, each time to the next address. A client with
  *    three addresses gives up a permit after four failures. After the first failure the permit
@@ -21189,16 +21188,16 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
  *                                             and its wait ends                    -> QUEUED
  *   DECIDED  its caller has no result yet     its caller takes the result          (freed)
  *
- * A call also becomes DECIDED when its hold is released, when the kill switch is set, and when the
- * agent ends.
+ * A call also becomes DECIDED when its hold is released. A call that a caller waits for becomes
+ * DECIDED when the agent ends, and a permit also when the kill switch is set.
  *
  * The state of the upstream of a port is the state of the breaker. Lanes have no breaker.
  * BACKING_OFF: the breaker is open until retry_at. REQUESTED after 5 failures: the message under
  * way is the test of the breaker. Otherwise the breaker is closed.
  */
 
-/* Even if all names of limits are as long as possible, the response to a message with this many
- * items and bytes of text fits in 4 MiB. Servers take up to 10,000 items by default. */
+/* The response to a message with this many items and bytes of text fits in 4 MiB, except with very
+ * long names of limits and plans. Servers take up to 10,000 items by default. */
 #define DOORMAN__MESSAGE_ITEMS ((size_t)4000)
 #define DOORMAN__MESSAGE_TEXT ((size_t)256 << 10)
 #define DOORMAN__REFUSALS_MAX ((size_t)10000)
@@ -21211,8 +21210,8 @@ doorman_status doorman_permits_drop_shard(doorman_permits *permits, size_t shard
 /* How long a settle waits for its first message, how long it is repeated after that, how long it
  * waits after each LEARNING, and in how many messages it may fail. In an outage of SETTLE_TIME
  * fewer than SETTLE_FAILURES messages fail, because the breaker opens for at least a second. After
- * LEARNING a report is also sent again, until REPORT_TIME has passed: a server refuses a report as
- * LEARNING for at most 10 minutes. */
+ * LEARNING a report is also sent again, until REPORT_TIME has passed: a server that could not read
+ * its rows refuses a report as LEARNING for 10 minutes (P28). */
 #define DOORMAN__SETTLE_WAIT (300 * DOORMAN_SECOND)
 #define DOORMAN__SETTLE_TIME (45 * DOORMAN_SECOND)
 #define DOORMAN__SETTLE_PAUSE DOORMAN_SECOND
@@ -21285,7 +21284,7 @@ typedef struct doorman__call {
     doorman_time sent_max_wait;
     doorman_time waits_until;          /* WAIT: when max_wait ends; 0: it was not sent yet. SETTLE:
                                           when it is lost at the latest. REPORT: when it is lost if
-                                          servers still learn; 0: none has answered so */
+                                          servers still learn; 0: no server has said LEARNING */
     struct doorman__client_hold *hold; /* NULL: the call concerns no hold */
     struct doorman__call *peer;        /* a transfer or settle, and the call that gets its result,
                                           point to each other; NULL: nobody waits for the result */
@@ -21341,7 +21340,7 @@ typedef struct doorman__stock {
     size_t times_used[DOORMAN__USE_SLICES];
     doorman__lot lots[2]; /* the one that ends earlier is first */
     double granted_most;  /* the most units that a server has granted to one permit */
-    double remaining;     /* this field and the next two are from the last answer */
+    double remaining;     /* of the last grant, as the next two fields; 0 after a refusal */
     doorman_time reset_at;
     char limit[DOORMAN_ID_BYTES_MAX + 1];
 } doorman__stock;
@@ -21436,7 +21435,7 @@ struct doorman_permit_client {
     char client_id[DOORMAN_ID_BYTES_MAX + 1];
     doorman_permit_policy policy; /* its `local` is NULL */
     bool kill_switch;
-    doorman_time message_timeout; /* the longest time to wait for a response */
+    doorman_time message_timeout; /* for a response; the max_wait of a WAIT comes in addition */
     doorman_limiter_map *local;   /* NULL: the fallback is not FAIL_LOCAL */
     uint64_t hash_key[2], local_key[2];
 
@@ -21508,7 +21507,7 @@ static doorman__port *doorman__port_of_shard(const doorman__routes *routes, size
 }
 
 /* Returns the port of a call: home without a map, otherwise the port of the owner of its shard. The
- * ids of holds and transfers contain their shard (N4). A call without such an id, or its hold, has
+ * ids of holds and transfers contain their shard (N4). If a call has no such id, it or its hold has
  * items. */
 static doorman__port *doorman__call_route(const doorman__call *call) {
     doorman_permit_client *client = call->client;
@@ -22505,7 +22504,6 @@ static void doorman__reservation_give_back(doorman__call *call, doorman_time now
     }
 }
 
-/* Gives up a settle. */
 static void doorman__client_settle_lose(doorman__call *call) {
     assert(call->kind == DOORMAN__CALL_SETTLE && !call->attended);
     call->client->counts.unsettled++;
@@ -24346,7 +24344,7 @@ static bool doorman__client_settle_is_local(doorman_permit_client *client,
     return true;
 }
 
-/* Starts a settle. With a timeout it has two calls, as a transfer.
+/* Starts a settle. With a timeout it has two calls, like a transfer.
  *   out       written on OK: the call that gets the result; NULL: nobody waits
  *   returns   OK | OUT_OF_MEMORY: nothing has changed */
 static doorman_status doorman__client_settle_start(doorman_permit_client *client,
@@ -25552,7 +25550,7 @@ static const doorman__row doorman__settle_rows[] = {
     {0},
 };
 
-/* The fields of requests. Values that the server checks later are not checked here. */
+/* The fields of requests. Only the server checks what texts contain, and the type NUMBER. */
 #define DOORMAN__CLIENT(flags)                                                                     \
     DOORMAN__ROW_AS("client_id", STRING, flags, doorman_request, holder_id)
 #define DOORMAN__ENTRIES(rows)                                                                     \
@@ -25579,8 +25577,8 @@ static const doorman__row doorman__permit_requests[][3] = {
  * counts as a refusal. A reason that this version does not know is read as DOORMAN_NO_REASON.
  *
  * Durations are exact to a nanosecond, so they are not rounded. Units of `granted` and `charged`
- * are exact too. What people read has at most six decimals: `remaining` is rounded down, and `used`
- * is rounded up. So no client believes that more is left than there is.
+ * are exact too. `remaining` is rounded down to at most six decimals, and `used` is rounded up. So
+ * no client believes that more is left than there is.
  */
 
 /* Returns an amount with at most six decimals, rounded down. An amount of 1e9 or more is rounded
@@ -26222,7 +26220,6 @@ static doorman_time doorman__agent_permits_due(const doorman__agent_permits *per
     return due;
 }
 
-/* Adds a transport for an upstream of the client. */
 static doorman_status doorman__agent_permits_add_transport(doorman__agent_permits *permits,
                                                            doorman_upstream *upstream) {
     char *const *pem = permits->transports[0]->pem;
