@@ -7752,7 +7752,7 @@ static void doorman__server_uncount(doorman_server *server, uint64_t hash) {
 }
 
 /* Advances the measurements of a resource to the present time. Must be called before each change of
- * its leases. */
+ * its leases, except in a handover, which fills a new resource. */
 static void doorman__resource_tick(doorman__resource_entry *resource) {
     doorman__lease_table *leases = &resource->leases;
     doorman_time now = resource->server->now;
@@ -8119,9 +8119,9 @@ static doorman_time doorman__server_inherit(const doorman_server *server,
     return doorman__later(learned_at, gained);
 }
 
-/* A resource may match another old template in a new configuration (G1) if its last template is
- * gone, or if a template that was behind it is now in front of it. Returns the latest end of the
- * learning for all such last templates, or 0 if there are none. */
+/* A resource may match another template in a new configuration (G1) if its last template is gone,
+ * or if a template that was behind it is now in front of it. Returns the latest end of the learning
+ * for all such last templates, or 0 if there are none. */
 static doorman_time doorman__server_inherit_moved(const doorman_server *server,
                                                   const doorman_config *config) {
     const doorman_config *last = server->config;
@@ -8551,8 +8551,8 @@ static void doorman__item_move(doorman__request_item *item, doorman__item_state 
     item->state = state;
 }
 
-/* Called for a node with a parent. Adds the node's held lease of one resource. Until the parent
- * grants a lease, the held lease has no capacity, and the lease table learns. */
+/* Called for a node with a parent. Adds the node's held lease of one resource. At first the held
+ * lease has no capacity, and the lease table learns. */
 static bool doorman__upward_create(doorman__resource_entry *resource) {
     doorman_upstream *upstream = &resource->server->upstream;
     assert(!doorman__server_is_root(resource->server) && !resource->upward);
@@ -8874,8 +8874,8 @@ static size_t doorman__upward_group(const doorman__upward *upward, doorman_deman
 }
 
 /* R3: removes expired entries (S2), and then reports the demands and the committed amount of one
- * resource to the upstream. A node that does not learn gives back what is neither wanted by its
- * holders nor committed for them. */
+ * resource to the upstream. Unless the node learns, or its requests fail, it gives back what is
+ * neither wanted by its holders nor committed for them. */
 static void doorman__upward_report(doorman__upward *upward, doorman_time now) {
     doorman_upstream *upstream = &upward->resource->server->upstream;
     doorman__lease_table *leases = &upward->resource->leases;
@@ -12025,9 +12025,9 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * call.
  *
  * In a request, a client claims the capacity of its lease, and reports its units in use as
- * outstanding (R3). If the client wants less than it has, it first gives the difference back, and
- * then sends the request. If leases are whole units, the client rounds its wants up, as the server
- * does (A5).
+ * outstanding (R3). While requests succeed, a client that wants less than it has first gives the
+ * difference back, and then sends the request. If leases are whole units, the client rounds its
+ * wants up, as the server does (A5).
  *
  * K4 Without a lease the fallback is in force. on_change is called when the capacity, or what
  *    explains the capacity, has changed (see doorman_resource_options).
