@@ -12594,7 +12594,7 @@ struct doorman_client {
     doorman_time look_at;       /* when to check for refusals (L4) */
     size_t follow_use_count;    /* the number of resources whose wants follow use */
     uint64_t hash_key[2];       /* the key of the hash function of `resources` (C8) */
-    uint8_t unmet;              /* a limiter has refused units since the last check; atomic */
+    uint8_t unmet;              /* a limiter has signalled a refusal since the last check; atomic */
     doorman_time release_delay; /* how long a release waits for the next opening (K5) */
     bool kill_switch;           /* the kill switch is on */
     bool notifying;             /* an on_change is running; atomic */
