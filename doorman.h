@@ -7548,8 +7548,8 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * root, and ends no later than that lease (S6, S8, R9).
  */
 
-/* The longest time after which the holders of a node without a lease should ask again (T4). The
- * time of each holder is shorter by up to DEFER_SPREAD. */
+/* The longest time after which a holder should ask again if its node cannot expect a lease soon
+ * (T4). The time of each holder is shorter by up to DEFER_SPREAD. */
 #define DOORMAN__DEFER_MAX (4 * DOORMAN_SECOND)
 #define DOORMAN__DEFER_SPREAD DOORMAN_SECOND
 
@@ -7747,7 +7747,7 @@ static void doorman__server_uncount(doorman_server *server, uint64_t hash) {
 }
 
 /* Advances the measurements of a resource to the present time. Must be called before each change of
- * its leases. */
+ * its leases, except in a handover, which fills a new resource. */
 static void doorman__resource_tick(doorman__resource_entry *resource) {
     doorman__lease_table *leases = &resource->leases;
     doorman_time now = resource->server->now;
@@ -7789,7 +7789,6 @@ static doorman__upward *doorman__upward_of(doorman__held_lease *held) {
     return DOORMAN__WITHIN(doorman__upward, held, held);
 }
 
-/* Frees each resource whose held lease is CLOSED. */
 static void doorman__server_free_closed(doorman_server *server) {
     for (doorman__held_lease *held; (held = doorman__upstream_next_closed(&server->upstream));) {
         doorman__resource_drop(doorman__upward_of(held)->resource);
@@ -7809,9 +7808,9 @@ static void doorman__server_note_end(doorman_server *server, doorman__held_lease
 }
 
 /* Removes a resource that has no holders. A node with a parent first releases its own lease. But
- * while the node learns, it keeps the lease and the resource, because the resource may have holders
- * that are not known yet (R10). If the node's own lease has already ended, its end is reported
- * before the resource is removed. */
+ * while the node learns, it keeps a lease that is in force or requested, and the resource, because
+ * the resource may have unknown holders (R10). If the node's own lease has already ended, its end
+ * is reported before the resource is removed. */
 static void doorman__resource_remove(doorman__resource_entry *resource) {
     assert(resource->leases.entries.count == 0);
     if (!resource->upward) {
@@ -8090,7 +8089,7 @@ static void doorman__server_begin_learning(doorman_server *server) {
  * ends. If the last configuration has a template with the same glob, the result is the end for that
  * template. While the server learns, the result may be later, because the predecessor may have had
  * the new configuration, with longer leases. Without a template with the same glob, the result is
- * the latest end for all templates of the last configuration. If resources could match none of
+ * the latest end for all templates of the last configuration. If a resource could match none of
  * these templates, leases without an entry may exist (G2). Then the result is at least drains_at,
  * or now plus learning_mode_duration if that is set (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
@@ -8317,7 +8316,7 @@ doorman_time doorman_server_learns_until(const doorman_server *server, doorman_t
 
 /* ---- server: checking a request */
 
-/* C10: returns the name of a field: on the wire if the request was a message, or else in C. */
+/* C10: returns the name that a field has on the wire if the request was a message, or else in C. */
 static const char *doorman__name(const doorman_request *request, const char *in_c,
                                  const char *on_wire) {
     return request->wire_names ? on_wire : in_c;
@@ -8467,7 +8466,6 @@ static doorman_status doorman__server_check_twice(doorman_server *server,
     return DOORMAN_OK;
 }
 
-/* Reserves the arrays that the server needs to process a request. */
 static bool doorman__server_reserve(doorman_server *server, const doorman_request *request) {
     const size_t count = request->item_count, terms = request->is_server ? count : 0;
     return doorman__reserve(&server->request_items, &server->request_items_capacity, count,
@@ -8548,8 +8546,8 @@ static void doorman__item_move(doorman__request_item *item, doorman__item_state 
     item->state = state;
 }
 
-/* Called for a node with a parent. Adds the node's held lease of one resource. Until the parent
- * grants a lease, the held lease has no capacity, and the lease table learns. */
+/* Called for a node with a parent. Adds the node's held lease of one resource. At first the held
+ * lease has no capacity, and the lease table learns. */
 static bool doorman__upward_create(doorman__resource_entry *resource) {
     doorman_upstream *upstream = &resource->server->upstream;
     assert(!doorman__server_is_root(resource->server) && !resource->upward);
@@ -8749,10 +8747,10 @@ static bool doorman__upward_renew(doorman__upward *upward) {
     return doorman__held_lease_live(held, server->now);
 }
 
-/* Called after each response of the parent, and after each response to a holder. Decides whether to
- * ask the parent sooner. T1: the node asks sooner if its unmet wants have grown, or if its wants
- * have fallen by more than a tenth. R12: the node confirms a smaller lease when its committed
- * amounts fit into the lease. */
+/* Called when the parent has responded, and when a holder with an entry has asked for capacity.
+ * Decides whether to ask the parent sooner. T1: the node asks sooner if its unmet wants have grown,
+ * or if its wants have fallen by more than a tenth. R12: the node confirms a smaller lease when its
+ * committed amounts fit into the lease. */
 static void doorman__upward_expedite(doorman__upward *upward) {
     const doorman__lease_table *leases = &upward->resource->leases;
     doorman_upstream *upstream = &upward->resource->server->upstream;
@@ -8871,8 +8869,8 @@ static size_t doorman__upward_group(const doorman__upward *upward, doorman_deman
 }
 
 /* R3: removes expired entries (S2), and then reports the demands and the committed amount of one
- * resource to the upstream. A node that does not learn gives back what is neither wanted by its
- * holders nor committed for them. */
+ * resource to the upstream. Unless the node learns, or its requests fail, it gives back what is
+ * neither wanted by its holders nor committed for them. */
 static void doorman__upward_report(doorman__upward *upward, doorman_time now) {
     doorman_upstream *upstream = &upward->resource->server->upstream;
     doorman__lease_table *leases = &upward->resource->leases;
@@ -8999,7 +8997,6 @@ static void doorman__upward_granted(doorman__upward *upward,
     resource->leases.parent_terms_count = item_response->terms_count;
 }
 
-/* Processes the parent's response for one resource. */
 static void doorman__upward_changed(doorman__upward *upward,
                                     const doorman_capacity_response *item_response) {
     doorman__held_lease *held = &upward->held;
@@ -9198,8 +9195,8 @@ static doorman_time doorman__context_refresh(const doorman__request_context *con
     const doorman_algorithm *algorithm = leases->algorithm;
     const double target = context->target;
     doorman_time now = context->now;
-    /* The time until the lease ends. It is less than the lease length if a lease is repeated
-     * (R11). */
+    /* The time until the lease ends. It is less than the lease length if a lease is repeated (R11),
+     * or ends with the lease of the node (S6). */
     doorman_time left = entry->lease_end - now;
     assert(left >= 0);
     doorman_time least = algorithm->minimum_refresh_interval;
@@ -9224,10 +9221,10 @@ static doorman_time doorman__context_refresh(const doorman__request_context *con
     return doorman__later(doorman__earlier(refresh, doorman__leases_soon(algorithm, more)), 1);
 }
 
-/* Sets the end of a holder's entry: now, plus `length`, plus the drift (S8). `length` is the length
+/* Ensures that an entry lasts until now, plus `length`, plus the drift (S8). `length` is the length
  * of the lease. For a holder that gets no lease, `length` is at most the longer of two times: three
  * times the interval after which the holder should ask again, and the rest of the lease that the
- * holder claims (T4). So if such a holder is gone, its wants soon take no capacity. */
+ * holder claims (T4). The entry may end later (see "expiry" in >>leases). */
 static void doorman__context_set_end(const doorman__request_context *context, doorman_time length) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
@@ -9240,7 +9237,7 @@ static void doorman__context_set_end(const doorman__request_context *context, do
     doorman__resource_update_by(context->resource, entry->end);
 }
 
-/* T4: returns after what time a holder should ask again, from a keyed hash of its id. */
+/* T4: returns after what time a holder asks again if the node expects no lease soon: 3 to 4 s. */
 static doorman_time doorman__entry_defer(const doorman__lease_entry *entry) {
     double part = (double)(entry->link.hash >> 32) / 4294967296.0;
     return DOORMAN__DEFER_MAX - doorman__scale(DOORMAN__DEFER_SPREAD, part);
@@ -9335,7 +9332,7 @@ static doorman__item_state doorman__context_next(const doorman__request_context 
 /* R6: grants again what a holder claims under a lease of this node, as far as that amount is free,
  * or more if holders have given back capacity. If the claim is 0 and nothing was given back, the
  * holder gets a lease of 0. A holder that names no lease of this node must try later (S4). Returns
- * the committed amount. */
+ * the amount of the lease. */
 static double doorman__context_learn(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     if (!context->granted_here) {
@@ -9732,7 +9729,7 @@ static doorman_time doorman__server_due(const doorman_upstream *upstream) {
     return doorman__earlier(due, doorman__upstream_due(upstream));
 }
 
-/* One call reports at most this many ends of leases, so that no call takes long. */
+/* One call of doorman__server_note_ends reports at most this many ends. So no call takes long. */
 #define DOORMAN__ENDS_MAX 1000
 
 /* Reports the leases of this node that have ended without a renewal. */
@@ -9799,7 +9796,7 @@ static const doorman__upstream_calls doorman__server_calls = {
     doorman__server_due, doorman__server_work, doorman__server_request, doorman__server_response,
     doorman__server_failed};
 
-/* Describes a resource. Returns false if this node is releasing its own lease of the resource. */
+/* Returns false if this node is releasing its own lease of the resource. */
 static bool doorman__resource_describe(doorman__resource_entry *resource,
                                        doorman_server_resource *out) {
     doorman_time now = resource->server->now;
@@ -9923,9 +9920,9 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *         amount committed (R4), or the node's lease has ended, and the leases of the holders with
  *         it (S6).
  *       - Of the permits, holds and transfers are handed over (see >>permit_handover). Counters are
- *         not handed over: the counters of durable limits have rows in a store (D1). The leases
- *         that the permits hold are not handed over. If the permits held a lease of a resource
- *         (P17), the next master learns this resource as after a crash.
+ *         not handed over: the counters of durable limits have rows in a store (D1). The permits do
+ *         not get their leases back. If they had a lease of a resource (P17), the next master
+ *         learns this resource as after a crash.
  *    No promise needs the following, so it is not handed over: the lags of whole units (A5), the
  *    signs of shared ids (S10), the reports of overload (H11), the paths below the node (T8),
  *    permits that wait (P7).
@@ -10321,7 +10318,6 @@ static void doorman__handover_learn(doorman__resource_entry *resource) {
     *of_template = doorman__later(*of_template, until);
 }
 
-/* Restores the demands and the lease of a holder. */
 static void doorman__handover_restore(doorman__handover_reader *in,
                                       doorman__resource_entry *resource,
                                       const doorman__handed_entry *handed) {
@@ -10752,8 +10748,7 @@ void doorman_election_abstain(doorman_election *election, bool abstains, doorman
  * Each kind of limiter has one pure function for an attempt to take units. The arguments of the
  * function are the limits, the state, an amount of units, and the time if the kind needs it. The
  * result is a doorman__attempt: the decision, the new state, the wait and what is left. The callers
- * load the state, and store the new state by compare-and-swap in a loop. Code that holds a lock
- * needs no loop.
+ * load the state, and store the new state by compare-and-swap in a loop.
  *
  *   kind             function                    state
  *   token bucket     doorman__bucket_try         paid_until (see L1)
@@ -10812,15 +10807,15 @@ void doorman_election_abstain(doorman_election *election, bool abstains, doorman
  *    demand, so a larger lease may come.
  * L3 Limiters take no lock and make no system call. So any number of threads may share a limiter
  *    (C2). A try of a resource performs no division if it fits and its `out` is NULL: divisions by
- *    an amount are done when the amount changes. A try with its clock read takes 33 ns, and a
- *    refused try takes 27 ns (make bench). On the same machine a clock read alone takes 24 ns, and
- *    a compare-and-swap alone takes 30 ns.
+ *    an amount are done when the amount changes. A try with its clock read takes 32 ns, and a
+ *    refused try takes 27 ns (make bench). On the same machine a clock read takes 24 ns, and a
+ *    clock read with a compare-and-swap takes 30 ns.
  * L5 Shadow mode and the kill switch allow a try that the limiter would refuse without them. Such a
  *    try counts as excess. A try checks the two flags only if the limiter refuses.
  *
  * A refusal shows demand (L4, see >>client). The first refusal of a limiter after the client's last
- * check sets a flag that all limiters of the client share. The limiter stores the time of this
- * refusal. So the client reads one flag to learn whether any limiter has refused a try.
+ * look at its counts sets a flag that all limiters of the client share. The limiter stores the time
+ * of this refusal. So the client reads one flag to learn whether any limiter has refused a try.
  */
 
 /* ---- limiters: amounts and times */
@@ -11477,7 +11472,7 @@ enum { DOORMAN__SHADOW = 1, DOORMAN__KILL_SWITCH = 2 };
 /* What the client and the limiter store for each other. All fields that change are atomic. */
 typedef struct DOORMAN__ALIGNED doorman__usage {
     doorman__shared allowed, refused, excess; /* in grains; they wrap around */
-    doorman_time unmet_since; /* the first refusal since the client's last check; 0: none */
+    doorman_time unmet_since; /* the first refusal since the client's last look; 0: none */
     doorman__shared largest;  /* the largest request since the client's last sample; 0: none was
                                  above one unit */
     double ceiling;           /* the largest capacity that the limiter can ever get */
@@ -11586,8 +11581,8 @@ static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t un
     return decision;
 }
 
-/* The shortest time from a refusal that raises the wants to a larger lease. The client needs it to
- * check for refusals (0.2 s) and to ask the server. */
+/* A limiter expects no larger lease sooner than this. After a refusal the client needs up to this
+ * time to check for refusals (every 0.2 s) and to ask the server. */
 #define DOORMAN__REFRESH_MIN (DOORMAN_SECOND / 4)
 
 /* Returns how long it takes until the limiter may get another amount. */
@@ -11986,7 +11981,6 @@ static doorman_time doorman__gauge_retry_after(const doorman__gauge *gauge, doub
     return is_more ? doorman__later(refresh_in, until - now) : refresh_in;
 }
 
-/* Makes a try, and then reads the state. */
 static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, doorman_result *out,
                                               doorman_time now) {
     doorman__quota quota;
@@ -12027,9 +12021,9 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * call.
  *
  * In a request, a client claims the capacity of its lease, and reports its units in use as
- * outstanding (R3). If the client wants less than it has, it first gives the difference back, and
- * then sends the request. If leases are whole units, the client rounds its wants up, as the server
- * does (A5).
+ * outstanding (R3). While requests succeed, a client that wants less than it has first gives the
+ * difference back, and then sends the request. If leases are whole units, the client rounds its
+ * wants up, as the server does (A5).
  *
  * K4 Without a lease the fallback is in force. on_change is called when the capacity, or what
  *    explains the capacity, has changed (see doorman_resource_options).
@@ -12057,10 +12051,10 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * How soon a lease follows demand. A limiter that refuses units sets a flag, which the client
  * checks every 0.2 s. The client waits until 0.1 s have passed since the refusal, because the
  * counts show the rate of the demand only after this time. For a gauge the client does not wait.
- * After the wait the client asks the server at once, if the last response granted all wants.
- * Example: a resource is idle, and its capacity is free at the server. After the first refusal, the
- * resource gets its whole share within 250 ms and one round trip. When a call waits for a gauge of
- * an agent, the agent asks at once.
+ * After the wait the client asks the server at once, if the last response granted all wants. In
+ * this case an agent also checks at once when a call begins to wait for a gauge. Example: a
+ * resource is idle, and its capacity is free at the server. If callers keep trying, the resource
+ * gets its whole share within 250 ms and one round trip after the first refusal.
  *
  * An idle resource asks only for its minimum, even if its safe capacity is larger. A safe capacity
  * that is not configured is the capacity divided by the number of clients. If each idle resource
@@ -12127,7 +12121,7 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
 
 #define DOORMAN__SAMPLES 11
 
-/* The time from the first refusal to a look. */
+/* The shortest time from the first refusal of a rate to a look. */
 #define DOORMAN__LOOK_MIN (DOORMAN_SECOND / 10)
 
 /* What the limiter of a resource has counted up to the time `at`. */
@@ -12596,7 +12590,7 @@ struct doorman_client {
     doorman_time look_at;       /* when to check for refusals (L4) */
     size_t follow_use_count;    /* the number of resources whose wants follow use */
     uint64_t hash_key[2];       /* the key of the hash function of `resources` (C8) */
-    uint8_t unmet;              /* a limiter has refused units since the last check; atomic */
+    uint8_t unmet;              /* a limiter has signalled a refusal since the last check; atomic */
     doorman_time release_delay; /* how long a release waits for the next opening (K5) */
     bool kill_switch;           /* the kill switch is on */
     bool notifying;             /* an on_change is running; atomic */
@@ -13073,7 +13067,7 @@ doorman_upstream *doorman_client_upstream(doorman_client *client) {
 #define DOORMAN__LOOK_INTERVAL (DOORMAN_SECOND / 5)
 
 /* Checks for refusals since the last check. A resource whose limiter has refused units becomes due
- * sooner. */
+ * sooner if its wants follow use. */
 static void doorman__client_look(doorman_client *client, doorman_time now) {
     client->look_at = DOORMAN_NEVER;
     if (client->follow_use_count) client->look_at = doorman__after(now, DOORMAN__LOOK_INTERVAL);
@@ -13399,8 +13393,9 @@ static doorman_client_resource *doorman__client_add(doorman_client *client,
 
 /* Opens a new resource, or a closed resource that is not released yet. A closed resource gets the
  * new options, and keeps its units in use. It keeps its lease, unless the lease is being released.
- * If the release was still waiting for its delay (K5), the lease is renewed at its usual time,
- * unless the priority has changed. A renewal at once would send a message for each such opening. */
+ * In an agent, if the release was still waiting (K5), the lease is renewed at its usual time,
+ * unless the priority or the wants have changed. A renewal at once would send a message each
+ * time. */
 static void doorman__resource_reopen(doorman_client_resource *resource,
                                      const doorman_resource_options *options, doorman_time now) {
     assert(resource->opened == 1);
@@ -13502,10 +13497,10 @@ doorman_status doorman_client_report_overload(doorman_client_resource *resource,
 /*
  * This section reads and writes configurations and the messages of the wire protocol. Each message
  * is one JSON object. A request has one key, the method. Its response has the same key, or `error`.
- * Unknown fields in a message are ignored. Unknown fields in a configuration are refused, because
- * they are probably typing errors. If a message has an error, the whole message is refused. Errors
- * are a missing field, a field of the wrong type, a value out of range, and a key that an object
- * has twice.
+ * POST /v1/METHOD leaves out the key of the method. Unknown fields in a message are ignored.
+ * Unknown fields in a configuration are refused, because they are probably typing errors. If a
+ * message has an error, the whole message is refused. Errors are a missing field, a field of the
+ * wrong type, a value out of range, and a key that an object has twice.
  *
  * Only the first error of a message is reported. The reading of a configuration continues after the
  * error of a field, so that one call finds several errors. A syntax error ends the reading. The
@@ -13545,8 +13540,8 @@ doorman_status doorman_client_report_overload(doorman_client_resource *resource,
 #define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: each integer up to this one is a double */
 
 /* The state of a syntax check. Each function of the check moves `at` behind the text that it
- * accepts. A function that finds an error leaves `at` at the error, sets `rule` to what it
- * expected, and returns false. */
+ * accepts. A function that finds an error leaves `at` at or behind the error, sets `rule` to what
+ * it expected, and returns false. */
 typedef struct doorman__scan {
     const char *at, *end, *rule;
     const char *key;     /* where the last key begins */
