@@ -1,5 +1,5 @@
-/* Tests section >>handover of doorman.h: a master that stops as planned (D8) or whose mastership has
- * ended (D7), and the next one. The simulator checks T7 across handovers with all faults. */
+/* Tests section >>handover of doorman.h: a master that stops as planned (D8) or whose mastership
+ * has ended (D7), and the next one. The simulator checks T7 across handovers with all faults. */
 #include "unit.h"
 
 #include <string.h>

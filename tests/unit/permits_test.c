@@ -440,8 +440,8 @@ TEST(limits_that_cannot_act_cause_warnings) {
     expect_warnings(text, warnings, COUNT(warnings));
 }
 
-/* A limit that always refuses a request of cost 1 causes a warning, except in shadow. But a limit of
- * 0 for some keys causes none, because it is a way to refuse these keys. */
+/* A limit that always refuses a request of cost 1 causes a warning, except in shadow. But a limit
+ * of 0 for some keys causes none, because it is a way to refuse these keys. */
 TEST(limits_that_refuse_everything_cause_warnings) {
     static const char text[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": ["
