@@ -1,5 +1,5 @@
-/* Tests section >>handover of doorman.h: a master that stops as planned, and the next one (D8). The
- * simulator checks T7 across handovers with all faults. */
+/* Tests section >>handover of doorman.h: a master that stops as planned (D8) or whose mastership
+ * has ended (D7), and the next one. The simulator checks T7 across handovers with all faults. */
 #include "unit.h"
 
 #include <string.h>
@@ -78,7 +78,7 @@ static double sum_of(doorman_server *server, doorman_time now) {
 typedef struct world {
     doorman_config *config;
     doorman_server_options options;
-    doorman_server *first, *next; /* next: master, and has taken nothing over */
+    doorman_server *first, *next; /* next: master after hand_over */
     doorman_lease a, b;
     bytes handed;
     doorman_time now;

@@ -1,5 +1,5 @@
-/* Holds: units of CONCURRENCY limits, queues, transfers and learning. The random histories at the
- * end compare the code with a slow, simple model. */
+/* Holds: units of CONCURRENCY limits, queues, transfers and learning. Some random histories compare
+ * the code with a slow, simple model. */
 #include "unit.h"
 
 #include <string.h>
@@ -89,7 +89,6 @@ static doorman_permits_info info(const fixture *f) {
     return out;
 }
 
-/* Asks for units of one key. */
 static bool ask(fixture *f, const char *client, uint64_t request_id, const char *key, double cost,
                 doorman_time max_wait) {
     const doorman_permit_item item = {.resource_id = "r", .key = key, .cost = cost};
@@ -478,7 +477,6 @@ TEST(a_limit_of_zero_is_never_granted) {
     stop(&f);
 }
 
-/* Checks that the error of the last call begins with a text. */
 static void expect_error(const fixture *f, const char *text) {
     if (strncmp(f->error.text, text, strlen(text)) != 0) {
         fail_msg("\"%s\" does not begin with \"%s\"", f->error.text, text);
@@ -747,7 +745,7 @@ TEST(a_wait_ends_with_the_shorter_max_wait) {
 }
 
 /* Asks for a unit of the key "k", which has no unit left. Checks that the permit waits, or, if
- * `waits` is false, that the queue is full. */
+ * `waits` is false, is refused with QUEUE_FULL. */
 static void expect_wait(fixture *f, const doorman_permit_request *request, bool waits) {
     assert_false(ask_with(f, request, "k", 1));
     assert_int_equal(f->out.pending, waits);
@@ -2132,9 +2130,9 @@ TEST(random_histories_are_those_of_the_model) {
 
 /* ---- histories with several limits ---------------------------------------------------------- */
 
-/* These histories have permits with several items, three limits that share counters, rates, changes
- * of the configuration, and allocations that fail. Each call is checked by the recount, and each
- * ticket gets one decision. The units that holders may use by their own clocks never exceed a limit
+/* These histories have permits with several items, three limits of different scopes, rates, changes
+ * of the configuration, and allocations that fail. Each step ends with a recount, and each ticket
+ * gets one decision. The units that holders may use by their own clocks never exceed a limit
  * that was never lowered. */
 #define MANY 200
 

@@ -387,7 +387,7 @@ static const struct {
 #undef INVALID
 #undef AT
 
-/* C5, V5: the reply has the code and the path of the field, and nothing in the message takes
+/* C5, V5: the reply has the code, and the path if a field is wrong. Nothing in the message takes
  * effect. */
 TEST(an_invalid_message_gets_an_error_with_a_path_and_changes_nothing) {
     world *w = world_start();
@@ -504,7 +504,6 @@ TEST(a_message_with_100000_keys_is_parsed_within_a_second) {
     world_stop(w);
 }
 
-/* Sends a request with this many resources. */
 static doorman_status send_resources(world *w, size_t count) {
     char *text = malloc(64 * (count + 1));
     assert_non_null(text);
@@ -1406,7 +1405,7 @@ static void expect_copy(const char *text, size_t room, const char *expected) {
     assert_int_equal(copy[room], 'x');
 }
 
-/* T9: in JSON, a text for people has at most twice as many bytes. */
+/* T9: a text for people grows to at most twice its bytes in JSON. */
 TEST(a_text_for_people_is_cut_between_characters_and_has_no_control_characters) {
     expect_copy(NULL, 8, "");
     expect_copy("", 1, "");
@@ -1626,7 +1625,6 @@ TEST(an_exchange_is_decided_at_most_once_and_never_after_an_error) {
     world_stop(w);
 }
 
-/* Brings an exchange into a state. */
 static void bring_into(doorman_json_exchange *exchange, doorman__exchange_state to, world *w) {
     bool wrong = to == DOORMAN__EXCHANGE_FAILED;
     doorman_json_exchange_uninit(exchange);

@@ -1,6 +1,6 @@
 /* Leased limits of permits (P17), as the section >>leased of doorman_permits.h promises them.
  * Servers, lease clients and permits are in one process, the test delivers the messages, and time
- * is a variable. After each step, the tests compare what was used with the capacity. */
+ * is a variable. After each step, long runs compare what was used with the capacity. */
 #include "unit.h"
 
 #include <string.h>
@@ -21,7 +21,7 @@ typedef struct fixture {
     doorman_config *configs[2];
     doorman_server *servers[2];
     uint64_t incarnation;
-    doorman_client *clients[HOLDERS]; /* each asks the server with the index at */
+    doorman_client *clients[HOLDERS]; /* clients[i] asks servers[at[i]] */
     doorman_client_resource *resources[HOLDERS];
     size_t at[HOLDERS], client_count;
     doorman_time now;
@@ -673,7 +673,7 @@ TEST(holds_and_gauges_use_the_capacity_and_never_more) {
     }
 }
 
-/* Nodes are restarted at random times. Holders notice a restart when a renewal fails. */
+/* Nodes are restarted at random times. A holder may use its hold until the end that it knows. */
 TEST(holds_of_a_predecessor_never_exceed_the_capacity) {
     for (int run = 0; run < 4; run++) {
         fixture f = start(WHOLE_ROOT, WHOLE_CHILD);
@@ -723,8 +723,8 @@ TEST(a_hold_ends_no_later_than_its_lease) {
     stop(&f);
 }
 
-/* P17. The permits learn for an hour, because the holds of the limit "other" last for an hour. The
- * lease of "gpu" is in force long before the learning ends. */
+/* P17. The permits learn for over an hour, because the holds of the limit "other" last for an hour.
+ * The lease of "gpu" is in force long before the learning ends. */
 TEST(a_new_master_does_not_believe_a_hold_out_of_a_lease) {
     fixture f =
         start("{\"resources\": [{\"identifier_glob\": \"gpu\", \"capacity\": 40, \"whole\": "

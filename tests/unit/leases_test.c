@@ -300,7 +300,7 @@ TEST(a_kind_that_does_not_divide_the_capacity_is_not_cut) {
 
 /* A1. The original Doorman uses the sums from before the request. Here the request counts too.
  * Example: two holders want 1000 and 50 of 120. A third holder wants 10, which is below an equal
- * part, and gets 10. When a holder changes its demand, the earlier one no longer counts. */
+ * part, and gets 10. When a holder changes its demand, the earlier demand no longer counts. */
 TEST(a_share_includes_the_demand_of_the_request) {
     fixture f;
     fixture_start(&f, 120, DOORMAN_PROPORTIONAL_SHARE, DOORMAN_CONFIRMED);
@@ -900,9 +900,9 @@ static void world_check(const world *all) {
     assert_true(fits(&all->f));
 }
 
-/* Makes one random event. A new message may replace another message, which is then lost. A request
- * stays in its place if its response is stored in another place. Such a request is delivered again.
- * A response may be delivered again too. */
+/* Makes random events. A new message may replace another message, which is then lost. A request
+ * stays in its place if its response is stored in another place. Such a request may be delivered
+ * again. A response may be delivered again too. */
 static void world_step(world *all) {
     message *some = &all->messages[random_below(UNDER_WAY)];
     message *place = random_below(3) ? some : &all->messages[random_below(UNDER_WAY)];

@@ -119,8 +119,8 @@ static void check_every_window(const history_entry *history, size_t count, doorm
 
 static double random_rate(void) { return pow(10, random_unit() * 8 - 2); }
 
-/* Returns the time until the next try. This time is often 0, sometimes long, and mostly the time of
- * a few units. */
+/* Returns the time until the next try. This time is sometimes 0, sometimes long, and mostly the
+ * time of a few units. */
 static doorman_time random_pause(double rate, doorman_time burst) {
     size_t kind = random_below(10);
     if (kind == 0) return 0;
@@ -547,7 +547,7 @@ TEST(a_rate_of_almost_0_allows_nothing) {
     for (doorman_time now = 0; now < YEAR; now += DAY) {
         assert_true(doorman__rate_try(&rate, 1, now) != DOORMAN_ALLOWED);
     }
-    /* This amount is worth 11 days of the rate. */
+    /* This amount is worth 11.6 days of the rate. */
     assert_int_equal(doorman__rate_try(&rate, 1e-3, YEAR), DOORMAN_ALLOWED);
 }
 
@@ -1459,7 +1459,7 @@ TEST(an_error_names_the_invalid_field_of_a_limit) {
     }
 }
 
-/* C5: these are the largest and the smallest figures that are allowed. */
+/* C5: each limit has a figure at the bound of what is allowed. */
 TEST(limits_at_their_bounds_are_accepted) {
     const doorman_limit_options options[] = {
         {BUCKET, .rate = 1e15, .size = 1e15, .max_debt = 9999999 * SECOND},

@@ -1,5 +1,5 @@
-/* Messages to a process that travel together (N4, W4): when a message waits for others, what the
- * process gets, and which message gets which answer. The test is the process. */
+/* Messages to a process that travel together (N4, W4): when a message waits, what the process
+ * gets, and which message gets which answer. The test is the process. */
 #define _GNU_SOURCE
 #include "../../server/link/batch.c"
 #include "../../server/link/link.c"

@@ -249,7 +249,8 @@ TEST(a_resource_is_overloaded_beyond_each_limit) {
     }
 }
 
-/* The mean of the leases counts, so a second report about the same time does not cut again. */
+/* A cut uses the mean of the leases in the time of the reports. So a second report about the same
+ * time does not cut again. */
 TEST(a_second_report_of_the_same_time_does_not_cut_again) {
     world *w = start_leased(100, 0, 80);
     report(w, HALF_LOST);

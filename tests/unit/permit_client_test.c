@@ -292,8 +292,8 @@ TEST(a_grant_with_a_wait_comes_after_the_wait) {
     world_end(w);
 }
 
-/* The client waits for a grant only until the timeout of the call. Then the decision says how long
- * the caller still has to wait. */
+/* The client waits for its caller only until the timeout of the call. Then the decision says how
+ * long the caller still has to wait. */
 TEST(a_wait_ends_with_the_timeout) {
     world *w = world_start();
     acquire_for(w, "ann", 1, SECOND, SECOND / 2, 1);

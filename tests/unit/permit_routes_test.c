@@ -193,7 +193,7 @@ static size_t node_at(const char *address) {
     return 0;
 }
 
-/* Sends the message of an upstream, if one is due, and gives the answer to the upstream. */
+/* Sends the message of an upstream, if one is due. Gives the answer or failure to the upstream. */
 static bool exchange(struct world *w, doorman_upstream *upstream) {
     doorman_request request;
     doorman_response response;
@@ -594,7 +594,7 @@ TEST(each_node_has_a_failover_of_its_own_addresses) {
     world_end(w);
 }
 
-/* All shards of a node that is gone have moved. No other answer could bring the map. */
+/* All shards of a node have moved, and the node is gone, so it cannot send the map. */
 TEST(after_a_failure_the_servers_of_the_options_are_asked_for_a_map) {
     struct world *w = world_start_routed();
     for (size_t i = 1; i < SHARDS; i += 3) move(w, i, 0);
@@ -1246,7 +1246,8 @@ TEST(a_client_may_be_destroyed_while_calls_wait_for_their_shards) {
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-/* Lets a client learn two maps while the allocation `fault` fails. Returns true if none failed. */
+/* Lets a client learn two maps; for the first one, the allocation `fault` fails. Returns true if no
+ * allocation failed. */
 static bool learn_with_fault(size_t fault) {
     struct world *w = world_start();
     ask_shard(w, 1, 1);

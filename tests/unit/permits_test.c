@@ -440,8 +440,8 @@ TEST(limits_that_cannot_act_cause_warnings) {
     expect_warnings(text, warnings, COUNT(warnings));
 }
 
-/* A limit that always refuses a request of cost 1 causes a warning. But a limit of 0 for some keys
- * causes none, because it is a way to refuse these keys. */
+/* A limit that always refuses a request of cost 1 causes a warning, except in shadow. But a limit
+ * of 0 for some keys causes none, because it is a way to refuse these keys. */
 TEST(limits_that_refuse_everything_cause_warnings) {
     static const char text[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": ["
@@ -486,7 +486,7 @@ TEST(a_bracket_of_keys_that_does_not_close_causes_a_warning) {
 }
 
 /* Each limit per key, and each of its overrides with another rate, limit or window, is compared
- * with the limits of its kind that all keys share. */
+ * with the limits of its kind and window that all keys share, except in shadow. */
 TEST(a_limit_per_key_above_one_that_all_keys_share_causes_a_warning) {
     static const char text[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [\n"
@@ -3070,7 +3070,7 @@ TEST(evicted_keys_that_were_in_use_are_counted) {
     stop(&f);
 }
 
-/* One client sends 1,000 random keys, and each of them is banned. */
+/* One client sends 1,000 keys, and each of them is banned. */
 TEST(a_limit_has_at_most_max_keys_bans) {
     fixture f = start_config(limits_of(BANS_AT_ONCE));
     create(&f);
@@ -3236,7 +3236,8 @@ static size_t top_list(const fixture *f, size_t limit, doorman_top_kind kind, si
     return count;
 }
 
-/* Two of three draws choose key n with a frequency of about 1 / n^2. The other draws are even. */
+/* Two of three draws choose key n with a frequency of about 1 / n^2. The others choose any key
+ * equally often. */
 TEST(the_most_frequent_keys_are_listed_with_their_counts) {
     fixture f = start_config(config_of(tops_text));
     create(&f);

@@ -476,8 +476,8 @@ TEST(a_hot_key_needs_fewer_messages) {
     assert_true(with <= 50);
 }
 
-/* At random, messages are lost, fail or come late. What callers get never exceeds what the bucket
- * grants, and no unit is taken twice. */
+/* At random, messages are lost or fail. What callers get never exceeds what the bucket grants, and
+ * no unit is taken twice. */
 TEST(all_clients_together_stay_within_the_limit) {
     const double rate = 40, size = 30;
     static const double costs[] = {0.25, 1, 1, 1, 2, 3.7};

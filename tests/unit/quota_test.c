@@ -166,7 +166,7 @@ TEST_WITH(world, a_larger_assignment_stays_committed_until_it_has_ended) {
 }
 
 /* W5: when the time to live has passed, other streams get what an ended stream had. A new stream
- * with the same name has all of it at once. */
+ * with the name of the ended one need not wait. */
 TEST_WITH(world, a_stream_continues_the_one_that_had_its_name) {
     assert_non_null(stream_of(w, 0, "edge"));
     assert_float_equal(run_until(w, 0, w->now + 20 * SECOND), 100, 0);
@@ -271,7 +271,7 @@ TEST_WITH(world, the_number_of_buckets_has_a_limit) {
     assert_int_equal(server_quotas_counts(w->quotas)->unmatched, 1);
 }
 
-/* W5: one stream may have a tenth of all buckets. */
+/* W5: one stream may have a tenth of bucket_max, or 100 buckets if that is more. */
 TEST_WITH(world, one_stream_leaves_buckets_for_others) {
     const struct quota_options options = {
         .bucket_max = 2000, .drift = 0.05, .seed = 1, .describe = describe, .context = w};

@@ -52,5 +52,5 @@ TEST(every_configuration_on_a_page_is_valid_and_causes_no_warning) {
     for (size_t i = 0; i < pages.gl_pathc; i++) count += check_page(pages.gl_pathv[i]);
     globfree(&pages);
     print_message("%d configurations\n", count);
-    assert_true(count >= 35); /* 29 of the cookbook, and 6 of the tasks */
+    assert_true(count >= 35);
 }

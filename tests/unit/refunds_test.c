@@ -143,7 +143,7 @@ static void pass(struct history *h, doorman_time time) {
     doorman_permits_update(h->permits, h->now);
 }
 
-/* Settles a reservation, and compares what came back with the replay. */
+/* Settles a reservation. Adds up what came back, and what comes back in the replay. */
 static void settle(struct history *h, size_t index, double cost) {
     struct request *request = &h->requests[index];
     const doorman_permit_item item = {.resource_id = "llm", .key = "acme", .cost = cost};
