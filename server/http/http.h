@@ -145,7 +145,7 @@ struct http_response {
     doorman_time delay; /* how long the response waits; if it waits, server_http_reserve_delay has
                            succeeded */
     bool is_asked;      /* server_http_ask has sent a message, so there is no response yet */
-    const bool *abandoned; /* atomic; true: the peer has left; NULL: it stays */
+    const bool *abandoned; /* atomic: see server_is_abandoned; NULL: false */
 };
 
 /* The function of a route, which makes the response. */
@@ -186,7 +186,7 @@ void server_method_respond(struct method_call *call, const struct http_request *
 
 struct http_response server_http_response_init(const bool *abandoned);
 
-/* Returns whether nobody waits for the response. The function that makes it then ends early. */
+/* Returns whether the peer has left, or the server stops. The response may then end early. */
 static inline bool server_is_abandoned(const bool *abandoned) {
     return abandoned && __atomic_load_n(abandoned, __ATOMIC_RELAXED);
 }

@@ -61,7 +61,7 @@ struct http_connection {
     bool is_delay;           /* while `waits`: the message has reserved a delay */
     struct method_call call; /* of a request without a route */
 
-    bool abandoned; /* atomic; true: nobody waits for the response */
+    bool abandoned; /* atomic: see server_is_abandoned */
 
     /* The lock of HTTP guards these members. */
     bool is_answered;             /* in ANSWERING and ABANDONED: the response is made */
