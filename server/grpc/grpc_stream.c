@@ -625,7 +625,8 @@ static void stream_tick_quotas(struct grpc_stream *stream) {
 }
 
 /* A request that is not complete in time gets a status. A peer that does not read its response in
- * time loses the stream. Each such stream costs much of the budget, as a peer could have many. */
+ * time loses the stream. A stream that is later than GRPC_PATIENCE costs much of the budget, as a
+ * peer could have many. */
 void server_grpc_streams_tick(struct grpc_connection *connection) {
     doorman_time now = connection->grpc->now;
     struct grpc_stream *next = NULL;

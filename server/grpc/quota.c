@@ -5,8 +5,9 @@
  *    from its reports, by the clock of this process. The lease of a bucket becomes its assignment.
  *       A new assignment is in force at once, but nothing proves that it has arrived. So an earlier
  *    and larger assignment stays committed until its time to live, with the drift, has passed:
- *    until then the holder reports it to the server object as outstanding. An assignment ends at
- *    least QUOTA_MARGIN before its lease, because it needs time to arrive.
+ *    until then the holder reports it to the server object as outstanding. An assignment needs
+ *    time to arrive, so its time to live, counted from the decision, ends at least QUOTA_MARGIN
+ *    before its lease.
  *       A bucket that has no requests for the length of three leases is abandoned, as soon as
  *    nothing is committed for it. If a stream has not reported a bucket for the length of a lease,
  *    it gets no new assignment for the bucket, because its client may stand still. When the client
@@ -273,7 +274,7 @@ static double quota_committed(struct quota_bucket *bucket, doorman_time now) {
     return bucket->commitment_count > 0 ? bucket->commitments[0].amount : 0;
 }
 
-/* Notes how much of a bucket its ended stream may still use; 0: nothing, or the stream is live. */
+/* Sets `ended` of a bucket, and the counts of the ended streams. */
 static void quota_set_ended(struct quota_bucket *bucket, double amount) {
     struct quota_counts *counts = &bucket->stream->quotas->counts;
     counts->ended_buckets += amount > 0;
@@ -703,10 +704,10 @@ bool server_quotas_request(struct quotas *quotas, doorman_request *out, doorman_
 /* ---- responses ------------------------------------------------------------------------------ */
 
 /* Takes the safe capacity from a response. The estimate of the wants needs it, like the estimate of
- * a client. A new bucket wants at least INITIAL_PART of it, so that its first assignment is not a
- * single request. A safe capacity that is not configured is the capacity divided by the number of
- * holders. So even many new streams want little together: 1/1 + 1/2 + 1/3 ... of 1/8 of the
- * capacity. */
+ * a client. From its second request on, a new bucket wants at least INITIAL_PART of it, so that an
+ * assignment of one request a second does not last. A safe capacity that is not configured is the
+ * capacity divided by the number of holders. So even many new streams want little together: 1/1 +
+ * 1/2 + 1/3 ... of 1/8 of the capacity. */
 static void quota_take_safe(struct quota_bucket *bucket, const doorman_capacity_response *item,
                             doorman_time now) {
     if (!item->has_safe_capacity || item->safe_capacity > DOORMAN_AMOUNT_MAX) return;

@@ -9,9 +9,9 @@
 
 #include "../../doorman.h"
 
-#define QUOTA_BATCH_MAX 64          /* items of one request */
-#define QUOTA_CLIENT_MAX 200        /* bytes of the name of a client */
-#define QUOTA_MARGIN DOORMAN_SECOND /* an assignment ends at least this long before its lease */
+#define QUOTA_BATCH_MAX 64                 /* items of one request */
+#define QUOTA_CLIENT_MAX 200               /* bytes of the name of a client */
+#define QUOTA_MARGIN DOORMAN_SECOND        /* the time for an assignment to arrive: see quota.c */
 #define QUOTA_AGE_MAX (QUOTA_MARGIN / 2)   /* an older assignment is not sent any more */
 #define QUOTA_WINDOW (10 * DOORMAN_SECOND) /* how long reports count for the wants */
 
@@ -42,7 +42,7 @@ struct quota_counts {
     size_t ended_streams, ended_buckets; /* for which something is committed */
     double ended_committed; /* the sum of that, in requests a second, over all resources */
     uint64_t assignments, abandoned;
-    uint64_t refused;   /* reports of new buckets for which there was no room */
+    uint64_t refused;   /* reports of new buckets for which there was no room or no memory */
     uint64_t unmatched; /* buckets without a template */
 };
 

@@ -145,7 +145,7 @@ struct http_response {
     doorman_time delay; /* how long the response waits; if it waits, server_http_reserve_delay has
                            succeeded */
     bool is_asked;      /* server_http_ask has sent a message, so there is no response yet */
-    const bool *abandoned; /* atomic; true: the peer has left; NULL: it stays */
+    const bool *abandoned; /* atomic: see server_is_abandoned; NULL: false */
 };
 
 /* The function of a route, which makes the response. */
@@ -162,9 +162,9 @@ struct method_call {
 
 /* Handles a message. If the path names a method, the bodies lack the outer {"METHOD": ...}. With
  * the path /v1 the bodies are whole messages, as in every other transport.
- *   call      must stay valid while permits wait. The caller sets prepare and finish of its waiter
+ *   call      the caller has set prepare and finish of its waiter
  *   returns   false: permits wait, or other nodes decide. Then `finish` is called, perhaps before
- *             this function returns. So the caller must not use the call */
+ *             this function returns. The call stays valid until then, unused by the caller */
 bool server_method_handle(struct service *service, struct method_call *call,
                           const struct http_request *request, struct http_response *response);
 
@@ -186,7 +186,7 @@ void server_method_respond(struct method_call *call, const struct http_request *
 
 struct http_response server_http_response_init(const bool *abandoned);
 
-/* Returns whether nobody waits for the response. The function that makes it then ends early. */
+/* Returns whether the peer has left, or the server stops. The response may then end early. */
 static inline bool server_is_abandoned(const bool *abandoned) {
     return abandoned && __atomic_load_n(abandoned, __ATOMIC_RELAXED);
 }
@@ -236,7 +236,7 @@ struct http_route {
     bool administers;  /* needs a token also for GET, so that it is known who reads */
     bool has_rest;     /* the path is the start of others, and is no path itself */
     bool is_open;      /* needs no token or Host, for health checks and other nodes */
-    bool is_immediate; /* needs few steps, so any thread may make the response */
+    bool is_immediate; /* needs few steps, so the loop calls `handle`, and no page delays it */
     bool charges;      /* takes units of permits: see request_check_access. A body is ignored */
     bool takes_form; /* a POST has the body of an HTML form, and comes from a page of this server */
     server_handler *handle;
@@ -325,8 +325,8 @@ enum exit_status server_http_check_reach(const struct service *service, const ch
  *   delayed  out: how many of them wait before their responses */
 size_t server_http_connection_count(const struct service *service, size_t *limit, size_t *delayed);
 
-/* The most connections that wait before their responses at the same time, and their longest wait.
- * If the maximum number of connections is small, fewer wait: at most a quarter of it. */
+/* The most responses that have reserved a delay, and the longest delay of /v1/allow. If the maximum
+ * number of connections is small, fewer have one: at most a quarter of it. */
 #define HTTP_DELAYED_MAX 64
 #define HTTP_DELAY_SECONDS_MAX 25
 

@@ -23,8 +23,8 @@
  *     BODY       the body of an allowed       it is complete, or refused      SENDING
  *                request comes in             it is complete, and the thread  ANSWERING
  *                                             of pages makes the response
- *                                             it is complete, and its         ANSWERING
- *                                             permits may wait
+ *                                             it is complete, and permits     ANSWERING
+ *                                             may wait, or nodes are asked
  *                                             it is complete, and the         DELAYED
  *                                             response must wait
  *                                             timeout, or a disconnect        FREE
@@ -41,8 +41,8 @@
  *                on, and waits until then     a disconnect                    FREE
  *     ABANDONED  the thread of pages makes a  the thread has stopped making   FREE
  *                response for nobody          the response
- *                permits of a message leave   they have left                  FREE
- *                the queues
+ *                permits leave the queues,    they have left, or the nodes    FREE
+ *                or nodes are asked           have answered
  *     SENDING    the response goes out        it is sent                      IDLE, DRAINING
  *                                             it is sent, and is the last     FREE
  *                                             it is sent, and bytes of the    HEAD
@@ -76,8 +76,8 @@
  * When few connections are free, a connection closes after the next response that the loop
  *    makes at once. That response has `Connection: close`, so its client loses no response. If no
  *    connection is free, http_listen.c closes some without such a response.
- * A request must arrive within HTTP_TIMEOUT_SECONDS, from its first byte to its last byte. With
- *    TLS, this time begins with the handshake for the first request. SENDING lasts at most
+ * A request must arrive within HTTP_TIMEOUT_SECONDS, from its first byte to its last byte. For the
+ *    first request, this time begins when the connection is accepted. SENDING lasts at most
  *    HTTP_TIMEOUT_SECONDS. */
 #include "http_connection.h"
 
@@ -144,7 +144,6 @@ static void connection_count_move(const struct http_connection *connection,
     server_unlock(&http->lock);
 }
 
-/* Sets when the state must end. */
 static void connection_set_deadline(struct http_connection *connection, doorman_time deadline) {
     struct http *http = connection->service->http;
     connection->deadline = deadline;
@@ -570,8 +569,8 @@ static void connection_finish_wait(struct waiter *waiter, bool answers) {
     server_unlock(&http->lock);
 }
 
-/* Answers a message of the protocol. If its permits wait, connection_finish_wait makes the
- * response, perhaps before this function ends. */
+/* Answers a message of the protocol. If its permits wait, or other nodes decide,
+ * connection_finish_wait makes the response, perhaps before this function ends. */
 static void connection_answer_message(struct http_connection *connection) {
     struct service *service = connection->service;
     struct http_response response = server_http_response_init(NULL);
@@ -636,8 +635,7 @@ void server_http_stop_thread(struct http *http) {
 }
 
 /* ---- requests ------------------------------------------------------------------------------- */
-/* A function here returns true if it has moved the connection, and false if the request needs more
- * bytes. */
+/* A function here returns false if the request needs more bytes. */
 
 /* Answers a request whose body is complete. */
 static bool connection_answer(struct http_connection *connection, size_t body_bytes) {
@@ -769,8 +767,7 @@ static bool connection_read_head(struct http_connection *connection) {
 }
 
 /* ---- steps ---------------------------------------------------------------------------------- */
-/* A function here returns true if the connection can do its next step now, and false if it waits
- * for its socket or is closed. */
+/* A function here returns false only if the connection waits or is closed. */
 
 /* Answers a peer that speaks plain HTTP to a port of HTTPS. */
 static bool connection_refuse_plain(struct http_connection *connection) {
@@ -806,7 +803,6 @@ static bool connection_shake(struct http_connection *connection) {
     return result == TLS_DONE;
 }
 
-/* Moves the connection to its next state when the response has been sent. */
 static void connection_on_sent(struct http_connection *connection) {
     if (connection->body_left > 0) {
         connection->in_bytes = 0;
@@ -821,7 +817,6 @@ static void connection_on_sent(struct http_connection *connection) {
     }
 }
 
-/* Sends as much as the socket takes. */
 static bool connection_flush(struct http_connection *connection) {
     const doorman_buffer *out = &connection->out.buffer;
     while (connection->sent < out->bytes) {

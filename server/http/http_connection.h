@@ -46,7 +46,7 @@ struct http_connection {
     size_t in_bytes, in_capacity; /* in_bytes: bytes of `in` that have been received */
     char *head;                   /* a copy of the head; NULL: the head is not complete */
     size_t head_bytes, used;      /* bytes of `in`: of the head, and of the whole request */
-    struct http_request request;  /* its strings point into `head` */
+    struct http_request request;  /* points into `head`; its body is in `in` */
     struct chunk_reader chunks;   /* the position in a body that comes in chunks */
     size_t sent;                  /* bytes of `out` that have been sent */
     size_t body_left;             /* bytes of a refused body to read before closing, so that
@@ -61,7 +61,7 @@ struct http_connection {
     bool is_delay;           /* while `waits`: the message has reserved a delay */
     struct method_call call; /* of a request without a route */
 
-    bool abandoned; /* atomic; true: nobody waits for the response */
+    bool abandoned; /* atomic: see server_is_abandoned */
 
     /* The lock of HTTP guards these members. */
     bool is_answered;             /* in ANSWERING and ABANDONED: the response is made */

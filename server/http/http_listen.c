@@ -29,8 +29,8 @@
  *                                            another thread, DELAYED at its time, and DRAINING soon
  *
  * A connection may have bytes that the loop has not read yet, for example after the process was
- * stopped and continued. So before the loop closes a connection, at its deadline or for others, it
- * reads what has arrived, and decides again.
+ * stopped and continued. So before the loop closes a connection in IDLE, HEAD or BODY, at its
+ * deadline or for others, it reads what has arrived, and decides again.
  *
  * A new connection is accepted as soon as a struct http_connection is free. Each state ends, so a
  * struct becomes free in the end. */

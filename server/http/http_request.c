@@ -5,8 +5,8 @@
  * The server checks a request as soon as its head is complete, before its body arrives (V3).
  *
  *     check      rule                                                      status of a refusal
- *     syntax     RFC 9112. A field has a valid name, then a colon. No      400
- *                character is a control character except the tab.
+ *     syntax     RFC 9112. A field has a valid name, then a colon. Its     400
+ *                value has no control character except the tab.
  *     escapes    Each % of the target stands before two hexadecimal        400
  *                digits.
  *     one Host   HTTP/1.1 needs exactly one Host, HTTP/1.0 at most one     400
@@ -501,9 +501,9 @@ static bool request_administers(const struct http_request *request) {
 }
 
 /* Returns the role that a request needs. An inspection changes nothing, so it needs the role read.
- * A reset needs the role support, and its entries must be within the globs of the token. Any other
- * message needs the role write, because it may change leases. A request that charges for permits
- * needs the role write too. */
+ * A reset needs the role support, and server_reset_check_token checks its entries. The other
+ * messages need the role write, because most of them change leases or permits. A request that
+ * charges for permits needs the role write too. */
 static enum role request_role(const struct http_request *request) {
     if (request_charges(request)) return ROLE_WRITE;
     if (request->route) {
@@ -606,9 +606,9 @@ bool server_http_request_check(struct service *service, struct http_request *req
  *
  *     state            the next byte                    next state
  *     SIZE             a hexadecimal digit              SIZE
- *                      a space or a tab                 SPACE
- *                      ;                                EXTENSION
- *                      CR, after at least one digit     SIZE_LF
+ *                      a space or a tab, after a digit  SPACE
+ *                      ;, after a digit                 EXTENSION
+ *                      CR, after a digit                SIZE_LF
  *     SPACE            a space or a tab                 SPACE
  *                      ;                                EXTENSION
  *     EXTENSION        text                             EXTENSION

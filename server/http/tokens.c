@@ -15,9 +15,8 @@
  *     admin     do everything
  *
  * Only the role support has globs, and it needs at least one. A glob is the id of a resource, or
- * the first part of ids with a `*` behind it. The glob of a template may have more than one `*`. A
- * glob of a token covers all resources of a template if the text before its `*` is the start of the
- * text before the first `*` of the template.
+ * the first part of ids with a `*` behind it. It covers all resources of a template if the glob of
+ * the template is this id, or begins with this first part.
  *
  * Instead, a file can have a single word. The word is then a token with the role admin. Before
  * there were roles, every file was such a file.
@@ -390,7 +389,6 @@ static enum exit_status tokens_start(struct service *service) {
                         : server_fatal_error(EXIT_ERROR, "--http-token %s: %s", path, error.text);
 }
 
-/* Loads the tokens again. */
 static bool tokens_load_files(struct service *service, enum file_group group, bool is_quiet) {
     const char *path = service->settings->http_token;
     struct tokens *tokens = service->tokens;

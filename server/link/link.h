@@ -13,8 +13,9 @@ struct link_question {
     struct link_question *next; /* in its batch */
     struct link_batch *batch;
     doorman_time started_at;
-    int result; /* 0, or an error of nng. NNG_EAGAIN: the process does not take batches and has
-                   decided nothing, so ask it again. The next message to it goes alone */
+    int result; /* 0, or an error of nng. NNG_EAGAIN: the process has decided nothing, because it
+                   takes no batches, or nothing over HTTP. Ask it again: the message then goes
+                   alone, or over nng */
     const char *text; /* the answer, in the message of the batch */
     size_t bytes;
 };
@@ -27,7 +28,7 @@ struct link_question {
  *                                               the link closes       (freed)
  *     QUEUED    it waits for others             its turn              SENDING; WAITING over HTTP
  *                                               it joins another one  IDLE
- *     SENDING   nng has the message             it was sent           WAITING, DONE
+ *     SENDING   nng has the message             it was sent; error    WAITING; DONE
  *     WAITING   the process has not answered    answer, error         DONE
  *     DONE      not all questions have ended    the last one ends     IDLE
  */
@@ -123,8 +124,8 @@ void server_link_end(struct link_question *question);
  * caller to close. */
 struct link *server_link_tend(struct link_pool *pool, doorman_time now);
 
-/* Returns when to call server_link_tend for what was sent until now. A message that is sent over
- * HTTP later has at least DOORMAN_SECOND / 2, so the caller may ask again within that time. */
+/* Returns when to call server_link_tend for what goes over HTTP now. A message with less time than
+ * DOORMAN_SECOND / 2 must go alone, so it is enough that the caller asks again within that time. */
 doorman_time server_link_due(const struct link_pool *pool);
 
 /* Returns whether a connection over HTTP is open. The owner of a stopped pool frees it only when

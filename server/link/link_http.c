@@ -203,7 +203,7 @@ static bool http_reserve(struct link_http *http) {
     return in != NULL;
 }
 
-/* Receives once. Returns 0, or an error of nng if the connection has ended. */
+/* Receives once. Returns 0, or an error of nng that ends the connection. */
 static int http_receive(struct link_http *http) {
     if (!http_reserve(http)) return NNG_ENOMEM;
     const size_t room = http->capacity - http->received - 1;

@@ -1,5 +1,5 @@
-/* doorman_server: events that peers can cause as often as they like. They are counted, and
- * the log has at most one line a minute for each kind (V6). Pages show the last of them. */
+/* doorman_server: events that peers can cause as often as they like. They are counted, and the log
+ * has at most one line a minute for each kind, and about ended leases one in 10 seconds (V6). */
 #ifndef DOORMAN_SERVER_LOG_FACE_H
 #define DOORMAN_SERVER_LOG_FACE_H
 

@@ -372,8 +372,8 @@ static const char *const learning_starts[] = {
 
 /* Logs when learning starts and when it ends, and when a new configuration makes it longer. If a
  * node with a parent gets further resources while it learns, the end may move without a line, but
- * the line about the end has the whole time. If the mastership ends first, no end of learning is
- * logged. */
+ * the line about the end has the whole time. If the mastership ends first, or a new configuration
+ * no longer has the template that learns, no end of learning is logged. */
 static void report_learning(struct service *service, enum learning_cause cause, doorman_time now) {
     struct learning *learning = &service->reports->learning;
     doorman_time until = doorman_server_learns_until(service->server, now);

@@ -1,6 +1,7 @@
 /* doorman_server, part WARNINGS: warnings about events that peers can cause at any rate (V6). This
- * file changes some counters. The lock is held when a function is called, except for
- * server_warning_text, server_peer_write, and functions that log refused peers and handshakes.
+ * file changes service->warnings, service->sender and counters. The lock is held when a function is
+ * called, except for server_warning_text, server_peer_write, server_log_peer and functions that log
+ * handshakes.
  *
  * A kind of warning is logged at once, and then at most once a minute with the number of events.
  * The line describes the last event, except for permits (see below). When a problem such as a dead
