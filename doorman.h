@@ -4483,8 +4483,7 @@ static doorman__cut doorman__index_cut(const doorman__index *index, double level
  * What the bands take is a concave function of the level, so no step goes beyond the solution. The
  * gap is the part of the capacity that is not taken yet, and the slope is the number of subclients
  * whose demands are cut. Each step divides the product of gap and slope by at least four. Usually
- * fewer than ten steps are enough. There are at most 128 steps, whatever the rounding errors
- * are. */
+ * fewer than ten steps are enough. */
 static double doorman__index_level(const doorman__index *index, double capacity) {
     const doorman__node *some = NULL;
     size_t bands = 0;
@@ -4761,8 +4760,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    two leases have the same id only with a probability of 2^-53, which is too small to matter.
  * R4 A claim lowers u only if it names the last lease that was granted to the holder. In this case
  *    no newer lease is on its way to the holder, and the holder will not accept an older lease
- *    (R2). As long as a holder names the same lease, its claims never rise. So a late copy of a
- *    request can only claim too much, which is safe.
+ *    (R2). As long as a holder names the same lease, its claims never rise, except while it learns
+ *    (R7). So a late copy of a request can only claim too much, which is safe.
  *       A lease that has ended is not in force, even if its holder never confirmed a smaller lease.
  *    So when leases of a holder have ended, u falls to the largest amount that one of its other
  *    leases commits (see "age"). Without this rule, the largest lease of a holder that never
@@ -4832,9 +4831,10 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * before the restart, and the next request of the process. So the server reports an id while the
  * count is above 2 (S10). A lossy network never causes such a count. A client that always names the
  * lease before its last lease is reported too.
- *     Each request that names the last lease subtracts 1/4 from the number of signs. So the
- * server detects two processes even if one process asks up to eight times as often as the other.
- * When one process stops, the report ends after at most eight renewals of the other process.
+ *     Each request that names the last lease, and gets a new one, subtracts 1/4 from the number of
+ * signs. So the server detects two processes even if one process asks up to eight times as often as
+ * the other. When one process stops, the report ends after at most eight renewals of the other
+ * process.
  *
  * Round (R5). After a cut in capacity the sum of u can be above C. R5 still allows a grant of up to
  * min(u, x). Such a grant does not raise the sum of u, but the sum of the leases can stay above C,
@@ -5463,7 +5463,8 @@ static void doorman__rotation_granted(doorman__lease_table *leases, doorman__rot
 }
 
 /* Returns the target of a holder with turns, in whole units. Its exact target is `base` plus a
- * fraction. The result may include a unit that the holder is not owed, but *due does not. */
+ * fraction. The result may include a unit that the holder neither has nor is owed, but *due does
+ * not. */
 static double doorman__leases_take_turn(doorman__lease_table *leases, doorman__rotation *rotation,
                                         double base, double *due, doorman_time now) {
     const doorman_algorithm *algorithm = leases->algorithm;
@@ -5697,7 +5698,6 @@ static void doorman__leases_remove(doorman__lease_table *leases, doorman__lease_
     assert(leases->entries.count > 0 || (leases->committed.high | leases->committed.low) == 0);
 }
 
-/* Precondition: there are no entries. */
 static void doorman__leases_uninit(doorman__lease_table *leases) {
     assert(leases->entries.count == 0 && leases->rotations.count == 0);
     doorman__table_uninit(&leases->entries);
@@ -6009,7 +6009,7 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *    granted all its wants asks at once when its limiters refuse something and its wants have
  *    grown, because there may be more capacity (S3). A client confirms a smaller lease at once. A
  *    node confirms a smaller lease when the amounts that it has committed for its holders fit into
- *    the lease (R12).
+ *    the lease (R12). T1 has more cases for a node.
  * K2 After a failure the upstream tries its next address at once. When all addresses have failed, a
  *    round ends, and the upstream backs off for a random time between 1 s and an upper bound. After
  *    the first round the bound is 2 s. The bound doubles with each further round, up to 60 s. The
@@ -6297,7 +6297,6 @@ static bool doorman__upstream_reserve_demands(doorman_upstream *upstream, size_t
                             sizeof *upstream->demands);
 }
 
-/* Reserves memory for one more held lease. */
 static bool doorman__upstream_reserve(doorman_upstream *upstream) {
     size_t all = upstream->held_count + 1, most = doorman__upstream_items_max(upstream);
     size_t count = all < most ? all : most;
@@ -6609,8 +6608,8 @@ static void doorman__upstream_back_off(doorman_upstream *upstream, unsigned roun
 }
 
 #ifdef DOORMAN_NNG
-/* Ends a pause early, because another connection to the servers has had a response. The next
- * request still comes at least a second after the last request, because it may fail too. */
+/* Ends a pause early, because another connection to the servers has had a response. The call ends
+ * no pause sooner than a second after the last request, because the next may fail too. */
 static void doorman__upstream_retry_soon(doorman_upstream *upstream, doorman_time now) {
     if (upstream->state != DOORMAN__BACKING_OFF) return;
     doorman_time soon = doorman__later(now, doorman__after(upstream->sent_at, DOORMAN_SECOND));
@@ -6683,9 +6682,9 @@ static doorman__held_lease *doorman__upstream_next_release(doorman_upstream *ups
     return NULL;
 }
 
-/* Returns the next held lease for doorman__upstream_put, or NULL if none is left or the request is
- * full. If the request is empty and its method has no such held lease, the request changes to the
- * other method, but only once. */
+/* Returns the next held lease for doorman__upstream_put, or NULL if none is left, the request is
+ * full, or memory runs out. If the request is empty and its method has no such held lease, the
+ * request changes to the other method, but only once. */
 static doorman__held_lease *doorman__upstream_next(doorman_upstream *upstream, doorman_time now) {
     for (;;) {
         bool renews = upstream->method == DOORMAN_GET_CAPACITY;
@@ -7150,14 +7149,13 @@ typedef struct doorman__overload_state {
     doorman_time interval;    /* the refresh interval */
     doorman_time cut_at;      /* 0: never */
     doorman_time step_at;     /* when the next step is due; NEVER: all capacity is in force */
-    unsigned calm;            /* steps since the last overload */
+    unsigned calm;            /* steps since the last overload, bounded in doorman__overload_grow */
     doorman__overload_part parts[DOORMAN__OVERLOAD_PARTS];
     doorman__overload_mark marks[DOORMAN__OVERLOAD_MARKS]; /* a ring */
     size_t last_mark;
     doorman__overload_mark now; /* the present integral */
 } doorman__overload_state;
 
-/* Returns the length of a part. */
 static doorman_time doorman__overload_length(const doorman__overload_state *state) {
     return doorman__later(state->interval / 4, 1);
 }
@@ -7350,14 +7348,13 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * S4 While the server learns (R6), a holder that names no lease of this node gets TRY_LATER, not a
  *    lease of 0. So the holder continues to use its fallback, as if no server answered. But a
  *    holder that names a lease of 0 of this node gets a lease again, of 0 or of what others have
- *    given back. The lease was 0 because the capacity was 0, or because other holders had all of
- *    it. So the holder must not use its fallback. With TRY_LATER the holder would use it, only
- *    because the master has changed. A lease of 0 commits nothing, so it is always safe. A holder
- *    that gets TRY_LATER should ask again after the usual interval, or when the learning ends if
- *    that is earlier, but at the earliest after a second or the usual interval, whichever is
- *    shorter. The server records the wants of this holder, commits nothing, and removes the lease
- *    entry if the holder does not ask again. STATIC and NO_ALGORITHM divide no capacity, so they
- *    need no learning.
+ *    given back. The lease was 0 because the holder wanted nothing, because the capacity was 0, or
+ *    because other holders had all of it. So the holder must not use its fallback. A lease of 0
+ *    commits nothing, so it is always safe. A holder that gets TRY_LATER should ask again after the
+ *    usual interval, or when the learning ends if that is earlier, but at the earliest after a
+ *    second or the usual interval, whichever is shorter. The server records the wants of this
+ *    holder, commits nothing, and removes the lease entry if the holder does not ask again. STATIC
+ *    and NO_ALGORITHM divide no capacity, so they need no learning.
  * S5 If none of S3, S4, T4, R6 and R7 applies, the algorithm gives the target of the holder. The
  *    grant is the target, but at most the larger of two amounts: what is free, and what the holder
  *    may still be using (R5).
