@@ -6527,9 +6527,9 @@ static void doorman__held_lease_end_request(doorman_upstream *upstream, doorman_
 
 /* ---- upstream: when a request ends */
 
-/* Ends a request that failed, was redirected, or was a release. If it failed or was redirected, its
- * held leases become due now. In the next request, held leases that became due earlier come first.
- * So no held lease waits for ever, even if one request has no room for all of them. */
+/* Ends a request that failed, was redirected, or was a release. If a request with renewals failed
+ * or was redirected, its leases become due now. In the next request, held leases that became due
+ * earlier come first. So no held lease waits for ever if one request has no room for all. */
 static void doorman__upstream_end_items(doorman_upstream *upstream, bool has_response) {
     for (size_t i = 0; i < upstream->item_count; i++) {
         doorman__held_lease *held = upstream->in_request[i];
