@@ -4018,8 +4018,9 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  *
  * A1 A target differs from the exact solution by at most one part in 10^9, or by at most the last
  *    bit of the capacity. If the kind divides the capacity, the sum of its targets exceeds the
- *    capacity only by such rounding errors. These errors never make the sum of the leases exceed
- *    the capacity, because a lease is also at most what is free (R5).
+ *    capacity only by such rounding errors, or by a little more with the terms of a parent (T2).
+ *    Neither makes the sum of the leases exceed the capacity, because a lease is also at most what
+ *    is free (R5).
  * A2 For every kind of algorithm, a change of a demand costs O(log n), where n is the number of
  *    holders. A renewal that changes nothing costs lookups in hash tables and a read of the terms.
  * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS, and one row in
@@ -4103,8 +4104,8 @@ static bool doorman__demand_before(const doorman__demand *a, const doorman__dema
 
 /* Returns how many demands or keys of a node are not after `demand`. A binary search counts the
  * demands with at most the wants per subclient of `demand`. The second loop subtracts the demands
- * that have equal wants per subclient and are after `demand`. The search has no branch that depends
- * on the data, because half of such branches would be mispredicted. */
+ * that have equal wants per subclient and are after `demand`. The binary search has no branch that
+ * depends on the data, because half of such branches would be mispredicted. */
 static size_t doorman__node_upto(const doorman__node *node, const doorman__demand *demand) {
     const doorman__demand *demands = doorman__node_demands(node), *at = demands;
     double ratio = doorman__demand_ratio(demand);
@@ -4185,7 +4186,6 @@ static void doorman__node_open(doorman__node *node, size_t at) {
     node->count++;
 }
 
-/* Removes the entry at a position. */
 static void doorman__node_close(doorman__node *node, size_t at) {
     assert(at < node->count);
     node->count--;
@@ -4434,11 +4434,10 @@ static doorman__cut doorman__band_cut(const doorman__node *root, double level) {
                           above.wants};
 }
 /* Returns the level at which the targets of a band sum to `capacity`. Precondition: the band wants
- * more than `capacity`. The search finds two neighbouring demands: at the level, the first one is
- * satisfied, and the second one is cut. Each step takes a key of an inner node, or a demand of a
- * leaf, and tries its wants per subclient as the level. At that level all demands to the left of
- * this key or demand are satisfied, and all others are cut, or want exactly the level per
- * subclient. */
+ * more than `capacity`. The search finds the first demand that is cut at the level. Each step takes
+ * a key of an inner node, or a demand of a leaf, and tries its wants per subclient as the level. At
+ * that level all demands to the left of this key or demand are satisfied, and all others are cut,
+ * or want exactly the level per subclient. */
 static double doorman__band_level(const doorman__node *root, double capacity) {
     const doorman__sums all = doorman__node_sums(root);
     double satisfied = 0;
@@ -4483,8 +4482,8 @@ static doorman__cut doorman__index_cut(const doorman__index *index, double level
  * than `capacity`. If there are several bands, Newton's method finds the level, and starts at 0.
  * What the bands take is a concave function of the level, so no step goes beyond the solution. The
  * gap is the part of the capacity that is not taken yet, and the slope is the number of subclients
- * whose demands are cut. Each step divides the product of gap and slope by at least four, so about
- * five steps are enough. There are at most 128 steps, whatever the rounding errors are. */
+ * whose demands are cut. Each step divides the product of gap and slope by at least four. Usually
+ * fewer than ten steps are enough. */
 static double doorman__index_level(const doorman__index *index, double capacity) {
     const doorman__node *some = NULL;
     size_t bands = 0;
@@ -4509,8 +4508,7 @@ static double doorman__index_level(const doorman__index *index, double capacity)
 /* Each kind of algorithm has a function of this type. The function writes the terms, highest
  * priority first, and returns their number. The function must not divide by `subclients` of the
  * index if there are no demands, because `subclients` is then 0.
- *   capacity   what the holders share: without the leases of children that learn (R7); in a node
- *              with a parent, of the node's own lease */
+ *   capacity   what the holders share: the capacity minus the leases of children that learn (R7) */
 typedef size_t doorman__solver(const doorman_algorithm *algorithm, double capacity,
                                const doorman__index *index, doorman_terms *terms);
 
@@ -4599,7 +4597,6 @@ static doorman__solver *const doorman__solvers[DOORMAN_KIND_COUNT] = {
     [DOORMAN_NO_ALGORITHM] = doorman__solve_none,
 };
 
-/* Returns the terms for a priority, or NULL if there are none. */
 static const doorman_terms *doorman__terms_find(const doorman_terms *terms, size_t terms_count,
                                                 int priority) {
     assert(terms_count <= DOORMAN_TERMS_MAX);
@@ -4695,7 +4692,6 @@ static doorman_status doorman__shares_check(const doorman_algorithm *algorithm, 
     return DOORMAN_OK;
 }
 
-/* Inserts demands into an index. Returns false if memory runs out. */
 static bool doorman__index_fill(doorman__index *index, const doorman_demand *demands,
                                 size_t demand_count) {
     for (size_t i = 0; i < demand_count; i++) {
@@ -4756,15 +4752,16 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * T7 The sum of the leases in force never exceeds the capacity. After a cut, the bound is the
  *    largest capacity in the last lease length (plus the drift). T7 follows from an invariant: the
  *    holders together use at most the sum of u, and each grant keeps that sum within C. After a cut
- *    in capacity the sum may be above C (see "round"). The rules R1 to R12 keep the invariant. R2,
- *    R3, R9 and R10 are in the section >>upstream. R7, R8, R11 and R12 are in the section >>server.
+ *    in capacity (see "round"), or while the node learns (R6), the sum may be above C. The rules R1
+ *    to R12 keep the invariant. R2, R3, R9 and R10 are in the section >>upstream. R7, R8, R11 and
+ *    R12 are in the section >>server.
  * R1 A node never uses a lease id twice for one resource, even if its master changes or restarts. A
  *    lease id is 53 bits of a keyed hash of a counter. Each process that starts uses a new key. So
  *    two leases have the same id only with a probability of 2^-53, which is too small to matter.
  * R4 A claim lowers u only if it names the last lease that was granted to the holder. In this case
  *    no newer lease is on its way to the holder, and the holder will not accept an older lease
- *    (R2). As long as a holder names the same lease, its claims never rise. So a late copy of a
- *    request can only claim too much, which is safe.
+ *    (R2). As long as a holder names the same lease, its claims never rise, except while it learns
+ *    (R7). So a late copy of a request can only claim too much, which is safe.
  *       A lease that has ended is not in force, even if its holder never confirmed a smaller lease.
  *    So when leases of a holder have ended, u falls to the largest amount that one of its other
  *    leases commits (see "age"). Without this rule, the largest lease of a holder that never
@@ -4790,12 +4787,13 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    take the capacity from all others.
  * R6 A new master knows no holders, unless it takes over the leases of its predecessor (D8). So it
  *    learns until every lease that its predecessor can have granted has ended. If a holder names a
- *    lease of this node, the master grants what the holder claims, but at most what is free. The
- *    predecessor had committed these claims, and kept their sum within C. Leases grow only by what
- *    holders have given back to this master (`spare`). A holder that names a lease of this master
- *    has accepted that lease, so the holder really had the amount of that lease. If the holder now
- *    claims less, it has given back the difference. The first claim of a holder gives back nothing,
- *    even if the holder wants less: the request may be a late copy that claims too much.
+ *    lease of this node, the master grants what the holder claims, but at most what is free, and at
+ *    most what the holder wants (A4). The predecessor had committed these claims, and kept their
+ *    sum within C. Leases grow only by what holders have given back to this master (`spare`). A
+ *    holder that names a lease of this master has accepted that lease, so the holder really had the
+ *    amount of that lease. If the holder now claims less, it has given back the difference. The
+ *    first claim of a holder gives back nothing, even if the holder wants less: the request may be
+ *    a late copy that claims too much.
  *       If C has been cut since the claimed leases were granted, the sum of the claims can be above
  *    C. The master then grants and commits only what fits. This is safe. A holder that receives the
  *    new lease stops using its old lease. If the new lease is lost, the old lease ends before the
@@ -4833,9 +4831,10 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * before the restart, and the next request of the process. So the server reports an id while the
  * count is above 2 (S10). A lossy network never causes such a count. A client that always names the
  * lease before its last lease is reported too.
- *     Each request that names the last lease subtracts 1/4 from the number of signs. So the
- * server detects two processes even if one process asks up to eight times as often as the other.
- * When one process stops, the report ends after at most eight renewals of the other process.
+ *     Each request that names the last lease, and gets a new one, subtracts 1/4 from the number of
+ * signs. So the server detects two processes even if one process asks up to eight times as often as
+ * the other. When one process stops, the report ends after at most eight renewals of the other
+ * process.
  *
  * Round (R5). After a cut in capacity the sum of u can be above C. R5 still allows a grant of up to
  * min(u, x). Such a grant does not raise the sum of u, but the sum of the leases can stay above C,
@@ -4852,7 +4851,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * has an amount v, for its leases of this round. At the start of the round v is 0. A grant raises v
  * to at least g. When u falls below v, v falls to u. A grant in a round is also at most C minus the
  * sum of the other holders' v. Units that a holder uses beyond its lease are not a part of v. Their
- * number only falls, because the holder starts nothing new until all its use fits into its lease.
+ * number rises only if the lease falls, because the holder starts nothing new until all its use
+ * fits into its lease.
  *
  * One lease length plus the drift after the last cut, the sum of the leases is again within C. The
  * proof: let t be the time of the last cut. Let w be the part of v for leases granted since t. w
@@ -4866,9 +4866,9 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *                   include the leases from before the restart. These leases may still be in force.
  *   a raise         A larger C allows larger grants, and may end the round. After the round the sum
  *                   of u is within C, and R5 alone keeps the sum within C.
- *   first renewals  All v are 0 at the start. The targets sum to at most C. So while the targets do
- *                   not change, no holder is cut below its target, whatever the order of the
- *                   renewals is.
+ *   first renewals  All v are 0 at the start. The targets sum to about C at most (A1). So while the
+ *                   targets do not change, no holder is cut below its target, whatever the order of
+ *                   the renewals is.
  *   nodes           In a node with a parent, C is the node's own lease, which changes with each
  *                   renewal. Each change is a cut or a raise, as in the rows above. The claim x of
  *                   a node is at least the sum of u in its own lease table. So its parent keeps at
@@ -5010,8 +5010,8 @@ typedef struct doorman__lease_table {
     doorman_time learned_at; /* when the learning ends */
     doorman__total spare;    /* what holders have given back to this master; used while it learns */
     doorman__total in_round; /* the sum of v over all holders */
-    /* the number of the present or the last round, modulo 2^27. A round needs a cut in capacity, so
-     * the same number comes again only after years */
+    /* the number of the present or the last round, modulo 2^27. Few events begin a round, so the
+     * same number comes again only after years */
     unsigned round : 27;
     bool round_is_on;
     unsigned step;            /* counts the steps, modulo 4: see "age" */
@@ -5308,7 +5308,7 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
 /*
  * A5 If `whole` is true, leases are whole units. Targets stay exact. If a target is not an integer,
  *    the holder takes turns: its lease is sometimes the target rounded down, and sometimes the
- *    target rounded up. The mean of its leases over time is the target.
+ *    target rounded up. The mean of its leases over time is nearly the target.
  *
  * Each holder with turns has a share and a lag. The share is its exact target. The lag says how far
  * the holder is behind its share, in units * seconds. `service` says for how many seconds each
@@ -5317,7 +5317,7 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  * of `service`), and falls by committed * (time passed). Therefore:
  *   - The lags sum to 0, even if only a part of the capacity is in use. The lag of a holder that
  *     leaves is added to the other lags. If the lag of a holder stays within bounds, the mean of
- *     its leases is in proportion to its share.
+ *     its `committed` is in proportion to its share.
  *   - A renewal updates the lag of its holder in O(1), and visits no other holder (A2).
  *   - The lag of a holder falls with the committed amount, and not with the lease. So a holder that
  *     never confirms a cut cannot get more than its share.
@@ -5345,9 +5345,9 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
  *
  * Like every grant, this grant is at most what is free (R5). So a unit moves from one holder to
  * another in two steps: a cut and its confirmation (R4). An idle unit that is owed to no holder
- * goes to the first holder that asks. The lags sum to 0. So if the lag of one holder is above 0,
- * the lag of another holder is below 0. The bound of the first row rises until such a holder gives
- * up a unit.
+ * goes to the first holder that asks and has f or less. The lags sum to 0. So if the lag of one
+ * holder is above 0, the lag of another holder is below 0. The bound of the first row rises until
+ * such a holder gives up a unit.
  *
  * Example: 25 clients share 20 units, so each has a target of 0.8. Leases of 60 s are renewed every
  * 16 s. So a turn is a lag of 30. While a client has no unit, its lag rises from about -30 to +30
@@ -5463,7 +5463,8 @@ static void doorman__rotation_granted(doorman__lease_table *leases, doorman__rot
 }
 
 /* Returns the target of a holder with turns, in whole units. Its exact target is `base` plus a
- * fraction. The result may include a unit that the holder is not owed, but *due does not. */
+ * fraction. The result may include a unit that the holder neither has nor is owed, but *due does
+ * not. */
 static double doorman__leases_take_turn(doorman__lease_table *leases, doorman__rotation *rotation,
                                         double base, double *due, doorman_time now) {
     const doorman_algorithm *algorithm = leases->algorithm;
@@ -5559,8 +5560,8 @@ static void doorman__leases_retract(doorman__lease_table *leases, doorman__lease
     child->offered.count = 0;
 }
 
-/* Adds the new demands of a child to the index, while its last demands are still there. Later
- * doorman__leases_set_demands only removes the last demands, so it needs no memory. */
+/* Adds the new demands of a child to the index. Later doorman__leases_set_demands only removes the
+ * last demands, so it needs no memory. */
 static bool doorman__leases_offer(doorman__lease_table *leases, doorman__lease_entry *entry,
                                   const doorman_demand *demands, size_t count) {
     doorman__demand_groups *offered = &entry->demand.child->offered;
@@ -5697,7 +5698,6 @@ static void doorman__leases_remove(doorman__lease_table *leases, doorman__lease_
     assert(leases->entries.count > 0 || (leases->committed.high | leases->committed.low) == 0);
 }
 
-/* Precondition: there are no entries. */
 static void doorman__leases_uninit(doorman__lease_table *leases) {
     assert(leases->entries.count == 0 && leases->rotations.count == 0);
     doorman__table_uninit(&leases->entries);
@@ -5743,15 +5743,15 @@ static double doorman__leases_subclients(const doorman__lease_table *leases) {
     return (double)(leases->index.subclients + leases->frozen_wants.subclients);
 }
 
-/* Uses the terms that the parent sent, if the sum of the targets exceeds the capacity by at most a
- * thousandth. Otherwise returns false. A small excess does no harm, because each grant is at most
- * what is free. If the node used its own terms instead, its level would differ from the level of
- * the rest of the tree. With a reserve the two levels might never become equal again. With whole
- * units the sum may exceed the capacity by four more units. The lease of the node may be the sum
- * rounded down, and at each level of the tree one more unit may be moving between holders. Four
- * units are enough for a tree of four levels. If the sum is below the capacity, the holders divide
- * the rest in proportion to what they still want, until the parent sends new terms. Terms of a kind
- * that divides no capacity always fit. */
+/* Uses the terms that the parent sent, if each demand has terms, and the sum of the targets exceeds
+ * the capacity by at most a thousandth. Otherwise returns false. A small excess does no harm,
+ * because each grant is at most what is free. If the node used its own terms instead, its level
+ * would differ from the level of the rest of the tree. With a reserve the two levels might never
+ * become equal again. With whole units the sum may exceed the capacity by four more units. The
+ * lease of the node may be the sum rounded down, and at each level of the tree one more unit may be
+ * moving between holders. Four units are enough for a tree of four levels. If the sum is below the
+ * capacity, the holders divide the rest in proportion to what they still want, until the parent
+ * sends new terms. Terms of a kind that divides no capacity always fit. */
 static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, double capacity) {
     const size_t count = leases->parent_terms_count;
     double part = 0;
@@ -6009,17 +6009,18 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *    granted all its wants asks at once when its limiters refuse something and its wants have
  *    grown, because there may be more capacity (S3). A client confirms a smaller lease at once. A
  *    node confirms a smaller lease when the amounts that it has committed for its holders fit into
- *    the lease (R12).
+ *    the lease (R12). T1 has more cases for a node.
  * K2 After a failure the upstream tries its next address at once. When all addresses have failed, a
  *    round ends, and the upstream backs off for a random time between 1 s and an upper bound. After
  *    the first round the bound is 2 s. The bound doubles with each further round, up to 60 s. The
  *    bound is also at most the refresh interval. So when a server comes back, its holders ask again
- *    within about one refresh interval. If a server of the round has answered that it does not know
- *    the master, the bound is at most 4 s, because an election ends soon. The random time is also
- *    at most a quarter of the time until the first lease ends. But the random time is never less
- *    than a second. A valid response ends the series of rounds.
- * K3 The upstream follows a redirect at once. The upstream follows at most five redirects in a row,
- *    and no redirect from TLS to plain text.
+ *    within about one refresh interval. If a server of the round has answered that it is not
+ *    master, without an address to follow, the bound is at most 4 s, because an election ends soon.
+ *    The random time is also at most a quarter of the time until the first lease ends. But the
+ *    random time is never less than a second. A valid response of a master ends the series of
+ *    rounds.
+ * K3 The upstream follows a redirect at once, but at most five redirects in a row, and no redirect
+ *    from TLS to plain text.
  * R2 The upstream accepts only the response to its last request, and accepts it once. If a lease
  *    that the request reported ends before the response comes, the response has no effect on that
  *    held lease.
@@ -6071,7 +6072,7 @@ typedef struct doorman__held_lease {
     double committed;    /* K: what the granter has committed for this holder */
     char node[DOORMAN_ID_BYTES_MAX + 1];
 
-    /* These fields are from the last request that had an item for this held lease. */
+    /* These fields are from the last requested renewal. */
     double claimed;
     double requested_wants; /* the sum of the demands in that request */
 
@@ -6106,7 +6107,7 @@ typedef struct doorman__report {
     const doorman_demand *demands; /* one for a client, up to GROUPS_MAX for a server */
     size_t demand_count;
     double wants;          /* the sum of the demands */
-    double outstanding;    /* a client: what is in use. A server: what its holders have committed */
+    double outstanding;    /* a client: what is in use. A server: what it has committed */
     bool learning;         /* the owner does not know all its holders yet (R8) */
     doorman__tally *tally; /* the counts that the request reports, and resets; NULL: none */
 } doorman__report;
@@ -6296,7 +6297,6 @@ static bool doorman__upstream_reserve_demands(doorman_upstream *upstream, size_t
                             sizeof *upstream->demands);
 }
 
-/* Reserves memory for one more held lease. */
 static bool doorman__upstream_reserve(doorman_upstream *upstream) {
     size_t all = upstream->held_count + 1, most = doorman__upstream_items_max(upstream);
     size_t count = all < most ? all : most;
@@ -6332,7 +6332,7 @@ static bool doorman__held_lease_live(const doorman__held_lease *held, doorman_ti
     return held->lease_id && now < held->end;
 }
 
-/* Returns true if the owner has closed the held lease and has not reopened it. */
+/* Returns true from the time the owner closes a held lease until it is reopened or CLOSED. */
 static bool doorman__held_lease_ending(const doorman__held_lease *held) {
     return held->state == DOORMAN__HELD_ABANDONED || held->state == DOORMAN__HELD_CLOSING ||
            held->state == DOORMAN__HELD_RELEASING;
@@ -6408,7 +6408,9 @@ static void doorman__upstream_add(doorman_upstream *upstream, doorman__held_leas
     doorman__held_lease_move(upstream, held, DOORMAN__HELD_IDLE);
 }
 
-/* Removes a held lease. The upstream will send no release for it. The owner may free it at once. */
+/* Removes a held lease. The upstream will send no release for it. The owner may free it at once,
+ * but if it is in the request under way, must then call doorman__upstream_forget or
+ * doorman__upstream_uninit. */
 static void doorman__upstream_remove(doorman_upstream *upstream, doorman__held_lease *held) {
     assert(upstream->held_count > 0);
     *(held->previous ? &held->previous->next : &upstream->first) = held->next;
@@ -6438,7 +6440,8 @@ static doorman__held_lease *doorman__upstream_next_closed(doorman_upstream *upst
     return held;
 }
 
-/* Makes a held lease due as soon as the minimum interval since its last request has passed. */
+/* Makes a held lease due at the latest when `minimum` has passed since requested_at. Has no effect
+ * before the first response. */
 static void doorman__held_lease_expedite(doorman_upstream *upstream, doorman__held_lease *held,
                                          doorman_time minimum, doorman_time now) {
     if (!held->has_outcome) return;
@@ -6511,7 +6514,6 @@ static void doorman__held_lease_reopen(doorman_upstream *upstream, doorman__held
     doorman__held_lease_move(upstream, held, opened[held->state]);
 }
 
-/* Moves a held lease out of a request that has ended. */
 static void doorman__held_lease_end_request(doorman_upstream *upstream, doorman__held_lease *held) {
     assert(doorman__held_lease_in_request(held));
     if (!doorman__held_lease_ending(held)) {
@@ -6525,9 +6527,9 @@ static void doorman__held_lease_end_request(doorman_upstream *upstream, doorman_
 
 /* ---- upstream: when a request ends */
 
-/* Ends a request that failed, was redirected, or was a release. If no master has answered the
- * request, its held leases become due now. In the next request, held leases that became due earlier
- * come first. So no held lease waits for ever, even if one request has no room for all of them. */
+/* Ends a request that failed, was redirected, or was a release. If a request with renewals failed
+ * or was redirected, its leases become due now. In the next request, held leases that became due
+ * earlier come first. So no held lease waits for ever if one request has no room for all. */
 static void doorman__upstream_end_items(doorman_upstream *upstream, bool has_response) {
     for (size_t i = 0; i < upstream->item_count; i++) {
         doorman__held_lease *held = upstream->in_request[i];
@@ -6556,7 +6558,7 @@ static void doorman__upstream_forget(doorman_upstream *upstream) {
 }
 
 /* K2: after n rounds the upper bound is 2^n seconds, but at most 60 s. n is at most ROUNDS_MAX, or
- * ROUNDS_MAX_ALIVE if a server of the round has answered that it does not know the master. */
+ * ROUNDS_MAX_ALIVE during an election. */
 #define DOORMAN__ROUNDS_MAX 6
 #define DOORMAN__ROUNDS_MAX_ALIVE 2
 
@@ -6584,7 +6586,7 @@ static doorman_time doorman__upstream_pause(doorman_upstream *upstream) {
 }
 
 /* Ends a request that has failed, and sets when to try again.
- *   rounds_max   ROUNDS_MAX, or ROUNDS_MAX_ALIVE if the server does not know the master */
+ *   rounds_max   ROUNDS_MAX, or ROUNDS_MAX_ALIVE if the server answered that it is not master */
 static void doorman__upstream_back_off(doorman_upstream *upstream, unsigned rounds_max) {
     doorman__upstream_move(upstream, DOORMAN__BACKING_OFF);
     doorman__upstream_end_items(upstream, false);
@@ -6606,8 +6608,8 @@ static void doorman__upstream_back_off(doorman_upstream *upstream, unsigned roun
 }
 
 #ifdef DOORMAN_NNG
-/* Ends a pause early, because another connection to the servers has had a response. The next
- * request still comes at least a second after the last request, because it may fail too. */
+/* Ends a pause early, because another connection to the servers has had a response. The call ends
+ * no pause sooner than a second after the last request, because the next may fail too. */
 static void doorman__upstream_retry_soon(doorman_upstream *upstream, doorman_time now) {
     if (upstream->state != DOORMAN__BACKING_OFF) return;
     doorman_time soon = doorman__later(now, doorman__after(upstream->sent_at, DOORMAN_SECOND));
@@ -6615,7 +6617,8 @@ static void doorman__upstream_retry_soon(doorman_upstream *upstream, doorman_tim
 }
 #endif
 
-/* Ends a request that got no response. The call has no effect unless this request is under way. */
+/* Ends a request that got no valid response. The call has no effect unless this request is under
+ * way. */
 static void doorman__upstream_fail(doorman_upstream *upstream, uint64_t sequence,
                                    doorman_time now) {
     doorman__upstream_now(upstream, now);
@@ -6679,9 +6682,9 @@ static doorman__held_lease *doorman__upstream_next_release(doorman_upstream *ups
     return NULL;
 }
 
-/* Returns the next held lease for doorman__upstream_put, or NULL if none is left or the request is
- * full. If the request is empty and its method has no such held lease, the request changes to the
- * other method, but only once. */
+/* Returns the next held lease for doorman__upstream_put, or NULL if none is left, the request is
+ * full, or memory runs out. If the request is empty and its method has no such held lease, the
+ * request changes to the other method, but only once. */
 static doorman__held_lease *doorman__upstream_next(doorman_upstream *upstream, doorman_time now) {
     for (;;) {
         bool renews = upstream->method == DOORMAN_GET_CAPACITY;
@@ -6803,8 +6806,8 @@ static void doorman__upstream_put(doorman_upstream *upstream, doorman__held_leas
 }
 
 /* Completes the request that doorman__upstream_begin has started, and writes it to *out. Returns
- * false if the request has no items. If memory was missing, the upstream tries again a second
- * later. */
+ * false if the request has no items. If memory was missing for its first item, the upstream tries
+ * again a second later. */
 static bool doorman__upstream_end(doorman_upstream *upstream, doorman_request *out,
                                   doorman_time now) {
     const doorman_demand *demands = upstream->demands;
@@ -7146,14 +7149,13 @@ typedef struct doorman__overload_state {
     doorman_time interval;    /* the refresh interval */
     doorman_time cut_at;      /* 0: never */
     doorman_time step_at;     /* when the next step is due; NEVER: all capacity is in force */
-    unsigned calm;            /* steps since the last overload */
+    unsigned calm;            /* steps since the last overload, bounded in doorman__overload_grow */
     doorman__overload_part parts[DOORMAN__OVERLOAD_PARTS];
     doorman__overload_mark marks[DOORMAN__OVERLOAD_MARKS]; /* a ring */
     size_t last_mark;
     doorman__overload_mark now; /* the present integral */
 } doorman__overload_state;
 
-/* Returns the length of a part. */
 static doorman_time doorman__overload_length(const doorman__overload_state *state) {
     return doorman__later(state->interval / 4, 1);
 }
@@ -7325,7 +7327,7 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * table for each resource that a holder has asked for. In a node with a parent, the configuration
  * is only for permits. A server processes a request in three steps: it checks the whole request,
  * reserves all the memory that the request needs, and then decides. A request that fails one of the
- * first two steps changes nothing (C4, C5).
+ * first two steps changes nothing (C4, C5), apart from expired leases (S2).
  *
  * S1 A server that is not master grants nothing. Its response has only the address of the master,
  *    if the server knows this address.
@@ -7339,21 +7341,20 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    wants something gets a new lease. That lease may be 0, but with whole units a unit is then
  *    owed to the holder (A5). Second, a holder gets a new, larger lease if it was granted all its
  *    wants and now wants more, or if it has a lease of 0, or if it is a server. Servers have this
- *    exception because a server asks often only when its holders need more (T1). The second
+ *    exception because a server mostly asks early when its holders need more (T1). The second
  *    exception applies only if enough capacity is free for a larger lease, and not during a round
  *    (see >>leases). R5 bounds the new lease too: the holder may have given back a part of its last
  *    lease, and that part may now belong to another holder.
  * S4 While the server learns (R6), a holder that names no lease of this node gets TRY_LATER, not a
  *    lease of 0. So the holder continues to use its fallback, as if no server answered. But a
  *    holder that names a lease of 0 of this node gets a lease again, of 0 or of what others have
- *    given back. The lease was 0 because the capacity was 0, or because other holders had all of
- *    it. So the holder must not use its fallback. With TRY_LATER the holder would use it, only
- *    because the master has changed. A lease of 0 commits nothing, so it is always safe. A holder
- *    that gets TRY_LATER should ask again after the usual interval, or when the learning ends if
- *    that is earlier, but at the earliest after a second or the usual interval, whichever is
- *    shorter. The server records the wants of this holder, commits nothing, and removes the lease
- *    entry if the holder does not ask again. STATIC and NO_ALGORITHM divide no capacity, so they
- *    need no learning.
+ *    given back. The lease was 0 because the holder wanted nothing, because the capacity was 0, or
+ *    because other holders had all of it. So the holder must not use its fallback. A lease of 0
+ *    commits nothing, so it is always safe. A holder that gets TRY_LATER should ask again after the
+ *    usual interval, or when the learning ends if that is earlier, but at the earliest after a
+ *    second or the usual interval, whichever is shorter. The server records the wants of this
+ *    holder, commits nothing, and removes the lease entry if the holder does not ask again. STATIC
+ *    and NO_ALGORITHM divide no capacity, so they need no learning.
  * S5 If none of S3, S4, T4, R6 and R7 applies, the algorithm gives the target of the holder. The
  *    grant is the target, but at most the larger of two amounts: what is free, and what the holder
  *    may still be using (R5).
@@ -7400,10 +7401,10 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *      LEARNING   the server learns (R6), or the holder is a child node that learns and had a lease
  *                 (R7)
  *      SHARE      the kind of algorithm does not divide the capacity, so no holder gets more
- *      CUT        a round is active (see >>leases): the capacity was cut, and what is committed
- *                 since before the cut does not fit into the new capacity yet. Leases fall to the
- *                 targets, or wait until other holders confirm smaller leases. A new configuration,
- *                 reports of overload (H11), and a smaller lease of the node are such cuts
+ *      CUT        a round is active (see >>leases): what is committed does not fit into the
+ *                 capacity, usually because the capacity was cut. Leases fall to the targets, or
+ *                 wait until other holders confirm smaller leases. A new configuration, reports of
+ *                 overload (H11), and a smaller lease of the node are such cuts
  *      SHARE      the lease is the target of the holder, or the whole capacity. Others want the
  *                 rest, or there is no more. If leases are whole units, the target is an integer
  *                 that changes with the turns (A5)
@@ -7492,9 +7493,10 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *
  * T1 The node asks its parent for many resources in one request (K1), with the wants of its holders
  *    in groups. If the holders want more than the node's lease, and more than at its last request,
- *    the node asks as soon as the minimum interval since that request has passed. If the parent
- *    last granted all that the node wanted, the node waits only for the shorter of the minimum
- *    interval and `minimum_refresh_interval`, or not at all if it wanted nothing.
+ *    the node asks as soon as the minimum interval since that request has passed. The same is true
+ *    if the wants have fallen by more than a tenth. If the parent last granted all that the node
+ *    wanted, a node that wants more waits only for the shorter of the minimum interval and
+ *    `minimum_refresh_interval`, or not at all if it wanted nothing.
  * T2 Shares are fair across the tree. The node uses the terms of its parent if these terms fit into
  *    the node's lease. If not, the node computes its own terms. If demands have fallen since the
  *    parent computed the terms, a part of the lease may be left over. The node divides this part in
@@ -7533,8 +7535,8 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    that node, at most 16 nodes in all. A server refuses a request that names its own node or its
  *    parent, because the tree then has a loop.
  * T9 A parent sends the description and the unit of a resource (texts for people) with each lease
- *    that it grants to a node. The node shows them, and sends them to its own children. The first
- *    256 bytes of a description are sent.
+ *    that it grants to a node. The node shows them, and sends them to its own children. At most the
+ *    first 256 bytes of a description are sent.
  *
  * Why T7 holds in the whole tree. Let b(h) be what the parent of h has committed for h. While that
  * parent is gone or learns, b(h) is the amount in the last complete lease table of that parent. The
