@@ -735,7 +735,7 @@ static void doorman__throttle_enqueue(doorman_throttle *throttle,
     doorman__deadlines_move(throttle, throttle->heap_count++, index);
 }
 
-/* Checks and takes a request. Returns false, and writes the reason, if it is refused. */
+/* Returns false, and writes the reason, if the request is refused. */
 static bool doorman__throttle_take(doorman_throttle *throttle,
                                    const doorman_throttle_request *request,
                                    doorman_throttle_reason *reason) {
@@ -952,7 +952,7 @@ static size_t doorman__power_of_two(size_t least) {
     return power;
 }
 
-/* Allocates the tables. Returns false if memory runs out. */
+/* Returns false if memory runs out. */
 static bool doorman__throttle_allocate(doorman_throttle *throttle, size_t slots) {
     const doorman_throttle_options *options = &throttle->options;
     size_t buckets = doorman__power_of_two(slots);
