@@ -42,9 +42,9 @@
  *     1 ms     they finish, and the workers start the next 16. A request of criticality 5 arrives
  *     2 ms     it goes first, and 15 of the oldest requests start beside it
  *     51 ms    the oldest has waited more than half of 100 ms, so now the newest go first
- *     100 ms   the last ones start. If the work took longer than 1 ms, what is left would have
- *              waited too long now, and would be refused: WAITED. Each client would have to try
- *              again after 50 to 150 ms
+ *     100 ms   the last one starts. If the work took longer than 1 ms, what is left after this
+ *              would have waited too long, and would be refused: WAITED. Each client would have to
+ *              try again after 50 to 150 ms
  *
  * The throttle has an effect only if the caller calls doorman_throttle_next just before a worker
  * starts, or sets `concurrency`. The throttle needs no listener for events: each call returns what
