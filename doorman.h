@@ -14218,10 +14218,10 @@ static doorman__writer doorman__put_start(doorman_buffer *buffer) {
 
 /* ---- JSON: fields */
 /*
- * Tables of fields say how each message and each struct of a configuration is read and written. A
- * row is one field. The rows are in the order in which the writer writes them. The reader takes the
- * fields of an object in any order. What a table cannot say is in the two functions of a row: one
- * reads, and one writes.
+ * Tables of fields say how messages and the structs of a configuration are read, and how most of
+ * them are written. A row is one field. A writer that uses a table writes the fields in its order.
+ * The reader takes the fields of an object in any order. What a table cannot say is in the two
+ * functions of a row: one reads, and one writes.
  */
 
 typedef enum doorman__type {
@@ -14378,7 +14378,6 @@ static void doorman__number_store(void *to, doorman__storage storage, double num
     }
 }
 
-/* Returns an integer or a time. */
 static uint64_t doorman__integer_load(const void *at, doorman__storage storage) {
     assert(storage != DOORMAN__IN_DOUBLE);
     if (storage == DOORMAN__IN_SIZE) return *(const size_t *)at;
@@ -14399,7 +14398,7 @@ static bool doorman__number_valid(const doorman__field *field, const doorman__ro
     return row->type != DOORMAN__JSON_ID || !rounded;
 }
 
-/* Reads a number. A value that is not valid leaves the target unchanged. */
+/* A value that is not valid leaves the target unchanged. */
 static void doorman__read_number(const doorman__field *field, const doorman__row *row, void *to) {
     assert(row->type > DOORMAN__JSON_END && row->type < DOORMAN__JSON_BOOL);
     const doorman__number *type = &doorman__numbers[row->type];
@@ -14440,8 +14439,8 @@ static void doorman__read_bool(const doorman__field *field, bool *out) {
 }
 
 /* Returns the index of a field's value among the names. Returns -1 if the field is absent, or if
- * its value is not among the names. A value that is not among them is an error, except for a
- * lenient reader. */
+ * its value is not among the names. Such a value is an error, except for a string if is_lenient is
+ * true. */
 static int doorman__read_name(const doorman__field *field, const char *const *names, size_t count,
                               bool is_lenient) {
     const char *name = NULL, *separator = " ";
@@ -14616,7 +14615,7 @@ static bool doorman__key_known(const doorman__row *rows, const char *key) {
     return false;
 }
 
-/* Reads an object. In a configuration, or a part of one, a key without a row is refused. */
+/* In a configuration, or a part of one, a key without a row is refused. */
 static void doorman__read_fields(const doorman__field *object, const doorman__row *rows,
                                  void *out) {
     if (!cJSON_IsObject(object->value)) {
@@ -15628,8 +15627,7 @@ static const char *doorman__status_text(doorman_status status) {
     return (unsigned)status < DOORMAN_STATUS_COUNT ? texts[status] : "not a status";
 }
 
-/* Writes a reply that reports an error. If the message is empty, the reply has the text of the
- * status. */
+/* If the message is empty, the reply has the text of the status. */
 static void doorman__put_error(doorman__writer *out, doorman_status status, const char *message) {
     bool on_wire = status == DOORMAN_INVALID_ARGUMENT || status == DOORMAN_NOT_FOUND ||
                    status == DOORMAN_RESOURCE_EXHAUSTED || status == DOORMAN_UNAVAILABLE;
@@ -15714,8 +15712,8 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
  * _write fails with UNAVAILABLE, because the server has not decided.
  *
  * In DECIDED, permits of the response may be pending: _settle puts the decision on one of them into
- * the response, and _undo leads back to READ. _settle and _undo have no effect if no permit is
- * pending. _write needs a response without pending permits. */
+ * the response, or leads to FAILED if memory runs out. _undo leads back to READ. _settle and _undo
+ * have no effect if no permit is pending. _write needs a response without pending permits. */
 
 static void doorman__exchange_move(doorman_json_exchange *exchange, doorman__exchange_state next,
                                    doorman_status status) {
@@ -15885,8 +15883,8 @@ static void doorman__exchange_keep_policy(doorman_json_exchange *exchange, size_
     (void)doorman__texts_copy(texts, &item_response->description, &item_response->unit);
 }
 
-/* Copies the response, which is only valid until the next call on the server. Another thread may
- * make that call before the reply is written. */
+/* Copies what is only valid until the next call on the server. Another thread may make that call
+ * before the reply is written. */
 static void doorman__exchange_keep(doorman_json_exchange *exchange) {
     doorman_response *response = &exchange->response;
     doorman_capacity_response *items = (doorman_capacity_response *)exchange->kept;
@@ -16191,8 +16189,8 @@ doorman_time doorman_clock(void) {
 /* ---- nng: processes that fork */
 
 /* The order of the locks is: this mutex, the mutex of an agent, the mutex of the agent's permits,
- * and the agent's wake_mutex. A thread that holds one of them locks only later ones, except if an
- * on_change calls fork (below). */
+ * and the agent's wake_mutex. A thread that holds one of them locks only later ones, except before
+ * a fork (below). */
 static struct doorman__process {
     pthread_mutex_t mutex; /* guards the other fields */
     doorman_agent *agents; /* the agents that run in this process, linked by `next` */
@@ -16363,8 +16361,8 @@ static bool doorman__queue_is_empty(const doorman__queue *queue) {
     return __atomic_load_n(&queue->units, __ATOMIC_SEQ_CST) == 0;
 }
 
-/* Subtracts a waiter's units. Precondition of this function and the next five: the mutex is
- * locked. */
+/* Subtracts a waiter's units, and counts its wait. Precondition of this function and the next five:
+ * the mutex is locked. */
 static void doorman__queue_subtract(const doorman__waiter *waiter, doorman_time now) {
     doorman__waiting *waiting = &waiter->resource->waiting;
     uint64_t units = doorman__units(waiter->n);
@@ -16375,9 +16373,8 @@ static void doorman__queue_subtract(const doorman__waiter *waiter, doorman_time 
     waiting->waited += now - waiter->since;
 }
 
-/* Appends a waiter. A waiter first adds its units to the sum, and then tries to take them. A
- * release first returns units, and then reads the sum. So the waiter finds the units, or the
- * release wakes the waiter. */
+/* A waiter first adds its units to the sum, and then tries to take them. A release first returns
+ * units, and then reads the sum. So the waiter finds the units, or the release wakes the waiter. */
 static void doorman__waiters_join(doorman_agent *agent, doorman__waiter *waiter) {
     const doorman__waiter *other = agent->last;
     while (other && other->queue != waiter->queue) other = other->previous;
@@ -16560,8 +16557,8 @@ static void doorman__waiter_cleanup(void *context) {
     pthread_cond_destroy(&waiter->wake);
 }
 
-/* Waits in the queue. If the thread is cancelled, pthread_cond_timedwait locks the mutex again, and
- * the cleanup handler removes the waiter, which is on the stack of the thread. */
+/* If the thread is cancelled, pthread_cond_timedwait locks the mutex again, and the cleanup handler
+ * removes the waiter, which is on the stack of the thread. */
 static doorman_status doorman__waiter_enqueue(doorman_agent *agent, doorman__waiter *waiter,
                                               doorman_time end) {
     assert(waiter->n > 0 && end > 0);
@@ -16717,7 +16714,8 @@ static void doorman__socket_close(doorman__socket *own) {
 
 /* Only doorman__transport_move changes the state. The state determines the owner of the request:
  * the caller's thread or nng. Only the owner uses the other fields of the transport, unless a
- * comment says otherwise.
+ * comment says otherwise, but the caller's thread may always read `options`, `address` and
+ * `socket`.
  *
  *   state      meaning                          owner   leaves it
  *   IDLE       there is no request              caller  _update fetches a request      -> PREPARED
@@ -16883,7 +16881,7 @@ static bool doorman__transport_connected(const doorman_transport *transport) {
     return (uint32_t)__atomic_load_n(&transport->socket->ids, __ATOMIC_RELAXED) != 0;
 }
 
-/* Sets the dialer. It has no connection yet. */
+/* The dialer has no connection yet. */
 static void doorman__transport_set_dialer(doorman_transport *transport, uint32_t dialer) {
     __atomic_store_n(&transport->socket->ids, (uint64_t)dialer << 32, __ATOMIC_RELAXED);
 }
@@ -17234,7 +17232,7 @@ static bool doorman__transport_prepare(doorman_transport *transport, doorman_tim
 }
 
 /* A probe, or a request of an upstream that has another address to try, waits at most this long for
- * a connection. Other requests wait until they time out. */
+ * a connection. Other requests wait until they time out, if `fails_early` is false. */
 #define DOORMAN__CONNECT_MAX (2 * DOORMAN_SECOND)
 
 void doorman_transport_send(doorman_transport *transport) {
@@ -17457,8 +17455,8 @@ static bool doorman__agent_has_to_wait(const doorman_agent *agent, doorman_time 
 }
 
 /* Does the work of the agent's thread. The mutex is locked. Returns whether the thread ends. After
- * doorman_agent_stop, the thread ends when doorman__agent_has_to_wait returns false, and at stop_by
- * at the latest. */
+ * doorman_agent_stop, the thread ends when doorman__agent_has_to_wait returns false, or soon after
+ * stop_by at the latest. */
 static bool doorman__agent_work(doorman_agent *agent) {
     agent->sleeps_until = 0;
     doorman__pause_check(&agent->pause, &agent->client->upstream);
@@ -17681,7 +17679,7 @@ doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_opt
     return status;
 }
 
-/* Closes all resources that the application has left open. All releases are due at once. */
+/* All releases are due at once. */
 static void doorman__agent_close_all(doorman_agent *agent, doorman_time now) {
     doorman_upstream *upstream = &agent->client->upstream;
     doorman__held_lease *held = agent->client->upstream.first, *next = NULL;

@@ -15,11 +15,12 @@
  * at once (T4). All processes of a node use the name of the node in requests to the parent (T5).
  *
  * V1 The server reloads the configuration on SIGHUP, when the file changes or is replaced, and when
- *    the etcd key changes. It reloads certificates and tokens on SIGHUP and when their files
- *    change. It refuses what is invalid, and keeps what it has. If the configuration file is
- *    deleted, the server logs a warning and keeps the last configuration. On SIGTERM or SIGINT, the
- *    server finishes the requests in progress, gives up mastership, and ends (V7). With an
- *    election, >>election of doorman.h decides which server is master (V2).
+ *    the key of etcd, or the version in the store (`store:`), changes. It reloads certificates and
+ *    tokens on SIGHUP and when their files change. It refuses what is invalid, and keeps what it
+ *    has. If the configuration file is deleted, the server logs a warning and keeps the last
+ *    configuration. On SIGTERM or SIGINT, the server finishes the requests in progress, gives up
+ *    mastership, and ends (V7). With an election, >>election of doorman.h decides which server is
+ *    master (V2).
  * V3 HTTP has a status page for people, metrics for Prometheus and JSON for programs. It also takes
  *    the messages of the protocol.
  * V4 Metrics follow the conventions of Prometheus.
@@ -39,14 +40,15 @@
  *    column.
  * V8 With --state, counters of durable limits and bans are in a store, which is read before such
  *    limits decide, unless the reading takes longer than --state-wait. A thread writes changes once
- *    in each --state-interval. No decision waits for this thread. After SIGTERM nothing is lost,
- *    not even leases and holds, unless the exit code is 3. A crash loses the changes of the last
- *    interval, and of a write in progress.
+ *    in each --state-interval. No decision waits for this thread. After SIGTERM only the counters
+ *    of other limits are lost, and neither leases nor holds, unless the exit code is 3. A crash
+ *    loses what is not written: usually the changes of the last interval, and of a write in
+ *    progress.
  * P33 With --events, each decision, end of a wait, ban, lease, mastership, configuration and act of
- *    administration is an event with a number, for subscribers of an nng PUB socket. Grants are
- *    sampled. No decision waits until an event is sent. Events that are lost leave a gap in the
- *    numbers of the stream and in the numbers of their topic. The gap is never smaller than what
- *    was lost.
+ *    administration is an event with a number, for subscribers of an nng PUB socket. Of the grants,
+ *    only a random sample are events. No decision waits until an event is sent. Events that are
+ *    lost leave a gap in the numbers of the stream and in the numbers of their topic. The gap is
+ *    never smaller than what was lost.
  *
  * The sections of this file: flags, parent link, sockets, signals, main. The files of server/core/
  * that it includes have the rest of the core: the log, the table of parts, the configuration, the
@@ -425,7 +427,7 @@ static void service_yield(struct service *service) {
 /* ---- >>parent link -------------------------------------------------------------------------- */
 /* One thread requests capacity from the parent. It releases the lock while it sends or sleeps. */
 
-/* Wakes the thread of the link. The transport calls this function without the lock. */
+/* The transport calls this function without the lock. */
 static void parent_link_on_wakeup(void *context) {
     struct service *service = (struct service *)context;
     server_lock(&service->lock);
@@ -462,7 +464,7 @@ static void parent_link_set_tls(struct service *service) {
         pem->authority && doorman_transport_set_tls(link->transport, &tls) != DOORMAN_OK;
 }
 
-/* Sleeps until work is due, or until the transport signals. Without a signal the sleep lasts at
+/* Sleeps until work is due, or until another thread signals. Without a signal the sleep lasts at
  * least 10 ms, so that the thread cannot spin. It lasts at most 1 s, because the clock of condition
  * variables stops while the machine is suspended, but doorman_clock continues. */
 static void parent_link_sleep(struct service *service, doorman_time now) {
@@ -519,8 +521,7 @@ static enum exit_status parent_link_start(struct service *service) {
                                               "or threads");
 }
 
-/* Stops the parent link. Keeps the leases of the node, because the next process of the node uses
- * them (R10). */
+/* Keeps the leases of the node, because the next process of the node uses them (R10). */
 static void parent_link_stop(struct service *service) {
     struct parent_link *link = &service->parent_link;
     if (link->started) {
@@ -536,9 +537,8 @@ static void parent_link_stop(struct service *service) {
 
 /* ---- >>sockets ------------------------------------------------------------------------------ */
 
-/* Starts to listen, and stores the bound address. Keepalive closes connections whose peers
- * vanished, for example after a power failure. Some transports have no keepalive, so an error of
- * setting it is ignored. */
+/* Keepalive closes connections whose peers vanished, for example after a power failure. Some
+ * transports have no keepalive, so an error of setting it is ignored. */
 static int service_start_listener(struct service *service, nng_listener listener) {
     nng_listener_set_bool(listener, NNG_OPT_TCP_KEEPALIVE, true);
     int error = nng_listener_start(listener, 0);
@@ -591,9 +591,8 @@ static bool is_probe(nng_pipe pipe) {
     return error == 0 && process == (uint64_t)getpid();
 }
 
-/* Counts the connections. Closes probes, and connections above --max-connections. nng also reports
- * the end of a connection that is closed here. So every connection that is added is also
- * subtracted. */
+/* Closes probes, and connections above --max-connections. nng also reports the end of a connection
+ * that is closed here. So every connection that is added is also subtracted. */
 static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     struct service *service = (struct service *)argument;
     size_t maximum = service->settings->connection_max;
@@ -642,8 +641,8 @@ static void raise_file_limit(void) {
     }
 }
 
-/* Sets the names of this process. The default name of a node is its election key, because all
- * processes of the node share it (T5). Without an election, it is the id of the process. */
+/* The default name of a node is its election key, because all processes of the node share it (T5).
+ * Without an election, it is the id of the process. */
 static void service_set_names(struct service *service) {
     const struct settings *settings = service->settings;
     const char *host = strstr(service->urls[0], "://");
@@ -725,7 +724,6 @@ static void service_log_started(const struct service *service) {
                parents->count > 0 ? "parent" : "resources", source, LOG_END);
 }
 
-/* Opens what the server object needs, and makes the object. */
 static enum exit_status service_open(struct service *service) {
     enum exit_status exit_status = CONTINUE;
     raise_file_limit();
@@ -791,14 +789,15 @@ void server_end(struct service *service) {
 
 /* ---- >>signals ------------------------------------------------------------------------------ */
 
-/* Before the server ends, it refuses new requests for this time and sends the last responses. */
+/* Before the server ends, it refuses new requests for at least this time and sends the last
+ * responses. */
 #define STOPPING_MS 250
 
-/* The time limit for giving up mastership. This needs a call to etcd, and perhaps a slow name
- * lookup. */
+/* The time limit for the functions `stopping` of the parts. Giving up mastership needs a call to
+ * etcd, and perhaps a slow name lookup. The part STATE sets a longer limit. */
 #define RESIGN_TIMEOUT_SECONDS 4
 
-/* The time limit for closing the sockets. */
+/* The time limit for server_end, which closes the sockets. */
 #define CLOSE_TIMEOUT_SECONDS 2
 
 /* Blocks the signals that service_run waits for, so that a signal during the start waits for

@@ -42,9 +42,9 @@
  *     1 ms     they finish, and the workers start the next 16. A request of criticality 5 arrives
  *     2 ms     it goes first, and 15 of the oldest requests start beside it
  *     51 ms    the oldest has waited more than half of 100 ms, so now the newest go first
- *     100 ms   the last ones start. If the work took longer than 1 ms, what is left would have
- *              waited too long now, and would be refused: WAITED. Each client would have to try
- *              again after 50 to 150 ms
+ *     100 ms   the last one starts. If the work took longer than 1 ms, what is left after this
+ *              would have waited too long, and would be refused: WAITED. Each client would have to
+ *              try again after 50 to 150 ms
  *
  * The throttle has an effect only if the caller calls doorman_throttle_next just before a worker
  * starts, or sets `concurrency`. The throttle needs no listener for events: each call returns what
@@ -735,7 +735,7 @@ static void doorman__throttle_enqueue(doorman_throttle *throttle,
     doorman__deadlines_move(throttle, throttle->heap_count++, index);
 }
 
-/* Checks and takes a request. Returns false, and writes the reason, if it is refused. */
+/* Returns false, and writes the reason, if the request is refused. */
 static bool doorman__throttle_take(doorman_throttle *throttle,
                                    const doorman_throttle_request *request,
                                    doorman_throttle_reason *reason) {
@@ -952,7 +952,7 @@ static size_t doorman__power_of_two(size_t least) {
     return power;
 }
 
-/* Allocates the tables. Returns false if memory runs out. */
+/* Returns false if memory runs out. */
 static bool doorman__throttle_allocate(doorman_throttle *throttle, size_t slots) {
     const doorman_throttle_options *options = &throttle->options;
     size_t buckets = doorman__power_of_two(slots);

@@ -9,8 +9,8 @@
  *     answered    on the thread of pages
  *
  * If the store fails, only what was written is applied, and the answer says how much that is, and
- * why. If the store does not answer in time, the answer says that it is not known whether the act
- * was done. If the store writes the act later, its notes come into force then.
+ * why. If the store does not answer in time, it is not known whether an act with notes was done,
+ * and the answer says so. If the store writes the act later, its notes come into force then.
  *
  * The audit has a row for each act. The identity of the row is the number of the act. Numbers have
  * no gaps. audit_trim.c says how long a row stays. */
@@ -26,7 +26,7 @@
 struct admin {
     bool is_read; /* `audit` and `newest_id` are known */
     struct audit_size audit;
-    uint64_t newest_id;     /* the largest last_id that was ever read. A Redis can come back with an
+    uint64_t newest_id;     /* the largest last_id so far. A Redis can come back with an
                              earlier one */
     uint64_t late_id;       /* of an act that the store may have written, or may still write; 0:
                              none */
@@ -51,7 +51,6 @@ static bool audit_trim(struct admin *admin, struct store *store) {
 
 /* ---- overrides and plans that have ended ---------------------------------------------------- */
 
-/* Identities of notes that are over. */
 struct ended_notes {
     size_t count;
     int64_t now;
@@ -230,8 +229,7 @@ enum store_result server_act_put_notes(struct act *act, struct store *store) {
     return result;
 }
 
-/* Makes the report of an act. If the act has several entries, the report only counts them: they are
- * in the row of the audit. */
+/* If the act has several entries, the report only counts them: they are in the row of the audit. */
 static struct act_report act_report_of(const struct act *act) {
     const cJSON *entries = cJSON_GetObjectItemCaseSensitive(act->row, "entries");
     const int count = entries ? cJSON_GetArraySize(entries) : 1;
@@ -342,7 +340,6 @@ bool server_act_forget(struct act *act, struct store *store, const char *why) {
     return act_put(act, store) == STORE_OK;
 }
 
-/* The newest row of the audit. */
 struct newest_act {
     uint64_t id;
     int64_t ends_at;
@@ -358,7 +355,7 @@ static bool newest_visit(void *context, const struct store_note *note) {
 }
 
 /* Adds "known": false to the row of an act without notes, if the store has taken the row late. The
- * act was not put into force. Returns false if the store has failed. */
+ * act was not put into force. Returns false if the store has failed, or memory has run out. */
 static bool admin_mark_late(const struct admin *admin, struct store *store) {
     struct newest_act newest = {.row = NULL};
     char identity[24], *text = NULL;
@@ -456,8 +453,8 @@ static void act_write(struct service *service, struct store *store, void *contex
     if (result != STORE_OK) (act->announces ? act_fail_announced : act_fail)(act, store, is_sent);
 }
 
-/* Writes the row of an act once more, after its change was made or refused. Runs on the thread of
- * the store. */
+/* Writes the row of an act once more, after its change was made or refused. If it was made, applies
+ * the act. Runs on the thread of the store. */
 static void act_write_again(struct service *service, struct store *store, void *context) {
     struct act *act = (struct act *)context;
     (void)service;

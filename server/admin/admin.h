@@ -1,8 +1,9 @@
 /* doorman_server, part ADMIN: acts of administration.
  *
  * E5 Each act is a row of the audit, which the store keeps: when and with which token it was done,
- *    why, and what it has changed. What cannot be written is not done. Acts of some kinds can be
- *    taken back. Without a store, resets and ends of holds are only logged. */
+ *    why, and what it has changed. What cannot be written is not done, except for a drain of a
+ *    process that is not master, and the end of a drain. Acts of some kinds can be taken back.
+ *    Without a store, drains, resets and ends of holds are only logged. */
 #ifndef DOORMAN_SERVER_ADMIN_H
 #define DOORMAN_SERVER_ADMIN_H
 
@@ -241,7 +242,7 @@ struct rows_wanted {
 bool server_notes_trim(struct store *store, const char *kind);
 
 /* Puts the overrides and the plan rows of the store into force. The caller may hold the lock of the
- * service. Returns false if the store has failed. */
+ * service. Returns false if the store has failed, or memory has run out. */
 bool server_rows_read(struct service *service, struct store *store,
                       const struct rows_wanted *wanted);
 
