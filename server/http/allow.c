@@ -390,9 +390,10 @@ static void response_set_decided(struct http_response *response, const struct al
 /* Asks the node that owns the shard of the key (N4). If it cannot be asked, the response says why.
  * Returns false, and makes no response, if this server asks no other nodes. */
 static bool allow_ask(const struct allow *allow, struct service *service,
-                      const struct http_request *request, struct http_response *response) {
+                      const struct http_request *request, bool delays,
+                      struct http_response *response) {
     if (!service->forwards || !request->route->finish) return false;
-    const char *why = server_http_ask(service, request, &allow->exchange.request);
+    const char *why = server_http_ask(service, request, &allow->exchange.request, delays);
     response->is_asked = !why;
     if (!why) return true;
     server_http_response_set_error(response, 503, "UNAVAILABLE", why);
@@ -418,7 +419,7 @@ static void handle_allow(struct service *service, const struct http_request *req
     const bool asks = status == DOORMAN_OK && allow.is_away && !allow.redirects;
     if (status != DOORMAN_OK) {
         response_set_failed(response, &allow, status);
-    } else if (asks && allow_ask(&allow, service, request, response)) {
+    } else if (asks && allow_ask(&allow, service, request, delays, response)) {
         if (response->is_asked) delays = false; /* allow_finish has the reservation */
     } else if (!allow.is_master) {
         response_set_not_master(response, &allow, request);
@@ -451,14 +452,14 @@ static void allow_finish(struct service *service, const struct http_request *req
     cJSON *tree = text ? cJSON_ParseWithLength(text, bytes) : NULL;
     const cJSON *body = cJSON_GetObjectItemCaseSensitive(tree, "acquire");
     const cJSON *permit = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(body, "permit"), 0);
-    const bool delays = allow_read(&allow, request->query) && allow.permit.max_wait > 0;
+    (void)allow_read(&allow, request->query); /* handle_allow has read it without an error */
     allow.is_master = true;
     if (room && permit && server_decision_read(room, permit, 1)) {
         allow_keep_permit(&allow, &room->permit);
         server_lock(&service->lock);
         allow_keep_refused_body(&allow, service);
         server_unlock(&service->lock);
-        if (!delays) allow.wait = 0;
+        if (!response->may_delay) allow.wait = 0;
         response_set_decided(response, &allow);
     } else {
         allow_take_error(&allow, cJSON_GetObjectItemCaseSensitive(tree, "error"), response);
@@ -466,7 +467,7 @@ static void allow_finish(struct service *service, const struct http_request *req
     cJSON_Delete(tree);
     free(room);
     free(allow.refused_body);
-    if (delays && response->delay == 0) server_http_cancel_delay(service);
+    if (response->may_delay && response->delay == 0) server_http_cancel_delay(service);
 }
 
 static const struct http_route allow_routes[] = {{"/v1/allow", .verbs = VERB_GET | VERB_POST,

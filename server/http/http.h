@@ -145,6 +145,7 @@ struct http_response {
     doorman_time delay; /* how long the response waits; if it waits, server_http_reserve_delay has
                            succeeded */
     bool is_asked;      /* server_http_ask has sent a message, so there is no response yet */
+    bool may_delay;     /* for `finish`: `handle` has reserved a delay */
     const bool *abandoned; /* atomic: see server_is_abandoned; NULL: false */
 };
 
@@ -250,9 +251,10 @@ struct http_route {
 
 /* Asks the nodes that own the shards of a message to decide it. Only `handle` of an immediate route
  * with `finish` may call this. Precondition: service->forwards is set.
+ *   may_delay   a delay is reserved, which `finish` uses or cancels
  *   returns   NULL: they are asked, and the handler makes no response | why they are not asked */
 const char *server_http_ask(struct service *service, const struct http_request *request,
-                            const doorman_request *message);
+                            const doorman_request *message, bool may_delay);
 
 /* Reads a head.
  *   request   out

@@ -451,6 +451,7 @@ static void connection_on_answer(void *context, const char *text, size_t bytes) 
     struct http_connection *connection = (struct http_connection *)context;
     struct http *http = connection->service->http;
     struct http_response response = server_http_response_init(NULL);
+    response.may_delay = connection->is_delay;
     connection->request.route->finish(connection->service, &connection->request, text, bytes,
                                       &response);
     connection->delay = response.delay;
@@ -462,7 +463,7 @@ static void connection_on_answer(void *context, const char *text, size_t bytes) 
 }
 
 const char *server_http_ask(struct service *service, const struct http_request *request,
-                            const doorman_request *message) {
+                            const doorman_request *message, bool may_delay) {
     const union {
         const struct http_request *request;
         char *bytes;
@@ -475,6 +476,7 @@ const char *server_http_ask(struct service *service, const struct http_request *
     connection->receives = connection->in_bytes - connection->used < HTTP_BUFFER_MAX;
     connection->abandoned = false;
     connection->call.waiter.connection = 0;
+    connection->is_delay = may_delay;
     server_lock(&http->lock);
     connection->is_answered = false;
     connection->waits = true;
