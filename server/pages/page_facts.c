@@ -306,7 +306,6 @@ static void page_child_mark(struct text *text, const struct child *child, doorma
     server_text_add(text, ")</span>");
 }
 
-/* Adds the child nodes, with links to their pages. */
 static void page_children(struct text *text, struct service *service) {
     struct child_list children;
     server_children_take(&children, service);

@@ -1,4 +1,4 @@
-/* doorman_server, part HTTP: the page of the versions of the configuration (E3, E10).
+/* doorman_server, part ADMIN: the page of the versions of the configuration (E3, E10).
  *
  *     /versions             the versions, the newest first, and what each has changed
  *     /versions?after=N     the next part of the list
