@@ -232,7 +232,7 @@ static void page_descriptors(struct text *text, const struct snapshot *snapshot)
     server_text_add(text, " ago</dd></div>");
 }
 
-/* Adds why the parent gives no leases, and when the next request is sent. */
+/* Adds why the last request to the parent failed, and when the next one is sent. */
 static void page_parent_trouble(struct text *text, const struct parent_state *parent,
                                 doorman_time now) {
     static const char *const fails[] = {"not reached for ", ": "};
