@@ -72,7 +72,7 @@ void server_page_duration(struct text *text, doorman_time time) {
 }
 
 /* Adds the time that is left until the server stops learning. A node with a parent does not know
- * this time until the parent has a lease. */
+ * this time until the parent has granted it a lease. */
 void server_page_learning_time(struct text *text, doorman_time learned_at, doorman_time now) {
     if (learned_at == DOORMAN_NEVER) {
         server_text_add(text, "until the parent has a lease");
