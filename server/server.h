@@ -260,8 +260,8 @@ struct parent_state {
                                0: never */
 };
 
-/* The link to the parent. The lock of the service guards all members except the transport. Only the
- * thread of this link uses the transport. */
+/* The link to the parent. While its thread runs, only this thread uses the transport. The lock of
+ * the service guards wakes_at, has_new_tls and state. */
 struct parent_link {
     pthread_t thread;
     bool started;

@@ -252,7 +252,7 @@ const struct suspect *server_suspect_find(const struct service *service, const c
     return suspects_find(service->warnings, holder_id, is_server);
 }
 
-/* Returns the entry of a holder, which may be new. */
+/* Returns the entry of a holder, and makes it if there is none. */
 static struct suspect *suspects_add(struct warnings *warnings, const char *holder_id,
                                     bool is_server) {
     struct suspect *suspect = suspects_find(warnings, holder_id, is_server);
@@ -290,9 +290,9 @@ static const struct suspect *suspect_note(struct service *service, const char *h
 
 /* ---- events ---- */
 
-/* Returns the kind of warning for a shared id: the kind that has this id, or else a kind whose last
- * line is older than a minute. If all these kinds are in use, returns DOORMAN_EVENT_SHARED_ID, the
- * kind of further ids. */
+/* Returns the kind of warning for a shared id: the kind that has this id, or else a kind without a
+ * line in the last minute. If all these kinds are in use, returns DOORMAN_EVENT_SHARED_ID, the kind
+ * of further ids. */
 static int warning_find_shared_id(const struct service *service, const char *holder_id,
                                   doorman_time now) {
     int found = DOORMAN_EVENT_SHARED_ID;
@@ -334,8 +334,8 @@ static void warning_add_ended_lease(struct service *service, const char *resourc
              fits ? resource_id : "...");
 }
 
-/* Logs an event of the server object. If the event makes the holder a suspect, the line also names
- * the peers of the holder. Precondition: the lock is held. */
+/* Logs an event of the server object. The line about a suspect also names its last peer, and for a
+ * shared id also other_peer. Precondition: the lock is held. */
 static void warning_add_event(struct service *service, const doorman_event *event,
                               doorman_time now) {
     int kind = (int)event->kind;
@@ -355,7 +355,7 @@ static void warning_add_event(struct service *service, const doorman_event *even
 }
 
 /* Warns of bans that were ended early since the last call, and names the limit that has lost the
- * most bans in this way. */
+ * most bans in this way so far. */
 static void warning_note_bans(struct service *service, doorman_time now) {
     const doorman_permits *permits =
         service->server ? doorman_server_permits(service->server) : NULL;

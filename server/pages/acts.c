@@ -7,7 +7,7 @@
  *     configuration, and a form that gives one key other figures for a time.
  *
  * The store keeps each act and each override as a note: see struct store_note. The thread of the
- * store makes the rows of the tables from these notes. */
+ * store, or of the shards, makes the rows of the tables from these notes. */
 #include "acts.h"
 
 #define ENTRIES_SHOWN 3 /* of an act with many */
@@ -98,8 +98,8 @@ static void act_state(struct text *text, const cJSON *state) {
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-/* Adds what a row is about: a limit, a key, and a link to the page of the key if the row has a
- * resource. */
+/* Adds what a row is about: a key, its resource or glob, and a limit. If the row has a resource,
+ * the key links to its page. */
 static void act_subject(struct text *text, const cJSON *row) {
     const char *resource = server_row_word(row, "resource"), *key = server_row_word(row, "key");
     if (!resource[0]) resource = server_row_word(row, "resource_id");
@@ -252,7 +252,6 @@ struct act_page {
     const char *columns; /* the cells of the head of the table */
 };
 
-/* Adds a row with a link to the next part of a list. */
 static void act_next(struct note_page *page, const char *next) {
     struct text *text = &page->text;
     server_text_add(text, "<tr><td></td><td colspan=6><a href=\"?");
@@ -269,7 +268,6 @@ static void act_next(struct note_page *page, const char *next) {
     server_text_addf(text, "after=%s\">older &rarr;</a></td></tr>", next);
 }
 
-/* Adds a field of the form that filters a list. */
 static void act_filter(struct text *text, const struct http_request *request, const char *name) {
     char value[DOORMAN_ID_BYTES_MAX + 1] = "";
     server_query_read(request->query, name, value, sizeof value);

@@ -22,7 +22,7 @@
 
 #define CHILDREN_MAX 256
 #define CHILD_SILENT_MAX (3600 * DOORMAN_SECOND) /* a node that is silent for longer is not shown */
-#define CHILD_LINES_MAX 20 /* log lines about single nodes in a minute; others are only counted */
+#define CHILD_LINES_MAX 20 /* log lines about single nodes in a minute; see child_log */
 
 struct children {
     size_t count;
@@ -59,7 +59,7 @@ static bool child_may_log(struct children *children, doorman_time now) {
 }
 
 /* Logs what happens to a node.
- *   kind   the warning. Beyond CHILD_LINES_MAX lines a minute it is only counted */
+ *   kind   the warning. Beyond CHILD_LINES_MAX lines a minute, all nodes share a line of it */
 static void child_log(struct service *service, const struct child *child, int kind,
                       doorman_time now) {
     struct children *children = service->children;
@@ -108,8 +108,8 @@ static void child_note_leases(struct child *child, const doorman_response *respo
     if (refresh < DOORMAN_NEVER) child->refresh_interval = refresh;
 }
 
-/* If a child node has sent the message, notes the node. If it asks for capacity, adds the address
- * of this process's pages to the response. */
+/* Notes a child node that has asked this master for capacity, or has released some. If it has
+ * asked, adds the address of this process's pages to the response. */
 static void children_note(struct service *service, doorman_json_exchange *exchange,
                           doorman_time now) {
     const doorman_request *request = &exchange->request;

@@ -1,5 +1,6 @@
-/* doorman_server, part HTTP: all counters and bans, as lines of JSON for programs. This file only
- * reads the state; it takes the lock of the service.
+/* doorman_server, part HTTP: all counters and bans, as lines of JSON for programs. This file takes
+ * the lock of the service. A visit to a counter moves the clock of the permits, and adapts the
+ * counter to the configuration.
  *
  *     /v1/counters                               all
  *     /v1/counters?template=GLOB&limit=NAME      of one limit; each of the two may be left out

@@ -1,5 +1,5 @@
 /* doorman_server, part HTTP: what a descriptor of a gateway becomes, and what the limits would
- * decide for it. This file only reads the configuration and the state; nothing is charged.
+ * decide for it. Nothing is charged, but an inspection moves the clock of the server object.
  *
  *     /descriptors      a form, the answer, the rules, and the last descriptors without a template
  *     /v1/descriptors   the same as JSON, without the rules

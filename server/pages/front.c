@@ -1,4 +1,4 @@
-/* doorman_server, part HTTP: which page is the first one. A server whose configuration has only
+/* doorman_server, part HTTP: which page is the first one. A root whose configuration has only
  * limits shows its limits, and any other server shows its resources. */
 #include "pages.h"
 

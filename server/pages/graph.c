@@ -14,8 +14,8 @@
 #define TREND_WIDTH (HISTORY_POINTS - 1)
 #define TREND_TOP 2.0
 #define TREND_BOTTOM 38.0
-/* A bar and a trend cut off wants beyond this many times the larger of two amounts: the capacity,
- * and what the holders have. If both amounts are 0, nothing is cut off. */
+/* A bar cuts off wants beyond this many times the larger of two amounts: the capacity, and what the
+ * holders have. A trend rounds this bound up. If both amounts are 0, nothing is cut off. */
 #define WANTS_MAX 4.0
 
 static const char *amount_text(double amount, char room[32]) {

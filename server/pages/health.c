@@ -1,12 +1,12 @@
-/* doorman_server, part HTTP: probes (--http-health). This file answers /healthz and /readyz at an
- * address of their own, without TLS and without a token. Some programs that watch a process cannot
- * send a certificate or a token. The responses say nothing about resources or clients.
+/* doorman_server, part HTTP: probes (--http-health). /healthz and /readyz are at --http, and at an
+ * address of their own without TLS and without a token, because some programs that watch a process
+ * cannot send a certificate or a token. The responses say nothing about resources or clients.
  *
- * One thread serves all connections. It uses plain sockets and poll, and nothing of
- * server/http/http_connection.c, so a probe never waits behind pages. A connection has one request.
- * The response fits in the buffer of the socket, so the thread never waits for a peer. A request
- * must arrive within HEALTH_SECONDS. When all connections are in use, a new one replaces the oldest
- * one. */
+ * One thread serves all connections of this address. It uses plain sockets and poll, and nothing of
+ * server/http/http_connection.c, so a probe never waits in the queue of the pages. /readyz takes
+ * the lock of the service. A connection has one request. The response fits in the buffer of the
+ * socket, so the thread never waits for a peer. A request must arrive within HEALTH_SECONDS. When
+ * all connections are in use, a new one replaces the oldest one. */
 #include "../util/socket.h"
 #include "pages.h"
 

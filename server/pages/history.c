@@ -3,10 +3,10 @@
  *
  * The history is what the holders of each resource had and wanted in the last ten minutes, and its
  * capacity. The graphs of the status page show it. It has a point every ten seconds, for at most
- * 10,000 resources (10 MB). The ids are in the same block as the points. Otherwise they would lie
- * between blocks of leases, so the memory of leases that have ended could not go back to the
- * system. The main thread adds the points. Every ten seconds it merges the list of histories with a
- * new snapshot of the resources. Both are sorted by id.
+ * 10,000 resources (10 MB, and another 10 MB during a merge). The ids are in the same block as the
+ * points. Otherwise they would lie between blocks of leases, so the memory of leases that have
+ * ended could not go back to the system. The main thread adds the points. Every ten seconds it
+ * merges the list of histories with a new snapshot of the resources. Both are sorted by id.
  *
  * A resource vanishes from the server with its last holder. Its history and its metrics stay until
  * all its points are from a time without holders. Resources without holders only get the room that
@@ -162,7 +162,6 @@ void server_history_add_missing(struct service *service, struct snapshot *snapsh
     server_unlock(&history->lock);
 }
 
-/* Adds a point to the history of the resources, when one is due. */
 static void history_work(struct service *service, doorman_time now) {
     if (service->history && service->history->due <= now) {
         service->history->due = now + HISTORY_INTERVAL;

@@ -107,7 +107,6 @@ static void json_parent(struct text *text, const struct snapshot *snapshot) {
     server_text_add(text, "}");
 }
 
-/* Writes the state of the store of counters. */
 static void json_state(struct text *text, const struct snapshot *snapshot) {
     const struct state_status *state = &snapshot->state;
     json_seconds(text, ",\"state\":{\"age\":", snapshot->state_age);
@@ -208,7 +207,6 @@ static void json_start_status(struct text *text, struct service *service,
     if (service->settings->parents.count > 0) json_parent(text, snapshot);
 }
 
-/* Writes the child nodes, if there are any. */
 static void json_children(struct text *text, struct service *service) {
     struct child_list children;
     server_children_take(&children, service);

@@ -170,7 +170,6 @@ struct limit_trend server_limit_history_find(struct service *service, const char
     return found;
 }
 
-/* Adds a point to the history of the limits, when one is due. */
 static void limit_history_work(struct service *service, doorman_time now) {
     struct limit_history *history = service->limit_history;
     if (history && history->due <= now) {

@@ -1,5 +1,6 @@
 /* doorman_server, part HTTP: the limits of permits, as pages, as JSON and as metrics. This file
- * only reads the state; it takes the lock of the service.
+ * takes the lock of the service. It changes no count, but an inspection moves the clock of the
+ * server object.
  *
  *     /limits                          all limits, and what they have decided
  *     /limits?template=GLOB&limit=NAME one limit, and its most frequent keys
@@ -164,7 +165,7 @@ struct top_row {
     char *resource, *key;
     uint64_t count, error;
     double units;
-    bool is_fair; /* the limit is fair, so that the next three are known (P29) */
+    bool is_fair; /* a fair limit remembers the key, so the next three are known (P29) */
     double demand, share, level;
 };
 
@@ -483,7 +484,6 @@ static void page_limit_name(struct text *text, const struct limit_row *row) {
     server_text_add_escaped(text, row->name[0] ? row->name : "(no limits)", server_escape_html);
 }
 
-/* Adds the cell with the last ten minutes of a limit. */
 static void page_limit_trend(struct text *text, struct service *service,
                              const struct limit_row *row) {
     struct limit_trend trend = server_limit_history_find(service, row->glob, row->name);
@@ -680,7 +680,6 @@ static void handle_limits(struct service *service, const struct http_request *re
     limit_list_free(&list);
 }
 
-/* Adds the demand, the share and the level of a key of a fair limit. */
 static void page_detail_share(struct text *text, const doorman_permit_detail *detail) {
     server_text_add(text, "<div class=holder>asks for ");
     server_text_add_amount(text, detail->demand);

@@ -1,5 +1,5 @@
-/* doorman_server, part HTTP: lists that operators need. This file only reads the state; it takes
- * the lock of the service.
+/* doorman_server, part HTTP: lists that operators need. This file takes the lock of the service. A
+ * visit to a counter moves the clock of the permits, and adapts the counter, as in counters.c.
  *
  *     /v1/bans   the bans in force: /v1/bans?resource=RESOURCE&key=KEY&after=NEXT&limit=COUNT
  *     /v1/top    the keys that use most units:           /v1/top?by=units&over=hour&limit=COUNT
@@ -394,7 +394,6 @@ static void handle_bans(struct service *service, const struct http_request *requ
     free(list);
 }
 
-/* Adds the table of the keys that have used most units. */
 static void page_most_used(struct text *text, const struct key_list *list) {
     server_text_addf(text, "<h2>Most units in the last %s</h2>", window_names[list->window]);
     list_page_table(text, "limit", "<th>units</th><th>of all</th>");

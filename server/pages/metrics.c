@@ -6,8 +6,8 @@
  * remaining resources.
  *
  * The series of a resource do not end with its last holder. For ten minutes, the series about its
- * holders are 0, unless more than SERIES_MAX resources have holders. So a graph falls to 0, and an
- * alert can see this. */
+ * holders are 0, if the resources with holders leave room below SERIES_MAX. So a graph falls to 0,
+ * and an alert can see this. */
 #include "pages.h"
 
 #include "../tls/tls.h"
@@ -225,7 +225,8 @@ static void metrics_config(struct text *text, const struct config_load *last_loa
                   last_load->is_cached);
 }
 
-/* Adds whether files could be loaded. Only files that the flags name have a series. */
+/* Adds whether the configuration and the files could be loaded. Only what a flag names has a
+ * series. */
 static void metrics_files(struct text *text, const struct settings *settings,
                           const struct config_load *load) {
     const char(*why)[PROBLEM_TEXT] = load->failures;
@@ -367,7 +368,6 @@ static const struct {
      "Length of this node's last own lease when it was granted; 0 if it has had none."},
 };
 
-/* Returns whether only a node with a parent has the metric. */
 static bool metric_is_of_parent(enum resource_metric metric) {
     return metric == METRIC_REMAINING || metric == METRIC_LENGTH;
 }

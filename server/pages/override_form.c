@@ -467,7 +467,7 @@ static void form_add_fields(struct text *text, const struct form *form,
                           "</form>");
 }
 
-/* Says which act was done, with a link to it. */
+/* Says which act was done, with a link to the audit of the key. */
 static void form_add_done(struct text *text, const struct form *form, bool is_again) {
     server_text_addf(text,
                      is_again ? "<p class=warn role=status>This was done already as act "
@@ -481,7 +481,8 @@ static void form_add_done(struct text *text, const struct form *form, bool is_ag
         form->act);
 }
 
-/* Returns whether this token can have the form for this resource and key. If not, says why. */
+/* Returns whether this token can have the form for this resource and key. If not, says why, unless
+ * the key has no limits. */
 static bool form_is_offered(struct form *form, struct service *service,
                             const struct http_request *request, struct text *text,
                             const struct form_limits *limits) {

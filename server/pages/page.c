@@ -3,9 +3,10 @@
  *
  * The pages are for operators. `/` lists the resources, 100 on a page, or the limits (front.c).
  * Each resource has a page with its leases, and `/clients` searches the leases of holders. The
- * pages work without JavaScript. With JavaScript, a short script fetches most pages again every two
- * seconds and replaces <main>. The Content-Security-Policy lets a page load nothing from other
- * servers. It also forbids style attributes, so bars and lines are SVG. */
+ * pages work without JavaScript, except the button that resets a key. With JavaScript, a short
+ * script fetches the pages of resources, limits and keys again every two seconds and replaces
+ * <main>. The Content-Security-Policy lets a page load nothing from other servers. It also forbids
+ * style attributes, so bars and lines are SVG. */
 #include "pages.h"
 
 #include "build/page_files.h" /* page_css and page_js, made from page.css and page.js */
@@ -42,8 +43,9 @@ static struct page_state page_leases_read(struct service *service,
                      : (struct page_state){"warn", "the parent fails", ""};
 }
 
-/* Finds a problem with which this process still works: a silent child node, or a file that was
- * refused or cannot be read. Precondition: the lock is held. */
+/* Finds a problem with which this process still works: a configuration or a file that was refused
+ * or cannot be read, or a child node that is silent or has ended. Precondition: the lock is
+ * held. */
 static void page_find_trouble(struct service *service, struct page_state *state, doorman_time now) {
     assert(server_lock_is_held(&service->lock));
     const struct config_load *load = &service->last_load;
@@ -96,8 +98,8 @@ static void page_search(struct text *text, const char *client) {
     server_text_add(text, "\"><button>find client</button></form>");
 }
 
-/* Adds links to pages, if this server keeps acts and has the part ADMIN. Other servers do not have
- * most of these pages. */
+/* Adds links to pages, if this server keeps acts and has the part ADMIN. Most of these pages need
+ * both. */
 static void page_nav(struct text *text, const struct service *service) {
     const bool has_acts =
         server_keeps_acts(service) && !server_flag_lacks(FLAG_CONFIG_CACHE); /* part ADMIN */
@@ -265,7 +267,6 @@ static void page_warnings(struct text *text, struct service *service, const stru
     if (service->settings->parents.count > 0) page_own_lease(text, row, parent, now);
 }
 
-/* Adds the unit of a resource behind an amount. */
 static void page_unit(struct text *text, const char *unit) {
     if (unit[0]) server_text_add(text, " ");
     server_text_add_escaped(text, unit, server_escape_html);
@@ -701,7 +702,7 @@ static void page_search_end(struct text *text, const struct service *service,
     server_text_add(text, "</p>");
 }
 
-/* Lists the leases of the clients whose ids start with a text, over all resources. */
+/* Lists the leases of the holders whose ids start with a text, over all resources. */
 static void handle_clients(struct service *service, const struct http_request *request,
                            struct http_response *response) {
     char client[DOORMAN_ID_BYTES_MAX + 1] = "";

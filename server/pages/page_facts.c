@@ -72,7 +72,7 @@ void server_page_duration(struct text *text, doorman_time time) {
 }
 
 /* Adds the time that is left until the server stops learning. A node with a parent does not know
- * this time until the parent has a lease. */
+ * this time until the parent has granted it a lease. */
 void server_page_learning_time(struct text *text, doorman_time learned_at, doorman_time now) {
     if (learned_at == DOORMAN_NEVER) {
         server_text_add(text, "until the parent has a lease");
@@ -232,7 +232,7 @@ static void page_descriptors(struct text *text, const struct snapshot *snapshot)
     server_text_add(text, " ago</dd></div>");
 }
 
-/* Adds why the parent gives no leases, and when the next request is sent. */
+/* Adds why the last request to the parent failed, and when the next one is sent. */
 static void page_parent_trouble(struct text *text, const struct parent_state *parent,
                                 doorman_time now) {
     static const char *const fails[] = {"not reached for ", ": "};
@@ -306,7 +306,6 @@ static void page_child_mark(struct text *text, const struct child *child, doorma
     server_text_add(text, ")</span>");
 }
 
-/* Adds the child nodes, with links to their pages. */
 static void page_children(struct text *text, struct service *service) {
     struct child_list children;
     server_children_take(&children, service);

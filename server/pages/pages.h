@@ -149,8 +149,8 @@ void server_lease_row_uninit(struct lease_row *row);
 /* A position in the leases of all resources. {0} is the start. */
 struct search_position {
     uint64_t before;   /* the position of a cursor before the current resource */
-    uint64_t resource; /* the position of that cursor behind it. If the cursor now moves to another
-                          position, the resource is gone, and `lease` is not valid */
+    uint64_t resource; /* the position of that cursor behind the resource. If the cursor now moves
+                          to another position, the resource is gone, and `lease` is not valid */
     uint64_t lease;    /* the position of a cursor in the leases of the current resource */
 };
 
@@ -335,7 +335,8 @@ void server_page_facts(struct text *text, struct service *service, const struct 
 
 /* ---- >>graphs ------------------------------------------------------------------------------- */
 
-/* Adds an amount. It has at most two decimals, or two significant digits below 0.01. */
+/* Adds an amount with at most two decimals, or two significant digits below 0.01. Adds "unlimited"
+ * if it is below 0. */
 void server_text_add_amount(struct text *text, double amount);
 
 /* Adds a bar that shows what the holders have and want. If the holders share one capacity, an edge

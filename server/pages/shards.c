@@ -1,4 +1,4 @@
-/* doorman_server, part HTTP: what pages, metrics and commands show of shards, and the path by
+/* doorman_server, part SHARDS: what pages, metrics and commands show of shards, and the path by
  * which operators move them.
  *
  *     GET  /v1/shards   the map, and the state of each shard at this node
@@ -85,7 +85,6 @@ static double seconds_without(const struct shard_master *master) {
     return (double)(doorman_clock() - master->since) / 1e9;
 }
 
-/* Adds what is known of a node. */
 static void add_node(struct text *text, const struct shards_view *view, size_t index) {
     assert(index < view->map->node_count);
     const doorman_shard_node *node = &view->map->nodes[index];
@@ -108,7 +107,6 @@ static void add_node(struct text *text, const struct shards_view *view, size_t i
     server_text_add(text, "]}");
 }
 
-/* Answers with the map. */
 static void answer_map(struct service *service, struct http_response *response, size_t moves) {
     struct text *text = &response->text;
     struct shards_view *view = view_take(service);
@@ -270,7 +268,6 @@ static void handle_json(struct service *service, const struct http_request *requ
 
 /* ---- the page ------------------------------------------------------------------------------- */
 
-/* Adds whether a node has a master, and whether it answers. */
 static void page_master(struct text *text, const struct shards_view *view, size_t index) {
     assert(index < view->map->node_count);
     const struct shard_master *master = &view->masters[index];

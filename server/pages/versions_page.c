@@ -1,4 +1,4 @@
-/* doorman_server, part HTTP: the page of the versions of the configuration (E3, E10).
+/* doorman_server, part ADMIN: the page of the versions of the configuration (E3, E10).
  *
  *     /versions             the versions, the newest first, and what each has changed
  *     /versions?after=N     the next part of the list
@@ -68,7 +68,7 @@ static void versions_rows(struct text *text, char *lines, uint64_t in_force) {
     server_text_add(text, "'>older versions &rarr;</a></p>");
 }
 
-/* Says where the configuration is, and how it is changed. */
+/* Says how the configuration is changed, or that it is a file or a copy. */
 static void versions_about(struct text *text, const struct settings *settings, bool is_cached) {
     if (is_cached) {
         server_text_add(text, "<p class=bad>The configuration in force is that of --config-cache, "

@@ -15,8 +15,8 @@
  *
  * The broken listener stays open. If it were closed, the connections that it has started would end,
  * and the path of the new listener would be removed. So each new listener costs a file descriptor.
- * Until the process stops, a probe is closed only when nng has started it, or when its listener is
- * broken, because a probe that leaves earlier could break the listener. */
+ * Until the process stops, a probe that has greeted is closed only when nng has started it, or when
+ * its listener is broken, because a probe that leaves earlier could break the listener. */
 #include "../server.h"
 
 #include <sys/socket.h>

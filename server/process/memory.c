@@ -83,8 +83,8 @@ static void arena_free(void *block) {
 
 /* glibc gives each thread an arena of its own, up to eight for each core. Leases would lie in all
  * of these, between blocks that stay in use. So only 69 to 84 % of the memory of ended leases would
- * return to the system. With two arenas it is 90 % and more. All state is behind one lock, so more
- * arenas would make nothing faster. */
+ * return to the system. With two arenas it is 90 % and more. All leases are behind one lock, so
+ * more arenas would make nothing faster. */
 #define GLIBC_ARENAS 2
 
 static void memory_init(void) {

@@ -89,7 +89,7 @@ static bool notify_send(const struct notify *notify, const char *text, int wait)
     return sent == (ssize_t)strlen(text);
 }
 
-/* Sends a message of the main thread, which systemd must not miss. */
+/* Sends a message that systemd must not miss. Only the main thread calls this function. */
 static void service_notify(struct service *service, const char *text) {
     if (service->notify && !notify_send(service->notify, text, 0)) {
         server_log(service->settings, LEVEL_WARNING, "cannot notify systemd", "message", text,

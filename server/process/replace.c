@@ -25,9 +25,10 @@
  * itself.
  *
  * The variable DOORMAN_REPLACED tells the new run how often the process has replaced itself, when
- * it last did so (doorman_clock), and the ports at which it listened. An address with port 0 gets
- * the same port again, so clients find the server. The program is found by its path. So if a new
- * version was installed there, the new version runs, as after any other restart.
+ * it last did so (doorman_clock), and the ports at which it listened. An address of --listen,
+ * --http or --http-health with port 0 gets the same port again, so clients find the server. The
+ * program is found by its path. So if a new version was installed there, the new version runs, as
+ * after any other restart.
  *
  * The stop can hang in nng because of what has leaked. Then a signal handler runs the program. A
  * handler may not allocate memory, so the arguments of execve are prepared before. */
