@@ -7387,8 +7387,9 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  *    that lease is in force. A request confirms the lease if it names the lease, and if its `has`
  *    is not larger than the lease. on_event reports the third and each further such request, and
  *    doorman_server_next_lease then shows the lease as `unconfirmed`. After a cut, the larger
- *    amount stays committed for such a holder (R4). A restart, a lost response or a late copy of a
- *    request adds only 1 to the count. Nothing else changes for the lease.
+ *    amount stays committed for such a holder (R4). A restart or a lost response adds only 1 to the
+ *    count. A late copy of a request adds at most 2: the copy itself, and the next request, which
+ *    names the lease that the copy has replaced. Nothing else changes for the lease.
  * S12 The overshoot of a resource is the amount by which its leases exceed the maximum, which is
  *    what the node may have in force at this moment. See "the maximum".
  * S13 on_event reports a child node whose last lease has expired. A node with clients renews its
@@ -7481,7 +7482,7 @@ static doorman__overload_state *doorman__overload_create(const doorman_template 
  * length too long, but only after three cuts within a lease length. The maximum is only shown.
  *
  * Expiry. Calls remove expired leases first (S2). doorman__server_update removes the rest, and
- * frees memory. A heap orders all resources by the latest time at which an update must visit them.
+ * frees memory. A heap orders all resources by the time from which the next update visits them.
  * This time is not later than the end of the lease entry that ends first, and may be earlier,
  * because a renewal does not move the resource in the heap. The next update sets the exact time. So
  * within one lease length, the updates of a resource cost O(log resources), for any number of
@@ -16881,7 +16882,7 @@ static bool doorman__transport_connected(const doorman_transport *transport) {
     return (uint32_t)__atomic_load_n(&transport->socket->ids, __ATOMIC_RELAXED) != 0;
 }
 
-/* The dialer has no connection yet. */
+/* Sets the id of the dialer. The transport then counts as not connected. */
 static void doorman__transport_set_dialer(doorman_transport *transport, uint32_t dialer) {
     __atomic_store_n(&transport->socket->ids, (uint64_t)dialer << 32, __ATOMIC_RELAXED);
 }

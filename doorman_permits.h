@@ -1455,8 +1455,9 @@ DOORMAN_API bool doorman_permits_next_plan(const doorman_permits *permits,
  *
  * For its client, a hold ends at the time at which the client sent the request, plus waited / (1 +
  * drift), plus expires_in. The permits count the units for longer, so clocks that run at different
- * rates do no harm. The client stops using units before it sends a release or a transfer. After
- * `gone`, or after a smaller amount in a response, it may still use what it had until this end.
+ * rates do no harm. The client stops using units before it sends a release or a transfer. If a
+ * response says `gone` or a smaller amount, the client may still use the earlier amount until the
+ * hold ends for the client.
  *
  * Any caller that knows the client_id of a hold can release it. So a client_id must be long and
  * random. If a client repeats a request with the same request_id, the permits do not grant,
@@ -12672,7 +12673,9 @@ static void doorman__reservation_unmark(doorman_permits *permits,
     reservation->row_list = NULL;
 }
 
-/* Lets the row of a reservation be yielded. Precondition: the reservation is in its new state. */
+/* Lets the row of a reservation be yielded. If the state of the reservation changes, a caller must
+ * call doorman__reservation_unmark before the change, and this function after it, because both count
+ * by the state. */
 static void doorman__reservation_mark(doorman_permits *permits, doorman__reservation *reservation,
                                       doorman__reservation_list *list) {
     if (!reservation->has_row || reservation->row_list == list) return;

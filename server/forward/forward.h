@@ -157,7 +157,8 @@ struct forward_figures {
     bool is_broken; /* no process of it has answered the last one */
 };
 
-/* Reads the figures of the nodes of a map that were asked, and leaves the others as they are. */
+/* Writes the figures of each node of a map to which this process has sent a message. `out` has an
+ * element for each node of the map. Those of the other nodes stay as they are. */
 void server_forward_read(struct service *service, const doorman_shard_map *map,
                          struct forward_figures *out);
 

@@ -29,12 +29,12 @@
  *                                             response must wait
  *                                             timeout, or a disconnect        FREE
  *     ANSWERING  the response waits for the   it is made                      SENDING
- *                thread of pages, or this     a disconnect while it waits     FREE
+ *                thread of pages, or that     a disconnect while it waits     FREE
  *                thread makes it              a disconnect while it is made   ABANDONED
  *                permits of a message wait    the last one is decided         SENDING
  *                (P7), or other nodes are     a disconnect                    ABANDONED
- *                asked (N4)                   they have granted from a later  DELAYED
- *                                             time on
+ *                asked (N4)                   a node has granted the permit   DELAYED
+ *                                             from a later time on
  *     DELAYED    the response is made. It     the time has come               SENDING
  *                says that a permit is        the server stops: the           SENDING
  *                granted from a later time    response is 503

@@ -489,8 +489,8 @@ static void request_check_access(struct service *service, struct http_request *r
     }
 }
 
-/* Returns whether the request is for administrators. A route with the role ROLE_READ changes
- * nothing, whatever its verbs are. */
+/* Returns whether the request is for administrators. A POST to a route with the role ROLE_READ
+ * changes nothing (/v1/config/check), or is for clients (/v1/batch, /v1/allow). */
 static bool request_administers(const struct http_request *request) {
     if (request->route) {
         return request->route->administers ||

@@ -77,7 +77,7 @@ static void unit_read_url(struct unit *unit) {
     free(log_text);
 }
 
-/* Ends the server. Returns how many of its pings unit_receive has not received. */
+/* Ends the server. Returns the number of its pings that were still unread in the socket. */
 static int unit_stop(struct unit *unit) {
     int pings = 0;
     server_stop(&unit->server);

@@ -261,7 +261,7 @@ TEST(replace_at_0_means_never) {
 
 /* ---- what watches the process --------------------------------------------------------------- */
 
-/* The server must not send STOPPING=1, because systemd would then end the process. */
+/* When a process replaces itself, it must not send STOPPING=1, because systemd would end it. */
 TEST(systemd_sees_a_reload) {
     const struct timeval timeout = {TIMEOUT_MS / 1000, 0};
     struct sockaddr_un name = {.sun_family = AF_UNIX};

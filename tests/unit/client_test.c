@@ -1230,7 +1230,7 @@ static doorman_client_resource *open_with_wants_from_use(world *w,
     return open_with(w, add_client(w, "client"), options);
 }
 
-/* L4. The client of the original Doorman wants 0.1 at a steady demand of 10 a second. */
+/* L4. In the original Doorman, at a steady demand of 10 units a second, the client wants 0.1. */
 TEST(wants_settle_on_a_steady_demand) {
     static const double rates[] = {2, 10, 137, 1000};
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
@@ -1910,8 +1910,7 @@ TEST(a_try_for_many_units_of_a_free_gauge_soon_succeeds) {
 }
 
 /* L4: if the server has no more, a request that does not fit is refused. The request raises the
- * wants to its size, but not above about eight times the capacity. After some time the request does
- * not raise the wants any more. */
+ * wants to its size, but not above about eight times the capacity. */
 TEST(a_try_for_more_than_the_server_has_does_not_raise_wants_without_bound) {
     world w;
     world_start(&w, 10);

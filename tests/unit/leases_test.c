@@ -526,7 +526,7 @@ TEST(the_committed_amount_covers_every_lease_in_force) {
     fixture_stop(&f);
 }
 
-/* R4. Units in flight that a holder continues to claim are committed with each of its leases. */
+/* R4. As long as a holder claims units in flight, each new lease keeps them committed. */
 TEST(a_repeated_claim_stays_committed) {
     fixture f;
     cut_with_units_in_flight(&f, DOORMAN_CONFIRMED);

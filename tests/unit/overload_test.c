@@ -514,7 +514,8 @@ static doorman_overload_report client_asks(world *w, doorman_client *client) {
     return sent;
 }
 
-/* A server that a resource protects has a client, which reports what the server has counted. */
+/* A program that a resource protects, such as a search, has a client. The client reports what the
+ * program has counted. */
 TEST(a_client_sends_the_sum_of_its_reports_once) {
     world *w = start_leased(100, 0, 80);
     const char *const addresses[] = {"tcp://root:1"};

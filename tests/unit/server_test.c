@@ -813,7 +813,7 @@ TEST(a_holder_that_claims_more_than_its_lease_is_marked) {
     world_stop(w);
 }
 
-/* A restart, a lost response and a late copy each add only 1 to the requests without a
+/* A restart, a lost response and a copy that comes first each add only 1 to the requests without a
  * confirmation. */
 TEST(a_restart_and_lost_messages_do_not_mark_a_holder) {
     world *w = world_start(100, NULL);

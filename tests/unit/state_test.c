@@ -424,7 +424,8 @@ TEST(all_that_exists_during_the_steps_of_marking_is_yielded) {
     process_end(&p);
 }
 
-/* D3. The row of the shorter ban was not written, and the ban ends before the row is marked. */
+/* D3. A ban with a row in the store is replaced by a shorter one, whose row cannot be written. The
+ * shorter ban ends before the process marks it as changed again. */
 TEST(a_ban_that_ended_before_its_row_was_marked_does_not_come_back) {
     struct process p = process_of(QUOTA);
     unsigned char row[ROW_MAX];
