@@ -12674,8 +12674,8 @@ static void doorman__reservation_unmark(doorman_permits *permits,
 }
 
 /* Lets the row of a reservation be yielded. If the state of the reservation changes, a caller must
- * call doorman__reservation_unmark before the change, and this function after it, because both count
- * by the state. */
+ * call doorman__reservation_unmark before the change, and this function after it: both count by the
+ * state. */
 static void doorman__reservation_mark(doorman_permits *permits, doorman__reservation *reservation,
                                       doorman__reservation_list *list) {
     if (!reservation->has_row || reservation->row_list == list) return;

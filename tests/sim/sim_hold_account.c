@@ -5,9 +5,9 @@
  * full_at_start. After a limit was lowered (P15), what was granted before may exceed it. So the
  * account puts the holds in the order of their grants. For each hold in use, the units in use of
  * this and all earlier holds must be within the limit of the configuration that has granted this
- * hold. If no configuration lowers a limit, this means that all units in use are within it. A hold that was seized is
- * as old as the hold from which its units come, because the server has counted these units all the
- * time. */
+ * hold. If no configuration lowers a limit, this means that all units in use are within it. A hold
+ * that was seized is as old as the hold from which its units come, because the server has counted
+ * these units all the time. */
 #include "sim_holds.h"
 
 #include <math.h>

@@ -5,8 +5,8 @@
  * account of the process that restores the row. So a process that has read a store must decide as
  * the lists say, to the nanosecond and to the rounding error of a bucket:
  *
- *     D3  a new row of a counter replaces its old one. If a change makes a counter fresh, its row is
- *         deleted
+ *     D3  a new row of a counter replaces its old one. If a change makes a counter fresh, its row
+ *         is deleted
  *     D4  while rows are awaited, permits of durable limits are refused with LEARNING
  *     D5  a row has times since 1970. A row without a counter in memory keeps its slices. If there
  *         is a counter already, the units of row and counter move to new slices. The last slice
