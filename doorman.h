@@ -1259,12 +1259,12 @@ DOORMAN_API doorman_election_state doorman_election_mastership(const doorman_ele
  * The answer to a call that was made before this function is STALE. */
 DOORMAN_API void doorman_election_resign(doorman_election *election, doorman_time now);
 
-/* Sets whether this process stands for election. A process that does not stand is no longer master,
- * gives its store lease back, and keeps reading who is master. After this function, pass the result
- * of doorman_election_mastership to the server, and continue the loop. When the process stops
- * standing, the answer to a call under way becomes STALE. After doorman_election_resign the
- * function has no effect.
- *   abstains   true: this process does not stand; false: it stands, as at the start */
+/* Sets whether this process may become master. If it may not, it ceases to be master, gives its
+ * store lease back, and keeps reading who is master. After this function, pass the result of
+ * doorman_election_mastership to the server, and continue the loop. If the process could become
+ * master before, and now may not, the answer to a call under way becomes STALE. After
+ * doorman_election_resign the function has no effect.
+ *   abstains   true: this process may not become master; false: it may, as at the start */
 DOORMAN_API void doorman_election_abstain(doorman_election *election, bool abstains,
                                           doorman_time now);
 

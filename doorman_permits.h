@@ -1850,7 +1850,7 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
  * N1 If the first braces of a key enclose a text, only this text is hashed: "user:{acme}:7" and
  *    "{acme}" are in one shard. An empty key is in the shard of its resource. With
  *    shard_by_resource of the template, so is every other key. The hash has a seed that only nodes
- *    and clients know, so nobody else can choose texts that hash to one shard (C8).
+ *    and clients know. Without the seed nobody can choose texts of one shard (C8).
  * N2 All nodes share one map, in a place that all of them reach. Each change of the map is one
  *    transaction, and gives the map a later epoch.
  * N3 A node decides for a shard only if it is sure that the map says so. The other nodes refuse

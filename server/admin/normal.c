@@ -113,7 +113,7 @@ static void normal_drop_algorithms(cJSON *tree, const cJSON *usual) {
 
 /* Leaves out the figures of an override or a plan that are the same in its limit. So a later change
  * of the limit still concerns them.
- *   least   at least so many fields stay, even if the limit has the same */
+ *   least   the object keeps at least this number of fields, even if the limit has the same */
 static void normal_drop_figures(cJSON *object, const cJSON *limit, int least) {
     cJSON *next = NULL;
     for (cJSON *own = object->child; own && cJSON_GetArraySize(object) > least; own = next) {

@@ -514,7 +514,7 @@ static enum role request_role(const struct http_request *request) {
 }
 
 /* Checks the role of the token. A request for administrators needs a token, so that the log can
- * name who has sent it. Precondition: the path exists, and accepts the verb. */
+ * name its sender. Precondition: the path exists, and the verb is one of its verbs. */
 static void request_check_role(struct service *service, struct http_request *request,
                                struct http_response *response) {
     enum role needed = request_role(request);

@@ -880,7 +880,7 @@ static bool state_finish(struct state *state) {
 }
 
 /* If a drain wants it, writes what is left while no message is decided. Returns whether the drain
- * goes on: from then on it cannot be called off. */
+ * continues. A drain that continues here cannot be called off any more. */
 static bool state_pause_to_leave(struct state *state) {
     struct service *service = state->service;
     enum round round = ROUND_FULL;

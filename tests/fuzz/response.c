@@ -144,7 +144,7 @@ static void set_master(response_world *world, doorman_time until) {
     must(doorman_server_set_master(world->node, &mastership, world->now) == DOORMAN_OK);
 }
 
-/* Does what a letter says. Returns false if the letter stands for no action. */
+/* Performs the action that a letter names. Returns false if it names none. */
 static bool perform(response_world *world, char letter) {
     switch (letter) {
     case 'o':

@@ -2,8 +2,8 @@
  *
  * The model knows each permit and report from the call that asks for it to its result. Before or
  * after each call of the client, the model does what the client must do in this call. So it knows
- * which permits must have a result now, who has decided, and what the result is. It also knows what
- * the next message must have, and all counts.
+ * the permits that must have a result now, the result of each, and its cause. It also knows the
+ * content of the next message, and all counts.
  *
  *     P21   a message has all permits or all reports that wait. An ask that has failed is sent
  *           alone. While a message is under way, no other one is sent

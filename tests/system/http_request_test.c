@@ -89,7 +89,7 @@ TEST(the_host_of_a_url_counts_instead_of_the_field) {
 }
 
 /* RFC 3986, 2.1. A % without two hexadecimal digits is refused, because programs do not agree on
- * the path or the key that it stands for. */
+ * its meaning. */
 TEST(a_broken_escape_in_a_target_is_refused) {
 #define GET(target) "GET " target " HTTP/1.1\r\n" HOST "\r\n"
 #define ALLOW(query) GET("/v1/allow?resource=db&" query)

@@ -82,7 +82,7 @@ STORY(an_old_mastership_cannot_write) {
     server_store_close(other);
 }
 
-/* D9: 6 and 7 stand for epochs of an election. */
+/* D9. An election could have the epochs 6 and 7. */
 STORY(a_mastership_that_is_not_the_last_cannot_begin) {
     struct store *other = open_one(w);
     assert_int_equal(server_store_begin(other, 7), STORE_OK);

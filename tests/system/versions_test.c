@@ -300,15 +300,33 @@ TEST(without_a_copy_a_store_that_is_away_ends_the_start) {
 
 /* ---- etcd ----------------------------------------------------------------------------------- */
 
-/* Starts a server whose configuration is in etcd, and which has read its store. */
-static struct fixture etcd_node_start(const struct place *place, const struct etcd *etcd,
-                                      const char *state) {
-    const char *flags[] = {"--config",     "etcd:" KEY,   "--etcd",  etcd->url,
-                           "--http-token", place->tokens, "--state", state,
-                           "--node",       "n",           NULL};
+/* Starts a server whose configuration is in etcd, and which has read its store.
+ *   password   the file with the password of etcd's user "doorman"; NULL: etcd has no users */
+static struct fixture etcd_node_start_as(const struct place *place, const struct etcd *etcd,
+                                         const char *state, const char *password) {
+    const char *flags[] = {"--config",
+                           "etcd:" KEY,
+                           "--etcd",
+                           etcd->url,
+                           "--http-token",
+                           place->tokens,
+                           "--state",
+                           state,
+                           "--node",
+                           "n",
+                           password ? "--etcd-user" : NULL,
+                           "doorman",
+                           "--etcd-password-file",
+                           password,
+                           NULL};
     struct fixture fixture = fixture_start("{}", flags);
     process_await(fixture.server.process, "msg=\"counters read\"", 1);
     return fixture;
+}
+
+static struct fixture etcd_node_start(const struct place *place, const struct etcd *etcd,
+                                      const char *state) {
+    return etcd_node_start_as(place, etcd, state, NULL);
 }
 
 /* Returns the version in force, which is the revision of the key. */
@@ -463,23 +481,7 @@ TEST(a_change_that_etcd_denies_is_not_made) {
     file_write(password, "secret\n");
     etcd_put(&etcd, KEY, QUOTA_OF("5"));
     etcd_enable_users(&etcd, "secret");
-    const char *flags[] = {"--config",
-                           "etcd:" KEY,
-                           "--etcd",
-                           etcd.url,
-                           "--http-token",
-                           place.tokens,
-                           "--state",
-                           place.path,
-                           "--node",
-                           "n",
-                           "--etcd-user",
-                           "doorman",
-                           "--etcd-password-file",
-                           password,
-                           NULL};
-    struct fixture fixture = fixture_start("{}", flags);
-    process_await(fixture.server.process, "msg=\"counters read\"", 1);
+    struct fixture fixture = etcd_node_start_as(&place, &etcd, place.path, password);
     etcd_allow(&etcd, "read");
     etcd_node_put(&fixture, QUOTA_OF("2"), 503, "needs the right readwrite for the key\"}}");
     expect(&fixture, "/v1/audit", ADMIN, 200, "for the key\"}\n");

@@ -2221,7 +2221,7 @@ static bool iterate(world *w, bool leases, doorman_cursor *cursor, int steps, in
 }
 
 /* Removes every second element while one iteration is at `place`, and another one in the middle.
- * Then adds `added` elements: one, or so many that the hash table grows. */
+ * Then adds `added` elements: one, or enough for the hash table to grow. */
 static void check_iteration(bool leases, int place, int added) {
     enum { COUNT = 40, MOST = 1000 };
     int visits[2][COUNT + MOST] = {{0}};
